@@ -1,0 +1,145 @@
+//! Shared, immutable bytes: a range of a mapped file or of memory, cheap to clone and to slice.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A range of shared immutable bytes. Cloning and slicing copy no data and keep the whole source alive.
+#[derive(Clone)]
+pub struct Bytes {
+    source: Arc<Source>,
+    range: Range<usize>,
+}
+
+enum Source {
+    Mapped(memmap2::Mmap),
+    /// 64-byte aligned so that typed and SIMD readers can rely on it.
+    Owned(Vec<Line>, usize),
+}
+
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A file that could not be mapped.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", path.display())]
+pub struct MapError {
+    /// The file asked for.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: std::io::Error,
+}
+
+impl Bytes {
+    /// Maps a file read-only. An empty file gives empty bytes.
+    ///
+    /// The file must not be truncated while mapped: reading past the new end raises SIGBUS, as in every program
+    /// that maps model files.
+    pub fn map(path: &Path) -> Result<Bytes, MapError> {
+        let fail = |source| MapError {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        if meta.is_dir() {
+            return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+        }
+        if meta.len() == 0 {
+            return Ok(Bytes::from(&[][..]));
+        }
+        // SAFETY: the map is private and read-only; kvark never writes model files that are mapped, and the
+        // documented contract above leaves truncation by others to the user.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
+        let range = 0..map.len();
+        Ok(Bytes {
+            source: Arc::new(Source::Mapped(map)),
+            range,
+        })
+    }
+
+    /// The part of these bytes at `range`, or `None` when it does not lie inside.
+    pub fn slice(&self, range: Range<usize>) -> Option<Bytes> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        let start = self.range.start + range.start;
+        Some(Bytes {
+            source: self.source.clone(),
+            range: start..start + range.len(),
+        })
+    }
+
+    /// Owned bytes holding `values` in memory order.
+    pub fn from_slice<T: bytemuck::NoUninit>(values: &[T]) -> Bytes {
+        Bytes::from(bytemuck::cast_slice::<T, u8>(values))
+    }
+
+    /// The bytes as elements of a plain type; `None` when misaligned or not a whole number of elements.
+    pub fn cast<T: bytemuck::AnyBitPattern>(&self) -> Option<&[T]> {
+        bytemuck::try_cast_slice(self).ok()
+    }
+
+    /// Whether the bytes live in a mapped file rather than in this process's own memory.
+    pub fn is_mapped(&self) -> bool {
+        matches!(*self.source, Source::Mapped(_))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all: &[u8] = match &*self.source {
+            Source::Mapped(map) => map,
+            Source::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
+        };
+        &all[self.range.clone()]
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(data: &[u8]) -> Bytes {
+        let mut lines = vec![Line([0; 64]); data.len().div_ceil(64)];
+        bytemuck::cast_slice_mut(&mut lines)[..data.len()].copy_from_slice(data);
+        Bytes {
+            source: Arc::new(Source::Owned(lines, data.len())),
+            range: 0..data.len(),
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Bytes({} bytes{})",
+            self.len(),
+            if self.is_mapped() { ", mapped" } else { "" }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_share_and_check_bounds() {
+        let b = Bytes::from_slice(&[1u32, 2, 3]);
+        assert_eq!(b.cast::<u32>(), Some(&[1, 2, 3][..]));
+        let tail = b.slice(4..12).unwrap();
+        assert_eq!(tail.cast::<u32>(), Some(&[2, 3][..]));
+        assert!(tail.slice(0..9).is_none());
+        assert!(b.slice(1..5).unwrap().cast::<u32>().is_none(), "misaligned");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let err = Bytes::map(Path::new("no/such.gguf")).unwrap_err();
+        assert!(err.to_string().starts_with("cannot read no/such.gguf: "));
+    }
+}

@@ -1,0 +1,157 @@
+//! The closed list of element types a tensor can have.
+
+use std::fmt;
+
+/// How the elements of a tensor are stored.
+///
+/// The plain types hold one element each; the block formats pack `block_len` elements with their scales into
+/// `block_bytes` bytes, always along the innermost dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(
+    non_camel_case_types,
+    reason = "the names are those of the file format"
+)]
+#[allow(
+    missing_docs,
+    reason = "each variant is its own name; sizes are in `layout`"
+)]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    I64,
+    I32,
+    I8,
+    U8,
+    Bool,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+}
+
+impl DType {
+    /// Every type, in declaration order.
+    pub const ALL: [DType; 20] = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I64,
+        DType::I32,
+        DType::I8,
+        DType::U8,
+        DType::Bool,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q2_K,
+        DType::Q3_K,
+        DType::Q4_K,
+        DType::Q5_K,
+        DType::Q6_K,
+        DType::IQ4_NL,
+        DType::IQ4_XS,
+    ];
+
+    /// `(name, elements in a block, bytes in a block)`.
+    const fn layout(self) -> (&'static str, usize, usize) {
+        match self {
+            DType::F32 => ("f32", 1, 4),
+            DType::F16 => ("f16", 1, 2),
+            DType::BF16 => ("bf16", 1, 2),
+            DType::I64 => ("i64", 1, 8),
+            DType::I32 => ("i32", 1, 4),
+            DType::I8 => ("i8", 1, 1),
+            DType::U8 => ("u8", 1, 1),
+            DType::Bool => ("bool", 1, 1),
+            DType::Q4_0 => ("q4_0", 32, 18),
+            DType::Q4_1 => ("q4_1", 32, 20),
+            DType::Q5_0 => ("q5_0", 32, 22),
+            DType::Q5_1 => ("q5_1", 32, 24),
+            DType::Q8_0 => ("q8_0", 32, 34),
+            DType::Q2_K => ("q2_k", 256, 84),
+            DType::Q3_K => ("q3_k", 256, 110),
+            DType::Q4_K => ("q4_k", 256, 144),
+            DType::Q5_K => ("q5_k", 256, 176),
+            DType::Q6_K => ("q6_k", 256, 210),
+            DType::IQ4_NL => ("iq4_nl", 32, 18),
+            DType::IQ4_XS => ("iq4_xs", 256, 136),
+        }
+    }
+
+    /// The lower-case name used in text forms and messages.
+    pub const fn name(self) -> &'static str {
+        self.layout().0
+    }
+
+    /// Elements in one block (1 for plain types).
+    pub const fn block_len(self) -> usize {
+        self.layout().1
+    }
+
+    /// Bytes in one block (the element size for plain types).
+    pub const fn block_bytes(self) -> usize {
+        self.layout().2
+    }
+
+    /// Whether elements are packed in blocks with scales.
+    pub const fn is_quantised(self) -> bool {
+        self.block_len() > 1
+    }
+
+    /// Whether values are real numbers (plain floats or a block format).
+    pub const fn is_real(self) -> bool {
+        !matches!(
+            self,
+            DType::I64 | DType::I32 | DType::I8 | DType::U8 | DType::Bool
+        )
+    }
+
+    /// Bytes of a row of `len` elements; `None` when the row is not whole blocks or the size overflows.
+    pub const fn row_bytes(self, len: usize) -> Option<usize> {
+        if !len.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (len / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// The type with this name, as `name` prints it.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|t| t.name() == name)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_round_trip() {
+        for t in DType::ALL {
+            assert_eq!(DType::from_name(t.name()), Some(t));
+        }
+    }
+
+    #[test]
+    fn rows_must_be_whole_blocks() {
+        assert_eq!(DType::Q6_K.row_bytes(256), Some(210));
+        assert_eq!(DType::Q6_K.row_bytes(255), None);
+        assert_eq!(DType::I64.row_bytes(usize::MAX), None);
+    }
+}

@@ -1,0 +1,15 @@
+//! Element types, quantised block formats and mapped weight bytes: what every other crate of kvark agrees on.
+//!
+//! ```
+//! use base::DType;
+//! // A row of 64 Q4_1 weights is two blocks of 20 bytes.
+//! assert_eq!(DType::Q4_1.row_bytes(64), Some(40));
+//! ```
+
+extern crate self as base;
+
+mod bytes;
+mod dtype;
+
+pub use bytes::{Bytes, MapError};
+pub use dtype::DType;
