@@ -6,8 +6,6 @@
 //! assert_eq!(DType::Q4_1.row_bytes(64), Some(40));
 //! ```
 
-extern crate self as base;
-
 mod bytes;
 mod dtype;
 
