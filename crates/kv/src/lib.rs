@@ -1,1 +1,36 @@
-//! kv
+//! The neutral KV cache: who is stored where and who may see it, in integers only.
+//!
+//! No tensor and no byte of KV data passes through this crate. A *bookkeeping* kind answers, for the tokens of a step,
+//! which cells they are written to and which cells each of them attends ([`StepPlan`]); a backend keeps the bytes and
+//! follows the plan. Planning changes nothing; [`Bookkeeping::commit`] after the forward does.
+//!
+//! ```
+//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run};
+//!
+//! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+//! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
+//! let plan = cache.plan(&[0, 1, 2]).unwrap();
+//! assert_eq!(plan.layer(0).visible.runs(2), [Run { position: 0, cell: 0, len: 3 }]);
+//! cache.commit(&plan);
+//! assert_eq!(cache.len(), 3);
+//! assert!(cache.plan(&[5]).is_err(), "position 5 would leave a gap");
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod contiguous;
+mod entry;
+mod error;
+mod face;
+mod plan;
+mod registry;
+mod session;
+
+pub use config::{CacheConfig, LayerConfig, Storage};
+pub use contiguous::Contiguous;
+pub use entry::{CacheEntry, CacheState, KvBytes};
+pub use error::{KvError, KvErrorKind};
+pub use face::{Bookkeeping, Cache};
+pub use plan::{LayerPlan, Rows, Run, StepPlan, Visibility};
+pub use registry::{CacheBuilder, CacheBuilderRegistry, CacheKey, CacheRegistry};
+pub use session::{BackendOptions, CacheSession, make_decode_session};

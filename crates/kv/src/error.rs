@@ -1,0 +1,96 @@
+//! What a cache refuses, and the number that was wrong.
+
+use std::fmt;
+
+/// A refused cache call. The cache is as it was before the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvError(KvErrorKind);
+
+/// Why a cache call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KvErrorKind {
+    /// The step would store more than the capacity.
+    #[error("the cache is full: {needed} cells are needed and its capacity is {capacity}")]
+    Full {
+        /// Cells the step would need in all.
+        needed: u64,
+        /// The cache's limit.
+        capacity: u32,
+    },
+    /// A token's position is not the one that continues the sequence.
+    #[error(
+        "token {index} of the step has position {found}, but the cache continues at {expected}"
+    )]
+    Position {
+        /// Which token of the step.
+        index: usize,
+        /// The position it came with.
+        found: i64,
+        /// The position it must have.
+        expected: u32,
+    },
+    /// A step without tokens.
+    #[error("a step needs at least one token")]
+    EmptyStep,
+    /// Rewinding to a length beyond the current one.
+    #[error("cannot rewind to {to}: the cache holds {len}")]
+    RewindForward {
+        /// The length asked for.
+        to: u32,
+        /// The current length.
+        len: u32,
+    },
+    /// A control verb or a second forward came while a forward runs.
+    #[error("the cache is busy: a forward is running on it")]
+    Busy,
+    /// A forward panicked while it held the cache, so its bytes are unknown.
+    #[error("the cache was left unusable by a forward that panicked")]
+    Poisoned,
+    /// No cache under this key.
+    #[error("no cache is registered under the key {0:?}")]
+    UnknownKey(String),
+    /// No builder for this backend and kind.
+    #[error("backend {backend:?} has no {kind} cache")]
+    NoBuilder {
+        /// The backend asked for.
+        backend: String,
+        /// The kind of cache asked for.
+        kind: &'static str,
+    },
+    /// The cache behind a key is not of the expected kind or backend.
+    #[error("the cache is a {found} cache, not a {wanted} cache")]
+    WrongKind {
+        /// What is registered.
+        found: &'static str,
+        /// What the caller needs.
+        wanted: &'static str,
+    },
+    /// The configuration cannot be built.
+    #[error("bad cache configuration: {0}")]
+    Config(String),
+    /// The backend could not allocate.
+    #[error("out of memory: {0} bytes of KV could not be allocated")]
+    OutOfMemory(usize),
+}
+
+impl KvError {
+    /// Why the call was refused.
+    pub fn kind(&self) -> &KvErrorKind {
+        &self.0
+    }
+}
+
+impl From<KvErrorKind> for KvError {
+    fn from(kind: KvErrorKind) -> KvError {
+        KvError(kind)
+    }
+}
+
+impl fmt::Display for KvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for KvError {}

@@ -1,0 +1,104 @@
+//! Where a runner's cache and a module's load meet: caches by key, and builders by backend and kind.
+
+use crate::{CacheConfig, CacheEntry, KvError, KvErrorKind};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// The name under which a cache is registered; unique in the process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CacheKey(String);
+
+impl CacheKey {
+    pub(crate) fn unique() -> CacheKey {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        CacheKey(format!("cache-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+impl fmt::Display for CacheKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The live caches of the process.
+#[derive(Default)]
+pub struct CacheRegistry {
+    caches: Mutex<HashMap<CacheKey, Arc<CacheEntry>>>,
+}
+
+impl CacheRegistry {
+    /// The process-wide registry.
+    pub fn global() -> &'static CacheRegistry {
+        static GLOBAL: LazyLock<CacheRegistry> = LazyLock::new(CacheRegistry::default);
+        &GLOBAL
+    }
+
+    /// The cache under `key`.
+    pub fn get(&self, key: &CacheKey) -> Result<Arc<CacheEntry>, KvError> {
+        self.lock()
+            .get(key)
+            .cloned()
+            .ok_or_else(|| KvErrorKind::UnknownKey(key.to_string()).into())
+    }
+
+    pub(crate) fn install(&self, key: CacheKey, cache: Arc<CacheEntry>) {
+        let previous = self.lock().insert(key, cache);
+        assert!(previous.is_none(), "cache keys are unique");
+    }
+
+    pub(crate) fn erase(&self, key: &CacheKey) {
+        self.lock().remove(key);
+    }
+
+    /// Every critical section is one map call, so a poisoned map is still whole.
+    fn lock(&self) -> MutexGuard<'_, HashMap<CacheKey, Arc<CacheEntry>>> {
+        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Builds one kind of cache for one backend.
+pub type CacheBuilder = fn(&CacheConfig) -> Result<CacheEntry, KvError>;
+
+/// The cache builders that backends have registered.
+#[derive(Default)]
+pub struct CacheBuilderRegistry {
+    builders: Mutex<HashMap<(String, &'static str), CacheBuilder>>,
+}
+
+impl CacheBuilderRegistry {
+    /// The process-wide registry.
+    pub fn global() -> &'static CacheBuilderRegistry {
+        static GLOBAL: LazyLock<CacheBuilderRegistry> =
+            LazyLock::new(CacheBuilderRegistry::default);
+        &GLOBAL
+    }
+
+    /// Makes `builder` answer for this backend and kind; the last one registered wins.
+    pub fn register(&self, backend: &str, kind: &'static str, builder: CacheBuilder) {
+        let mut builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
+        builders.insert((backend.to_owned(), kind), builder);
+    }
+
+    /// Builds a cache of this kind on this backend.
+    pub fn build(
+        &self,
+        backend: &str,
+        kind: &'static str,
+        config: &CacheConfig,
+    ) -> Result<CacheEntry, KvError> {
+        if config.layers.len() > u16::MAX as usize {
+            return Err(KvErrorKind::Config(format!("{} layers", config.layers.len())).into());
+        }
+        let builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
+        let builder = builders.get(&(backend.to_owned(), kind)).copied();
+        drop(builders);
+        let builder = builder.ok_or_else(|| KvErrorKind::NoBuilder {
+            backend: backend.to_owned(),
+            kind,
+        })?;
+        builder(config)
+    }
+}
