@@ -1,1 +1,36 @@
-//! graph
+//! The graph: single-output nodes over typed tensors, the closed set of ops, the passes that rewrite it and the planner
+//! that gives every byte of a step its place.
+//!
+//! ```
+//! use graph::{Dim, GraphBuilder, ops::{Activation, Unary}};
+//! use base::DType;
+//!
+//! let mut b = GraphBuilder::new("silu");
+//! let tokens = b.symbol("T");
+//! let x = b.input("x", DType::F32, [tokens, Dim::from(4)]);
+//! let y = b.node("y", Unary { function: Activation::Silu }, &[x]).unwrap();
+//! let graph = b.finish(&[y]).unwrap();
+//! assert_eq!(graph.to_string(), "\
+//! graph silu(x: f32[T, 4])
+//!   y: f32[T, 4] = unary(x) {function: silu}
+//!   return y
+//! ");
+//! ```
+#![forbid(unsafe_code)]
+
+mod builder;
+mod dim;
+mod error;
+mod graph;
+pub mod ops;
+pub mod passes;
+pub mod plan;
+mod text;
+mod value;
+mod verify;
+
+pub use builder::GraphBuilder;
+pub use dim::{Bindings, Dim, MAX_SYMBOLS, Symbol};
+pub use error::{GraphError, GraphErrorKind};
+pub use graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
+pub use value::{Data, Value};

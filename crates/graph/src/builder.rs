@@ -1,0 +1,126 @@
+//! Builds a graph node by node, inferring every result's type on the way.
+
+use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
+use crate::ops::Op;
+use crate::{Dim, GraphError, GraphErrorKind, MAX_SYMBOLS, Symbol};
+use base::{Bytes, DType};
+
+/// A graph under construction.
+pub struct GraphBuilder {
+    graph: Graph,
+}
+
+impl GraphBuilder {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> GraphBuilder {
+        let name = name.into();
+        let graph = Graph {
+            name,
+            symbols: vec![],
+            tensors: vec![],
+            nodes: vec![],
+            inputs: vec![],
+            outputs: vec![],
+        };
+        GraphBuilder { graph }
+    }
+
+    /// A dimension that is known only at run time.
+    ///
+    /// Panics past [`MAX_SYMBOLS`]: importers count their symbols first.
+    pub fn symbol(&mut self, name: &str) -> Dim {
+        assert!(
+            self.graph.symbols.len() < MAX_SYMBOLS,
+            "a graph has at most {MAX_SYMBOLS} symbols"
+        );
+        self.graph.symbols.push(name.to_owned());
+        Symbol(self.graph.symbols.len() as u8 - 1).into()
+    }
+
+    /// A tensor that the caller gives at every run.
+    pub fn input(&mut self, name: &str, dtype: DType, shape: impl Into<Vec<Dim>>) -> TensorId {
+        let id = self.push(
+            name,
+            TensorType {
+                dtype,
+                shape: shape.into(),
+            },
+            TensorKind::Input,
+        );
+        self.graph.inputs.push(id);
+        id
+    }
+
+    /// A tensor of the model, its shape outermost first.
+    pub fn constant(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        data: Bytes,
+    ) -> Result<TensorId, GraphError> {
+        let ty = TensorType {
+            dtype,
+            shape: shape.iter().map(|&d| d.into()).collect(),
+        };
+        let wanted = ty.bytes(&Default::default());
+        if wanted != Some(data.len()) {
+            let wanted = wanted.map_or("no whole number".to_owned(), |n| n.to_string());
+            let reason = format!(
+                "{dtype}{shape:?} takes {wanted} of bytes, {} were given",
+                data.len()
+            );
+            return Err(GraphErrorKind::Size {
+                tensor: name.to_owned(),
+                reason,
+            }
+            .into());
+        }
+        Ok(self.push(name, ty, TensorKind::Constant(data)))
+    }
+
+    /// Adds a node and returns its result.
+    pub fn node(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        inputs: &[TensorId],
+    ) -> Result<TensorId, GraphError> {
+        let op = op.into();
+        let types: Vec<&TensorType> = inputs.iter().map(|i| &self.graph.tensor(*i).ty).collect();
+        let ty = op.infer(&types).map_err(|reason| GraphErrorKind::Node {
+            node: name.to_owned(),
+            op: op.name(),
+            reason,
+        })?;
+        let id = NodeId(self.graph.nodes.len() as u32);
+        let output = self.push(name, ty, TensorKind::Value(id));
+        self.graph.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            output,
+        });
+        Ok(output)
+    }
+
+    /// The type of a tensor built so far.
+    pub fn ty(&self, id: TensorId) -> &TensorType {
+        &self.graph.tensor(id).ty
+    }
+
+    /// The finished, verified graph.
+    pub fn finish(mut self, outputs: &[TensorId]) -> Result<Graph, GraphError> {
+        self.graph.outputs = outputs.to_vec();
+        self.graph.verify()?;
+        Ok(self.graph)
+    }
+
+    fn push(&mut self, name: &str, ty: TensorType, kind: TensorKind) -> TensorId {
+        self.graph.tensors.push(Tensor {
+            name: name.to_owned(),
+            ty,
+            kind,
+        });
+        TensorId(self.graph.tensors.len() as u32 - 1)
+    }
+}

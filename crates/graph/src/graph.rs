@@ -1,0 +1,213 @@
+//! Tensors, nodes and the graph that holds them.
+
+use crate::ops::Op;
+use crate::{Bindings, Dim, GraphError, GraphErrorKind, Symbol};
+use base::{Bytes, DType};
+
+/// A tensor's index in its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorId(pub u32);
+
+/// A node's index in its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// Element type and shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorType {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, outermost first; the last dimension is contiguous.
+    pub shape: Vec<Dim>,
+}
+
+impl TensorType {
+    /// An f32 tensor of this shape.
+    pub fn f32(shape: impl Into<Vec<Dim>>) -> TensorType {
+        TensorType {
+            dtype: DType::F32,
+            shape: shape.into(),
+        }
+    }
+
+    /// The shape under concrete symbols.
+    pub fn dims(&self, bindings: &Bindings) -> Option<Vec<usize>> {
+        self.shape.iter().map(|d| d.eval(bindings)).collect()
+    }
+
+    /// Bytes the tensor takes under concrete symbols.
+    pub fn bytes(&self, bindings: &Bindings) -> Option<usize> {
+        let dims = self.dims(bindings)?;
+        let (rows, row) = match dims.split_last() {
+            Some((last, outer)) => (
+                outer.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?,
+                *last,
+            ),
+            None => (1, 1),
+        };
+        rows.checked_mul(self.dtype.row_bytes(row)?)
+    }
+}
+
+/// Where a tensor's contents come from.
+#[derive(Clone, Debug)]
+pub enum TensorKind {
+    /// Given by the caller at every run.
+    Input,
+    /// Part of the model.
+    Constant(Bytes),
+    /// Computed by a node.
+    Value(NodeId),
+}
+
+/// A named edge of the graph.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Unique in the graph; kept from the model file for messages.
+    pub name: String,
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// Input, constant or computed.
+    pub kind: TensorKind,
+}
+
+impl Tensor {
+    /// The bytes of a constant.
+    pub fn constant(&self) -> Option<&Bytes> {
+        match &self.kind {
+            TensorKind::Constant(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// One computation with one result.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// The operands, in the order the op documents.
+    pub inputs: Vec<TensorId>,
+    /// The result.
+    pub output: TensorId,
+}
+
+/// A computation. Nodes are stored in an order in which they can run.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    pub(crate) name: String,
+    pub(crate) symbols: Vec<String>,
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) inputs: Vec<TensorId>,
+    pub(crate) outputs: Vec<TensorId>,
+}
+
+impl Graph {
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Names of the symbols, in index order.
+    pub fn symbols(&self) -> &[String] {
+        &self.symbols
+    }
+
+    /// Graph inputs in call order.
+    pub fn inputs(&self) -> &[TensorId] {
+        &self.inputs
+    }
+
+    /// Graph outputs in result order.
+    pub fn outputs(&self) -> &[TensorId] {
+        &self.outputs
+    }
+
+    /// The nodes in execution order.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// All tensors, by id.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The tensor with this id.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// The node with this id.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    /// A node's name: that of its output.
+    pub fn node_name(&self, node: &Node) -> &str {
+        &self.tensor(node.output).name
+    }
+
+    /// Bytes of all constants.
+    pub fn constant_bytes(&self) -> usize {
+        self.tensors
+            .iter()
+            .filter_map(Tensor::constant)
+            .map(|b| b.len())
+            .sum()
+    }
+
+    /// The symbols' values that make the inputs have these shapes.
+    ///
+    /// Every input dimension must be a constant or a single symbol; anything else is refused by `verify`.
+    pub fn bind(&self, shapes: &[&[usize]]) -> Result<Bindings, GraphError> {
+        let fail = |tensor: &Tensor, reason: String| GraphErrorKind::Size {
+            tensor: tensor.name.clone(),
+            reason,
+        };
+        if shapes.len() != self.inputs.len() {
+            let reason = format!(
+                "takes {} inputs, {} were given",
+                self.inputs.len(),
+                shapes.len()
+            );
+            return Err(GraphErrorKind::Graph {
+                graph: self.name.clone(),
+                reason,
+            }
+            .into());
+        }
+        let mut bindings = Bindings::default();
+        let mut bound = [false; crate::MAX_SYMBOLS];
+        for (id, shape) in self.inputs.iter().zip(shapes) {
+            let tensor = self.tensor(*id);
+            if tensor.ty.shape.len() != shape.len() {
+                let reason = format!(
+                    "it has {} dimensions, {} were given",
+                    tensor.ty.shape.len(),
+                    shape.len()
+                );
+                return Err(fail(tensor, reason).into());
+            }
+            for (axis, (dim, &given)) in tensor.ty.shape.iter().zip(*shape).enumerate() {
+                if let Some(Symbol(s)) = dim.as_symbol()
+                    && !std::mem::replace(&mut bound[s as usize], true)
+                {
+                    bindings.0[s as usize] = given;
+                }
+                if dim.eval(&bindings) != Some(given) {
+                    let wanted = dim
+                        .eval(&bindings)
+                        .map_or("nothing".to_owned(), |d| d.to_string());
+                    return Err(fail(
+                        tensor,
+                        format!("dimension {axis} is {given}, wanted {wanted}"),
+                    )
+                    .into());
+                }
+            }
+        }
+        Ok(bindings)
+    }
+}

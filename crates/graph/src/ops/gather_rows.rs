@@ -1,0 +1,39 @@
+//! Rows of a table by index: embeddings, learned positions, and the rows whose logits are wanted.
+
+use super::{Definition, f32s, i32s, operands, want_dtype};
+use crate::Value;
+use crate::graph::TensorType;
+use base::DType;
+
+/// `table[index]`: operands `table [N, D]` of any real type and `index [M]` i32; the result is f32 `[M, D]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatherRows;
+
+impl Definition for GatherRows {
+    fn name(&self) -> &'static str {
+        "gather_rows"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [table, index] = operands(inputs)?;
+        want_dtype("index", index, DType::I32)?;
+        let (&[_, width], &[count]) = (&table.shape[..], &index.shape[..]) else {
+            return Err("takes a table of two dimensions and an index of one".into());
+        };
+        if !table.dtype.is_real() {
+            return Err(format!("the table is {}, must be a real type", table.dtype));
+        }
+        Ok(TensorType::f32([count, width]))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+        let (table, (rows, width)) = (f32s(&inputs[0])?, inputs[0].rows());
+        let mut out = Vec::with_capacity(shape.iter().product());
+        for &i in i32s(&inputs[1])? {
+            let row = usize::try_from(i).ok().filter(|r| *r < rows);
+            let row = row.ok_or_else(|| format!("index {i} is outside a table of {rows} rows"))?;
+            out.extend_from_slice(&table[row * width..][..width]);
+        }
+        Ok(Value::f32(shape, out))
+    }
+}

@@ -1,0 +1,50 @@
+//! Layer normalisation over the last dimension.
+
+use super::{Definition, Sharing, by_row, f32s, last_dim, operands, want_f32, want_shape};
+use crate::Value;
+use crate::graph::TensorType;
+
+/// `(x − mean) / √(variance + eps) · weight + bias` over rows of `x`; operands `x`, `weight`, `bias`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerNorm {
+    /// Added to the variance.
+    pub eps: f32,
+}
+
+impl Definition for LayerNorm {
+    fn name(&self) -> &'static str {
+        "layer_norm"
+    }
+
+    fn attributes(&self) -> Vec<String> {
+        vec![format!("eps: {:e}", self.eps)]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [x, weight, bias] = operands(inputs)?;
+        let width = last_dim("x", x)?;
+        for (what, ty) in [("x", x), ("weight", weight), ("bias", bias)] {
+            want_f32(what, ty)?;
+        }
+        want_shape("weight", weight, &[width.into()])?;
+        want_shape("bias", bias, &[width.into()])?;
+        Ok(x.clone())
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::InPlace(1)
+    }
+
+    fn evaluate(&self, inputs: &[&Value], _: &[usize]) -> Result<Value, String> {
+        let (weight, bias) = (f32s(&inputs[1])?, f32s(&inputs[2])?);
+        by_row(inputs[0], |_, x, y| {
+            let n = x.len() as f32;
+            let mean = x.iter().sum::<f32>() / n;
+            let variance = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / n;
+            let inverse = 1.0 / (variance + self.eps).sqrt();
+            for (i, (x, y)) in x.iter().zip(y).enumerate() {
+                *y = (x - mean) * inverse * weight[i] + bias[i];
+            }
+        })
+    }
+}

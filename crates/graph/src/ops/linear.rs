@@ -1,0 +1,64 @@
+//! A matrix product with a weight that may be quantised.
+
+use super::{Definition, f32s, last_dim, want_f32, want_shape};
+use crate::Value;
+use crate::graph::TensorType;
+
+/// `x · weightᵀ (+ bias)`: operands `x [.., K]` f32, `weight [N, K]` of any real type, and optionally `bias [N]` f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear;
+
+impl Definition for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let (&[x, weight], bias) = inputs
+            .split_at_checked(2)
+            .ok_or("takes x, weight and perhaps a bias")?
+        else {
+            return Err("takes x, weight and perhaps a bias".into());
+        };
+        want_f32("x", x)?;
+        let depth = last_dim("x", x)?;
+        if !weight.dtype.is_real() {
+            return Err(format!("weight is {}, must be a real type", weight.dtype));
+        }
+        let &[n, k] = &weight.shape[..] else {
+            return Err(format!(
+                "weight has {} dimensions, must have 2",
+                weight.shape.len()
+            ));
+        };
+        if k.as_const() != Some(depth) {
+            return Err(format!("x has {depth} columns, weight has {k:?}"));
+        }
+        match bias {
+            [] => {}
+            [bias] => {
+                want_f32("bias", bias)?;
+                want_shape("bias", bias, &[n])?;
+            }
+            _ => return Err(format!("takes 2 or 3 operands, has {}", inputs.len())),
+        }
+        let mut shape = x.shape.clone();
+        *shape.last_mut().expect("x has a last dimension") = n;
+        Ok(TensorType::f32(shape))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+        let (x, weight) = (f32s(&inputs[0])?, f32s(&inputs[1])?);
+        let bias = inputs.get(2).map(f32s).transpose()?;
+        let (rows, depth) = inputs[0].rows();
+        let (n, _) = inputs[1].rows();
+        let mut out = Vec::with_capacity(rows * n);
+        for x in x.chunks(depth.max(1)).take(rows) {
+            for (j, w) in weight.chunks(depth.max(1)).take(n).enumerate() {
+                let dot: f64 = x.iter().zip(w).map(|(x, w)| *x as f64 * *w as f64).sum();
+                out.push(dot as f32 + bias.map_or(0.0, |b| b[j]));
+            }
+        }
+        Ok(Value::f32(shape, out))
+    }
+}

@@ -1,0 +1,56 @@
+//! Cosines and sines of the rotary embedding, once a step for all layers that share frequencies.
+
+use super::{Definition, f32s, i32s, operands, want_dtype, want_f32};
+use crate::Value;
+use crate::graph::TensorType;
+use base::DType;
+
+/// Operands `position [T]` i32 and `frequency [D/2]` f32; the result `[T, D]` holds the cosines of
+/// `position · frequency` in its first half of columns and the sines in its second, all times `magnitude`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    /// Factor on every entry (YaRN's attention factor; 1 otherwise).
+    pub magnitude: f32,
+}
+
+impl Definition for RopeTable {
+    fn name(&self) -> &'static str {
+        "rope_table"
+    }
+
+    fn attributes(&self) -> Vec<String> {
+        if self.magnitude == 1.0 {
+            vec![]
+        } else {
+            vec![format!("magnitude: {}", self.magnitude)]
+        }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [position, frequency] = operands(inputs)?;
+        want_dtype("position", position, DType::I32)?;
+        want_f32("frequency", frequency)?;
+        let (&[tokens], &[half]) = (&position.shape[..], &frequency.shape[..]) else {
+            return Err("position and frequency must have one dimension each".into());
+        };
+        Ok(TensorType::f32([tokens, half * 2]))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+        let frequency = f32s(&inputs[1])?;
+        let mut out = Vec::with_capacity(shape.iter().product());
+        for &p in i32s(&inputs[0])? {
+            out.extend(
+                frequency
+                    .iter()
+                    .map(|f| (p as f32 * f).cos() * self.magnitude),
+            );
+            out.extend(
+                frequency
+                    .iter()
+                    .map(|f| (p as f32 * f).sin() * self.magnitude),
+            );
+        }
+        Ok(Value::f32(shape, out))
+    }
+}

@@ -1,0 +1,97 @@
+//! The op behind which KV caches are swapped.
+
+use super::{Definition, operands, want_dtype, want_f32};
+use crate::Value;
+use crate::graph::TensorType;
+use base::DType;
+
+/// Stores this step's keys and values in the cache bound to the run and attends what the cache lets each query see.
+///
+/// Operands `q [T, Hq, D]`, `k [T, Hkv, D]`, `v [T, Hkv, Dv]` (f32, `Hkv` divides `Hq`) and `position [T]` i32; the
+/// result is `[T, Hq, Dv]`. There is no causal flag: visibility is the cache's answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdateAndAttend {
+    /// Index of the cache, not of the layer: layers that share KV name the same id.
+    pub cache_id: u32,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// `cap · tanh(score / cap)` before the softmax.
+    pub softcap: Option<f32>,
+}
+
+impl Definition for UpdateAndAttend {
+    fn name(&self) -> &'static str {
+        "update_and_attend"
+    }
+
+    fn attributes(&self) -> Vec<String> {
+        let mut list = vec![
+            format!("cache_id: {}", self.cache_id),
+            format!("scale: {}", self.scale),
+        ];
+        list.extend(self.softcap.map(|cap| format!("softcap: {cap}")));
+        list
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [q, k, v, position] = operands(inputs)?;
+        for (what, ty) in [("q", q), ("k", k), ("v", v)] {
+            want_f32(what, ty)?;
+        }
+        want_dtype("position", position, DType::I32)?;
+        let (&[tokens, heads, dim], &[tk, kv_heads, key_dim], &[tv, value_heads, value_dim], &[tp]) = (
+            &q.shape[..],
+            &k.shape[..],
+            &v.shape[..],
+            &position.shape[..],
+        ) else {
+            return Err("q, k and v must have three dimensions and position one".into());
+        };
+        if [tk, tv, tp] != [tokens; 3] || key_dim != dim || kv_heads != value_heads {
+            return Err(format!(
+                "q {:?}, k {:?}, v {:?} and position {:?} do not fit together",
+                q.shape, k.shape, v.shape, position.shape
+            ));
+        }
+        match (heads.as_const(), kv_heads.as_const()) {
+            (Some(h), Some(kv)) if kv > 0 && h.is_multiple_of(kv) => {}
+            _ => {
+                return Err(format!(
+                    "{kv_heads:?} KV heads do not divide {heads:?} query heads"
+                ));
+            }
+        }
+        Ok(TensorType::f32([tokens, heads, value_dim]))
+    }
+
+    fn evaluate(&self, _: &[&Value], _: &[usize]) -> Result<Value, String> {
+        Err("needs a cache".into())
+    }
+}
+
+/// One stored row that a query sees: its key and its value.
+pub struct AttendedRow<'a> {
+    /// The key.
+    pub key: &'a [f32],
+    /// The value.
+    pub value: &'a [f32],
+}
+
+/// The attention of one query over the rows it sees, by the plainest loops: the oracle for every attention kernel.
+pub fn attend_row(op: &UpdateAndAttend, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
+    let score = |row: &AttendedRow<'_>| {
+        let dot: f32 = query.iter().zip(row.key).map(|(a, b)| a * b).sum();
+        let score = dot * op.scale;
+        op.softcap.map_or(score, |cap| cap * (score / cap).tanh())
+    };
+    let scores: Vec<f32> = rows.iter().map(score).collect();
+    let max = scores.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+    let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
+    let sum: f32 = weights.iter().sum();
+    out.fill(0.0);
+    for (weight, row) in weights.iter().zip(rows) {
+        for (o, v) in out.iter_mut().zip(row.value) {
+            *o += weight / sum * v;
+        }
+    }
+}

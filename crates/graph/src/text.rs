@@ -1,0 +1,76 @@
+//! The graph as text: one line a node, for tests, `inspect` and people.
+
+use crate::graph::{Graph, TensorType};
+use crate::{Dim, TensorId};
+use std::fmt::{self, Write};
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "graph {}(", self.name)?;
+        for (i, id) in self.inputs.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", self.typed(*id))?;
+        }
+        writeln!(f, ")")?;
+        for node in &self.nodes {
+            write!(
+                f,
+                "  {} = {}({})",
+                self.typed(node.output),
+                node.op.name(),
+                self.names(&node.inputs)
+            )?;
+            let attributes = node.op.attributes();
+            if !attributes.is_empty() {
+                write!(f, " {{{}}}", attributes.join(", "))?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f, "  return {}", self.names(&self.outputs))
+    }
+}
+
+impl Graph {
+    /// `name: dtype[shape]` of a tensor.
+    pub fn typed(&self, id: TensorId) -> String {
+        let tensor = self.tensor(id);
+        format!("{}: {}", tensor.name, self.type_text(&tensor.ty))
+    }
+
+    /// `dtype[shape]`, with this graph's symbol names.
+    pub fn type_text(&self, ty: &TensorType) -> String {
+        let dims: Vec<String> = ty.shape.iter().map(|d| self.dim_text(d)).collect();
+        format!("{}[{}]", ty.dtype, dims.join(", "))
+    }
+
+    fn dim_text(&self, dim: &Dim) -> String {
+        let (constant, terms) = dim.terms();
+        let mut text = String::new();
+        for (symbol, coefficient) in terms {
+            let plus = if text.is_empty() { "" } else { " + " };
+            let times = if coefficient == 1 {
+                String::new()
+            } else {
+                format!("{coefficient}")
+            };
+            let name = self
+                .symbols
+                .get(symbol.0 as usize)
+                .map_or("?", String::as_str);
+            let _ = write!(text, "{plus}{times}{name}");
+        }
+        match (text.is_empty(), constant) {
+            (true, c) => c.to_string(),
+            (false, 0) => text,
+            (false, c) => format!("{text} + {c}"),
+        }
+    }
+
+    fn names(&self, ids: &[TensorId]) -> String {
+        let names: Vec<&str> = ids
+            .iter()
+            .map(|id| self.tensor(*id).name.as_str())
+            .collect();
+        names.join(", ")
+    }
+}

@@ -1,0 +1,87 @@
+//! The rules every graph keeps, checked after it is built and after every pass.
+
+use crate::graph::{Graph, TensorKind, TensorType};
+use crate::{GraphError, GraphErrorKind};
+use std::collections::HashSet;
+
+impl Graph {
+    /// Checks that ids are in range, names unique, nodes in executable order, input dimensions bindable, and that every
+    /// result has the type its op infers.
+    pub fn verify(&self) -> Result<(), GraphError> {
+        let fail = |reason: String| GraphErrorKind::Graph {
+            graph: self.name.clone(),
+            reason,
+        };
+        let mut names = HashSet::new();
+        for tensor in &self.tensors {
+            if !names.insert(tensor.name.as_str()) {
+                return Err(fail(format!("two tensors are named {}", tensor.name)).into());
+            }
+        }
+        for id in &self.inputs {
+            let tensor = self
+                .tensors
+                .get(id.0 as usize)
+                .ok_or_else(|| fail("an input is missing".into()))?;
+            if !matches!(tensor.kind, TensorKind::Input) {
+                return Err(
+                    fail(format!("{} is listed as an input and is none", tensor.name)).into(),
+                );
+            }
+            if !tensor
+                .ty
+                .shape
+                .iter()
+                .all(|d| d.as_const().is_some() || d.as_symbol().is_some())
+            {
+                return Err(fail(format!(
+                    "a dimension of input {} is neither a number nor a symbol",
+                    tensor.name
+                ))
+                .into());
+            }
+        }
+        let mut ready: Vec<bool> = self
+            .tensors
+            .iter()
+            .map(|t| !matches!(t.kind, TensorKind::Value(_)))
+            .collect();
+        for (i, node) in self.nodes.iter().enumerate() {
+            let Some(output) = self.tensors.get(node.output.0 as usize) else {
+                return Err(fail(format!("node {i} has no output tensor")).into());
+            };
+            let node_error = |reason: String| GraphErrorKind::Node {
+                node: output.name.clone(),
+                op: node.op.name(),
+                reason,
+            };
+            if !matches!(output.kind, TensorKind::Value(n) if n.0 as usize == i) {
+                return Err(node_error("its output belongs to another node".into()).into());
+            }
+            if let Some(late) = node
+                .inputs
+                .iter()
+                .find(|id| ready.get(id.0 as usize) != Some(&true))
+            {
+                return Err(
+                    node_error(format!("reads tensor {} before it is computed", late.0)).into(),
+                );
+            }
+            let types: Vec<&TensorType> =
+                node.inputs.iter().map(|id| &self.tensor(*id).ty).collect();
+            let inferred = node.op.infer(&types).map_err(node_error)?;
+            if inferred != output.ty {
+                return Err(node_error(format!("its result should be {inferred:?}")).into());
+            }
+            ready[node.output.0 as usize] = true;
+        }
+        match self
+            .outputs
+            .iter()
+            .find(|id| ready.get(id.0 as usize) != Some(&true))
+        {
+            Some(id) => Err(fail(format!("output tensor {} is never computed", id.0)).into()),
+            None => Ok(()),
+        }
+    }
+}
