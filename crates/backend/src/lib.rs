@@ -1,1 +1,17 @@
-//! backend
+//! What a backend is: compile a graph, run it over a cache, keep the KV bytes.
+//!
+//! [`reference`] is the plainest backend and the oracle for all others; [`conformance`] is the suite that every backend
+//! runs against it.
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+mod contract;
+mod error;
+mod pool;
+pub mod reference;
+mod runnable;
+
+pub use contract::{Backend, CacheStep, CompileOptions, Executable, ExecutorKind};
+pub use error::{BackendError, BackendErrorKind};
+pub use pool::KvPool;
+pub use runnable::Runnable;

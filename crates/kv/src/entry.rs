@@ -1,6 +1,6 @@
 //! A cache as it is shared: bookkeeping and bytes behind one lock.
 
-use crate::{Bookkeeping, KvError, KvErrorKind};
+use crate::{Bookkeeping, CacheConfig, KvError, KvErrorKind};
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -8,6 +8,9 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 ///
 /// The backend that built them finds its own type again through [`Any`].
 pub trait KvBytes: Any + Send {
+    /// What the bytes were built from.
+    fn config(&self) -> &CacheConfig;
+
     /// Bytes allocated now.
     fn resident_bytes(&self) -> usize;
 }

@@ -125,8 +125,12 @@ mod tests {
     use super::*;
     use crate::{KvBytes, LayerConfig};
 
-    struct NoBytes;
+    struct NoBytes(CacheConfig);
     impl KvBytes for NoBytes {
+        fn config(&self) -> &CacheConfig {
+            &self.0
+        }
+
         fn resident_bytes(&self) -> usize {
             0
         }
@@ -150,7 +154,7 @@ mod tests {
             Ok(CacheEntry::new(
                 "contiguous",
                 Box::new(Contiguous::new(config)),
-                Box::new(NoBytes),
+                Box::new(NoBytes(config.clone())),
             ))
         });
         make_decode_session("test", &config()).unwrap()

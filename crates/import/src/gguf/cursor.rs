@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A count of things that take at least `min_bytes` each, refused when the rest of the file is too short for
-    /// them. Memory reserved for that many things is thus bounded by the file's size.
+    /// them. Nothing is reserved for a count as such: memory grows with the things actually read.
     pub(super) fn count(&mut self, min_bytes: usize, field: Field<'_>) -> Result<usize, Problem> {
         let count = self.u64(field)?;
         self.check_count(count, min_bytes, field)

@@ -1,9 +1,12 @@
 //! What can be wrong with a GGUF file.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
 use base::MapError;
+
+/// Characters shown of a message.
+const MAX_MESSAGE: usize = 1000;
 
 /// A GGUF file that could not be read, or a metadata value that is not what was asked for.
 ///
@@ -193,7 +196,19 @@ impl fmt::Display for GgufError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        self.problem.fmt(f)
+        // Names in the message are the file's own: they may be as long as the file, or speak to the terminal.
+        let message = self.problem.to_string();
+        for c in message.chars().take(MAX_MESSAGE) {
+            if c.is_control() {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        if message.chars().nth(MAX_MESSAGE).is_some() {
+            f.write_str("...")?;
+        }
+        Ok(())
     }
 }
 

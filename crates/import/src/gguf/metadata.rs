@@ -72,13 +72,6 @@ impl Value {
 }
 
 impl Metadata {
-    pub(super) fn with_capacity(entries: usize) -> Metadata {
-        Metadata {
-            entries: Vec::with_capacity(entries),
-            index: HashMap::with_capacity(entries),
-        }
-    }
-
     /// Adds an entry whose key must be new.
     pub(super) fn push(&mut self, key: String, value: Value) -> Result<(), Problem> {
         if self.index.contains_key(&key) {

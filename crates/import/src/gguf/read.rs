@@ -42,8 +42,8 @@ pub(super) fn read(bytes: &Bytes) -> Result<Gguf, Problem> {
     let alignment = alignment(&metadata)?;
 
     let tensor_count = cursor.check_count(tensor_count, MIN_TENSOR, TENSORS)?;
-    let mut entries = Vec::with_capacity(tensor_count);
-    let mut index = HashMap::with_capacity(tensor_count);
+    let mut entries = Vec::new();
+    let mut index = HashMap::new();
     for n in 0..tensor_count {
         let entry = entry(&mut cursor, n as u64, alignment)?;
         if index.insert(entry.name.clone(), n).is_some() {
@@ -90,7 +90,7 @@ fn header(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, Problem> {
 }
 
 fn metadata(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, Problem> {
-    let mut metadata = Metadata::with_capacity(count);
+    let mut metadata = Metadata::default();
     for n in 0..count {
         let key = cursor.string(Field::Key(n as u64))?.to_owned();
         let value = value(cursor, &key)?;

@@ -185,6 +185,15 @@ fn open_names_the_file() {
     );
 }
 
+#[test]
+fn names_in_messages_are_cut_and_escaped() {
+    let name = format!("\x1b[31m{}", "x".repeat(5000));
+    let file = Writer::new().tensor(&name, &[1], 16, 0).finish();
+    let message = parse(&file).unwrap_err().to_string();
+    assert!(message.starts_with("tensor \\u{1b}[31mxxx"), "{message}");
+    assert!(message.ends_with("xxx...") && message.len() < 1100);
+}
+
 fn with_version(version: u32) -> Vec<u8> {
     let mut writer = sample();
     writer.version = version;

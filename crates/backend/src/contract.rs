@@ -1,0 +1,59 @@
+//! The traits that every backend implements.
+
+use crate::BackendError;
+use graph::{Graph, Value};
+use kv::{KvBytes, StepPlan};
+use std::sync::Arc;
+
+/// How a graph is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecutorKind {
+    /// Everything is resolved once per plan and replayed.
+    #[default]
+    Compiled,
+    /// Every node is looked up and run on its own: for debugging and as a check on the other.
+    Interpreted,
+}
+
+/// Choices made when a graph is compiled.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    /// Threads to compute with; `None` takes the machine's cores.
+    pub threads: Option<usize>,
+    /// How to execute.
+    pub executor: ExecutorKind,
+}
+
+/// A device and its kernels.
+pub trait Backend: Send + Sync {
+    /// The name under which its caches are built.
+    fn id(&self) -> &'static str;
+
+    /// Prepares a graph to run.
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, BackendError>;
+}
+
+/// The cache's part in one step: the plan to follow and the bytes to work on.
+pub struct CacheStep<'a> {
+    /// Where rows go and what is seen.
+    pub plan: &'a StepPlan,
+    /// The backend's own KV storage.
+    pub bytes: &'a mut dyn KvBytes,
+}
+
+/// A graph that is ready to run. Sizes, types and positions were checked by [`Runnable`](crate::Runnable).
+pub trait Executable: Send {
+    /// Computes the graph's outputs.
+    fn run(
+        &mut self,
+        inputs: &[Value],
+        cache: Option<CacheStep<'_>>,
+    ) -> Result<Vec<Value>, BackendError>;
+
+    /// Bytes of activations and scratch held now.
+    fn arena_bytes(&self) -> usize;
+}

@@ -1,0 +1,70 @@
+//! What can go wrong between a graph and its results.
+
+use graph::GraphError;
+use kv::KvError;
+
+/// A graph that could not be compiled, bound or run.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct BackendError(BackendErrorKind);
+
+/// Why a compile, bind or run failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendErrorKind {
+    /// The cache refused the step.
+    #[error(transparent)]
+    Cache(#[from] KvError),
+    /// The graph does not fit its inputs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A node failed on these inputs.
+    #[error("node {node} ({op}): {reason}")]
+    Node {
+        /// Name of the node's output.
+        node: String,
+        /// Name of the op.
+        op: &'static str,
+        /// What went wrong.
+        reason: String,
+    },
+    /// An input has the wrong type.
+    #[error("input {input} is {found}, must be {wanted}")]
+    InputType {
+        /// Name of the input.
+        input: String,
+        /// Its type.
+        found: base::DType,
+        /// The type the graph takes.
+        wanted: base::DType,
+    },
+    /// An input does not hold as many elements as its shape says.
+    #[error("input {input} holds {elements} elements, its shape is {shape:?}")]
+    InputSize {
+        /// Name of the input.
+        input: String,
+        /// Elements given.
+        elements: usize,
+        /// Shape given.
+        shape: Vec<usize>,
+    },
+    /// The bound cache is not one the graph can use.
+    #[error("the cache does not fit the model: {0}")]
+    CacheMismatch(String),
+    /// Memory for the step could not be had.
+    #[error("out of memory: {0} bytes of activations could not be allocated")]
+    OutOfMemory(usize),
+}
+
+impl BackendError {
+    /// Why it failed.
+    pub fn kind(&self) -> &BackendErrorKind {
+        &self.0
+    }
+}
+
+impl<T: Into<BackendErrorKind>> From<T> for BackendError {
+    fn from(kind: T) -> BackendError {
+        BackendError(kind.into())
+    }
+}

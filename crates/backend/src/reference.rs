@@ -1,0 +1,271 @@
+//! The naive backend: every op by its own evaluator, every cached row in plain vectors. Slow, and right.
+
+use crate::{
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool,
+};
+use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
+use graph::{Data, Graph, Node, TensorId, Value};
+use half::f16;
+use kv::{
+    CacheBuilderRegistry, CacheConfig, CacheEntry, Contiguous, KvBytes, KvError, Rows, Storage,
+};
+use std::any::Any;
+use std::sync::Arc;
+
+/// The reference backend.
+pub struct Reference;
+
+impl Reference {
+    /// The backend's name.
+    pub const ID: &'static str = "reference";
+
+    /// Makes the backend and registers its caches.
+    pub fn new() -> Reference {
+        CacheBuilderRegistry::global().register(Reference::ID, "contiguous", |config| {
+            let bytes = ReferenceKv::new(config);
+            Ok(CacheEntry::new(
+                "contiguous",
+                Box::new(Contiguous::new(config)),
+                Box::new(bytes),
+            ))
+        });
+        Reference
+    }
+}
+
+impl Default for Reference {
+    fn default() -> Reference {
+        Reference::new()
+    }
+}
+
+impl Backend for Reference {
+    fn id(&self) -> &'static str {
+        Reference::ID
+    }
+
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        _: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, BackendError> {
+        let values = graph
+            .tensors()
+            .iter()
+            .map(|t| t.constant().map(|bytes| constant_value(t, bytes)))
+            .collect();
+        Ok(Box::new(ReferenceExecutable { graph, values }))
+    }
+}
+
+struct ReferenceExecutable {
+    graph: Arc<Graph>,
+    /// Per tensor; constants are kept over runs, dequantised.
+    values: Vec<Option<Value>>,
+}
+
+impl Executable for ReferenceExecutable {
+    fn run(
+        &mut self,
+        inputs: &[Value],
+        mut cache: Option<CacheStep<'_>>,
+    ) -> Result<Vec<Value>, BackendError> {
+        let graph = self.graph.clone();
+        let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
+        let bindings = graph.bind(&shapes)?;
+        for (id, value) in graph.inputs().iter().zip(inputs) {
+            self.values[id.0 as usize] = Some(value.clone());
+        }
+        for node in graph.nodes() {
+            let fail = |reason: String| BackendErrorKind::Node {
+                node: graph.node_name(node).to_owned(),
+                op: node.op.name(),
+                reason,
+            };
+            let output = &graph.tensor(node.output).ty;
+            let shape = output
+                .dims(&bindings)
+                .ok_or_else(|| fail("its shape has no value".into()))?;
+            let operands: Vec<&Value> = node.inputs.iter().map(|id| self.value(*id)).collect();
+            let result = match (&node.op, &mut cache) {
+                (Op::UpdateAndAttend(op), Some(step)) => {
+                    update_and_attend(op, node, &operands, step)?
+                }
+                _ => node.op.evaluate(&operands, &shape).map_err(fail)?,
+            };
+            self.values[node.output.0 as usize] = Some(result);
+        }
+        Ok(graph
+            .outputs()
+            .iter()
+            .map(|id| self.value(*id).clone())
+            .collect())
+    }
+
+    fn arena_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl ReferenceExecutable {
+    fn value(&self, id: TensorId) -> &Value {
+        self.values[id.0 as usize]
+            .as_ref()
+            .expect("a verified graph computes before it reads")
+    }
+}
+
+fn constant_value(tensor: &graph::Tensor, bytes: &base::Bytes) -> Value {
+    let shape = tensor
+        .ty
+        .dims(&Default::default())
+        .expect("constants have fixed shapes");
+    let data = match tensor.ty.dtype {
+        base::DType::I32 => Data::I32(
+            bytes
+                .chunks_exact(4)
+                .map(|b| i32::from_le_bytes(b.try_into().unwrap()))
+                .collect(),
+        ),
+        base::DType::I64 => Data::I64(
+            bytes
+                .chunks_exact(8)
+                .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
+                .collect(),
+        ),
+        dtype => {
+            let mut out = vec![0.0; shape.iter().product()];
+            base::quant::dequantise(dtype, bytes, &mut out).expect("the builder checked the size");
+            Data::F32(out)
+        }
+    };
+    Value { shape, data }
+}
+
+fn update_and_attend(
+    op: &UpdateAndAttend,
+    node: &Node,
+    operands: &[&Value],
+    step: &mut CacheStep<'_>,
+) -> Result<Value, BackendError> {
+    let bytes: &mut dyn Any = step.bytes;
+    let Some(bytes) = bytes.downcast_mut::<ReferenceKv>() else {
+        return Err(BackendErrorKind::CacheMismatch(format!(
+            "{} needs a reference cache",
+            node.op.name()
+        ))
+        .into());
+    };
+    let plan = step.plan.layer(op.cache_id as usize);
+    let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().expect("inferred as f32"));
+    let layer = bytes.config.layers[op.cache_id as usize];
+    let [keys, values] = &mut bytes.pools[op.cache_id as usize];
+    for (pool, data) in [(&mut *keys, k), (&mut *values, v)] {
+        pool.ensure(plan.cells)?;
+        pool.write(&plan.writes, data);
+    }
+    let heads = operands[0].shape[1];
+    let mut out = vec![0.0; plan.visible.queries() * heads * layer.value_dim];
+    let rows = q.chunks(layer.key_dim).zip(out.chunks_mut(layer.value_dim));
+    for (i, (query, out)) in rows.enumerate() {
+        let kv_head = i % heads / (heads / layer.kv_heads);
+        let cells = plan
+            .visible
+            .runs(i / heads)
+            .iter()
+            .flat_map(|r| r.cell..r.cell + r.len);
+        let attended: Vec<AttendedRow<'_>> = cells
+            .map(|c| AttendedRow {
+                key: keys.row(kv_head, c),
+                value: values.row(kv_head, c),
+            })
+            .collect();
+        attend_row(op, query, &attended, out);
+    }
+    Ok(Value::f32(
+        [plan.visible.queries(), heads, layer.value_dim],
+        out,
+    ))
+}
+
+/// KV storage of the reference backend: f32 rows rounded to the storage type.
+struct ReferenceKv {
+    config: CacheConfig,
+    /// Per layer, keys and values.
+    pools: Vec<[ReferencePool; 2]>,
+}
+
+impl ReferenceKv {
+    fn new(config: &CacheConfig) -> ReferenceKv {
+        let pool = |heads, dim, storage| ReferencePool {
+            heads,
+            dim,
+            storage,
+            cells: vec![],
+        };
+        let pools = config.layers.iter().map(|l| {
+            [
+                pool(l.kv_heads, l.key_dim, config.key_storage),
+                pool(l.kv_heads, l.value_dim, config.value_storage),
+            ]
+        });
+        ReferenceKv {
+            config: config.clone(),
+            pools: pools.collect(),
+        }
+    }
+}
+
+impl KvBytes for ReferenceKv {
+    fn config(&self) -> &CacheConfig {
+        &self.config
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.pools
+            .iter()
+            .flatten()
+            .map(KvPool::resident_bytes)
+            .sum()
+    }
+}
+
+struct ReferencePool {
+    heads: usize,
+    dim: usize,
+    storage: Storage,
+    /// Per cell, `[heads, dim]`.
+    cells: Vec<Vec<f32>>,
+}
+
+impl ReferencePool {
+    fn row(&self, head: usize, cell: u32) -> &[f32] {
+        &self.cells[cell as usize][head * self.dim..][..self.dim]
+    }
+}
+
+impl KvPool for ReferencePool {
+    fn ensure(&mut self, cells: u32) -> Result<(), KvError> {
+        let wanted = self.cells.len().max(cells as usize);
+        self.cells.resize(wanted, vec![0.0; self.heads * self.dim]);
+        Ok(())
+    }
+
+    fn write(&mut self, rows: &Rows, data: &[f32]) {
+        for (i, row) in data.chunks(self.heads * self.dim).enumerate() {
+            let stored = row.iter().map(|x| match self.storage {
+                Storage::F32 => *x,
+                Storage::F16 => f16::from_f32(*x).to_f32(),
+            });
+            self.cells[rows.cell(i) as usize] = stored.collect();
+        }
+    }
+
+    fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
+        out.copy_from_slice(self.row(head, cell));
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.cells.len() * self.heads * self.storage.row_bytes(self.dim)
+    }
+}
