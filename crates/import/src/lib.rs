@@ -1,5 +1,19 @@
 //! Model files to graphs: each format is a hardened reader (bytes to typed structs) and a lowering (to a graph).
+//!
+//! ```no_run
+//! let model = import::open("model.gguf".as_ref())?;
+//! let forward = model.method("forward").expect("every GGUF decoder has it");
+//! println!("{} with {} layers", model.architecture, model.facts.caches.len());
+//! println!("{}", forward.graph);
+//! # Ok::<(), import::ImportError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod artifact;
+pub mod decoder;
+mod error;
 pub mod gguf;
+
+pub use artifact::{Artifact, Format, ImportOptions, Method, ModelFacts, open, open_with};
+pub use error::{ImportError, ImportErrorKind};

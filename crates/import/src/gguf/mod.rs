@@ -11,12 +11,16 @@
 //! # Ok::<(), import::gguf::GgufError>(())
 //! ```
 
+mod architecture;
 mod array;
 mod cursor;
 mod error;
 mod ggml_type;
+mod keys;
+mod lower;
 mod metadata;
 mod read;
+mod spec;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -29,6 +33,7 @@ use base::{Bytes, DType};
 
 pub use array::Array;
 pub use error::{ErrorKind, GgufError};
+pub use lower::lower;
 pub use metadata::{Metadata, Value};
 
 /// A GGUF file: its metadata, and its tensors in file order.

@@ -1,0 +1,139 @@
+//! A model file of any format after import: graphs, facts and what else the file says.
+
+use std::path::Path;
+
+use base::Bytes;
+use graph::Graph;
+
+use crate::ImportError;
+use crate::error::Problem;
+use crate::gguf::{self, Gguf};
+
+/// An imported model.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// The file's format.
+    pub format: Format,
+    /// The name the file gives the model.
+    pub name: Option<String>,
+    /// The architecture, as the file calls it.
+    pub architecture: String,
+    /// What can be run.
+    pub methods: Vec<Method>,
+    /// What caches and runners must know.
+    pub facts: ModelFacts,
+    /// The file itself, for its metadata, tokenizer and tensor list, when its format is GGUF.
+    pub gguf: Option<Gguf>,
+}
+
+/// A format of model files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// llama.cpp's single-file format.
+    Gguf,
+}
+
+impl Format {
+    /// The name used in messages and by `inspect`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Gguf => "gguf",
+        }
+    }
+}
+
+/// One entry point of a model.
+#[derive(Clone, Debug)]
+pub struct Method {
+    /// The name callers use.
+    pub name: String,
+    /// The computation.
+    pub graph: Graph,
+}
+
+/// The model's own numbers, as opposed to the caller's policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// One entry for each cache id.
+    pub caches: Vec<kv::LayerConfig>,
+    /// Most positions the graph is made for.
+    pub context_length: usize,
+    /// Logits of a row.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+}
+
+/// What the caller knows before the model is imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Most positions that will be used; the file's own limit when `None`.
+    ///
+    /// LongRoPE models (Phi-3 with 128k context) have one set of frequencies for short contexts and one for long ones;
+    /// this chooses between them.
+    pub context_length: Option<usize>,
+}
+
+impl Artifact {
+    /// The method with this name.
+    pub fn method(&self, name: &str) -> Option<&Method> {
+        self.methods.iter().find(|method| method.name == name)
+    }
+}
+
+/// Imports the model at `path`, whatever its format.
+pub fn open(path: &Path) -> Result<Artifact, ImportError> {
+    open_with(path, &ImportOptions::default())
+}
+
+/// Imports the model at `path` for a known use.
+///
+/// The format is known by the file's first bytes, or else by its extension.
+pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
+    let import = || {
+        let bytes = Bytes::map(path)?;
+        let extension = path.extension().and_then(|e| e.to_str());
+        if bytes.starts_with(b"GGUF") || extension.is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+            return gguf::lower(Gguf::parse(bytes)?, options);
+        }
+        let known = "gguf";
+        Err(Problem::UnknownFormat { known }.into())
+    };
+    import().map_err(|error: ImportError| error.in_file(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ImportErrorKind as K;
+
+    #[test]
+    fn files_that_are_no_models_are_named() {
+        let folder = std::env::temp_dir().join(format!("kvark-open-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let table = [
+            ("notes.txt", &b"hello"[..], K::UnknownFormat),
+            ("model.bin", b"", K::UnknownFormat),
+            ("model.gguf", b"hello", K::Malformed),
+            ("model.GGUF", b"", K::Malformed),
+            ("weights", b"GGUF\x03", K::Malformed),
+        ];
+        for (name, bytes, kind) in table {
+            let path = folder.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let error = open(&path).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        let error = open(&folder.join("absent.gguf")).unwrap_err();
+        assert_eq!(error.kind(), K::Io);
+        assert_eq!(
+            error.to_string().matches("absent.gguf").count(),
+            1,
+            "{error}"
+        );
+        assert_eq!(open(&folder).unwrap_err().kind(), K::Io);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,419 @@
+//! From a spec and weights to the graph.
+
+use base::{Bytes, DType};
+use graph::ops::{
+    Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, Reshape, RmsNorm, Rope,
+    RopeLayout, RopeTable, Scale, SoftCap, Unary, UpdateAndAttend,
+};
+use graph::{Dim, Graph, GraphBuilder, TensorId};
+
+use super::weights::{self, Weights};
+use super::{DecoderSpec, LayerSpec, Mlp, NormKind, RopeScaling, RopeSpec, Weight};
+use crate::ImportError;
+
+/// Builds the graph `forward` of a decoder; `lookup` gives the weight with a name, if the model has it.
+///
+/// Fused tensors (`attn_qkv`, and `ffn_up` holding gate and up) are split by rows without copying; norm weights and
+/// biases become f32, all other weights stay as they are stored.
+pub fn build(
+    spec: &DecoderSpec,
+    lookup: &dyn Fn(&str) -> Option<Weight>,
+) -> Result<Graph, ImportError> {
+    check(spec)?;
+    let mut graph = GraphBuilder::new("forward");
+    let step = graph.symbol("T");
+    let wanted = graph.symbol("R");
+    let tokens = graph.input("tokens", DType::I32, [step]);
+    let position = graph.input("position", DType::I32, [step]);
+    let rows = graph.input("rows", DType::I32, [wanted]);
+    let mut decoder = Decoder {
+        spec,
+        weights: Weights::new(lookup),
+        graph,
+        step,
+        position,
+        tables: Vec::new(),
+    };
+    decoder.rope_tables()?;
+    let (table, mut hidden) = decoder.embed(tokens)?;
+    for (i, layer) in spec.layers.iter().enumerate() {
+        hidden = decoder.layer(i, layer, hidden)?;
+    }
+    let logits = decoder.head(table, hidden, rows)?;
+    Ok(decoder.graph.finish(&[logits])?)
+}
+
+/// What the lines below index or divide by.
+fn check(spec: &DecoderSpec) -> Result<(), ImportError> {
+    for rope in &spec.ropes {
+        let pairs = rope.dim / 2;
+        let factors = match &rope.scaling {
+            RopeScaling::Divided { factors } | RopeScaling::Stretched { factors } => factors.len(),
+            _ => pairs,
+        };
+        if rope.dim == 0 || !rope.dim.is_multiple_of(2) || factors != pairs {
+            let reason = format!(
+                "rotates {} elements with {factors} factors; must be even, with one factor a pair",
+                rope.dim
+            );
+            return Err(ImportError::value("the rotary embedding", reason));
+        }
+    }
+    for (i, layer) in spec.layers.iter().enumerate() {
+        let what = || format!("layer {i}");
+        if layer.rope.is_some_and(|rope| rope >= spec.ropes.len()) {
+            return Err(ImportError::value(what(), "has no such rotary embedding"));
+        }
+        let attention = &layer.attention;
+        let widest = attention.key_dim.max(attention.value_dim);
+        let sizes = [attention.heads, attention.kv_heads, widest, layer.mlp_size];
+        if sizes.iter().any(|size| u32::try_from(*size).is_err()) {
+            return Err(ImportError::value(
+                what(),
+                format!("has impossible sizes {sizes:?}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+struct Decoder<'a> {
+    spec: &'a DecoderSpec,
+    weights: Weights<'a>,
+    graph: GraphBuilder,
+    step: Dim,
+    position: TensorId,
+    tables: Vec<(RopeLayout, TensorId)>,
+}
+
+/// A matrix and perhaps a bias, not yet in the graph.
+struct Projection {
+    name: String,
+    rows: usize,
+    weight: Weight,
+    bias: Option<Weight>,
+}
+
+impl Decoder<'_> {
+    /// One table for each distinct rotary embedding.
+    fn rope_tables(&mut self) -> Result<(), ImportError> {
+        for (i, rope) in self.spec.ropes.iter().enumerate() {
+            let name = match i {
+                0 => "rope".to_owned(),
+                i => format!("rope.{i}"),
+            };
+            let table = self.rope_table(&name, rope)?;
+            self.tables.push((rope.layout, table));
+        }
+        Ok(())
+    }
+
+    fn rope_table(&mut self, name: &str, rope: &RopeSpec) -> Result<TensorId, ImportError> {
+        let frequencies = rope.frequencies();
+        let frequency = self.graph.constant(
+            &format!("{name}.frequency"),
+            DType::F32,
+            &[frequencies.len()],
+            Bytes::from_slice(&frequencies),
+        )?;
+        let magnitude = rope.magnitude();
+        self.node(name, RopeTable { magnitude }, &[self.position, frequency])
+    }
+
+    /// The embedding table and the rows of it, scaled and with positions added as the model asks.
+    fn embed(&mut self, tokens: TensorId) -> Result<(TensorId, TensorId), ImportError> {
+        let spec = self.spec;
+        let name = "token_embd.weight";
+        let weight = self.weights.required(name)?;
+        let shape = [spec.vocab_size, spec.hidden_size];
+        let table = weights::matrix(&mut self.graph, name, weight, shape)?;
+        let mut hidden = self.node("token_embd", GatherRows, &[table, tokens])?;
+        if let Some(factor) = spec.embedding_scale {
+            hidden = self.node("token_embd.scaled", Scale { factor }, &[hidden])?;
+        }
+        if let Some(count) = spec.learned_positions {
+            let name = "position_embd.weight";
+            let weight = self.weights.required(name)?;
+            let shape = [count, spec.hidden_size];
+            let table = weights::matrix(&mut self.graph, name, weight, shape)?;
+            let places = self.node("position_embd", GatherRows, &[table, self.position])?;
+            hidden = self.add("embedding", hidden, places)?;
+        }
+        Ok((table, hidden))
+    }
+
+    fn layer(
+        &mut self,
+        index: usize,
+        layer: &LayerSpec,
+        hidden: TensorId,
+    ) -> Result<TensorId, ImportError> {
+        let prefix = format!("blk.{index}.");
+        let normed = self.norm(&format!("{prefix}attn_norm"), hidden)?;
+        let mut mixed = self.attention(&prefix, index, layer, normed)?;
+        if self.spec.post_norms {
+            mixed = self.norm(&format!("{prefix}post_attention_norm"), mixed)?;
+        }
+        let hidden = self.add(&format!("{prefix}attn_residual"), hidden, mixed)?;
+
+        let normed = self.norm(&format!("{prefix}ffn_norm"), hidden)?;
+        let mut mixed = self.mlp(&prefix, layer.mlp_size, normed)?;
+        if self.spec.post_norms {
+            mixed = self.norm(&format!("{prefix}post_ffw_norm"), mixed)?;
+        }
+        self.add(&format!("{prefix}ffn_residual"), hidden, mixed)
+    }
+
+    fn attention(
+        &mut self,
+        prefix: &str,
+        index: usize,
+        layer: &LayerSpec,
+        normed: TensorId,
+    ) -> Result<TensorId, ImportError> {
+        let spec = &layer.attention;
+        let (q_rows, k_rows) = (spec.heads * spec.key_dim, spec.kv_heads * spec.key_dim);
+        let v_rows = spec.kv_heads * spec.value_dim;
+        let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
+        let [q, k, v] = self.projections(prefix, "attn_qkv", parts)?;
+
+        let bias = self.spec.biases.qkv;
+        let q = self.linear(q, normed, bias)?;
+        let q = self.rotated(prefix, "attn_q", q, [spec.heads, spec.key_dim], layer.rope)?;
+        let k = self.linear(k, normed, bias)?;
+        let k = self.rotated(
+            prefix,
+            "attn_k",
+            k,
+            [spec.kv_heads, spec.key_dim],
+            layer.rope,
+        )?;
+        let v = self.linear(v, normed, bias)?;
+        let v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
+
+        let op = UpdateAndAttend {
+            cache_id: index as u32,
+            scale: spec.scale,
+            softcap: spec.softcap,
+        };
+        let attended = self.node(&format!("{prefix}attn"), op, &[q, k, v, self.position])?;
+        let width = spec.heads * spec.value_dim;
+        let shape = vec![self.step, width.into()];
+        let name = format!("{prefix}attn.joined");
+        let joined = self.node(&name, Reshape { shape }, &[attended])?;
+        let output = self.projection(&format!("{prefix}attn_output"), self.spec.hidden_size)?;
+        self.linear(output, joined, self.spec.biases.output)
+    }
+
+    /// Queries or keys by head, normalised and rotated as the model asks.
+    fn rotated(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        x: TensorId,
+        shape: [usize; 2],
+        rope: Option<usize>,
+    ) -> Result<TensorId, ImportError> {
+        let mut x = self.heads(prefix, name, x, shape)?;
+        if self.spec.qk_norm {
+            let name = format!("{prefix}{name}_norm");
+            x = self.rms_norm(&name, x, shape[1])?;
+        }
+        if let Some(rope) = rope {
+            let (layout, table) = self.tables[rope];
+            x = self.node(
+                &format!("{prefix}{name}.rotated"),
+                Rope { layout },
+                &[x, table],
+            )?;
+        }
+        Ok(x)
+    }
+
+    fn heads(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        x: TensorId,
+        [heads, dim]: [usize; 2],
+    ) -> Result<TensorId, ImportError> {
+        let shape = vec![self.step, heads.into(), dim.into()];
+        self.node(&format!("{prefix}{name}.heads"), Reshape { shape }, &[x])
+    }
+
+    fn mlp(
+        &mut self,
+        prefix: &str,
+        size: usize,
+        normed: TensorId,
+    ) -> Result<TensorId, ImportError> {
+        let bias = self.spec.biases.mlp;
+        let inner = match self.spec.mlp {
+            Mlp::Plain(function) => {
+                let up = self.projection(&format!("{prefix}ffn_up"), size)?;
+                let up = self.linear(up, normed, bias)?;
+                self.node(&format!("{prefix}ffn_act"), Unary { function }, &[up])?
+            }
+            Mlp::Gated(function) => {
+                let parts = [("ffn_gate", size), ("ffn_up", size)];
+                let [gate, up] = self.projections(prefix, "ffn_up", parts)?;
+                let gate = self.linear(gate, normed, bias)?;
+                let up = self.linear(up, normed, bias)?;
+                self.node(&format!("{prefix}ffn_act"), Gated { function }, &[gate, up])?
+            }
+        };
+        let down = self.projection(&format!("{prefix}ffn_down"), self.spec.hidden_size)?;
+        self.linear(down, inner, bias)
+    }
+
+    /// Logits of the wanted rows; the others never reach the head.
+    fn head(
+        &mut self,
+        table: TensorId,
+        hidden: TensorId,
+        rows: TensorId,
+    ) -> Result<TensorId, ImportError> {
+        let wanted = self.node("wanted", GatherRows, &[hidden, rows])?;
+        let normed = self.norm("output_norm", wanted)?;
+        let name = "output.weight";
+        let weight = match self.weights.optional(name) {
+            Some(weight) => {
+                let shape = [self.spec.vocab_size, self.spec.hidden_size];
+                weights::matrix(&mut self.graph, name, weight, shape)?
+            }
+            None => table,
+        };
+        let mut operands = vec![normed, weight];
+        if let Some(bias) = self.weights.optional("output.bias") {
+            operands.push(self.vector("output.bias", &bias, self.spec.vocab_size)?);
+        }
+        match self.spec.final_softcap {
+            None => self.node("logits", Linear, &operands),
+            Some(cap) => {
+                let logits = self.node("output", Linear, &operands)?;
+                self.node("logits", SoftCap { cap }, &[logits])
+            }
+        }
+    }
+
+    /// The named projections, each its own tensor or a part of `fused`, which holds them in this order.
+    fn projections<const N: usize>(
+        &self,
+        prefix: &str,
+        fused: &str,
+        parts: [(&str, usize); N],
+    ) -> Result<[Projection; N], ImportError> {
+        let all = parts.iter().map(|(_, rows)| rows).sum();
+        let first = format!("{prefix}{}.weight", parts[0].0);
+        let name = format!("{prefix}{fused}.weight");
+        let own_name = parts.iter().all(|(part, _)| *part != fused);
+        let whole = self.weights.optional(&name).filter(|weight| {
+            let holds_all = own_name || weight.shape.first() == Some(&all);
+            holds_all && self.weights.optional(&first).is_none()
+        });
+        let bias_name = format!("{prefix}{fused}.bias");
+        let bias = whole
+            .as_ref()
+            .and_then(|_| self.weights.optional(&bias_name));
+
+        let mut start = 0;
+        let mut result = Vec::with_capacity(N);
+        for (part, rows) in parts {
+            let part = format!("{prefix}{part}");
+            result.push(match &whole {
+                None => self.projection(&part, rows)?,
+                Some(weight) => {
+                    let cut = |name: &str, whole| Weights::part(name, whole, start, rows, all);
+                    Projection {
+                        name: part,
+                        rows,
+                        weight: cut(&name, weight)?,
+                        bias: bias.as_ref().map(|b| cut(&bias_name, b)).transpose()?,
+                    }
+                }
+            });
+            start += rows;
+        }
+        let result = result.try_into();
+        Ok(result.unwrap_or_else(|_| unreachable!("one projection a part")))
+    }
+
+    fn projection(&self, name: &str, rows: usize) -> Result<Projection, ImportError> {
+        Ok(Projection {
+            name: name.to_owned(),
+            rows,
+            weight: self.weights.required(&format!("{name}.weight"))?,
+            bias: self.weights.optional(&format!("{name}.bias")),
+        })
+    }
+
+    fn linear(
+        &mut self,
+        projection: Projection,
+        x: TensorId,
+        bias_needed: bool,
+    ) -> Result<TensorId, ImportError> {
+        let name = projection.name;
+        let depth = self.graph.ty(x).shape.last().and_then(Dim::as_const);
+        let shape = [
+            projection.rows,
+            depth.expect("activations have a known width"),
+        ];
+        let weight = weights::matrix(
+            &mut self.graph,
+            &format!("{name}.weight"),
+            projection.weight,
+            shape,
+        )?;
+        let mut operands = vec![x, weight];
+        let bias_name = format!("{name}.bias");
+        match projection.bias {
+            Some(bias) => operands.push(self.vector(&bias_name, &bias, projection.rows)?),
+            None if bias_needed => return Err(ImportError::missing_tensor(&bias_name)),
+            None => {}
+        }
+        self.node(&name, Linear, &operands)
+    }
+
+    fn norm(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {
+        let width = self.spec.hidden_size;
+        let eps = self.spec.norm.eps;
+        match self.spec.norm.kind {
+            NormKind::Rms => self.rms_norm(name, x, width),
+            NormKind::Layer => {
+                let weight = self.named_vector(&format!("{name}.weight"), width)?;
+                let bias = self.named_vector(&format!("{name}.bias"), width)?;
+                self.node(name, LayerNorm { eps }, &[x, weight, bias])
+            }
+        }
+    }
+
+    fn rms_norm(&mut self, name: &str, x: TensorId, width: usize) -> Result<TensorId, ImportError> {
+        let eps = self.spec.norm.eps;
+        let weight = self.named_vector(&format!("{name}.weight"), width)?;
+        self.node(name, RmsNorm { eps }, &[x, weight])
+    }
+
+    fn add(&mut self, name: &str, a: TensorId, b: TensorId) -> Result<TensorId, ImportError> {
+        let function = BinaryFunction::Add;
+        self.node(name, Binary { function }, &[a, b])
+    }
+
+    fn named_vector(&mut self, name: &str, len: usize) -> Result<TensorId, ImportError> {
+        let weight = self.weights.required(name)?;
+        self.vector(name, &weight, len)
+    }
+
+    fn vector(&mut self, name: &str, weight: &Weight, len: usize) -> Result<TensorId, ImportError> {
+        weights::vector(&mut self.graph, name, weight, len)
+    }
+
+    fn node(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        inputs: &[TensorId],
+    ) -> Result<TensorId, ImportError> {
+        Ok(self.graph.node(name, op, inputs)?)
+    }
+}

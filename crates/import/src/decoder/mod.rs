@@ -1,0 +1,21 @@
+//! Decoder-only transformers: one description and one builder for all architectures.
+//!
+//! A [`DecoderSpec`] is plain data; [`build`] turns it and a lookup of weights into the graph `forward`:
+//!
+//! ```text
+//! graph forward(tokens: i32[T], position: i32[T], rows: i32[R]) -> logits: f32[R, vocab]
+//! ```
+//!
+//! `T` is the number of tokens in the step and `R` the number of rows whose logits are wanted; `rows` indexes the step's
+//! tokens. Weights carry the names they have in GGUF files (`blk.3.attn_q.weight`), nodes the same without `.weight`.
+
+mod build;
+mod rope;
+mod spec;
+mod weights;
+
+pub use build::build;
+pub use rope::{RopeScaling, RopeSpec};
+pub use spec::{AttentionSpec, Biases, DecoderSpec, LayerSpec, Mlp, Norm, NormKind};
+pub use weights::Weight;
+pub(crate) use weights::floats;

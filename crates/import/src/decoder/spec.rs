@@ -1,0 +1,104 @@
+//! A decoder as plain data.
+
+use super::RopeSpec;
+use graph::ops::Activation;
+
+/// A decoder of any architecture: embedding, layers, final norm and head.
+///
+/// What depends on the layer is in [`LayerSpec`]; the rest holds for all of them. The head is `output.weight`, or the
+/// token embedding where the model has none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderSpec {
+    /// Rows of the embedding and of the head.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Factor on the token embedding.
+    pub embedding_scale: Option<f32>,
+    /// Rows of the learned position embedding that is added to the tokens', for models that have one.
+    pub learned_positions: Option<usize>,
+    /// Every norm of the model.
+    pub norm: Norm,
+    /// Heads of queries and keys are RMS-normalised before they are rotated.
+    pub qk_norm: bool,
+    /// The results of attention and of the feed-forward block are normalised before they are added.
+    pub post_norms: bool,
+    /// Biases the model must have; others are used where it has them.
+    pub biases: Biases,
+    /// The feed-forward block.
+    pub mlp: Mlp,
+    /// The distinct rotary embeddings; layers name theirs by index.
+    pub ropes: Vec<RopeSpec>,
+    /// The smooth limit on logits.
+    pub final_softcap: Option<f32>,
+    /// The layers, in order; layer `i` has cache id `i`.
+    pub layers: Vec<LayerSpec>,
+}
+
+/// One layer's own numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// Heads and how they attend.
+    pub attention: AttentionSpec,
+    /// Index into [`DecoderSpec::ropes`], for layers that rotate.
+    pub rope: Option<usize>,
+    /// Width of the feed-forward block.
+    pub mlp_size: usize,
+}
+
+/// The attention of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of a query or key, per head.
+    pub key_dim: usize,
+    /// Elements of a value, per head.
+    pub value_dim: usize,
+    /// A query sees only the last `window` positions, its own included; `None` sees all.
+    pub window: Option<u32>,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// The smooth limit on scores.
+    pub softcap: Option<f32>,
+}
+
+/// How rows are normalised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// Which norm.
+    pub kind: NormKind,
+    /// Added under the root.
+    pub eps: f32,
+}
+
+/// Which norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// By the root mean square, with a weight.
+    Rms,
+    /// By mean and variance, with a weight and a bias.
+    Layer,
+}
+
+/// The shape of the feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mlp {
+    /// `down(activation(up(x)))`.
+    Plain(Activation),
+    /// `down(activation(gate(x)) · up(x))`.
+    Gated(Activation),
+}
+
+/// Biases that must be there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Biases {
+    /// On queries, keys and values.
+    pub qkv: bool,
+    /// On the result of attention.
+    pub output: bool,
+    /// On the feed-forward block's products.
+    pub mlp: bool,
+}

@@ -1,0 +1,187 @@
+//! Weights by name, checked against the shape the spec asks for.
+
+use base::{Bytes, DType, quant};
+use graph::{GraphBuilder, TensorId};
+
+use crate::ImportError;
+use crate::error::Problem;
+
+/// A tensor of the model file.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// How elements are stored.
+    pub dtype: DType,
+    /// Sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// The stored bytes.
+    pub data: Bytes,
+}
+
+impl Weight {
+    /// `count` rows from row `start`, sharing the bytes; `None` when the weight is no matrix with those rows.
+    fn rows(&self, start: usize, count: usize) -> Option<Weight> {
+        let (&rows, inner) = self.shape.split_first()?;
+        let row_bytes = self.data.len().checked_div(rows)?;
+        let end = start.checked_add(count).filter(|end| *end <= rows)?;
+        let shape = std::iter::once(count).chain(inner.iter().copied());
+        Some(Weight {
+            dtype: self.dtype,
+            shape: shape.collect(),
+            data: self.data.slice(start * row_bytes..end * row_bytes)?,
+        })
+    }
+}
+
+/// The weights of one model, by name.
+pub(super) struct Weights<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<Weight>,
+}
+
+impl<'a> Weights<'a> {
+    pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<Weight>) -> Weights<'a> {
+        Weights { lookup }
+    }
+
+    pub(super) fn optional(&self, name: &str) -> Option<Weight> {
+        (self.lookup)(name)
+    }
+
+    pub(super) fn required(&self, name: &str) -> Result<Weight, ImportError> {
+        self.optional(name)
+            .ok_or_else(|| ImportError::missing_tensor(name))
+    }
+
+    /// One part of a tensor that holds several below each other, and has `all` rows in total.
+    pub(super) fn part(
+        name: &str,
+        fused: &Weight,
+        start: usize,
+        count: usize,
+        all: usize,
+    ) -> Result<Weight, ImportError> {
+        let whole = fused.shape.first() == Some(&all);
+        let part = whole.then(|| fused.rows(start, count)).flatten();
+        part.ok_or_else(|| {
+            let inner = fused.shape.iter().skip(1).copied();
+            let wanted = std::iter::once(all).chain(inner).collect();
+            wrong_shape(name, fused, wanted)
+        })
+    }
+}
+
+/// A constant of exactly this shape, stored as it is in the file.
+pub(super) fn matrix(
+    builder: &mut GraphBuilder,
+    name: &str,
+    weight: Weight,
+    shape: [usize; 2],
+) -> Result<TensorId, ImportError> {
+    check(name, &weight, &shape)?;
+    // Only a file with an odd alignment needs the copy: plain elements can then be read in place everywhere.
+    let plain = !weight.dtype.is_quantised();
+    let misaligned =
+        plain && !(weight.data.as_ptr() as usize).is_multiple_of(weight.dtype.block_bytes());
+    let data = if misaligned {
+        Bytes::from(&weight.data[..])
+    } else {
+        weight.data
+    };
+    Ok(builder.constant(name, weight.dtype, &shape, data)?)
+}
+
+/// A constant vector of `len` f32, converted when the file stores another type.
+pub(super) fn vector(
+    builder: &mut GraphBuilder,
+    name: &str,
+    weight: &Weight,
+    len: usize,
+) -> Result<TensorId, ImportError> {
+    check(name, weight, &[len])?;
+    let aligned = weight.data.cast::<f32>().is_some();
+    let data = if weight.dtype == DType::F32 && aligned && cfg!(target_endian = "little") {
+        weight.data.clone()
+    } else {
+        Bytes::from_slice(&floats(name, weight)?)
+    };
+    Ok(builder.constant(name, DType::F32, &[len], data)?)
+}
+
+/// The elements of a weight of any real type.
+pub(crate) fn floats(name: &str, weight: &Weight) -> Result<Vec<f32>, ImportError> {
+    let len = weight.shape.iter().product();
+    let mut out = vec![0.0; len];
+    quant::dequantise(weight.dtype, &weight.data, &mut out).map_err(|_| not_real(name, weight))?;
+    Ok(out)
+}
+
+fn check(name: &str, weight: &Weight, shape: &[usize]) -> Result<(), ImportError> {
+    if weight.shape != shape {
+        return Err(wrong_shape(name, weight, shape.to_vec()));
+    }
+    if !weight.dtype.is_real() {
+        return Err(not_real(name, weight));
+    }
+    Ok(())
+}
+
+fn wrong_shape(name: &str, weight: &Weight, wanted: Vec<usize>) -> ImportError {
+    Problem::Shape {
+        name: name.to_owned(),
+        found: weight.shape.clone(),
+        wanted,
+    }
+    .into()
+}
+
+fn not_real(name: &str, weight: &Weight) -> ImportError {
+    Problem::DType {
+        name: name.to_owned(),
+        dtype: weight.dtype,
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_share_the_bytes() {
+        let fused = Weight {
+            dtype: DType::Q8_0,
+            shape: vec![3, 32],
+            data: Bytes::from(&[0u8, 1, 2].map(|row| [row; 34]).concat()[..]),
+        };
+        let part = Weights::part("qkv", &fused, 1, 2, 3).unwrap();
+        assert_eq!((&part.shape[..], part.data.len()), (&[2, 32][..], 68));
+        assert_eq!(part.data.as_ptr(), fused.data[34..].as_ptr());
+        let error = Weights::part("qkv", &fused, 1, 2, 4).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tensor qkv has shape [3, 32], must have [4, 32]"
+        );
+    }
+
+    #[test]
+    fn vectors_become_f32() {
+        let mut builder = GraphBuilder::new("g");
+        let half = Weight {
+            dtype: DType::F16,
+            shape: vec![2],
+            data: Bytes::from(&[0x00, 0x3c, 0x00, 0xc0][..]),
+        };
+        let id = vector(&mut builder, "norm", &half, 2).unwrap();
+        assert_eq!(builder.ty(id).dtype, DType::F32);
+        assert_eq!(floats("norm", &half).unwrap(), [1.0, -2.0]);
+        let whole = Weight {
+            dtype: DType::I32,
+            shape: vec![1],
+            ..half
+        };
+        let error = vector(&mut builder, "count", &whole, 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tensor count is i32, must be of a real type"
+        );
+    }
+}

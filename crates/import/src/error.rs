@@ -1,0 +1,142 @@
+//! What can be wrong with a model file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use base::{DType, MapError};
+use graph::GraphError;
+
+use crate::gguf::{self, GgufError};
+
+/// A model file that could not be read or turned into a graph.
+///
+/// The message names the file, key, tensor or architecture that was wrong.
+#[derive(Debug, thiserror::Error)]
+pub struct ImportError {
+    problem: Box<Problem>,
+    path: Option<PathBuf>,
+}
+
+/// What sort of thing went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ImportErrorKind {
+    /// The file could not be opened or mapped.
+    Io,
+    /// The file is of no format that kvark reads.
+    UnknownFormat,
+    /// The file breaks the rules of its format.
+    Malformed,
+    /// The model is of no architecture that kvark builds.
+    UnknownArchitecture,
+    /// The model asks for something that kvark does not compute.
+    Unsupported,
+    /// A metadata key is absent.
+    MissingKey,
+    /// A metadata value has another type or another range than it must have.
+    Value,
+    /// A tensor is absent.
+    MissingTensor,
+    /// A tensor has another shape or element type than the model's numbers ask for.
+    Tensor,
+    /// The file has a tensor that the architecture does not use.
+    UnusedTensor,
+    /// The graph could not be built.
+    Graph,
+}
+
+/// The error proper; messages are complete except for the file's path.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error("neither its name nor its first bytes are those of a model that kvark reads ({known})")]
+    UnknownFormat { known: &'static str },
+    #[error("architecture {name:?} is not one that kvark builds; it builds {known}")]
+    UnknownArchitecture { name: String, known: String },
+    #[error("{what} is not supported")]
+    Unsupported { what: String },
+    #[error("{what} {reason}")]
+    Value { what: String, reason: String },
+    #[error("tensor {name} is missing")]
+    MissingTensor { name: String },
+    #[error("tensor {name} has shape {found:?}, must have {wanted:?}")]
+    Shape {
+        name: String,
+        found: Vec<usize>,
+        wanted: Vec<usize>,
+    },
+    #[error("tensor {name} is {dtype}, must be of a real type")]
+    DType { name: String, dtype: DType },
+    #[error("tensor {name} is not part of the architecture {architecture}")]
+    UnusedTensor { name: String, architecture: String },
+}
+
+impl ImportError {
+    /// What sort of thing went wrong.
+    pub fn kind(&self) -> ImportErrorKind {
+        use ImportErrorKind as K;
+        match &*self.problem {
+            Problem::Map(_) => K::Io,
+            Problem::Gguf(error) => match error.kind() {
+                gguf::ErrorKind::Io => K::Io,
+                gguf::ErrorKind::MissingKey => K::MissingKey,
+                gguf::ErrorKind::WrongType => K::Value,
+                _ => K::Malformed,
+            },
+            Problem::Graph(_) => K::Graph,
+            Problem::UnknownFormat { .. } => K::UnknownFormat,
+            Problem::UnknownArchitecture { .. } => K::UnknownArchitecture,
+            Problem::Unsupported { .. } => K::Unsupported,
+            Problem::Value { .. } => K::Value,
+            Problem::MissingTensor { .. } => K::MissingTensor,
+            Problem::Shape { .. } | Problem::DType { .. } => K::Tensor,
+            Problem::UnusedTensor { .. } => K::UnusedTensor,
+        }
+    }
+
+    /// A number (a key's, or one of a spec) that cannot be right.
+    pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
+        let (what, reason) = (what.into(), reason.into());
+        Problem::Value { what, reason }.into()
+    }
+
+    pub(crate) fn unsupported(what: impl Into<String>) -> ImportError {
+        Problem::Unsupported { what: what.into() }.into()
+    }
+
+    pub(crate) fn missing_tensor(name: &str) -> ImportError {
+        let name = name.to_owned();
+        Problem::MissingTensor { name }.into()
+    }
+
+    pub(crate) fn in_file(mut self, path: &Path) -> ImportError {
+        // These name their file themselves.
+        if !matches!(*self.problem, Problem::Map(_)) {
+            self.path = Some(path.to_owned());
+        }
+        self
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.path {
+            write!(f, "{}: ", path.display())?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+impl<P: Into<Problem>> From<P> for ImportError {
+    fn from(problem: P) -> ImportError {
+        ImportError {
+            problem: Box::new(problem.into()),
+            path: None,
+        }
+    }
+}

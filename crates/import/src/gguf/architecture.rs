@@ -1,0 +1,132 @@
+//! What the architectures that GGUF files name have in common and where they differ: a row each.
+
+use graph::ops::{Activation, RopeLayout};
+
+use crate::decoder::{Biases, Mlp, NormKind};
+
+/// One architecture's constants: everything about it that its files do not say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Architecture {
+    /// `general.architecture`.
+    pub(super) name: &'static str,
+    pub(super) norm: NormKind,
+    /// How heads are rotated; architectures that do not rotate learn an embedding of positions.
+    pub(super) rope: Option<RopeLayout>,
+    pub(super) mlp: Mlp,
+    pub(super) biases: Biases,
+    pub(super) qk_norm: bool,
+    pub(super) post_norms: bool,
+    /// Token embeddings are multiplied by the root of their width.
+    pub(super) scale_embedding: bool,
+    /// The window of files that do not name one.
+    pub(super) window: Option<u32>,
+    /// Every so many layers one sees everything and the others their window only; 0: all have the window.
+    pub(super) window_period: usize,
+    /// The rotary base of layers with a window, where it is not that of the others.
+    pub(super) window_rope_base: Option<f32>,
+    /// The number of layers of the one size whose scores are scaled by the width of a head's share of the hidden size
+    /// instead of the key's.
+    pub(super) hidden_scale_layers: Option<usize>,
+    /// The limits on scores and logits of files that do not name them.
+    pub(super) softcaps: Option<(f32, f32)>,
+}
+
+const LLAMA: Architecture = Architecture {
+    name: "llama",
+    norm: NormKind::Rms,
+    // Files of this architecture have the rows of q and k reordered for it.
+    rope: Some(RopeLayout::Interleaved),
+    mlp: Mlp::Gated(Activation::Silu),
+    biases: Biases {
+        qkv: false,
+        output: false,
+        mlp: false,
+    },
+    qk_norm: false,
+    post_norms: false,
+    scale_embedding: false,
+    window: None,
+    window_period: 0,
+    window_rope_base: None,
+    hidden_scale_layers: None,
+    softcaps: None,
+};
+
+const QWEN2: Architecture = Architecture {
+    name: "qwen2",
+    rope: Some(RopeLayout::Halves),
+    biases: Biases {
+        qkv: true,
+        output: false,
+        mlp: false,
+    },
+    ..LLAMA
+};
+
+const QWEN3: Architecture = Architecture {
+    name: "qwen3",
+    rope: Some(RopeLayout::Halves),
+    qk_norm: true,
+    ..LLAMA
+};
+
+const GEMMA: Architecture = Architecture {
+    name: "gemma",
+    rope: Some(RopeLayout::Halves),
+    mlp: Mlp::Gated(Activation::GeluTanh),
+    scale_embedding: true,
+    ..LLAMA
+};
+
+const GEMMA2: Architecture = Architecture {
+    name: "gemma2",
+    post_norms: true,
+    window: Some(4096),
+    window_period: 2,
+    hidden_scale_layers: Some(46),
+    softcaps: Some((50.0, 30.0)),
+    ..GEMMA
+};
+
+const GEMMA3: Architecture = Architecture {
+    name: "gemma3",
+    qk_norm: true,
+    post_norms: true,
+    window_period: 6,
+    window_rope_base: Some(10000.0),
+    hidden_scale_layers: Some(62),
+    ..GEMMA
+};
+
+const PHI3: Architecture = Architecture {
+    name: "phi3",
+    rope: Some(RopeLayout::Halves),
+    ..LLAMA
+};
+
+const GPT2: Architecture = Architecture {
+    name: "gpt2",
+    norm: NormKind::Layer,
+    rope: None,
+    mlp: Mlp::Plain(Activation::GeluTanh),
+    biases: Biases {
+        qkv: true,
+        output: true,
+        mlp: true,
+    },
+    ..LLAMA
+};
+
+const ALL: [Architecture; 8] = [LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, GPT2];
+
+impl Architecture {
+    /// The architecture with this name.
+    pub(super) fn find(name: &str) -> Option<Architecture> {
+        ALL.into_iter().find(|a| a.name == name)
+    }
+
+    /// All names, for messages.
+    pub(super) fn names() -> String {
+        ALL.map(|a| a.name).join(", ")
+    }
+}

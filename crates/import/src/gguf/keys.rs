@@ -1,0 +1,89 @@
+//! The keys of one architecture, with the ranges that make sense for a model.
+
+use super::{GgufError, Metadata, Value};
+use crate::ImportError;
+
+/// Reads `<architecture>.<key>`.
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) prefix: &'a str,
+}
+
+impl Keys<'_> {
+    /// The key's full name.
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    /// A size from 1 to `i32::MAX`, so that products of a few of them stay countable.
+    pub(super) fn size(&self, key: &str) -> Result<usize, ImportError> {
+        let size = self.optional_size(key)?;
+        size.ok_or_else(|| GgufError::missing(&self.name(key)).into())
+    }
+
+    /// A size that may be absent.
+    pub(super) fn optional_size(&self, key: &str) -> Result<Option<usize>, ImportError> {
+        let name = self.name(key);
+        let size = self.metadata.usize(&name)?;
+        size.map(|size| in_range(&name, size)).transpose()
+    }
+
+    /// A count that may be absent or 0.
+    pub(super) fn count(&self, key: &str) -> Result<usize, ImportError> {
+        Ok(self.metadata.usize(&self.name(key))?.unwrap_or(0))
+    }
+
+    /// A size for each of `layers` layers: one for all of them, or an array with one each.
+    pub(super) fn layer_sizes(
+        &self,
+        key: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<usize>>, ImportError> {
+        let name = self.name(key);
+        if !matches!(self.metadata.get(&name), Some(Value::Array(_))) {
+            let size = self.optional_size(key)?;
+            return Ok(size.map(|size| vec![size; layers]));
+        }
+        let Some(sizes) = self.metadata.usizes(&name)? else {
+            return Ok(None);
+        };
+        if sizes.len() != layers {
+            let reason = format!("has {} entries for {layers} layers", sizes.len());
+            return Err(ImportError::value(name, reason));
+        }
+        let sizes = sizes.into_iter().map(|size| in_range(&name, size));
+        Ok(Some(sizes.collect::<Result<_, _>>()?))
+    }
+
+    /// A finite number above 0.
+    pub(super) fn positive(&self, key: &str) -> Result<Option<f32>, ImportError> {
+        let name = self.name(key);
+        match self.metadata.f32(&name)? {
+            Some(x) if !(x.is_finite() && x > 0.0) => {
+                let reason = format!("is {x}, must be a finite number above 0");
+                Err(ImportError::value(name, reason))
+            }
+            x => Ok(x),
+        }
+    }
+
+    /// The same, where 0 means absent.
+    pub(super) fn positive_or_zero(&self, key: &str) -> Result<Option<f32>, ImportError> {
+        match self.metadata.f32(&self.name(key))? {
+            Some(0.0) => Ok(None),
+            _ => self.positive(key),
+        }
+    }
+
+    pub(super) fn str(&self, key: &str) -> Result<Option<&str>, ImportError> {
+        Ok(self.metadata.str(&self.name(key))?)
+    }
+}
+
+fn in_range(name: &str, size: usize) -> Result<usize, ImportError> {
+    if (1..=i32::MAX as usize).contains(&size) {
+        return Ok(size);
+    }
+    let reason = format!("is {size}, must be from 1 to {}", i32::MAX);
+    Err(ImportError::value(name, reason))
+}

@@ -1,0 +1,80 @@
+//! From a GGUF file to an artifact with its graph.
+
+use super::architecture::Architecture;
+use super::keys::Keys;
+use super::spec::{Reader, Source};
+use super::{Gguf, GgufError};
+use crate::decoder::{self, DecoderSpec};
+use crate::error::Problem;
+use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts};
+
+/// Turns a file into an artifact with the one method `forward` (see [`decoder`]).
+///
+/// Every tensor of the file must be used: one that is left over means that the file's model computes something else.
+pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportError> {
+    let (architecture, spec, context_length) = read_spec(&file, options)?;
+    let source = Source::new(&file);
+    let graph = decoder::build(&spec, &|name| source.weight(name))?;
+    // Read by the spec, not by the builder.
+    for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
+        source.weight(&format!("{name}.weight"));
+    }
+    if let Some(name) = source.unused() {
+        let (name, architecture) = (name.to_owned(), architecture);
+        return Err(Problem::UnusedTensor { name, architecture }.into());
+    }
+
+    let name = file.metadata.str("general.name")?.map(str::to_owned);
+    let facts = ModelFacts {
+        caches: caches(&spec),
+        context_length,
+        vocab_size: spec.vocab_size,
+        hidden_size: spec.hidden_size,
+    };
+    let method = Method {
+        name: graph.name().to_owned(),
+        graph,
+    };
+    Ok(Artifact {
+        format: Format::Gguf,
+        name,
+        architecture,
+        methods: vec![method],
+        facts,
+        gguf: Some(file),
+    })
+}
+
+fn read_spec(
+    file: &Gguf,
+    options: &ImportOptions,
+) -> Result<(String, DecoderSpec, usize), ImportError> {
+    let key = "general.architecture";
+    let name = file.metadata.str(key)?;
+    let name = name.ok_or_else(|| GgufError::missing(key))?;
+    let Some(architecture) = Architecture::find(name) else {
+        let (name, known) = (name.to_owned(), Architecture::names());
+        return Err(Problem::UnknownArchitecture { name, known }.into());
+    };
+    let reader = Reader {
+        architecture,
+        keys: Keys {
+            metadata: &file.metadata,
+            prefix: name,
+        },
+        source: &Source::new(file),
+    };
+    let (spec, context_length) = reader.read(options)?;
+    Ok((name.to_owned(), spec, context_length))
+}
+
+/// One cache for each layer.
+fn caches(spec: &DecoderSpec) -> Vec<kv::LayerConfig> {
+    let cache = |layer: &decoder::LayerSpec| kv::LayerConfig {
+        kv_heads: layer.attention.kv_heads,
+        key_dim: layer.attention.key_dim,
+        value_dim: layer.attention.value_dim,
+        window: layer.attention.window,
+    };
+    spec.layers.iter().map(cache).collect()
+}

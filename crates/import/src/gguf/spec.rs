@@ -1,0 +1,385 @@
+//! From a file's keys to a decoder's spec.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use super::architecture::Architecture;
+use super::keys::Keys;
+use super::{Gguf, GgufError, Value};
+use crate::decoder::{
+    AttentionSpec, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight, floats,
+};
+use crate::error::Problem;
+use crate::{ImportError, ImportOptions};
+
+/// The file's tensors, and which of them have been asked for.
+pub(super) struct Source<'a> {
+    pub(super) file: &'a Gguf,
+    used: RefCell<HashSet<String>>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a Gguf) -> Source<'a> {
+        let used = RefCell::default();
+        Source { file, used }
+    }
+
+    pub(super) fn weight(&self, name: &str) -> Option<Weight> {
+        let tensor = self.file.tensor(name)?;
+        self.used.borrow_mut().insert(name.to_owned());
+        Some(Weight {
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            data: tensor.data.clone(),
+        })
+    }
+
+    /// The first tensor that nobody asked for: the file means another computation than the one built.
+    pub(super) fn unused(&self) -> Option<&str> {
+        let used = self.used.borrow();
+        let mut names = self.file.tensors.iter().map(|t| t.name.as_str());
+        names.find(|name| !used.contains(*name))
+    }
+}
+
+/// Reads one decoder's keys.
+pub(super) struct Reader<'a> {
+    pub(super) architecture: Architecture,
+    pub(super) keys: Keys<'a>,
+    pub(super) source: &'a Source<'a>,
+}
+
+impl Reader<'_> {
+    /// The spec, and the most positions that it holds for.
+    pub(super) fn read(
+        &self,
+        options: &ImportOptions,
+    ) -> Result<(DecoderSpec, usize), ImportError> {
+        let (row, keys) = (&self.architecture, &self.keys);
+        if keys.count("expert_count")? > 0 {
+            let what = format!("a mixture of experts ({})", keys.name("expert_count"));
+            return Err(ImportError::unsupported(what));
+        }
+        let hidden_size = keys.size("embedding_length")?;
+        let trained_context = keys.size("context_length")?;
+        let context = options.context_length.unwrap_or(trained_context);
+        let context = context.min(trained_context);
+        let layers = self.layer_count()?;
+        let attention = self.attention(layers, hidden_size)?;
+        let (ropes, rope_of) = self.ropes(&attention, trained_context, context)?;
+        let mlp_sizes = self.layer_sizes("feed_forward_length", layers)?;
+
+        let (_, final_softcap) = row.softcaps.unzip();
+        let layers = attention.into_iter().zip(rope_of).zip(mlp_sizes);
+        let spec = DecoderSpec {
+            vocab_size: self.vocab_size()?,
+            hidden_size,
+            embedding_scale: row
+                .scale_embedding
+                .then(|| (hidden_size as f64).sqrt() as f32),
+            learned_positions: row.rope.is_none().then_some(trained_context),
+            norm: self.norm()?,
+            qk_norm: row.qk_norm,
+            post_norms: row.post_norms,
+            biases: row.biases,
+            mlp: row.mlp,
+            ropes,
+            final_softcap: self.softcap("final_logit_softcapping", final_softcap)?,
+            layers: layers
+                .map(|((attention, rope), mlp_size)| LayerSpec {
+                    attention,
+                    rope,
+                    mlp_size,
+                })
+                .collect(),
+        };
+        Ok((spec, context))
+    }
+
+    fn layer_count(&self) -> Result<usize, ImportError> {
+        let layers = self.keys.size("block_count")?;
+        let tensors = self.source.file.tensors.len();
+        if layers > tensors {
+            let reason = format!("is {layers}, but the file has {tensors} tensors");
+            return Err(ImportError::value(self.keys.name("block_count"), reason));
+        }
+        Ok(layers)
+    }
+
+    /// Rows of the embedding; whatever else in the file counts the vocabulary must agree.
+    fn vocab_size(&self) -> Result<usize, ImportError> {
+        let name = "token_embd.weight";
+        let embedding = self.source.weight(name);
+        let embedding = embedding.ok_or_else(|| ImportError::missing_tensor(name))?;
+        let &[rows, _] = &embedding.shape[..] else {
+            let reason = format!("has shape {:?}, must be a matrix", embedding.shape);
+            return Err(ImportError::value(format!("tensor {name}"), reason));
+        };
+        let tokens = "tokenizer.ggml.tokens";
+        let listed = match self.keys.metadata.get(tokens) {
+            Some(Value::Array(array)) => Some(array.len()),
+            _ => None,
+        };
+        let counts = [
+            (
+                self.keys.name("vocab_size"),
+                self.keys.optional_size("vocab_size")?,
+            ),
+            (tokens.to_owned(), listed),
+        ];
+        for (key, count) in counts {
+            if let Some(count) = count.filter(|count| *count != rows) {
+                let reason = format!("counts {count} tokens, but tensor {name} has {rows} rows");
+                return Err(ImportError::value(key, reason));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn norm(&self) -> Result<Norm, ImportError> {
+        let kind = self.architecture.norm;
+        let key = match kind {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
+        };
+        let eps = self.keys.positive(key)?;
+        let eps = eps.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?;
+        Ok(Norm { kind, eps })
+    }
+
+    fn attention(
+        &self,
+        layers: usize,
+        hidden_size: usize,
+    ) -> Result<Vec<AttentionSpec>, ImportError> {
+        let (row, keys) = (&self.architecture, &self.keys);
+        let heads = self.layer_sizes("attention.head_count", layers)?;
+        let kv_heads = keys.layer_sizes("attention.head_count_kv", layers)?;
+        let kv_heads = kv_heads.unwrap_or_else(|| heads.clone());
+        let key_length = keys.optional_size("attention.key_length")?;
+        let value_length = keys.optional_size("attention.value_length")?;
+        let scale = keys.positive_or_zero("attention.scale")?;
+        let (softcap, _) = row.softcaps.unzip();
+        let softcap = self.softcap("attn_logit_softcapping", softcap)?;
+
+        let mut result = Vec::with_capacity(layers);
+        let each = heads.into_iter().zip(kv_heads).zip(self.windows(layers)?);
+        for (i, ((heads, kv_heads), window)) in each.enumerate() {
+            if !heads.is_multiple_of(kv_heads) {
+                let reason = format!("is {kv_heads}, which does not divide {heads} heads");
+                return Err(layer_value(
+                    &keys.name("attention.head_count_kv"),
+                    i,
+                    reason,
+                ));
+            }
+            let share = hidden_size / heads;
+            if (key_length.is_none() || value_length.is_none()) && share * heads != hidden_size {
+                let reason = format!("is {heads}, which does not divide the width {hidden_size}");
+                return Err(layer_value(&keys.name("attention.head_count"), i, reason));
+            }
+            let key_dim = key_length.unwrap_or(share);
+            let scaled_by = match row.hidden_scale_layers == Some(layers) {
+                true => share,
+                false => key_dim,
+            };
+            result.push(AttentionSpec {
+                heads,
+                kv_heads,
+                key_dim,
+                value_dim: value_length.unwrap_or(share),
+                window,
+                scale: scale.unwrap_or_else(|| (1.0 / (scaled_by as f64).sqrt()) as f32),
+                softcap,
+            });
+        }
+        Ok(result)
+    }
+
+    /// Each layer's window: all have it, or all but every so many.
+    fn windows(&self, layers: usize) -> Result<Vec<Option<u32>>, ImportError> {
+        let name = self.keys.name("attention.sliding_window");
+        let window = self.keys.metadata.u32(&name)?.or(self.architecture.window);
+        let Some(window) = window.filter(|window| *window > 0) else {
+            return Ok(vec![None; layers]);
+        };
+        let pattern = self.keys.name("attention.sliding_window_pattern");
+        if let Some(Value::Array(_)) = self.keys.metadata.get(&pattern)
+            && let Some(local) = self.keys.metadata.bools(&pattern)?
+        {
+            if local.len() != layers {
+                let reason = format!("has {} entries for {layers} layers", local.len());
+                return Err(ImportError::value(pattern, reason));
+            }
+            return Ok(local.iter().map(|local| local.then_some(window)).collect());
+        }
+        let period = self.keys.metadata.usize(&pattern)?;
+        let period = period.unwrap_or(self.architecture.window_period);
+        let local = |i: usize| !(i + 1).is_multiple_of(period);
+        Ok((0..layers).map(|i| local(i).then_some(window)).collect())
+    }
+
+    /// The distinct rotary embeddings and, for each layer, the index of its own.
+    fn ropes(
+        &self,
+        attention: &[AttentionSpec],
+        trained_context: usize,
+        context: usize,
+    ) -> Result<(Vec<RopeSpec>, Vec<Option<usize>>), ImportError> {
+        let Some(layout) = self.architecture.rope else {
+            return Ok((Vec::new(), vec![None; attention.len()]));
+        };
+        let key_dim = attention.first().map_or(0, |a| a.key_dim);
+        let name = "rope.dimension_count";
+        let dim = self.keys.optional_size(name)?.unwrap_or(key_dim);
+        if dim > key_dim || !dim.is_multiple_of(2) {
+            let reason = format!("is {dim}, must be even and at most the key length {key_dim}");
+            return Err(ImportError::value(self.keys.name(name), reason));
+        }
+        let base = self.keys.positive("rope.freq_base")?.unwrap_or(10000.0);
+        let (scaling, attention_factor) = self.scaling(dim, trained_context, context)?;
+        let mut ropes = vec![RopeSpec {
+            layout,
+            dim,
+            base,
+            scaling,
+            attention_factor,
+        }];
+        let local_base = self.keys.positive("rope.freq_base_swa")?;
+        let Some(base) = local_base.or(self.architecture.window_rope_base) else {
+            return Ok((ropes, vec![Some(0); attention.len()]));
+        };
+        // Layers with a window never see past it, so their positions need no stretching.
+        let local = RopeSpec {
+            layout,
+            dim,
+            base,
+            scaling: RopeScaling::None,
+            attention_factor: 1.0,
+        };
+        if !attention.iter().any(|a| a.window.is_some()) || local == ropes[0] {
+            return Ok((ropes, vec![Some(0); attention.len()]));
+        }
+        ropes.push(local);
+        let own = |a: &AttentionSpec| Some(usize::from(a.window.is_some()));
+        Ok((ropes, attention.iter().map(own).collect()))
+    }
+
+    /// How the file stretches the context, and the factor it puts on the table.
+    fn scaling(
+        &self,
+        dim: usize,
+        trained_context: usize,
+        context: usize,
+    ) -> Result<(RopeScaling, f32), ImportError> {
+        let keys = &self.keys;
+        let divided = self.factors("rope_freqs.weight", dim)?;
+        let long = self.factors("rope_factors_long.weight", dim)?;
+        let short = self.factors("rope_factors_short.weight", dim)?;
+        let attention_factor = keys.positive("rope.scaling.attn_factor")?;
+        let kind = keys.str("rope.scaling.type")?.unwrap_or("none");
+        let original = || keys.size("rope.scaling.original_context_length");
+
+        let scaling = match (kind, divided, long, short) {
+            ("none", None, None, None) => match keys.positive("rope.scale_linear")? {
+                Some(factor) => RopeScaling::Linear { factor },
+                None => RopeScaling::None,
+            },
+            ("none", Some(factors), None, None) => RopeScaling::Divided { factors },
+            ("none" | "longrope" | "su", None, Some(long), Some(short)) => {
+                let original = original()?;
+                let factor = attention_factor
+                    .unwrap_or_else(|| longrope_magnitude(trained_context, original));
+                let factors = if context > original { long } else { short };
+                return Ok((RopeScaling::Stretched { factors }, factor));
+            }
+            ("linear", None, None, None) => RopeScaling::Linear {
+                factor: self.scaling_factor()?,
+            },
+            ("yarn", None, None, None) => self.yarn(original()?)?,
+            (kind, ..) => {
+                let name = keys.name("rope.scaling.type");
+                return Err(ImportError::unsupported(format!(
+                    "{name} {kind:?} with this file's frequency factors"
+                )));
+            }
+        };
+        Ok((scaling, attention_factor.unwrap_or(1.0)))
+    }
+
+    fn yarn(&self, original_context: usize) -> Result<RopeScaling, ImportError> {
+        let keys = &self.keys;
+        // Other values belong to architectures that scale their scores as well.
+        let fixed = [
+            ("rope.scaling.yarn_log_multiplier", 0.0),
+            ("rope.scaling.yarn_ext_factor", 1.0),
+            ("rope.scaling.yarn_attn_factor", 1.0),
+        ];
+        for (key, only) in fixed {
+            let name = keys.name(key);
+            if let Some(value) = keys.metadata.f32(&name)?.filter(|value| *value != only) {
+                return Err(ImportError::unsupported(format!("{name} = {value}")));
+            }
+        }
+        let fast = keys.positive("rope.scaling.yarn_beta_fast")?;
+        let slow = keys.positive("rope.scaling.yarn_beta_slow")?;
+        Ok(RopeScaling::Yarn {
+            factor: self.scaling_factor()?,
+            original_context,
+            beta_fast: fast.unwrap_or(32.0),
+            beta_slow: slow.unwrap_or(1.0),
+        })
+    }
+
+    fn scaling_factor(&self) -> Result<f32, ImportError> {
+        let factor = self.keys.positive("rope.scaling.factor")?;
+        Ok(factor.ok_or_else(|| GgufError::missing(&self.keys.name("rope.scaling.factor")))?)
+    }
+
+    /// One factor a pair, from a tensor.
+    fn factors(&self, name: &str, dim: usize) -> Result<Option<Vec<f32>>, ImportError> {
+        let Some(weight) = self.source.weight(name) else {
+            return Ok(None);
+        };
+        if weight.shape != [dim / 2] {
+            return Err(Problem::Shape {
+                name: name.to_owned(),
+                found: weight.shape,
+                wanted: vec![dim / 2],
+            }
+            .into());
+        }
+        let factors = floats(name, &weight)?;
+        if let Some(bad) = factors.iter().find(|f| !(f.is_finite() && **f > 0.0)) {
+            let reason = format!("holds {bad}, must hold finite numbers above 0");
+            return Err(ImportError::value(format!("tensor {name}"), reason));
+        }
+        Ok(Some(factors))
+    }
+
+    fn layer_sizes(&self, key: &str, layers: usize) -> Result<Vec<usize>, ImportError> {
+        let sizes = self.keys.layer_sizes(key, layers)?;
+        Ok(sizes.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?)
+    }
+
+    /// A limit that the file may name, and 0 turns off.
+    fn softcap(&self, key: &str, default: Option<f32>) -> Result<Option<f32>, ImportError> {
+        match self.keys.metadata.get(&self.keys.name(key)) {
+            None => Ok(default),
+            Some(_) => self.keys.positive_or_zero(key),
+        }
+    }
+}
+
+/// LongRoPE's factor on the table when the file names none.
+fn longrope_magnitude(context: usize, original: usize) -> f32 {
+    let (context, original) = (context as f64, original as f64);
+    if context <= original || original <= 1.0 {
+        return 1.0;
+    }
+    (1.0 + (context / original).ln() / original.ln()).sqrt() as f32
+}
+
+fn layer_value(key: &str, layer: usize, reason: String) -> ImportError {
+    ImportError::value(format!("{key} of layer {layer}"), reason)
+}

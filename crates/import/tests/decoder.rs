@@ -1,0 +1,155 @@
+//! Every fixture's logits against those of transformers, in one step and in several.
+
+mod plain;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use backend::reference::Reference;
+use backend::{Backend, Runnable};
+use graph::Value;
+use import::{Artifact, ImportOptions};
+use kv::{CacheConfig, CacheRegistry, Storage, make_decode_session};
+use plain::Plain;
+
+/// Differences may be this fraction of the logits' standard deviation.
+const TOLERANCE: f32 = 1e-4;
+
+/// One step for all tokens, and steps that begin and end inside, at and beyond windows.
+const STEPS: [&[usize]; 3] = [&[24], &[1, 4, 2, 9, 1, 7], &[1; 24]];
+
+struct Fixture {
+    name: String,
+    artifact: Artifact,
+    tokens: Vec<i32>,
+    logits: Vec<f32>,
+}
+
+fn fixtures() -> Vec<Fixture> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoder");
+    let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    let mut paths: Vec<PathBuf> = entries
+        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
+        .collect();
+    paths.sort();
+    paths.iter().map(|path| fixture(path)).collect()
+}
+
+fn fixture(path: &Path) -> Fixture {
+    let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+    // Its sequence is within the original context, where LongRoPE uses the other factors.
+    let options = ImportOptions {
+        context_length: (name == "phi3_shortrope").then_some(32),
+    };
+    let artifact = import::open_with(path, &options).unwrap();
+    let text = fs::read_to_string(path.with_extension("json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let numbers = |value: &serde_json::Value| -> Vec<f64> {
+        let list = value.as_array().unwrap().iter();
+        list.map(|x| x.as_f64().unwrap()).collect()
+    };
+    let rows = json["logits"].as_array().unwrap();
+    Fixture {
+        name,
+        artifact,
+        tokens: numbers(&json["tokens"]).iter().map(|t| *t as i32).collect(),
+        logits: rows.iter().flat_map(numbers).map(|x| x as f32).collect(),
+    }
+}
+
+impl Fixture {
+    /// The inputs of each step, all rows wanted.
+    fn steps(&self, sizes: &[usize]) -> Vec<[Value; 3]> {
+        let mut start = 0;
+        let mut steps = Vec::new();
+        for &n in sizes {
+            let position = (start as i32..).take(n).collect();
+            let rows = (0..n as i32).collect();
+            let tokens = self.tokens[start..start + n].to_vec();
+            steps.push([tokens, position, rows].map(|data| Value::i32([n], data)));
+            start += n;
+        }
+        assert_eq!(start, self.tokens.len());
+        steps
+    }
+
+    /// The largest difference from the truth, in standard deviations of the truth.
+    fn distance(&self, logits: &[f32]) -> f32 {
+        assert_eq!(logits.len(), self.logits.len(), "{}", self.name);
+        let n = logits.len() as f32;
+        let mean = self.logits.iter().sum::<f32>() / n;
+        let variance = self.logits.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n;
+        let differences = logits.iter().zip(&self.logits).map(|(a, b)| (a - b).abs());
+        assert!(logits.iter().all(|x| x.is_finite()), "{}", self.name);
+        differences.fold(0.0, f32::max) / variance.sqrt()
+    }
+
+    fn runnable(&self) -> (Runnable, impl Drop) {
+        let mut config = CacheConfig::new(64, self.artifact.facts.caches.clone());
+        (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+        let backend = Reference::new();
+        let (session, options) = make_decode_session(backend.id(), &config).unwrap();
+        let key = options.cache_key.unwrap();
+        let cache = CacheRegistry::global().get(&key).unwrap();
+        let graph = Arc::new(self.artifact.method("forward").unwrap().graph.clone());
+        let executable = backend.compile(graph.clone(), &Default::default()).unwrap();
+        let runnable = Runnable::bind(graph, executable, Some(cache)).unwrap();
+        (runnable, session)
+    }
+}
+
+#[test]
+fn the_reference_backend_agrees_with_transformers() {
+    let fixtures = fixtures();
+    assert!(fixtures.len() >= 16);
+    for fixture in &fixtures {
+        for sizes in STEPS {
+            let (mut runnable, _session) = fixture.runnable();
+            let mut logits = Vec::new();
+            for inputs in fixture.steps(sizes) {
+                let outputs = runnable.run(&inputs).unwrap();
+                logits.extend_from_slice(outputs[0].as_f32().unwrap());
+            }
+            let distance = fixture.distance(&logits);
+            assert!(
+                distance < TOLERANCE,
+                "{} in steps {sizes:?}: {distance}",
+                fixture.name
+            );
+        }
+    }
+}
+
+#[test]
+fn plain_evaluation_agrees_with_transformers() {
+    for fixture in fixtures() {
+        let graph = &fixture.artifact.method("forward").unwrap().graph;
+        for sizes in STEPS {
+            let mut plain = Plain::new(graph, &fixture.artifact.facts.caches);
+            let steps = fixture.steps(sizes);
+            let logits: Vec<f32> = steps.iter().flat_map(|inputs| plain.run(inputs)).collect();
+            let distance = fixture.distance(&logits);
+            assert!(
+                distance < TOLERANCE,
+                "{} in steps {sizes:?}: {distance}",
+                fixture.name
+            );
+        }
+    }
+}
+
+#[test]
+fn only_wanted_rows_are_computed() {
+    for fixture in fixtures() {
+        let graph = &fixture.artifact.method("forward").unwrap().graph;
+        let vocab = fixture.artifact.facts.vocab_size;
+        let [mut inputs] = fixture.steps(&[24]).try_into().unwrap();
+        inputs[2] = Value::i32([3], vec![23, 0, 23]);
+        let logits = Plain::new(graph, &fixture.artifact.facts.caches).run(&inputs);
+        let row = |i: usize| &fixture.logits[i * vocab..][..vocab];
+        let wanted = [row(23), row(0), row(23)].concat();
+        let worst = logits.iter().zip(&wanted).map(|(a, b)| (a - b).abs());
+        assert!(worst.fold(0.0, f32::max) < 1e-3, "{}", fixture.name);
+    }
+}
