@@ -8,6 +8,7 @@
 
 mod bytes;
 mod dtype;
+pub mod quant;
 
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;

@@ -1,0 +1,305 @@
+//! The layout of the file: header, metadata, tensor directory, aligned tensor data.
+
+use std::collections::HashMap;
+
+use base::{Bytes, DType};
+
+use super::cursor::{Cursor, Field};
+use super::error::Problem;
+use super::{Array, Gguf, Metadata, Tensor, Value, ggml_type};
+
+const MAGIC: &[u8; 4] = b"GGUF";
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// Far above any page size in use; keeps a hostile file from asking for absurd padding.
+const MAX_ALIGNMENT: u64 = 1 << 24;
+/// The most dimensions a tensor can have.
+const MAX_DIMS: u32 = 4;
+/// Bytes of the shortest metadata entry: empty key, type, one-byte value.
+const MIN_ENTRY: usize = 8 + 4 + 1;
+/// Bytes of the shortest directory entry: empty name, no dimensions, type, offset.
+const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
+
+/// A tensor's directory entry.
+struct Entry {
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: usize,
+    /// From the start of the tensor data.
+    offset: u64,
+}
+
+pub(super) fn read(bytes: &Bytes) -> Result<Gguf, Problem> {
+    let mut cursor = Cursor::new(bytes);
+    let version = header(&mut cursor, bytes)?;
+
+    // Both counts precede the metadata, so the tensor count is first checked against all that follows.
+    const TENSORS: Field<'static> = Field::Header("tensor count");
+    let tensor_count = cursor.count(MIN_TENSOR, TENSORS)? as u64;
+    let key_count = cursor.count(MIN_ENTRY, Field::Header("metadata key count"))?;
+    let metadata = metadata(&mut cursor, key_count)?;
+    let alignment = alignment(&metadata)?;
+
+    let tensor_count = cursor.check_count(tensor_count, MIN_TENSOR, TENSORS)?;
+    let mut entries = Vec::new();
+    let mut index = HashMap::new();
+    for n in 0..tensor_count {
+        let entry = entry(&mut cursor, n as u64, alignment)?;
+        if index.insert(entry.name.clone(), n).is_some() {
+            return Err(Problem::DuplicateTensor { name: entry.name });
+        }
+        entries.push(entry);
+    }
+
+    // A file without tensors may end before the padding.
+    let start = (cursor.position() as u64).next_multiple_of(alignment);
+    let start = usize::try_from(start).map_or(bytes.len(), |s| s.min(bytes.len()));
+    let tensors = place(entries, bytes, start)?;
+    Ok(Gguf {
+        version,
+        metadata,
+        tensors,
+        index,
+    })
+}
+
+fn header(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, Problem> {
+    if bytes.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if bytes.starts_with(LFS_POINTER) {
+        return Err(Problem::LfsPointer);
+    }
+    // A prefix of the magic is a truncated file, anything else another kind of file.
+    let seen = bytes.len().min(MAGIC.len());
+    if bytes[..seen] != MAGIC[..seen] {
+        return Err(Problem::Magic {
+            start: bytes[..bytes.len().min(16)].to_vec(),
+        });
+    }
+    cursor.take(MAGIC.len() as u64, Field::Header("magic"))?;
+    let version = cursor.u32(Field::Header("version"))?;
+    match version {
+        2 | 3 => Ok(version),
+        swapped if (1..=0xffff).contains(&swapped.swap_bytes()) => Err(Problem::BigEndian {
+            version: swapped.swap_bytes(),
+        }),
+        version => Err(Problem::Version { version }),
+    }
+}
+
+fn metadata(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, Problem> {
+    let mut metadata = Metadata::default();
+    for n in 0..count {
+        let key = cursor.string(Field::Key(n as u64))?.to_owned();
+        let value = value(cursor, &key)?;
+        metadata.push(key, value)?;
+    }
+    Ok(metadata)
+}
+
+fn value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Problem> {
+    let field = Field::Value(key, "value");
+    let code = cursor.u32(Field::Value(key, "value type"))?;
+    Ok(match code {
+        0 => Value::U8(u8::from_le_bytes(cursor.array(field)?)),
+        1 => Value::I8(i8::from_le_bytes(cursor.array(field)?)),
+        2 => Value::U16(u16::from_le_bytes(cursor.array(field)?)),
+        3 => Value::I16(i16::from_le_bytes(cursor.array(field)?)),
+        4 => Value::U32(u32::from_le_bytes(cursor.array(field)?)),
+        5 => Value::I32(i32::from_le_bytes(cursor.array(field)?)),
+        6 => Value::F32(f32::from_le_bytes(cursor.array(field)?)),
+        7 => Value::Bool(bool_of(cursor.array(field)?, key)?),
+        8 => Value::String(cursor.string(field)?.to_owned()),
+        9 => Value::Array(array(cursor, key)?),
+        10 => Value::U64(u64::from_le_bytes(cursor.array(field)?)),
+        11 => Value::I64(i64::from_le_bytes(cursor.array(field)?)),
+        12 => Value::F64(f64::from_le_bytes(cursor.array(field)?)),
+        code => {
+            let key = key.to_owned();
+            return Err(Problem::ValueType { key, code });
+        }
+    })
+}
+
+fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Problem> {
+    let code = cursor.u32(Field::Value(key, "array element type"))?;
+    Ok(match code {
+        0 => Array::U8(numbers(cursor, key, u8::from_le_bytes)?),
+        1 => Array::I8(numbers(cursor, key, i8::from_le_bytes)?),
+        2 => Array::U16(numbers(cursor, key, u16::from_le_bytes)?),
+        3 => Array::I16(numbers(cursor, key, i16::from_le_bytes)?),
+        4 => Array::U32(numbers(cursor, key, u32::from_le_bytes)?),
+        5 => Array::I32(numbers(cursor, key, i32::from_le_bytes)?),
+        6 => Array::F32(numbers(cursor, key, f32::from_le_bytes)?),
+        7 => {
+            let bytes = numbers(cursor, key, |byte: [u8; 1]| byte)?;
+            let bools = bytes.into_iter().map(|byte| bool_of(byte, key));
+            Array::Bool(bools.collect::<Result<_, _>>()?)
+        }
+        8 => {
+            let len = cursor.count(8, Field::Value(key, "array length"))?;
+            // Vocabularies hold tokens that are parts of characters; they must not keep a model from loading.
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let field = Field::Value(key, "array");
+            let strings = (0..len).map(|_| cursor.string_bytes(field).map(text));
+            Array::String(strings.collect::<Result<_, _>>()?)
+        }
+        9 => {
+            let key = key.to_owned();
+            return Err(Problem::NestedArray { key });
+        }
+        10 => Array::U64(numbers(cursor, key, u64::from_le_bytes)?),
+        11 => Array::I64(numbers(cursor, key, i64::from_le_bytes)?),
+        12 => Array::F64(numbers(cursor, key, f64::from_le_bytes)?),
+        code => {
+            let key = key.to_owned();
+            return Err(Problem::ValueType { key, code });
+        }
+    })
+}
+
+/// A length and that many `N`-byte elements.
+fn numbers<T, const N: usize>(
+    cursor: &mut Cursor<'_>,
+    key: &str,
+    decode: impl Fn([u8; N]) -> T,
+) -> Result<Vec<T>, Problem> {
+    let len = cursor.count(N, Field::Value(key, "array length"))?;
+    // In range: the count has been checked against the bytes left.
+    let bytes = cursor.take((len * N) as u64, Field::Value(key, "array"))?;
+    let (chunks, _) = bytes.as_chunks::<N>();
+    Ok(chunks.iter().map(|&chunk| decode(chunk)).collect())
+}
+
+fn bool_of([byte]: [u8; 1], key: &str) -> Result<bool, Problem> {
+    match byte {
+        0 => Ok(false),
+        1 => Ok(true),
+        byte => Err(Problem::Bool {
+            key: key.to_owned(),
+            byte,
+        }),
+    }
+}
+
+fn alignment(metadata: &Metadata) -> Result<u64, Problem> {
+    let key = "general.alignment";
+    let Some(value) = metadata.integer::<u64>(key, "an alignment")? else {
+        return Ok(DEFAULT_ALIGNMENT);
+    };
+    if !value.is_power_of_two() || value > MAX_ALIGNMENT {
+        let max = MAX_ALIGNMENT;
+        return Err(Problem::Alignment { value, max });
+    }
+    Ok(value)
+}
+
+fn entry(cursor: &mut Cursor<'_>, n: u64, alignment: u64) -> Result<Entry, Problem> {
+    let name = cursor.string(Field::TensorName(n))?.to_owned();
+    let dims = cursor.u32(Field::Tensor(&name, "dimension count"))?;
+    if dims > MAX_DIMS {
+        let max = MAX_DIMS;
+        return Err(Problem::DimCount { name, dims, max });
+    }
+    let dims = (0..dims)
+        .map(|_| cursor.u64(Field::Tensor(&name, "dimensions")))
+        .collect::<Result<Vec<u64>, _>>()?;
+    let code = cursor.u32(Field::Tensor(&name, "type"))?;
+    let offset = cursor.u64(Field::Tensor(&name, "offset"))?;
+
+    let dtype = match ggml_type::dtype(code) {
+        Ok(dtype) => dtype,
+        Err(label) => return Err(Problem::TensorType { name, label }),
+    };
+    if let Some(index) = dims.iter().position(|&d| d == 0) {
+        return Err(Problem::ZeroDim { name, index });
+    }
+    let Some((mut shape, elements)) = sizes(&dims) else {
+        return Err(Problem::Overflow { name, dims });
+    };
+    let row = shape.first().copied().unwrap_or(1);
+    let block = dtype.block_len();
+    if !row.is_multiple_of(block) {
+        return Err(Problem::PartialBlock {
+            name,
+            row,
+            dtype,
+            block,
+        });
+    }
+    let Some(bytes) = dtype.row_bytes(elements) else {
+        return Err(Problem::Overflow { name, dims });
+    };
+    if !offset.is_multiple_of(alignment) {
+        return Err(Problem::Misaligned {
+            name,
+            offset,
+            alignment,
+        });
+    }
+    shape.reverse();
+    Ok(Entry {
+        name,
+        dtype,
+        shape,
+        bytes,
+        offset,
+    })
+}
+
+/// The dimensions and their product, when both can be counted in memory.
+fn sizes(dims: &[u64]) -> Option<(Vec<usize>, usize)> {
+    let shape = dims.iter().map(|&d| usize::try_from(d).ok());
+    let shape: Vec<usize> = shape.collect::<Option<_>>()?;
+    let elements = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
+    Some((shape, elements))
+}
+
+/// Gives each entry its bytes; the tensor data begins at byte `start` of the file.
+fn place(entries: Vec<Entry>, file: &Bytes, start: usize) -> Result<Vec<Tensor>, Problem> {
+    let have = file.len() - start;
+    let mut spans = Vec::with_capacity(entries.len());
+    for entry in &entries {
+        let end = usize::try_from(entry.offset)
+            .ok()
+            .and_then(|offset| offset.checked_add(entry.bytes))
+            .filter(|&end| end <= have);
+        let Some(end) = end else {
+            return Err(Problem::Outside {
+                name: entry.name.clone(),
+                offset: entry.offset,
+                bytes: entry.bytes,
+                have,
+            });
+        };
+        spans.push(end - entry.bytes..end);
+    }
+
+    // No span is empty, so if any two overlap then two neighbours in order of offset do.
+    let mut order: Vec<usize> = (0..spans.len()).collect();
+    order.sort_by_key(|&i| spans[i].start);
+    for pair in order.windows(2) {
+        let (first, second) = (pair[0], pair[1]);
+        if spans[second].start < spans[first].end {
+            return Err(Problem::Overlap {
+                name: entries[second].name.clone(),
+                offset: spans[second].start,
+                other: entries[first].name.clone(),
+                end: spans[first].end,
+            });
+        }
+    }
+
+    let tensors = entries.into_iter().zip(spans).map(|(entry, span)| {
+        let data = file.slice(start + span.start..start + span.end);
+        Tensor {
+            name: entry.name,
+            dtype: entry.dtype,
+            shape: entry.shape,
+            data: data.expect("span was checked against the file"),
+        }
+    });
+    Ok(tensors.collect())
+}

@@ -1,0 +1,75 @@
+"""Writes small valid files for the fuzz targets to start from: corpus/TARGET/*.
+
+Run in this folder, then `cargo +nightly fuzz run gguf`. Only the standard library is needed.
+"""
+
+import os
+import struct
+
+# Type number: (elements in a block, bytes in a block).
+TENSOR_TYPES = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210),
+    20: (32, 18), 23: (256, 136), 24: (1, 1), 26: (1, 4), 27: (1, 8), 30: (1, 2),
+}  # fmt: skip
+# Value type number: struct code.
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+
+
+def string(text):
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def entry(key, kind, value):
+    body = string(value) if kind == STRING else struct.pack("<" + NUMBERS[kind], value)
+    return string(key) + struct.pack("<I", kind) + body
+
+
+def array(key, kind, values):
+    if kind == STRING:
+        body = b"".join(map(string, values))
+    else:
+        body = struct.pack(f"<{len(values)}{NUMBERS[kind]}", *values)
+    return string(key) + struct.pack("<IIQ", ARRAY, kind, len(values)) + body
+
+
+def gguf(entries=(), tensors=(), version=3, alignment=32):
+    """`tensors`: (name, dimensions innermost first, type number)."""
+    directory, data = b"", b""
+    for name, dims, kind in tensors:
+        data += bytes(-len(data) % alignment)
+        directory += string(name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
+        directory += struct.pack("<IQ", kind, len(data))
+        length, size = TENSOR_TYPES[kind]
+        elements = 1
+        for dim in dims:
+            elements *= dim
+        data += bytes(i % 251 for i in range(elements // length * size))
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(entries))
+    head += b"".join(entries) + directory
+    return head + bytes(-len(head) % alignment) + data
+
+
+scalars = [entry(f"n{kind}", kind, 1) for kind in NUMBERS]
+arrays = [array(f"v{kind}", kind, [1, 0, 1]) for kind in NUMBERS]
+vocabulary = array("tokenizer.ggml.tokens", STRING, ["<s>", "a", "\u00e9", b"\xe2\x96", ""])
+model = [entry("general.architecture", STRING, "llama"), entry("llama.block_count", 4, 1)]
+files = {
+    "empty": gguf(),
+    "version2": gguf(model, version=2),
+    "scalars": gguf(scalars),
+    "arrays": gguf(arrays),
+    "vocabulary": gguf([*model, vocabulary]),
+    "shapes": gguf([], [("s", [], 0), ("v", [3], 0), ("m", [3, 2], 1), ("t", [2, 3, 2, 2], 30)]),
+    "aligned": gguf([entry("general.alignment", 4, 8)], [("a", [1], 0), ("b", [1], 0)], alignment=8),
+    "types": gguf(model, [(f"t{k}", [TENSOR_TYPES[k][0]], k) for k in TENSOR_TYPES]),
+}
+for kind, (length, _) in TENSOR_TYPES.items():
+    files[f"type{kind}"] = gguf([], [("w", [length, 2], kind), ("norm", [4], 0)])
+
+os.makedirs("corpus/gguf", exist_ok=True)
+for name, data in files.items():
+    with open(f"corpus/gguf/{name}.gguf", "wb") as file:
+        file.write(data)
