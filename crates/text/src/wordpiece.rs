@@ -11,8 +11,8 @@ use crate::{Error, TokenKind, Vocab};
 
 /// Words longer than this (in characters) are unknown as a whole, as in BERT's own tokenizer.
 const LONGEST_WORD: usize = 100;
-/// Characters dropped: NUL, the replacement character and everything in category "other" but white space.
-const DROPPED: &str = r"[\x00\u{FFFD}]|[\p{C}--[\t\n\r]]";
+/// Characters dropped: the replacement character, and controls, formats and private use but for white space.
+const DROPPED: &str = r"[\x00\u{FFFD}]|[\p{Cc}\p{Cf}\p{Co}--[\t\n\r]]";
 const ACCENTS: &str = r"\p{Mn}+";
 /// One sign, one ideograph, or a run of everything else.
 const WORDS: &str = concat!(
