@@ -3,6 +3,7 @@
 
 mod bpe;
 mod byte_level;
+mod chat;
 mod error;
 mod merge;
 mod pieces;
@@ -15,6 +16,7 @@ mod utf8;
 mod vocab;
 mod wordpiece;
 
+pub use chat::{ChatTemplate, Message};
 pub use error::Error;
 pub use source::VocabSource;
 pub use tokenizer::{EncodeOptions, Tokenizer};
