@@ -43,3 +43,8 @@ pub(crate) fn vocab_folder() -> Option<PathBuf> {
     let root = std::env::var_os("KVARK_FIXTURES").map_or(beside, PathBuf::from);
     Some(root.join("vocab")).filter(|folder| folder.is_dir())
 }
+
+/// The SmolLM2 file that `KVARK_TEST_MODEL` names, if it does.
+pub(crate) fn smollm2() -> Option<PathBuf> {
+    std::env::var_os("KVARK_TEST_MODEL").map(PathBuf::from)
+}

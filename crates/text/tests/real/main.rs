@@ -3,3 +3,4 @@
 
 mod gguf;
 mod sets;
+mod smollm2;
