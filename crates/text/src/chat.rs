@@ -310,4 +310,11 @@ mod tests {
         let year: u32 = render("{{ strftime_now('%Y') }}").unwrap().parse().unwrap();
         assert!(year >= 2025);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_template_panics(source in "(\\{\\{|\\}\\}|\\{%|%\\}|-| for m in | endfor | if | messages|\\[|\\]|::|-1|\\(|\\)|\\.|strip|'|é|\\|tojson|\n){0,16}") {
+            let _ = render(&source);
+        }
+    }
 }

@@ -225,4 +225,48 @@ proptest! {
             tokenizer.decode(&ids, false);
         }
     }
+
+    #[test]
+    fn no_vocabulary_panics(vocab in hostile_vocab(), text in "[ab▁ <>0x4é]{0,20}") {
+        if let Ok(tokenizer) = Tokenizer::new(vocab) {
+            let ids = tokenizer.encode(&text, EncodeOptions { bos: true, special: true, eos: true });
+            prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
+            tokenizer.decode(&ids, true);
+        }
+    }
+}
+
+/// Vocabularies as no sane file has them.
+fn hostile_vocab() -> impl Strategy<Value = Vocab> {
+    let model = prop_oneof![
+        Just(VocabModel::Bpe),
+        Just(VocabModel::Spm),
+        Just(VocabModel::WordPiece)
+    ];
+    let tokens =
+        proptest::collection::vec(prop_oneof!["[ab▁Ġ]{0,3}", Just("<0x41>".to_owned())], 0..8);
+    let merges = proptest::collection::vec("[abĠ ]{0,4}", 0..3);
+    let id = || proptest::option::of(0u32..9);
+    (model, tokens, merges, id(), id(), any::<bool>()).prop_flat_map(
+        |(model, tokens, merges, bos, unk, prefix)| {
+            let count = tokens.len();
+            let scores =
+                proptest::collection::vec(prop_oneof![Just(f32::NAN), any::<f32>()], count);
+            let kinds = proptest::collection::vec(
+                (1i64..7).prop_map(|code| TokenKind::from_code(code).unwrap()),
+                count,
+            );
+            (scores, kinds).prop_map(move |(scores, kinds)| Vocab {
+                model,
+                tokens: tokens.clone(),
+                merges: merges.clone(),
+                scores,
+                kinds,
+                bos,
+                unk,
+                add_space_prefix: Some(prefix),
+                ..Vocab::default()
+            })
+        },
+    )
 }
