@@ -1,1 +1,65 @@
-//! text
+//! Tokenizers and chat templates for GGUF models.
+//!
+//! | to | use |
+//! |---|---|
+//! | hold what a model file says about its tokens | [`Vocab`], read from metadata through [`VocabSource`] |
+//! | turn text into ids and ids into text | [`Tokenizer`] |
+//! | show text while its tokens arrive | [`Utf8Stream`] |
+//! | turn a conversation into a prompt | [`ChatTemplate`] and [`Message`] |
+//!
+//! The crate takes plain data and knows no model format. A vocabulary gives a tokenizer; a template gives the text
+//! of a conversation; the tokenizer takes the template's special tokens for what they are when told to.
+//!
+//! ```
+//! use text::{ChatTemplate, EncodeOptions, Message, TokenKind, Tokenizer, Utf8Stream, Vocab};
+//!
+//! // A vocabulary of two merges. Real ones come from `Vocab::from_source`.
+//! let tokens = ["H", "i", "Hi", "Ġ", "ĠHi", "Ċ", "u", "<|im_start|>", "<|im_end|>"];
+//! let mut kinds = vec![TokenKind::Normal; tokens.len()];
+//! kinds[7..].fill(TokenKind::Control);
+//! let tokenizer = Tokenizer::new(Vocab {
+//!     tokens: tokens.map(String::from).to_vec(),
+//!     kinds,
+//!     merges: vec!["H i".into(), "Ġ Hi".into()],
+//!     pre: "gpt-2".into(),
+//!     eos: Some(8),
+//!     ..Vocab::default()
+//! })?;
+//! assert_eq!(tokenizer.encode("Hi Hi", EncodeOptions::default()), [2, 4]);
+//!
+//! // A conversation as the model was trained to see it.
+//! let prompt = ChatTemplate::chatml().render(&[Message::new("u", "Hi")], false)?;
+//! assert_eq!(prompt, "<|im_start|>u\nHi<|im_end|>\n");
+//! let ids = tokenizer.encode(&prompt, EncodeOptions { special: true, ..Default::default() });
+//! assert_eq!(ids, [7, 6, 5, 2, 8, 5]);
+//! assert!(tokenizer.is_eog(ids[4]));
+//!
+//! // Tokens as they arrive, never cut inside a character.
+//! let mut stream = Utf8Stream::default();
+//! let shown: String = [2, 4].iter().filter_map(|&id| tokenizer.token_bytes(id)).map(|b| stream.push(b)).collect();
+//! assert_eq!(shown + &stream.finish(), "Hi Hi");
+//! # Ok::<(), text::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod bpe;
+mod byte_level;
+mod chat;
+mod error;
+mod merge;
+mod pieces;
+mod pretokenize;
+mod source;
+mod special;
+mod spm;
+mod tokenizer;
+mod utf8;
+mod vocab;
+mod wordpiece;
+
+pub use chat::{ChatTemplate, Message};
+pub use error::Error;
+pub use source::VocabSource;
+pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use utf8::Utf8Stream;
+pub use vocab::{TokenKind, Vocab, VocabModel};

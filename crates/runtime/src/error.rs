@@ -1,0 +1,70 @@
+//! What can go wrong between a model file and its text.
+
+use backend::BackendError;
+use import::ImportError;
+use kv::KvError;
+
+/// A model that could not be loaded or a run that could not go on.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct RuntimeError(RuntimeErrorKind);
+
+/// Why loading or running failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeErrorKind {
+    /// The file could not be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The file's tokenizer or chat template cannot be used.
+    #[error(transparent)]
+    Text(#[from] text::Error),
+    /// The cache refused.
+    #[error(transparent)]
+    Cache(#[from] KvError),
+    /// A step failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The module has no such method.
+    #[error("the model has no method {0:?}")]
+    UnknownMethod(String),
+    /// More tokens than the context holds.
+    #[error(
+        "the prompt has {tokens} tokens, and the context has room for {room} of its {capacity}"
+    )]
+    PromptTooLong {
+        /// Tokens in the prompt.
+        tokens: usize,
+        /// Tokens that still fit.
+        room: usize,
+        /// The whole context.
+        capacity: usize,
+    },
+    /// Nothing to continue from.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// A token id that the model does not have.
+    #[error("token id {id} is outside the model's vocabulary of {vocab}")]
+    UnknownToken {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A policy that the model cannot follow.
+    #[error("{0}")]
+    Policy(String),
+}
+
+impl RuntimeError {
+    /// Why it failed.
+    pub fn kind(&self) -> &RuntimeErrorKind {
+        &self.0
+    }
+}
+
+impl<T: Into<RuntimeErrorKind>> From<T> for RuntimeError {
+    fn from(kind: T) -> RuntimeError {
+        RuntimeError(kind.into())
+    }
+}

@@ -1,0 +1,120 @@
+//! A model file with everything a conversation needs: graphs, tokenizer, chat template.
+
+use crate::RuntimeError;
+use import::gguf::{Array, Gguf, Metadata, Value};
+use import::{Artifact, ModelFacts};
+use std::path::Path;
+use text::{ChatTemplate, Tokenizer, Vocab, VocabSource};
+
+/// An imported model. Weights stay mapped; any number of runners can share it.
+pub struct Model {
+    artifact: Artifact,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+}
+
+impl Model {
+    /// Opens a model file and optimises its graphs.
+    pub fn open(path: &Path) -> Result<Model, RuntimeError> {
+        let mut artifact = import::open(path)?;
+        for method in &mut artifact.methods {
+            graph::passes::optimise(&mut method.graph).map_err(backend::BackendError::from)?;
+        }
+        Model::new(artifact)
+    }
+
+    /// A model from an imported artifact.
+    pub fn new(artifact: Artifact) -> Result<Model, RuntimeError> {
+        let gguf = artifact
+            .gguf
+            .as_ref()
+            .expect("GGUF is the only format so far");
+        let tokenizer = tokenizer(gguf)?;
+        let token_text = |id: Option<u32>| {
+            id.and_then(|id| tokenizer.token_bytes(id))
+                .map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
+        };
+        let template = match GgufSource(&gguf.metadata).text("tokenizer.chat_template") {
+            Some(source) => ChatTemplate::new(
+                &source,
+                &token_text(tokenizer.bos()),
+                &token_text(tokenizer.eos()),
+            )?,
+            None => ChatTemplate::chatml(),
+        };
+        Ok(Model {
+            artifact,
+            tokenizer,
+            template,
+        })
+    }
+
+    /// The imported file.
+    pub fn artifact(&self) -> &Artifact {
+        &self.artifact
+    }
+
+    /// The model's own numbers.
+    pub fn facts(&self) -> &ModelFacts {
+        &self.artifact.facts
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template; ChatML when the file has none.
+    pub fn template(&self) -> &ChatTemplate {
+        &self.template
+    }
+}
+
+/// The tokenizer that a GGUF file carries.
+fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, RuntimeError> {
+    Ok(Tokenizer::new(Vocab::from_source(&GgufSource(
+        &gguf.metadata,
+    ))?)?)
+}
+
+/// GGUF metadata as the tokenizer reads it.
+struct GgufSource<'a>(&'a Metadata);
+
+impl VocabSource for GgufSource<'_> {
+    fn text(&self, key: &str) -> Option<String> {
+        self.0.str(key).ok()?.map(str::to_owned)
+    }
+
+    fn texts(&self, key: &str) -> Option<Vec<String>> {
+        match self.0.get(key)? {
+            Value::Array(Array::String(list)) => Some(list.clone()),
+            _ => None,
+        }
+    }
+
+    fn floats(&self, key: &str) -> Option<Vec<f32>> {
+        Some(self.0.f32s(key).ok()??.into_owned())
+    }
+
+    fn ints(&self, key: &str) -> Option<Vec<i64>> {
+        Some(
+            self.0
+                .i32s(key)
+                .ok()??
+                .iter()
+                .map(|i| i64::from(*i))
+                .collect(),
+        )
+    }
+
+    fn int(&self, key: &str) -> Option<i64> {
+        self.0
+            .get(key)?
+            .as_integer()
+            .and_then(|i| i64::try_from(i).ok())
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.0.bool(key).ok()?
+    }
+}

@@ -1,0 +1,83 @@
+//! A loaded model: methods by name, each bound to the session's cache.
+
+use crate::{RuntimeError, RuntimeErrorKind};
+use backend::{Backend, CompileOptions, Runnable};
+use graph::Value;
+use import::Artifact;
+use kv::{BackendOptions, CacheRegistry};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a load is told.
+#[derive(Clone, Debug, Default)]
+pub struct ModuleOptions {
+    /// The session that the module belongs to.
+    pub backend: BackendOptions,
+    /// How its graphs are compiled.
+    pub compile: CompileOptions,
+}
+
+/// The methods of a model, ready to run. [`execute`](Module::execute) is the only way in.
+pub struct Module {
+    methods: HashMap<String, Runnable>,
+    weights_bytes: usize,
+}
+
+impl Module {
+    /// Loads a model file.
+    pub fn load(
+        path: &Path,
+        backend: &dyn Backend,
+        options: &ModuleOptions,
+    ) -> Result<Module, RuntimeError> {
+        Module::from_artifact(crate::Model::open(path)?.artifact(), backend, options)
+    }
+
+    /// Compiles an imported model and binds it to the cache registered under the options' key.
+    pub fn from_artifact(
+        artifact: &Artifact,
+        backend: &dyn Backend,
+        options: &ModuleOptions,
+    ) -> Result<Module, RuntimeError> {
+        let cache = options
+            .backend
+            .cache_key
+            .as_ref()
+            .map(|key| CacheRegistry::global().get(key))
+            .transpose()?;
+        let mut methods = HashMap::new();
+        let mut weights_bytes = 0;
+        for method in &artifact.methods {
+            let graph = Arc::new(method.graph.clone());
+            weights_bytes += graph.constant_bytes();
+            let executable = backend.compile(graph.clone(), &options.compile)?;
+            methods.insert(
+                method.name.clone(),
+                Runnable::bind(graph, executable, cache.clone())?,
+            );
+        }
+        Ok(Module {
+            methods,
+            weights_bytes,
+        })
+    }
+
+    /// Runs a method on its inputs.
+    pub fn execute(&mut self, method: &str, inputs: &[Value]) -> Result<Vec<Value>, RuntimeError> {
+        let runnable = self.methods.get_mut(method);
+        let runnable =
+            runnable.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?;
+        Ok(runnable.run(inputs)?)
+    }
+
+    /// Bytes of the model's constants.
+    pub fn weights_bytes(&self) -> usize {
+        self.weights_bytes
+    }
+
+    /// Bytes of activations and scratch held now.
+    pub fn arena_bytes(&self) -> usize {
+        self.methods.values().map(Runnable::arena_bytes).sum()
+    }
+}

@@ -1,0 +1,225 @@
+//! One sequence on one model: feeds tokens, keeps the last logits, goes back.
+
+use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind};
+use backend::{Backend, CompileOptions};
+use graph::Value;
+use kv::{CacheConfig, CacheSession, Contiguous, Storage, make_decode_session};
+
+/// The caller's choices, as opposed to the model's facts.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Most tokens in the context; `None` takes what the model was made for.
+    pub context: Option<usize>,
+    /// Most tokens in one step of a prefill.
+    pub batch: usize,
+    /// How keys are stored.
+    pub key_storage: Storage,
+    /// How values are stored.
+    pub value_storage: Storage,
+    /// Threads and executor.
+    pub compile: CompileOptions,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            context: None,
+            batch: 512,
+            key_storage: Storage::default(),
+            value_storage: Storage::default(),
+            compile: CompileOptions::default(),
+        }
+    }
+}
+
+/// What a runner holds in memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The model's constants; mapped from its file.
+    pub weights: usize,
+    /// Keys and values.
+    pub kv: usize,
+    /// Activations and scratch.
+    pub arena: usize,
+}
+
+/// A decode session on a module.
+pub struct Runner {
+    module: Module,
+    session: CacheSession<Contiguous>,
+    vocab: usize,
+    batch: usize,
+    /// The tokens whose keys and values are cached.
+    tokens: Vec<u32>,
+    /// The logits behind the last token, when they were asked for.
+    logits: Vec<f32>,
+}
+
+/// Joins the model's facts with the caller's policy.
+pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig, RuntimeError> {
+    let facts = model.facts();
+    let context = policy.context.unwrap_or(facts.context_length);
+    let capacity = u32::try_from(context)
+        .ok()
+        .filter(|c| *c > 0 && *c <= i32::MAX as u32);
+    let capacity = capacity.ok_or_else(|| {
+        RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
+    })?;
+    let mut config = CacheConfig::new(capacity, facts.caches.clone());
+    config.key_storage = policy.key_storage;
+    config.value_storage = policy.value_storage;
+    Ok(config)
+}
+
+impl Runner {
+    /// Opens a session for `model` on `backend`.
+    pub fn new(
+        model: &Model,
+        backend: &dyn Backend,
+        policy: &Policy,
+    ) -> Result<Runner, RuntimeError> {
+        let config = make_config(model, policy)?;
+        let (session, options) = make_decode_session(backend.id(), &config)?;
+        let options = ModuleOptions {
+            backend: options,
+            compile: policy.compile.clone(),
+        };
+        let module = Module::from_artifact(model.artifact(), backend, &options)?;
+        let vocab = model.facts().vocab_size;
+        Ok(Runner {
+            module,
+            session,
+            vocab,
+            batch: policy.batch.max(1),
+            tokens: vec![],
+            logits: vec![],
+        })
+    }
+
+    /// The tokens in the context.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Most tokens the context holds.
+    pub fn capacity(&self) -> Result<usize, RuntimeError> {
+        Ok(self.session.capacity()? as usize)
+    }
+
+    /// Whether `n` more tokens fit.
+    pub fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
+        match u32::try_from(n) {
+            Ok(n) => Ok(self.session.can_extend(n)?),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// The logits behind the last token that was fed; empty before the first and after a rewind.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Feeds tokens in steps of at most the batch size; `progress` is told how many are done and may stop the run by
+    /// returning false. The logits behind the last token are kept.
+    pub fn feed(
+        &mut self,
+        tokens: &[u32],
+        mut progress: impl FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError> {
+        self.check(tokens)?;
+        let mut done = 0;
+        for chunk in tokens.chunks(self.batch) {
+            let last = done + chunk.len() == tokens.len();
+            let rows: Vec<i32> = if last {
+                vec![chunk.len() as i32 - 1]
+            } else {
+                vec![]
+            };
+            let logits = self.step(chunk, rows)?;
+            done += chunk.len();
+            self.logits = logits;
+            if !progress(done) && !last {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Feeds tokens and calls `row` with the index and logits of every one of them.
+    pub fn feed_all_logits(
+        &mut self,
+        tokens: &[u32],
+        mut row: impl FnMut(usize, &[f32]) -> bool,
+    ) -> Result<(), RuntimeError> {
+        // Logits of many rows are large, so steps are small; results do not depend on the step's size.
+        const ROWS: usize = 128;
+        self.check(tokens)?;
+        let mut done = 0;
+        for chunk in tokens.chunks(self.batch.min(ROWS)) {
+            let logits = self.step(chunk, (0..chunk.len() as i32).collect())?;
+            for logits in logits.chunks(self.vocab) {
+                if !row(done, logits) {
+                    return Ok(());
+                }
+                done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets all but the first `len` tokens.
+    pub fn rewind(&mut self, len: usize) -> Result<(), RuntimeError> {
+        self.session
+            .rewind(u32::try_from(len).unwrap_or(u32::MAX))?;
+        self.tokens.truncate(len);
+        self.logits.clear();
+        Ok(())
+    }
+
+    /// Bytes held now.
+    pub fn memory(&self) -> Result<Memory, RuntimeError> {
+        Ok(Memory {
+            weights: self.module.weights_bytes(),
+            kv: self.session.resident_bytes()?,
+            arena: self.module.arena_bytes(),
+        })
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
+        if !self.can_extend(tokens.len())? {
+            let capacity = self.capacity()?;
+            let room = capacity - self.tokens.len();
+            return Err(RuntimeErrorKind::PromptTooLong {
+                tokens: tokens.len(),
+                room,
+                capacity,
+            }
+            .into());
+        }
+        match tokens.iter().find(|id| **id as usize >= self.vocab) {
+            Some(&id) => Err(RuntimeErrorKind::UnknownToken {
+                id,
+                vocab: self.vocab,
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    /// One forward; the logits of the wanted rows.
+    fn step(&mut self, tokens: &[u32], rows: Vec<i32>) -> Result<Vec<f32>, RuntimeError> {
+        let n = tokens.len();
+        let start = self.tokens.len() as i32;
+        let inputs = [
+            Value::i32([n], tokens.iter().map(|t| *t as i32).collect()),
+            Value::i32([n], (start..start + n as i32).collect()),
+            Value::i32([rows.len()], rows),
+        ];
+        let mut outputs = self.module.execute("forward", &inputs)?;
+        self.tokens.extend_from_slice(tokens);
+        match outputs.swap_remove(0).data {
+            graph::Data::F32(logits) => Ok(logits),
+            _ => unreachable!("logits are f32 by the graph's type"),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Ends a stream of text at a stop string, without showing any part of it.
+
+/// Text that may still turn out to begin a stop string is held back.
+pub(crate) struct StopFilter {
+    stops: Vec<String>,
+    held: String,
+}
+
+impl StopFilter {
+    pub(crate) fn new(stops: &[String]) -> StopFilter {
+        let stops = stops.iter().filter(|s| !s.is_empty()).cloned().collect();
+        StopFilter {
+            stops,
+            held: String::new(),
+        }
+    }
+
+    /// Takes new text; returns what may be shown, and whether a stop string has been reached.
+    pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
+        self.held.push_str(text);
+        if let Some(at) = self
+            .stops
+            .iter()
+            .filter_map(|stop| self.held.find(stop.as_str()))
+            .min()
+        {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let mut keep = self.held.len();
+        for (at, _) in self.held.char_indices() {
+            if self
+                .stops
+                .iter()
+                .any(|stop| stop.starts_with(&self.held[at..]))
+            {
+                keep = at;
+                break;
+            }
+        }
+        let rest = self.held.split_off(keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// What was held back when the stream ends without a stop string.
+    pub(crate) fn finish(self) -> String {
+        self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_all_but_the_stop_string() {
+        for (stops, pieces, shown, stopped) in [
+            (&["END"][..], &["ab", "cE", "N", "Dxy"][..], "abc", true),
+            (&["END"], &["E", "E", "N", "F"], "EENF", false),
+            (&["END"], &["xEN"], "xEN", false),
+            (&["b", "ab"], &["xab"], "x", true),
+            (&["é!"], &["caf", "é", "?"], "café?", false),
+            (&[], &["all"], "all", false),
+        ] {
+            let stops: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
+            let mut filter = StopFilter::new(&stops);
+            let mut text = String::new();
+            let found = pieces.iter().any(|piece| {
+                let (show, stop) = filter.push(piece);
+                text.push_str(&show);
+                stop
+            });
+            if !found {
+                text.push_str(&filter.finish());
+            }
+            assert_eq!((text.as_str(), found), (shown, stopped), "{stops:?}");
+        }
+    }
+}

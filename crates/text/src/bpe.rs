@@ -1,0 +1,204 @@
+//! Byte-level byte-pair encoding.
+
+use std::collections::HashMap;
+
+use crate::byte_level::{ByteTable, bytes_of, char_of};
+use crate::merge::{Merge, Symbol, merge_all};
+use crate::pretokenize::PreTokenizer;
+use crate::{Error, TokenKind, Vocab};
+
+/// Merge ranks over token ids, and the words they apply to.
+#[derive(Debug)]
+pub(crate) struct Bpe {
+    words: PreTokenizer,
+    /// The token of each byte. Some vocabularies lack rare bytes: text loses those, as in the models' own tokenizers.
+    bytes: Vec<Option<u32>>,
+    merges: HashMap<(u32, u32), Merge>,
+    /// Tokens by their bytes; filled only where whole words need no merging.
+    whole: HashMap<Box<[u8]>, u32>,
+}
+
+impl Bpe {
+    /// Takes the vocabulary's tokens, merges and pre-tokenizer.
+    ///
+    /// # Errors
+    /// When the pre-tokenizer is unknown, or a merge is malformed or joins what is no token.
+    pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
+        let words = PreTokenizer::new(&vocab.pre)?;
+        let ids: HashMap<&str, u32> = (0..)
+            .zip(&vocab.tokens)
+            .map(|(id, token)| (token.as_str(), id))
+            .collect();
+        let mut merges = HashMap::with_capacity(vocab.merges.len());
+        for (index, merge) in vocab.merges.iter().enumerate() {
+            let (left, right) = halves(merge).ok_or_else(|| Error::MalformedMerge {
+                index,
+                merge: merge.clone(),
+            })?;
+            let id = |part: &str| {
+                let outside = || Error::MergeOutsideVocab {
+                    index,
+                    merge: merge.clone(),
+                    part: part.to_owned(),
+                };
+                ids.get(part).copied().ok_or_else(outside)
+            };
+            let pair = (id(left)?, id(right)?);
+            let id = id(&[left, right].concat())?;
+            let rank = u32::try_from(index).unwrap_or(u32::MAX);
+            merges.entry(pair).or_insert(Merge { rank, id });
+        }
+        let mut spelling = [0; 4];
+        let bytes =
+            (0..=u8::MAX).map(|byte| ids.get(&*char_of(byte).encode_utf8(&mut spelling)).copied());
+        Ok(Self {
+            bytes: bytes.collect(),
+            merges,
+            whole: if words.whole_words {
+                whole_words(vocab)
+            } else {
+                HashMap::new()
+            },
+            words,
+        })
+    }
+
+    /// Whether prompts begin with BOS when the file does not say.
+    pub(crate) fn adds_bos(&self) -> bool {
+        self.words.adds_bos
+    }
+
+    /// Appends the tokens of `text`.
+    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        for word in self.words.split(text) {
+            match self.whole.get(word.as_bytes()) {
+                Some(&id) => out.push(id),
+                None => self.encode_word(word, out),
+            }
+        }
+    }
+
+    fn encode_word(&self, word: &str, out: &mut Vec<u32>) {
+        let symbol = |(start, byte)| {
+            let id = self.bytes[usize::from(byte)]?;
+            Some(Symbol {
+                start,
+                end: start + 1,
+                id: Some(id),
+            })
+        };
+        let symbols: Vec<_> = word.bytes().enumerate().filter_map(symbol).collect();
+        let merged = merge_all(symbols, |left, right| {
+            self.merges.get(&(left.id?, right.id?)).copied()
+        });
+        out.extend(merged.filter_map(|symbol| symbol.id));
+    }
+}
+
+/// Both sides of a merge; a token may begin with a space but not contain one later.
+fn halves(merge: &str) -> Option<(&str, &str)> {
+    let first = merge.chars().next()?.len_utf8();
+    let cut = first + merge[first..].find(' ')?;
+    let (left, right) = (&merge[..cut], &merge[cut + 1..]);
+    (!right.is_empty()).then_some((left, right))
+}
+
+fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
+    let table = ByteTable::new();
+    let normal = (0u32..)
+        .zip(&vocab.tokens)
+        .filter(|(id, _)| vocab.kind(*id as usize) == TokenKind::Normal);
+    normal
+        .filter_map(|(id, token)| Some((bytes_of(token, &table)?.into(), id)))
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// All bytes, then what the merges make, with GPT-2's words.
+    pub(crate) fn vocab(merges: &[&str]) -> Vocab {
+        let bytes = (0..=u8::MAX).map(|byte| char_of(byte).to_string());
+        let made = merges.iter().map(|merge| merge.replacen(' ', "", 1));
+        Vocab {
+            tokens: bytes.chain(made).collect(),
+            merges: merges.iter().map(|merge| (*merge).to_owned()).collect(),
+            pre: "gpt-2".into(),
+            ..Vocab::default()
+        }
+    }
+
+    fn encode(vocab: &Vocab, text: &str) -> Vec<String> {
+        let mut ids = Vec::new();
+        Bpe::new(vocab).unwrap().encode(text, &mut ids);
+        ids.iter()
+            .map(|&id| vocab.tokens[id as usize].clone())
+            .collect()
+    }
+
+    #[test]
+    fn merges_within_words() {
+        let vocab = vocab(&["l o", "lo w", "Ġ low", "e r"]);
+        assert_eq!(encode(&vocab, "low lower"), ["low", "Ġlow", "er"]);
+        assert_eq!(encode(&vocab, "lo\nw"), ["lo", "Ċ", "w"]);
+        assert_eq!(encode(&vocab, "é"), ["Ã", "©"]);
+    }
+
+    #[test]
+    fn whole_words_skip_merging_only_for_llama() {
+        let mut vocab = vocab(&["a b"]);
+        vocab.tokens.push("abc".into());
+        assert_eq!(encode(&vocab, "abc"), ["ab", "c"]);
+        vocab.pre = "llama-bpe".into();
+        assert_eq!(encode(&vocab, "abc"), ["abc"]);
+    }
+
+    #[test]
+    fn bytes_without_a_token_are_left_out() {
+        let mut vocab = vocab(&["a b"]);
+        vocab.tokens[usize::from(b'x')] = "gone".into();
+        assert_eq!(encode(&vocab, "axb"), ["ab"]);
+    }
+
+    #[test]
+    fn bad_merges_are_named() {
+        for bad in ["", " ", "a", "a ", "ab"] {
+            let vocab = Vocab {
+                merges: vec!["a a".into(), bad.into()],
+                ..vocab(&["a a"])
+            };
+            let want = Error::MalformedMerge {
+                index: 1,
+                merge: bad.into(),
+            };
+            assert_eq!(Bpe::new(&vocab).unwrap_err(), want);
+        }
+        let vocab = Vocab {
+            merges: vec!["a zz".into()],
+            ..vocab(&[])
+        };
+        let want = Error::MergeOutsideVocab {
+            index: 0,
+            merge: "a zz".into(),
+            part: "zz".into(),
+        };
+        assert_eq!(Bpe::new(&vocab).unwrap_err(), want);
+    }
+
+    #[test]
+    fn a_long_word_is_quick() {
+        let vocab = vocab(&["a a", "aa aa", "aaaa aaaa", "a b", "b a"]);
+        let bpe = Bpe::new(&vocab).unwrap();
+        for word in [
+            "a".repeat(100_000),
+            "ab".repeat(50_000),
+            "日".repeat(40_000),
+        ] {
+            let start = std::time::Instant::now();
+            let mut ids = Vec::new();
+            bpe.encode(&word, &mut ids);
+            assert!(start.elapsed().as_millis() < 800, "{:?}", start.elapsed());
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Chat templates: a conversation to the text the model was trained to continue.
+
+mod clock;
+mod json;
+
+use std::error::Error as _;
+use std::sync::LazyLock;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Serde, Value};
+use minijinja::{Environment, ErrorKind, State};
+use minijinja_contrib::pycompat;
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use json::JsonStyle;
+
+/// The template's name inside its environment; has no extension, so nothing is HTML-escaped.
+const NAME: &str = "chat";
+/// Instructions a rendering may take: far more than a long conversation needs, and no endless loops.
+const FUEL: u64 = 10_000_000;
+/// For models that carry no template.
+const CHATML: &str = "{% for message in messages %}\
+    {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\
+    {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/// One turn of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks: `system`, `user` or `assistant` in most templates.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn of `role` that says `content`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: content.into(),
+        }
+    }
+}
+
+/// A model's Jinja template, with the Python habits such templates rely on.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+}
+
+impl ChatTemplate {
+    /// Compiles a template that may write the texts of the model's BOS and EOS.
+    ///
+    /// # Errors
+    /// [`Error::Template`] with the line when `source` does not parse.
+    pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        let mut syntax = SyntaxConfig::builder();
+        let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(from_jinja)?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(call_method);
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", raise);
+        environment.add_function("strftime_now", |format: &str| {
+            clock::strftime(format, clock::now())
+        });
+        environment
+            .add_template_owned(NAME, without_generation_blocks(source))
+            .map_err(from_jinja)?;
+        Ok(Self {
+            environment,
+            bos: bos.to_owned(),
+            eos: eos.to_owned(),
+        })
+    }
+
+    /// The ChatML template, for models that carry none.
+    pub fn chatml() -> Self {
+        Self::new(CHATML, "", "<|im_end|>").expect("a template of ours")
+    }
+
+    /// The text of a conversation, ending where the assistant begins to speak if `add_generation_prompt`.
+    ///
+    /// # Errors
+    /// [`Error::TemplateRaised`] when the template refuses the conversation, [`Error::Template`] when it fails.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, Error> {
+        self.render_with(messages, add_generation_prompt, &serde_json::Map::new())
+    }
+
+    /// As [`render`](Self::render), for messages of any shape and with further variables, such as `tools`.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_with<M: Serialize>(
+        &self,
+        messages: &[M],
+        add_generation_prompt: bool,
+        variables: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<String, Error> {
+        // Templates ask `tools is none`, so the absent must be none and not undefined.
+        let absent = ["tools", "documents"].map(|name| (name, Value::from(())));
+        let given = variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), Value::from(Serde(value))));
+        let fixed = [
+            ("messages", Value::from(Serde(messages))),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("bos_token", Value::from(self.bos.as_str())),
+            ("eos_token", Value::from(self.eos.as_str())),
+        ];
+        let context = Value::from_pairs(absent.into_iter().chain(given).chain(fixed));
+        let template = self.environment.get_template(NAME).map_err(from_jinja)?;
+        template.render(context).map_err(from_jinja)
+    }
+}
+
+/// Makes `{% generation %}` blocks, which only mark text for training, into blocks that are always taken.
+fn without_generation_blocks(source: &str) -> String {
+    static TAG: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("a pattern of ours")
+    });
+    let replace = |tag: &regex::Captures| {
+        let word = if tag.get(2).is_some() {
+            "endif"
+        } else {
+            "if true"
+        };
+        format!("{{%{} {word} {}%}}", &tag[1], &tag[3])
+    };
+    TAG.replace_all(source, replace).into_owned()
+}
+
+/// The message of a template's own `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+fn raise(message: String) -> Result<Value, minijinja::Error> {
+    Err(
+        minijinja::Error::new(ErrorKind::InvalidOperation, message.clone())
+            .with_source(Raised(message)),
+    )
+}
+
+/// Python's `json.dumps` as chat templates call it.
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
+    let separators: Option<(String, String)> =
+        match options.get::<Option<Vec<String>>>("separators")? {
+            None => None,
+            Some(pair) => match <[String; 2]>::try_from(pair) {
+                Ok([item, key]) => Some((item, key)),
+                Err(_) => {
+                    let message = "separators must be two strings";
+                    return Err(minijinja::Error::new(ErrorKind::InvalidOperation, message));
+                }
+            },
+        };
+    let style = JsonStyle {
+        indent: options.get("indent")?,
+        ascii: options
+            .get::<Option<bool>>("ensure_ascii")?
+            .unwrap_or(false),
+        sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        separators,
+    };
+    options.assert_all_used()?;
+    let tree = serde_json::to_value(value).map_err(|error| {
+        minijinja::Error::new(ErrorKind::BadSerialization, "not to be written as JSON")
+            .with_source(error)
+    })?;
+    Ok(Value::from_safe_string(style.write(&tree)))
+}
+
+/// Python's methods: what pycompat has, and those it lacks that templates use.
+fn call_method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Value, minijinja::Error> {
+    let affix = || {
+        let (affix, Rest(more)): (&str, Rest<Value>) = minijinja::value::from_args(arguments)?;
+        match more.is_empty() {
+            true => Ok(affix),
+            false => Err(minijinja::Error::from(ErrorKind::TooManyArguments)),
+        }
+    };
+    match (method, value.as_str()) {
+        ("removeprefix", Some(text)) => Ok(text.strip_prefix(affix()?).unwrap_or(text).into()),
+        ("removesuffix", Some(text)) => Ok(text.strip_suffix(affix()?).unwrap_or(text).into()),
+        _ => pycompat::unknown_method_callback(state, value, method, arguments),
+    }
+}
+
+fn from_jinja(error: minijinja::Error) -> Error {
+    let line = error.line();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if let Some(Raised(message)) = cause.downcast_ref() {
+            return Error::TemplateRaised {
+                line,
+                message: message.clone(),
+            };
+        }
+        source = cause.source();
+    }
+    let message = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    Error::Template { line, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(source: &str) -> Result<String, Error> {
+        let messages = [
+            Message::new("user", "Hi"),
+            Message::new("assistant", "Yes?"),
+        ];
+        ChatTemplate::new(source, "<s>", "</s>")?.render(&messages, true)
+    }
+
+    #[test]
+    fn chatml_is_the_fallback() {
+        let text = ChatTemplate::chatml().render(&[Message::new("user", "Hi")], true);
+        assert_eq!(
+            text.unwrap(),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        );
+    }
+
+    #[test]
+    fn generation_blocks_keep_their_text_and_their_trimming() {
+        let cases = [
+            ("a{% generation %}b{% endgeneration %}c", "abc"),
+            ("a {%- generation -%} b {%- endgeneration -%} c", "abc"),
+            (
+                "a\n  {%generation%}\nb\n  {% endgeneration +%}\nc",
+                "a\nb\n\nc",
+            ),
+            ("{{ 'generation' }}", "generation"),
+        ];
+        for (source, want) in cases {
+            assert_eq!(render(source).unwrap(), want, "{source}");
+        }
+    }
+
+    #[test]
+    fn errors_carry_line_and_message() {
+        let raised = render("{% if true %}\n{{ raise_exception('No system role') }}\n{% endif %}");
+        assert_eq!(
+            raised,
+            Err(Error::TemplateRaised {
+                line: Some(2),
+                message: "No system role".into()
+            })
+        );
+        let inside =
+            render("{% macro m() %}\n{{ raise_exception('deep') }}{% endmacro %}\n\n{{ m() }}");
+        assert!(matches!(inside, Err(Error::TemplateRaised { message, .. }) if message == "deep"));
+        let syntax = render("one\n{% for %}");
+        assert!(
+            matches!(syntax, Err(Error::Template { line: Some(2), .. })),
+            "{syntax:?}"
+        );
+        let method = render("\n\n{{ messages[0].content.explode() }}");
+        assert!(
+            matches!(method, Err(Error::Template { line: Some(3), .. })),
+            "{method:?}"
+        );
+    }
+
+    #[test]
+    fn a_template_cannot_run_for_ever() {
+        let long = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        assert!(matches!(render(long), Err(Error::Template { .. })));
+        let deep = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
+        assert!(matches!(render(deep), Err(Error::Template { .. })));
+    }
+
+    #[test]
+    fn absent_tools_are_none() {
+        assert_eq!(
+            render("{{ tools is defined }} {{ tools is none }} {{ x is defined }}").unwrap(),
+            "True True False"
+        );
+        let template = ChatTemplate::new("{{ tools[0].name }} {{ day }}", "", "").unwrap();
+        let variables = serde_json::json!({"tools": [{"name": "add"}], "day": 3});
+        let variables = variables.as_object().unwrap();
+        assert_eq!(
+            template.render_with(&[(); 0], true, variables).unwrap(),
+            "add 3"
+        );
+    }
+
+    #[test]
+    fn the_clock_answers() {
+        let year: u32 = render("{{ strftime_now('%Y') }}").unwrap().parse().unwrap();
+        assert!(year >= 2025);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_template_panics(source in "(\\{\\{|\\}\\}|\\{%|%\\}|-| for m in | endfor | if | messages|\\[|\\]|::|-1|\\(|\\)|\\.|strip|'|é|\\|tojson|\n){0,16}") {
+            let _ = render(&source);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The crate's one error type.
+
+/// Why a vocabulary, a tokenizer or a chat template was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The metadata lack a key that every vocabulary needs, or its value has the wrong type.
+    #[error("metadata key `{0}` is missing or has the wrong type")]
+    MissingKey(&'static str),
+    /// `tokenizer.ggml.model` names an algorithm kvark does not have.
+    #[error("unknown tokenizer model `{0}` (known: gpt2, llama, bert)")]
+    UnknownModel(String),
+    /// `tokenizer.ggml.pre` names a pre-tokenizer kvark does not have.
+    #[error("unknown pre-tokenizer `{0}`")]
+    UnknownPreTokenizer(String),
+    /// A per-token list is not as long as the token list.
+    #[error("the vocabulary has {tokens} tokens but {found} {what}")]
+    LengthMismatch {
+        /// Which list: `scores` or `kinds`.
+        what: &'static str,
+        /// Its length.
+        found: usize,
+        /// The length of the token list.
+        tokens: usize,
+    },
+    /// A token's type code is none of 1 to 6.
+    #[error("token {token} has the unknown type code {code}")]
+    UnknownKind {
+        /// The token's id.
+        token: usize,
+        /// The code found.
+        code: i64,
+    },
+    /// A special id points outside the vocabulary.
+    #[error("{what} id {id} is outside the vocabulary of {tokens} tokens")]
+    IdOutOfRange {
+        /// Which id, for instance `bos`.
+        what: &'static str,
+        /// The id found.
+        id: i64,
+        /// The length of the token list.
+        tokens: usize,
+    },
+    /// There are more tokens than ids of 32 bits.
+    #[error("a vocabulary of {0} tokens is too large")]
+    TooManyTokens(usize),
+    /// A merge is not two tokens with a space between.
+    #[error("merge {index} (`{merge}`) is not two tokens with a space between")]
+    MalformedMerge {
+        /// Its place in the list, which is its rank.
+        index: usize,
+        /// The merge as found.
+        merge: String,
+    },
+    /// A merge joins or makes something that is no token.
+    #[error("merge {index} (`{merge}`) needs `{part}`, which is not in the vocabulary")]
+    MergeOutsideVocab {
+        /// Its place in the list, which is its rank.
+        index: usize,
+        /// The merge as found.
+        merge: String,
+        /// The string that is no token.
+        part: String,
+    },
+    /// A SentencePiece vocabulary came without scores, which are its merge order.
+    #[error("a SentencePiece vocabulary needs one score per token")]
+    NoScores,
+    /// Text outside the vocabulary could not be written: no unknown token and not every byte has one.
+    #[error("the vocabulary has no unknown token and cannot spell every text")]
+    NoUnknown,
+    /// A chat template does not parse or fails while rendering.
+    #[error("chat template{}: {message}", at_line(*.line))]
+    Template {
+        /// The template's line, counted from 1, where it is known.
+        line: Option<usize>,
+        /// What is wrong.
+        message: String,
+    },
+    /// A chat template refused the conversation by calling `raise_exception`.
+    #[error("chat template{} refused the conversation: {message}", at_line(*.line))]
+    TemplateRaised {
+        /// The template's line, counted from 1, where it is known.
+        line: Option<usize>,
+        /// The template's own words.
+        message: String,
+    },
+}
+
+fn at_line(line: Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!(" line {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_line_when_known() {
+        let known = Error::Template {
+            line: Some(3),
+            message: "bad".into(),
+        };
+        assert_eq!(known.to_string(), "chat template line 3: bad");
+        let unknown = Error::TemplateRaised {
+            line: None,
+            message: "no".into(),
+        };
+        assert_eq!(
+            unknown.to_string(),
+            "chat template refused the conversation: no"
+        );
+    }
+}

@@ -1,0 +1,169 @@
+//! Repeated merging of neighbours, best pair first: the loop that BPE and SentencePiece share.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A stretch of the text and, where it is one, its token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    /// Byte offset of its first byte.
+    pub(crate) start: usize,
+    /// Byte offset past its last byte.
+    pub(crate) end: usize,
+    /// Its token, if the vocabulary has it.
+    pub(crate) id: Option<u32>,
+}
+
+/// What two neighbours become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Merge {
+    /// Lower ranks merge earlier; equal ranks from left to right.
+    pub(crate) rank: u32,
+    /// The token that results.
+    pub(crate) id: u32,
+}
+
+/// Merges neighbours until `pair` finds nothing more to merge.
+///
+/// Takes `O(n log n)` calls of `pair` and heap steps for `n` symbols, however long the word is.
+pub(crate) fn merge_all(
+    symbols: Vec<Symbol>,
+    pair: impl Fn(&Symbol, &Symbol) -> Option<Merge>,
+) -> impl Iterator<Item = Symbol> {
+    let mut list = List::new(symbols);
+    let mut queue = BinaryHeap::new();
+    for left in 0..list.symbols.len().saturating_sub(1) {
+        queue.extend(list.candidate(left, &pair));
+    }
+    while let Some(Reverse(candidate)) = queue.pop() {
+        let Some(left) = list.apply(&candidate) else {
+            continue;
+        };
+        queue.extend(list.candidate(left, &pair));
+        if let Some(before) = list.links[left].before {
+            queue.extend(list.candidate(before, &pair));
+        }
+    }
+    list.into_symbols()
+}
+
+/// A merge waiting in the queue, ordered by rank and then by place.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    rank: u32,
+    left: usize,
+    /// Where the two parts end: tells a stale candidate from a live one.
+    ends: (usize, usize),
+    id: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    before: Option<usize>,
+    after: Option<usize>,
+    alive: bool,
+}
+
+/// The symbols as a doubly linked list over a vector.
+struct List {
+    symbols: Vec<Symbol>,
+    links: Vec<Link>,
+}
+
+impl List {
+    fn new(symbols: Vec<Symbol>) -> Self {
+        let count = symbols.len();
+        let link = |at: usize| Link {
+            before: at.checked_sub(1),
+            after: Some(at + 1).filter(|&next| next < count),
+            alive: true,
+        };
+        Self {
+            links: (0..count).map(link).collect(),
+            symbols,
+        }
+    }
+
+    fn candidate(
+        &self,
+        left: usize,
+        pair: &impl Fn(&Symbol, &Symbol) -> Option<Merge>,
+    ) -> Option<Reverse<Candidate>> {
+        let (first, second) = (&self.symbols[left], &self.symbols[self.links[left].after?]);
+        let Merge { rank, id } = pair(first, second)?;
+        Some(Reverse(Candidate {
+            rank,
+            left,
+            ends: (first.end, second.end),
+            id,
+        }))
+    }
+
+    /// Carries a merge out and says where the result is, unless its parts have changed since.
+    fn apply(&mut self, candidate: &Candidate) -> Option<usize> {
+        let left = candidate.left;
+        let Link { after, alive, .. } = self.links[left];
+        let right = after.filter(|_| alive)?;
+        if (self.symbols[left].end, self.symbols[right].end) != candidate.ends {
+            return None;
+        }
+        self.symbols[left].end = self.symbols[right].end;
+        self.symbols[left].id = Some(candidate.id);
+        let next = self.links[right].after;
+        self.links[right].alive = false;
+        self.links[left].after = next;
+        if let Some(next) = next {
+            self.links[next].before = Some(left);
+        }
+        Some(left)
+    }
+
+    fn into_symbols(self) -> impl Iterator<Item = Symbol> {
+        let pairs = self.symbols.into_iter().zip(self.links);
+        pairs
+            .filter(|(_, link)| link.alive)
+            .map(|(symbol, _)| symbol)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(text: &str, ranked: &[&str]) -> Vec<String> {
+        let symbols = text.char_indices().map(|(start, c)| Symbol {
+            start,
+            end: start + c.len_utf8(),
+            id: None,
+        });
+        let merged = merge_all(symbols.collect(), |left, right| {
+            let rank = ranked
+                .iter()
+                .position(|r| *r == &text[left.start..right.end])? as u32;
+            Some(Merge { rank, id: rank })
+        });
+        merged.map(|s| text[s.start..s.end].to_owned()).collect()
+    }
+
+    #[test]
+    fn rank_then_place_decide() {
+        let cases: [(&str, &[&str], &[&str]); 6] = [
+            ("", &[], &[]),
+            ("a", &["aa"], &["a"]),
+            ("aaa", &["aa"], &["aa", "a"]),
+            ("abc", &["bc", "ab"], &["a", "bc"]),
+            ("abcd", &["ab", "cd", "abcd"], &["abcd"]),
+            // `ab` goes stale when `bc` takes its right half.
+            ("abcabc", &["bc", "ab", "abc"], &["abc", "abc"]),
+        ];
+        for (text, ranked, want) in cases {
+            assert_eq!(run(text, ranked), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn later_merges_wait_for_their_rank() {
+        // Rank order, not left-to-right order: `aa` twice before `aaaa`.
+        assert_eq!(run("aaaaaaa", &["aa", "aaaa"]), ["aaaa", "aa", "a"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! What each token writes.
+
+use crate::byte_level::{ByteTable, bytes_of};
+use crate::spm::{SPACE, byte_of};
+use crate::{TokenKind, Vocab, VocabModel};
+
+/// The bytes of all tokens in one buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Pieces {
+    /// Translates each token from its algorithm's spelling.
+    pub(crate) fn new(vocab: &Vocab) -> Self {
+        let table = ByteTable::new();
+        let mut pieces = Self::default();
+        for (id, token) in vocab.tokens.iter().enumerate() {
+            let kind = vocab.kind(id);
+            let written = match (vocab.model, kind) {
+                (_, TokenKind::Control | TokenKind::Unknown) => None,
+                (VocabModel::Bpe, TokenKind::UserDefined) => None,
+                (VocabModel::Bpe, _) => bytes_of(token, &table),
+                (_, TokenKind::Byte) => byte_of(token).map(|byte| vec![byte]),
+                _ => Some(plain(token).into_bytes()),
+            };
+            match written {
+                Some(bytes) => pieces.bytes.extend(bytes),
+                None => pieces.bytes.extend(token.as_bytes()),
+            }
+            pieces.ends.push(pieces.bytes.len());
+        }
+        pieces
+    }
+
+    /// The bytes of token `id`.
+    pub(crate) fn get(&self, id: u32) -> Option<&[u8]> {
+        let id = id as usize;
+        let end = *self.ends.get(id)?;
+        let start = id.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.bytes[start..end])
+    }
+
+    /// How many tokens there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+}
+
+/// A token's text with SentencePiece's spaces made plain.
+pub(crate) fn plain(token: &str) -> String {
+    token.replace(SPACE, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_algorithm_has_its_spelling() {
+        use TokenKind::{Byte, Control, Normal, UserDefined};
+        let cases: [(VocabModel, &str, TokenKind, &[u8]); 8] = [
+            (VocabModel::Bpe, "ĠhÃ©", Normal, b" h\xC3\xA9"),
+            (VocabModel::Bpe, "Ã", Normal, b"\xC3"),
+            (VocabModel::Bpe, "Ã", UserDefined, "Ã".as_bytes()),
+            (VocabModel::Bpe, "not spelled", Normal, b"not spelled"),
+            (VocabModel::Spm, "▁a▁", Normal, b" a "),
+            (VocabModel::Spm, "<0x0A>", Byte, b"\n"),
+            (VocabModel::Spm, "<0x0A>", Control, b"<0x0A>"),
+            (VocabModel::WordPiece, "▁un", Normal, b" un"),
+        ];
+        for (model, token, kind, want) in cases {
+            let tokens = vec!["first".into(), token.to_owned()];
+            let pieces = Pieces::new(&Vocab {
+                model,
+                tokens,
+                kinds: vec![Normal, kind],
+                ..Vocab::default()
+            });
+            assert_eq!(pieces.get(1), Some(want), "{token}");
+            assert_eq!(pieces.get(2), None);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Cuts text into the words that byte-level BPE may merge within.
+//!
+//! Each named pre-tokenizer is a list of stages. A stage isolates what its pattern matches in every piece the stage
+//! before left over, and what lies between two matches is a piece too. The published patterns end in
+//! `\s+(?!\S)|\s+`; here that look-ahead is a rule about gaps ([`Gap::LastApart`]), so every pattern is a plain
+//! regular expression: matching is linear in the text and cannot fail.
+
+use regex::Regex;
+
+use crate::Error;
+
+/// GPT-2's words: contractions, and letters, digits or other signs with the one space before them.
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
+/// Llama 3's words: as GPT-2's, but any sign may lead letters, digits come in threes and line ends stay together.
+const LLAMA3: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+/// Qwen 2's words: Llama 3's with single digits.
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+/// The cased letters DeepSeek LLM was trained with, which are those of an older Unicode.
+const DEEPSEEK_LETTERS: &str = concat!(
+    r"\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\u{295}-\u{2AF}",
+    r"\u{370}-\u{373}\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\u{38C}\u{38E}-\u{3A1}",
+    r"\u{3A3}-\u{3F5}\u{3F7}-\u{481}\u{48A}-\u{52F}\u{531}-\u{556}\u{10A0}-\u{10C5}\u{13A0}-\u{13F5}",
+    r"\u{13F8}-\u{13FD}\u{1C90}-\u{1CBA}\u{1CBD}-\u{1CBF}\u{1D00}-\u{1D2B}\u{1D6B}-\u{1D77}\u{1D79}-\u{1D9A}",
+    r"\u{1E00}-\u{1F15}\u{1F18}-\u{1F1D}\u{1F20}-\u{1F45}\u{1F48}-\u{1F4D}\u{1F50}-\u{1F57}\u{1F59}\u{1F5B}",
+    r"\u{1F5D}\u{1F5F}-\u{1F7D}\u{1F80}-\u{1FB4}\u{1FB6}-\u{1FBC}\u{1FBE}\u{1FC2}-\u{1FC4}\u{1FC6}-\u{1FCC}",
+    r"\u{1FD0}-\u{1FD3}\u{1FD6}-\u{1FDB}\u{1FE0}-\u{1FEC}\u{1FF2}-\u{1FF4}\u{1FF6}-\u{1FFC}\u{2102}\u{2107}",
+    r"\u{210A}-\u{2113}\u{2115}\u{2119}-\u{211D}\u{2124}\u{2126}\u{2128}\u{212A}-\u{212D}\u{212F}-\u{2134}",
+    r"\u{2139}\u{213C}-\u{213F}\u{2145}-\u{2149}\u{214E}\u{2183}\u{2184}\u{2C00}-\u{2C7B}\u{2C7E}-\u{2CE4}",
+    r"\u{2CEB}-\u{2CEE}\u{2CF2}\u{2CF3}\u{A640}-\u{A66D}\u{A680}-\u{A69B}\u{A722}-\u{A76F}\u{A771}-\u{A787}",
+    r"\u{A78B}-\u{A78E}\u{AB70}-\u{ABBF}\u{FB00}-\u{FB06}\u{FB13}-\u{FB17}\u{FF21}-\u{FF3A}\u{FF41}-\u{FF5A}",
+    r"\u{10400}-\u{1044F}\u{104B0}-\u{104D3}\u{104D8}-\u{104FB}\u{10C80}-\u{10CB2}\u{10CC0}-\u{10CF2}",
+    r"\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+",
+);
+const DEEPSEEK_SIGNS: &str =
+    r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";
+const DEEPSEEK_IDEOGRAPHS: &str = r"[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]+";
+const SIGNS: &str = r"[\p{P}$+<=>^~|]+";
+const FALCON_SIGNS: &str = r"[\p{P}$+<=>^~|`]+";
+const THREE_DIGITS: &str = "[0-9][0-9][0-9]";
+
+/// What becomes of the text between two matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gap {
+    /// One piece.
+    Whole,
+    /// White space before a match that begins without any: its last character is a piece of its own.
+    LastApart,
+}
+
+/// A named way to cut text into words.
+#[derive(Debug)]
+pub(crate) struct PreTokenizer {
+    stages: Vec<(Regex, Gap)>,
+    /// Whether a word that is a token needs no merging.
+    pub(crate) whole_words: bool,
+    /// Whether prompts begin with BOS when the file does not say.
+    pub(crate) adds_bos: bool,
+}
+
+impl PreTokenizer {
+    /// The pre-tokenizer with GGUF's name `name`; the empty name is `default`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPreTokenizer`] with the name.
+    pub(crate) fn new(name: &str) -> Result<Self, Error> {
+        use Gap::{LastApart, Whole};
+        let stages: &[(&str, Gap)] = match name {
+            "gpt-2" | "mpt" | "olmo" | "phi-2" => &[(GPT2, LastApart)],
+            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
+                &[(r"\p{N}", Whole), (GPT2, LastApart)]
+            }
+            "llama-bpe" | "llama3" | "llama-v3" => &[(LLAMA3, LastApart)],
+            "qwen2" | "deepseek-r1-qwen" => &[(QWEN2, LastApart)],
+            "deepseek-llm" => &[
+                (r"[\r\n]", Whole),
+                (DEEPSEEK_LETTERS, Whole),
+                (DEEPSEEK_SIGNS, Whole),
+                (r"\s+$", Whole),
+                (DEEPSEEK_IDEOGRAPHS, Whole),
+                (r"\p{N}+", Whole),
+            ],
+            "deepseek-coder" => &[
+                (r"[\r\n]", Whole),
+                (r"\s?\p{L}+", Whole),
+                (r"\s?\p{P}+", Whole),
+                (DEEPSEEK_IDEOGRAPHS, Whole),
+                (r"\p{N}", Whole),
+            ],
+            "falcon" => &[
+                (FALCON_SIGNS, Whole),
+                (GPT2, LastApart),
+                (THREE_DIGITS, Whole),
+            ],
+            "" | "default" => &[
+                (SIGNS, Whole),
+                (GPT2, LastApart),
+                (r"\p{N}+", Whole),
+                (THREE_DIGITS, Whole),
+            ],
+            other => return Err(Error::UnknownPreTokenizer(other.to_owned())),
+        };
+        let compile =
+            |&(pattern, gap): &(&str, Gap)| (Regex::new(pattern).expect("a pattern of ours"), gap);
+        let llama = matches!(name, "llama-bpe" | "llama3" | "llama-v3");
+        Ok(Self {
+            stages: stages.iter().map(compile).collect(),
+            whole_words: llama,
+            adds_bos: llama,
+        })
+    }
+
+    /// The words of `text`, in order and without a byte left out.
+    pub(crate) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        let mut pieces = vec![text];
+        for (regex, gap) in &self.stages {
+            let mut next = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                isolate(piece, regex, *gap, &mut next);
+            }
+            pieces = next;
+        }
+        pieces
+    }
+}
+
+/// Appends the matches in `piece` and the gaps between them.
+fn isolate<'t>(piece: &'t str, regex: &Regex, gap: Gap, out: &mut Vec<&'t str>) {
+    let mut done = 0;
+    for found in regex.find_iter(piece) {
+        let between = &piece[done..found.start()];
+        let begins_word = !found.as_str().starts_with(char::is_whitespace);
+        let last = between.char_indices().next_back().map_or(0, |(at, _)| at);
+        if gap == Gap::LastApart && begins_word && last > 0 {
+            out.extend([&between[..last], &between[last..]]);
+        } else if !between.is_empty() {
+            out.push(between);
+        }
+        out.push(found.as_str());
+        done = found.end();
+    }
+    if done < piece.len() {
+        out.push(&piece[done..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    const NAMES: [&str; 11] = [
+        "gpt-2",
+        "smollm",
+        "llama-bpe",
+        "qwen2",
+        "starcoder",
+        "refact",
+        "deepseek-llm",
+        "deepseek-coder",
+        "falcon",
+        "mpt",
+        "default",
+    ];
+
+    #[test]
+    fn words_by_name() {
+        let cases: [(&str, &str, &[&str]); 16] = [
+            (
+                "gpt-2",
+                "I've  12 cats!",
+                &["I", "'ve", " ", " 12", " cats", "!"],
+            ),
+            ("gpt-2", "a \t b", &["a", " \t", " b"]),
+            ("gpt-2", "a \tb", &["a", " ", "\t", "b"]),
+            ("gpt-2", "a\n\n\nb", &["a", "\n\n", "\n", "b"]),
+            ("gpt-2", "\tb", &["\t", "b"]),
+            ("gpt-2", "a  ", &["a", "  "]),
+            ("smollm", "in 1984!", &["in", " ", "1", "9", "8", "4", "!"]),
+            (
+                "llama-bpe",
+                "a\n\n  b 12345",
+                &["a", "\n\n", " ", " b", " ", "123", "45"],
+            ),
+            (
+                "llama-bpe",
+                "We'Ve (x)\n\n",
+                &["We", "'Ve", " (", "x", ")\n\n"],
+            ),
+            ("llama-bpe", "a  \t12", &["a", "  ", "\t", "12"]),
+            ("qwen2", "x 12", &["x", " ", "1", "2"]),
+            ("falcon", "a 12345`b", &["a", " ", "123", "45", "`", "b"]),
+            ("default", "a 12345`b", &["a", " ", "123", "45", "`", "b"]),
+            (
+                "deepseek-llm",
+                "a 12,\n 我 ",
+                &["a", " ", "12", ",", "\n", " ", "我", " "],
+            ),
+            (
+                "deepseek-coder",
+                "a 12,\n 我",
+                &["a", " ", "1", "2", ",", "\n", " ", "我"],
+            ),
+            ("", "", &[]),
+        ];
+        for (name, text, want) in cases {
+            assert_eq!(
+                PreTokenizer::new(name).unwrap().split(text),
+                want,
+                "{name} {text:?}"
+            );
+        }
+    }
+
+    /// `tests/pretokenize/generate.py` asks Hugging Face's `tokenizers`.
+    #[test]
+    fn words_are_those_of_the_models_own_tokenizers() {
+        let cases = include_str!("../tests/pretokenize/cases.json");
+        let cases: Vec<(String, String, Vec<String>)> = serde_json::from_str(cases).unwrap();
+        for (name, text, want) in cases {
+            assert_eq!(
+                PreTokenizer::new(&name).unwrap().split(&text),
+                want,
+                "{name} {text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_named() {
+        let error = PreTokenizer::new("tekken-9").unwrap_err();
+        assert_eq!(error, Error::UnknownPreTokenizer("tekken-9".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(text in any::<String>(), spaced in "[ \t\n\r a1!'é我]{0,24}") {
+            static SPLITS: LazyLock<Vec<PreTokenizer>> =
+                LazyLock::new(|| NAMES.iter().map(|name| PreTokenizer::new(name).unwrap()).collect());
+            for split in SPLITS.iter() {
+                for text in [&text, &spaced] {
+                    let pieces = split.split(text);
+                    prop_assert_eq!(&pieces.concat(), text);
+                    prop_assert!(text.is_empty() || pieces.iter().all(|piece| !piece.is_empty()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! SentencePiece's BPE: neighbours merge in the order of the merged piece's score, and bytes stand in for the rest.
+
+use std::collections::HashMap;
+
+use crate::merge::{Merge, Symbol, merge_all};
+use crate::{Error, TokenKind, Vocab};
+
+/// How SentencePiece writes a space.
+pub(crate) const SPACE: char = '▁';
+
+/// Pieces by text with the order in which they form.
+#[derive(Debug)]
+pub(crate) struct Spm {
+    pieces: HashMap<Box<str>, Merge>,
+    bytes: Vec<Option<u32>>,
+    unknown: Option<u32>,
+    space_prefix: bool,
+    squeeze: bool,
+}
+
+impl Spm {
+    /// Takes the vocabulary's tokens and scores.
+    ///
+    /// # Errors
+    /// When there are no scores, or neither an unknown token nor a token for each byte.
+    pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
+        if vocab.scores.len() != vocab.tokens.len() {
+            return Err(Error::NoScores);
+        }
+        let ranks = ranks(&vocab.scores);
+        let mut pieces = HashMap::with_capacity(vocab.tokens.len());
+        let mut bytes = vec![None; 256];
+        for ((id, token), rank) in (0u32..).zip(&vocab.tokens).zip(ranks) {
+            match vocab.kind(id as usize) {
+                TokenKind::Normal | TokenKind::UserDefined => {
+                    pieces.insert(token.as_str().into(), Merge { rank, id });
+                }
+                TokenKind::Byte => {
+                    if let Some(byte) = byte_of(token) {
+                        bytes[usize::from(byte)] = Some(id);
+                    }
+                }
+                // Text must not be able to spell these.
+                TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => {}
+            }
+        }
+        if vocab.unk.is_none() && bytes.contains(&None) {
+            return Err(Error::NoUnknown);
+        }
+        Ok(Self {
+            pieces,
+            bytes,
+            unknown: vocab.unk,
+            space_prefix: vocab.add_space_prefix.unwrap_or(true),
+            squeeze: vocab.remove_extra_whitespaces.unwrap_or(false),
+        })
+    }
+
+    /// Whether a text's first piece begins with a space that is not in the text.
+    pub(crate) fn space_prefix(&self) -> bool {
+        self.space_prefix
+    }
+
+    /// Appends the tokens of `text`, which begins a text or follows a special token.
+    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        if text.is_empty() {
+            return;
+        }
+        let escaped = self.escape(text);
+        let symbol = |(start, c): (usize, char)| {
+            let end = start + c.len_utf8();
+            Symbol {
+                start,
+                end,
+                id: self.pieces.get(&escaped[start..end]).map(|piece| piece.id),
+            }
+        };
+        let symbols = escaped.char_indices().map(symbol).collect();
+        let merged = merge_all(symbols, |left, right| {
+            self.pieces.get(&escaped[left.start..right.end]).copied()
+        });
+        for Symbol { start, end, id } in merged {
+            match id {
+                Some(id) => out.push(id),
+                None => self.spell(&escaped[start..end], out),
+            }
+        }
+    }
+
+    fn escape(&self, text: &str) -> String {
+        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
+        if self.space_prefix {
+            escaped.push(SPACE);
+        }
+        if self.squeeze {
+            for (at, word) in text.split(' ').filter(|word| !word.is_empty()).enumerate() {
+                escaped.extend((at > 0).then_some(SPACE));
+                escaped.push_str(word);
+            }
+        } else {
+            escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
+        }
+        escaped
+    }
+
+    /// Appends a character that is no piece: its bytes if each has a token, else the unknown token.
+    fn spell(&self, character: &str, out: &mut Vec<u32>) {
+        let bytes: Option<Vec<u32>> = character
+            .bytes()
+            .map(|byte| self.bytes[usize::from(byte)])
+            .collect();
+        match bytes {
+            Some(ids) => out.extend(ids),
+            None => out.extend(self.unknown),
+        }
+    }
+}
+
+/// The byte that a token such as `<0x0A>` stands for.
+pub(crate) fn byte_of(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u8::from_str_radix(digits, 16).ok().filter(|_| plain)
+}
+
+/// The place of each score in descending order; equal scores share a place.
+fn ranks(scores: &[f32]) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    let mut ranks = vec![0; scores.len()];
+    let mut rank = 0;
+    for pair in order.windows(2) {
+        if scores[pair[0]] != scores[pair[1]] {
+            rank += 1;
+        }
+        ranks[pair[1]] = rank;
+    }
+    ranks
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// `<unk>`, `<s>`, `</s>`, then pieces in score order; bytes after them if asked for.
+    pub(crate) fn vocab(pieces: &[&str], with_bytes: bool) -> Vocab {
+        let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
+        let mut kinds = vec![TokenKind::Unknown, TokenKind::Control, TokenKind::Control];
+        tokens.extend(pieces.iter().map(|piece| (*piece).to_owned()));
+        kinds.resize(tokens.len(), TokenKind::Normal);
+        if with_bytes {
+            tokens.extend((0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>")));
+            kinds.resize(tokens.len(), TokenKind::Byte);
+        }
+        Vocab {
+            model: crate::VocabModel::Spm,
+            scores: (0..tokens.len()).map(|at| -(at as f32)).collect(),
+            tokens,
+            kinds,
+            bos: Some(1),
+            eos: Some(2),
+            unk: Some(0),
+            ..Vocab::default()
+        }
+    }
+
+    fn encode(vocab: &Vocab, text: &str) -> Vec<String> {
+        let mut ids = Vec::new();
+        Spm::new(vocab).unwrap().encode(text, &mut ids);
+        ids.iter()
+            .map(|&id| vocab.tokens[id as usize].clone())
+            .collect()
+    }
+
+    #[test]
+    fn scores_order_the_merges() {
+        let vocab = vocab(&["bc", "▁a", "ab", "▁", "a", "b", "c"], true);
+        assert_eq!(encode(&vocab, "abc"), ["▁a", "bc"]);
+        assert_eq!(encode(&vocab, "bab"), ["▁", "b", "ab"]);
+        assert_eq!(encode(&vocab, " a\n"), ["▁", "▁a", "<0x0A>"]);
+        assert_eq!(encode(&vocab, ""), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_no_piece_is_spelled_or_unknown() {
+        assert_eq!(encode(&vocab(&["▁"], true), "é"), ["▁", "<0xC3>", "<0xA9>"]);
+        assert_eq!(encode(&vocab(&["▁"], false), "é"), ["▁", "<unk>"]);
+        let lost = Vocab {
+            unk: None,
+            ..vocab(&["▁"], false)
+        };
+        assert_eq!(Spm::new(&lost).unwrap_err(), Error::NoUnknown);
+        let unscored = Vocab {
+            scores: Vec::new(),
+            ..vocab(&["▁"], true)
+        };
+        assert_eq!(Spm::new(&unscored).unwrap_err(), Error::NoScores);
+    }
+
+    #[test]
+    fn text_cannot_spell_control_or_byte_tokens() {
+        let vocab = vocab(&["<s", "<", "s", ">", "0", "x", "A", "▁"], true);
+        assert_eq!(encode(&vocab, "<s>"), ["▁", "<s", ">"]);
+        assert_eq!(
+            encode(&vocab, "<0x0A>"),
+            ["▁", "<", "0", "x", "0", "A", ">"]
+        );
+    }
+
+    #[test]
+    fn prefix_and_squeezing_follow_the_file() {
+        let bare = Vocab {
+            add_space_prefix: Some(false),
+            ..vocab(&["▁", "a"], true)
+        };
+        assert_eq!(encode(&bare, "a  a"), ["a", "▁", "▁", "a"]);
+        let squeezed = Vocab {
+            remove_extra_whitespaces: Some(true),
+            ..bare
+        };
+        assert_eq!(encode(&squeezed, "  a  a "), ["a", "▁", "a"]);
+    }
+
+    #[test]
+    fn bytes_are_two_hex_digits() {
+        assert_eq!(byte_of("<0xaF>"), Some(0xAF));
+        for bad in ["<0x1>", "<0x+1>", "<0x123>", "0x12", "<0xZZ>"] {
+            assert_eq!(byte_of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn scores_need_not_be_numbers() {
+        assert_eq!(ranks(&[f32::NEG_INFINITY, 1.0, 1.0, 5.0]), [2, 1, 1, 0]);
+        assert_eq!(ranks(&[f32::NAN, f32::NAN]).len(), 2);
+    }
+}

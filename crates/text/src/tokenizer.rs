@@ -1,0 +1,222 @@
+//! The tokenizer: one front for the three algorithms.
+
+use crate::bpe::Bpe;
+use crate::pieces::{Pieces, plain};
+use crate::special::{Part, SpecialTokens};
+use crate::spm::Spm;
+use crate::wordpiece::WordPiece;
+use crate::{Error, TokenKind, Utf8Stream, Vocab, VocabModel};
+
+/// Texts of tokens that end a generation in one model family or another, whatever the file calls its EOS.
+const END_TEXTS: [&str; 12] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|end_of_turn|>",
+    "<end_of_turn>",
+    "<|return|>",
+    "<|call|>",
+    "<EOT>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// What [`Tokenizer::encode`] does beside cutting the text. The default does nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EncodeOptions {
+    /// Begin with the model's BOS, if it has one. [`Tokenizer::adds_bos`] says whether it wants that.
+    pub bos: bool,
+    /// Take control tokens written in the text (such as `<|im_end|>`) for the tokens, not for their letters.
+    /// Leave it off for text from outside.
+    pub special: bool,
+    /// End with the model's EOS, if it has one. [`Tokenizer::adds_eos`] says whether it wants that.
+    pub eos: bool,
+}
+
+/// Turns text into token ids and back.
+///
+/// Equal inputs give equal ids to the tokenizers the models were trained with, with one exception: nothing is
+/// normalised to NFC, so that byte-level BPE gives back every text as it was.
+#[derive(Debug)]
+pub struct Tokenizer {
+    algorithm: Algorithm,
+    pieces: Pieces,
+    kinds: Vec<TokenKind>,
+    special: SpecialTokens,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    ends: Vec<u32>,
+    adds_bos: bool,
+    adds_eos: bool,
+}
+
+#[derive(Debug)]
+enum Algorithm {
+    Bpe(Bpe),
+    Spm(Spm),
+    WordPiece(WordPiece),
+}
+
+impl Tokenizer {
+    /// Builds the tables for a vocabulary.
+    ///
+    /// # Errors
+    /// When the vocabulary contradicts itself or names a pre-tokenizer that is not known.
+    pub fn new(vocab: Vocab) -> Result<Self, Error> {
+        vocab.check()?;
+        let algorithm = match vocab.model {
+            VocabModel::Bpe => Algorithm::Bpe(Bpe::new(&vocab)?),
+            VocabModel::Spm => Algorithm::Spm(Spm::new(&vocab)?),
+            VocabModel::WordPiece => Algorithm::WordPiece(WordPiece::new(&vocab)?),
+        };
+        let (adds_bos, adds_eos) = match &algorithm {
+            Algorithm::Bpe(bpe) => (bpe.adds_bos(), false),
+            Algorithm::Spm(_) => (true, false),
+            Algorithm::WordPiece(_) => (true, true),
+        };
+        let is_bert = vocab.model == VocabModel::WordPiece;
+        let bos = if is_bert {
+            vocab.cls.or(vocab.bos)
+        } else {
+            vocab.bos
+        };
+        let eos = if is_bert {
+            vocab.sep.or(vocab.eos)
+        } else {
+            vocab.eos
+        };
+        let special = match vocab.model {
+            VocabModel::Spm => SpecialTokens::new(&vocab, plain),
+            VocabModel::Bpe | VocabModel::WordPiece => SpecialTokens::new(&vocab, str::to_owned),
+        };
+        let mut ends: Vec<u32> = eos
+            .into_iter()
+            .chain(vocab.extra_eos.iter().copied())
+            .collect();
+        ends.extend(END_TEXTS.iter().filter_map(|text| special.get(text)));
+        ends.sort_unstable();
+        ends.dedup();
+        Ok(Self {
+            pieces: Pieces::new(&vocab),
+            kinds: (0..vocab.tokens.len()).map(|id| vocab.kind(id)).collect(),
+            special,
+            bos,
+            eos,
+            ends,
+            adds_bos: vocab.add_bos.unwrap_or(adds_bos),
+            adds_eos: vocab.add_eos.unwrap_or(adds_eos),
+            algorithm,
+        })
+    }
+
+    /// The tokens of `text`.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        ids.extend(self.bos.filter(|_| options.bos));
+        for part in self.special.split(text, options.special) {
+            match part {
+                Part::Token(id) => ids.push(id),
+                Part::Text(text) => match &self.algorithm {
+                    Algorithm::Bpe(bpe) => bpe.encode(text, &mut ids),
+                    Algorithm::Spm(spm) => spm.encode(text, &mut ids),
+                    Algorithm::WordPiece(words) => words.encode(text, &mut ids),
+                },
+            }
+        }
+        ids.extend(self.eos.filter(|_| options.eos));
+        ids
+    }
+
+    /// The text of `ids` taken as a whole text; bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// See [`decode_bytes`](Self::decode_bytes).
+    pub fn decode(&self, ids: &[u32], special: bool) -> String {
+        let mut stream = Utf8Stream::default();
+        let mut text = stream.push(&self.decode_bytes(ids, special));
+        text.push_str(&stream.finish());
+        text
+    }
+
+    /// The bytes of `ids` taken as a whole text, with or without the text of control tokens.
+    ///
+    /// Where encoding put a space before text (at the beginning and after special tokens), that space is taken away
+    /// again; a continuation is therefore better decoded with [`token_bytes`](Self::token_bytes). Ids outside the
+    /// vocabulary write nothing.
+    pub fn decode_bytes(&self, ids: &[u32], special: bool) -> Vec<u8> {
+        let prefixed = match &self.algorithm {
+            Algorithm::Bpe(_) => false,
+            Algorithm::Spm(spm) => spm.space_prefix(),
+            Algorithm::WordPiece(_) => true,
+        };
+        let mut bytes = Vec::new();
+        let mut begins = true;
+        for &id in ids {
+            let (Some(piece), Some(&kind)) = (self.pieces.get(id), self.kinds.get(id as usize))
+            else {
+                continue;
+            };
+            let is_special = kind.is_hidden() || kind == TokenKind::UserDefined;
+            if !kind.is_hidden() || special {
+                let piece = match piece.strip_prefix(b" ") {
+                    Some(bare) if prefixed && begins && !is_special => bare,
+                    _ => piece,
+                };
+                bytes.extend_from_slice(piece);
+            }
+            begins = is_special;
+        }
+        bytes
+    }
+
+    /// What token `id` writes, be it a control token; `None` outside the vocabulary.
+    ///
+    /// The bytes need not be whole characters: feed them to a [`Utf8Stream`].
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.pieces.get(id)
+    }
+
+    /// The kind of token `id`; `None` outside the vocabulary.
+    pub fn kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+
+    /// The special token written as `text`.
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        self.special.get(text)
+    }
+
+    /// Whether `id` ends a generation: EOS, end of turn or end of message.
+    pub fn is_eog(&self, id: u32) -> bool {
+        self.ends.binary_search(&id).is_ok()
+    }
+
+    /// The token a sequence begins with (BERT's `[CLS]`).
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token a sequence ends with (BERT's `[SEP]`).
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Whether the model wants prompts to begin with [`bos`](Self::bos).
+    pub fn adds_bos(&self) -> bool {
+        self.adds_bos && self.bos.is_some()
+    }
+
+    /// Whether the model wants texts to end with [`eos`](Self::eos).
+    pub fn adds_eos(&self) -> bool {
+        self.adds_eos && self.eos.is_some()
+    }
+
+    /// How many tokens there are; ids are smaller.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

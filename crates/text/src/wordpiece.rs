@@ -1,0 +1,181 @@
+//! WordPiece as BERT uses it: plain lower-case words, each cut greedily into the longest tokens.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use regex::Regex;
+use unicode_normalization::UnicodeNormalization;
+
+use crate::spm::SPACE;
+use crate::{Error, TokenKind, Vocab};
+
+/// Words longer than this (in characters) are unknown as a whole, as in BERT's own tokenizer.
+const LONGEST_WORD: usize = 100;
+/// Characters dropped: the replacement character, and controls, formats and private use but for white space.
+const DROPPED: &str = r"[\x00\u{FFFD}]|[\p{Cc}\p{Cf}\p{Co}--[\t\n\r]]";
+const ACCENTS: &str = r"\p{Mn}+";
+/// One sign, one ideograph, or a run of everything else.
+const WORDS: &str = concat!(
+    r"[\p{P}!-/:-@\[-`{-~\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2CEAF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]",
+    r"|[^\s\p{P}!-/:-@\[-`{-~\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2CEAF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]+",
+);
+
+/// Tokens by text; those that begin a word are written with a leading `▁`.
+#[derive(Debug)]
+pub(crate) struct WordPiece {
+    tokens: HashMap<Box<str>, u32>,
+    /// The longest token in bytes: no longer match need be tried.
+    longest: usize,
+    unknown: u32,
+    dropped: Regex,
+    accents: Regex,
+    words: Regex,
+}
+
+impl WordPiece {
+    /// Takes the vocabulary's tokens.
+    ///
+    /// # Errors
+    /// When there is no unknown token.
+    pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
+        let spelled = |id: &u32| {
+            matches!(
+                vocab.kind(*id as usize),
+                TokenKind::Normal | TokenKind::UserDefined
+            )
+        };
+        let tokens = (0u32..).zip(&vocab.tokens).filter(|(id, _)| spelled(id));
+        let tokens: HashMap<Box<str>, u32> = tokens
+            .map(|(id, token)| (token.as_str().into(), id))
+            .collect();
+        let compile = |pattern| Regex::new(pattern).expect("a pattern of ours");
+        Ok(Self {
+            longest: tokens.keys().map(|token| token.len()).max().unwrap_or(0),
+            tokens,
+            unknown: vocab.unk.ok_or(Error::NoUnknown)?,
+            dropped: compile(DROPPED),
+            accents: compile(ACCENTS),
+            words: compile(WORDS),
+        })
+    }
+
+    /// Appends the tokens of `text`.
+    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        let plain = self.normalize(text);
+        for word in self.words.find_iter(&plain) {
+            self.encode_word(word.as_str(), out);
+        }
+    }
+
+    /// Drops control characters and accents, and lower-cases.
+    fn normalize(&self, text: &str) -> String {
+        let kept = self.dropped.replace_all(text, "");
+        let decomposed: Cow<str> = if kept.is_ascii() {
+            kept
+        } else {
+            kept.nfd().collect::<String>().into()
+        };
+        self.accents.replace_all(&decomposed, "").to_lowercase()
+    }
+
+    fn encode_word(&self, word: &str, out: &mut Vec<u32>) {
+        match self.cut(word) {
+            Some(ids) => out.extend(ids),
+            None => out.push(self.unknown),
+        }
+    }
+
+    /// The tokens of a word; `None` when it is too long or a part of it is no token.
+    fn cut(&self, word: &str) -> Option<Vec<u32>> {
+        if word.chars().count() > LONGEST_WORD {
+            return None;
+        }
+        let marked = format!("{SPACE}{word}");
+        let (first, len) = self.longest_match(&marked)?;
+        // The mark alone is no part of a word.
+        let mut rest = marked.get(len..).filter(|_| len > SPACE.len_utf8())?;
+        let mut ids = vec![first];
+        while !rest.is_empty() {
+            let (id, len) = self.longest_match(rest)?;
+            ids.push(id);
+            rest = &rest[len..];
+        }
+        Some(ids)
+    }
+
+    /// The longest token that `text` begins with, and its length in bytes.
+    fn longest_match(&self, text: &str) -> Option<(u32, usize)> {
+        let ends = (1..=text.len().min(self.longest))
+            .rev()
+            .filter(|&end| text.is_char_boundary(end));
+        let mut found = ends.filter_map(|end| Some((*self.tokens.get(&text[..end])?, end)));
+        found.next()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// `[UNK]`, `[CLS]`, `[SEP]` and then the tokens given.
+    pub(crate) fn vocab(tokens: &[&str]) -> Vocab {
+        let special = ["[UNK]", "[CLS]", "[SEP]"];
+        let mut kinds = vec![TokenKind::Control; 3];
+        kinds.resize(3 + tokens.len(), TokenKind::Normal);
+        Vocab {
+            model: crate::VocabModel::WordPiece,
+            tokens: special
+                .iter()
+                .chain(tokens)
+                .map(|token| (*token).to_owned())
+                .collect(),
+            kinds,
+            unk: Some(0),
+            cls: Some(1),
+            sep: Some(2),
+            ..Vocab::default()
+        }
+    }
+
+    fn encode(text: &str) -> Vec<String> {
+        let vocab = vocab(&["▁un", "aff", "able", "▁,", "▁cafe", "▁我", "▁a", "x", "▁^"]);
+        let mut ids = Vec::new();
+        WordPiece::new(&vocab).unwrap().encode(text, &mut ids);
+        ids.iter()
+            .map(|&id| vocab.tokens[id as usize].clone())
+            .collect()
+    }
+
+    #[test]
+    fn words_are_cut_into_the_longest_tokens() {
+        let cases: [(&str, &[&str]); 9] = [
+            ("unaffable", &["▁un", "aff", "able"]),
+            ("  UN,  a\n", &["▁un", "▁,", "▁a"]),
+            ("Café", &["▁cafe"]),
+            ("Cafe\u{301}\u{200B}", &["▁cafe"]),
+            ("我我un", &["▁我", "▁我", "▁un"]),
+            ("unaffably", &["[UNK]"]),
+            ("x", &["[UNK]"]),
+            ("a^x", &["▁a", "▁^", "[UNK]"]),
+            ("", &[]),
+        ];
+        for (text, want) in cases {
+            assert_eq!(encode(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_very_long_word_is_unknown() {
+        assert_eq!(encode(&format!("a{}", "x".repeat(99))).len(), 100);
+        assert_eq!(encode(&format!("a{}", "x".repeat(100))), ["[UNK]"]);
+    }
+
+    #[test]
+    fn the_unknown_token_is_needed() {
+        let vocab = Vocab {
+            unk: None,
+            ..vocab(&[])
+        };
+        assert_eq!(WordPiece::new(&vocab).unwrap_err(), Error::NoUnknown);
+    }
+}
