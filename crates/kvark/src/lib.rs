@@ -1,1 +1,31 @@
-//! kvark
+//! kvark: a local LLM runtime whose KV cache can be swapped at run time behind one op.
+//!
+//! ```no_run
+//! use kvark::{Cpu, GenerateOptions, Model, Piece, Policy, Runner, Sampler, SamplerOptions, EncodeOptions};
+//!
+//! let model = Model::open("model.gguf".as_ref())?;
+//! let cpu = Cpu::new()?;
+//! let mut runner = Runner::new(&model, &cpu, &Policy::default())?;
+//! let prompt = model.tokenizer().encode("The capital of France is", EncodeOptions { bos: true, special: false });
+//! let mut sampler = Sampler::new(SamplerOptions::default());
+//! let options = GenerateOptions { max_tokens: Some(16), ..Default::default() };
+//! let answer = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {
+//!     if let Piece::Text(text) = piece { print!("{text}") }
+//!     true
+//! })?;
+//! println!("\n{} tokens, {:?}", answer.tokens.len(), answer.finish);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub use backend::{Backend, CompileOptions, ExecutorKind};
+pub use base::DType;
+pub use cpu::{Cpu, Isa};
+pub use graph::{Graph, Value};
+pub use import::{Artifact, Format, ImportError, ModelFacts};
+pub use kv::{CacheConfig, KvError, LayerConfig, Storage};
+pub use runtime::{
+    Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions, Piece, Policy,
+    Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings,
+};
+pub use text::{ChatTemplate, EncodeOptions, Message, Tokenizer, Utf8Stream};

@@ -1,0 +1,204 @@
+//! Arguments that several commands share.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kvark::{CompileOptions, Cpu, ExecutorKind, Model, Policy, Runner, SamplerOptions, Storage};
+use std::path::PathBuf;
+
+/// Which model.
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// Path or catalogue name; SmolLM2-135M-Instruct when left out
+    #[arg(value_name = "MODEL")]
+    pub(crate) positional: Option<String>,
+    /// The model, as a flag
+    #[arg(short, long, value_name = "MODEL", conflicts_with = "positional")]
+    pub(crate) model: Option<String>,
+}
+
+impl ModelArgs {
+    /// Opens the model.
+    pub(crate) fn open(&self) -> Result<Model> {
+        Ok(Model::open(&self.path()?)?)
+    }
+
+    /// Where the model's file is; fetches the default model if need be.
+    pub(crate) fn path(&self) -> Result<PathBuf> {
+        let name = self.model.as_ref().or(self.positional.as_ref());
+        Ok(PathBuf::from(name.context("no model given")?))
+    }
+}
+
+/// How to run it.
+#[derive(Args)]
+pub(crate) struct EngineArgs {
+    /// Most tokens in the context; what the model was made for when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ctx_size: Option<u32>,
+    /// Threads to compute with; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+    /// Most tokens in one step of prompt processing
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_size: u32,
+    /// How keys are stored in the cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
+    pub(crate) cache_type_k: Storage,
+    /// How values are stored in the cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
+    pub(crate) cache_type_v: Storage,
+    /// Run every node on its own instead of replaying a compiled tape
+    #[arg(long)]
+    pub(crate) interpret: bool,
+}
+
+fn storage(name: &str) -> Result<Storage, String> {
+    Storage::from_name(name).ok_or_else(|| {
+        format!(
+            "must be one of {}",
+            Storage::ALL.map(Storage::name).join(", ")
+        )
+    })
+}
+
+impl EngineArgs {
+    pub(crate) fn policy(&self) -> Policy {
+        Policy {
+            context: self.ctx_size.map(|n| n as usize),
+            batch: self.batch_size as usize,
+            key_storage: self.cache_type_k,
+            value_storage: self.cache_type_v,
+            compile: CompileOptions {
+                threads: self.threads.map(usize::from),
+                executor: if self.interpret {
+                    ExecutorKind::Interpreted
+                } else {
+                    ExecutorKind::Compiled
+                },
+            },
+        }
+    }
+
+    /// A runner for the model on the CPU.
+    pub(crate) fn runner(&self, model: &Model) -> Result<Runner> {
+        Ok(Runner::new(model, &Cpu::new()?, &self.policy())?)
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Args)]
+pub(crate) struct SamplingArgs {
+    /// Temperature; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = at_least_zero)]
+    pub(crate) temp: f32,
+    /// Only the K most likely tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub(crate) top_k: usize,
+    /// Only the most likely tokens whose probabilities add up to P
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = fraction)]
+    pub(crate) top_p: f32,
+    /// Only tokens at least P times as likely as the most likely one
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = fraction)]
+    pub(crate) min_p: f32,
+    /// Make tokens of the last --repeat-last-n less likely; 1 for no penalty
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
+    pub(crate) repeat_penalty: f32,
+    /// How many tokens the repetition penalty looks back
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) repeat_last_n: usize,
+    /// Seed of the random choices; drawn from the clock when left out
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+fn number(text: &str, allowed: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {
+    text.parse()
+        .ok()
+        .filter(|x: &f32| allowed(*x))
+        .ok_or_else(|| format!("must be {what}"))
+}
+
+fn at_least_zero(text: &str) -> Result<f32, String> {
+    number(
+        text,
+        |x| x.is_finite() && x >= 0.0,
+        "a number of at least 0",
+    )
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    number(text, |x| x.is_finite() && x > 0.0, "a number above 0")
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+}
+
+impl SamplingArgs {
+    pub(crate) fn options(&self) -> SamplerOptions {
+        let clock = || {
+            std::time::UNIX_EPOCH
+                .elapsed()
+                .map_or(0, |t| t.as_nanos() as u64)
+        };
+        SamplerOptions {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            repeat_last_n: self.repeat_last_n,
+            seed: self.seed.unwrap_or_else(clock),
+        }
+    }
+}
+
+/// Text given on the command line, in a file, or as token ids.
+#[derive(Args)]
+#[group(id = "text", multiple = false)]
+pub(crate) struct TextArgs {
+    /// The text
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// A file that holds the text; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl TextArgs {
+    /// The text, if any was given.
+    pub(crate) fn read(&self) -> Result<Option<String>> {
+        match (&self.prompt, &self.file) {
+            (Some(text), _) => Ok(Some(text.clone())),
+            (None, Some(path)) => Ok(Some(read_text(path)?)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// A whole text file, which must be UTF-8.
+fn read_text(path: &std::path::Path) -> Result<String> {
+    let name = path.display();
+    let bytes = if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)
+            .context("cannot read standard input")?;
+        bytes
+    } else {
+        std::fs::read(path).with_context(|| format!("cannot read {name}"))?
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => bail!(
+            "{name} is not UTF-8: byte {} is invalid",
+            error.utf8_error().valid_up_to()
+        ),
+    }
+}
+
+/// Token ids separated by commas or spaces.
+pub(crate) fn token_ids(text: &str) -> Result<Vec<u32>, String> {
+    let ids = text.split([',', ' ']).filter(|part| !part.is_empty());
+    ids.map(|id| id.parse().map_err(|_| format!("{id:?} is not a token id")))
+        .collect()
+}

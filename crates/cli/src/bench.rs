@@ -1,0 +1,188 @@
+//! `kvark bench`: tokens per second of prompt processing and generation.
+
+use crate::args::{EngineArgs, ModelArgs};
+use crate::{interrupt, output};
+use anyhow::{Result, bail};
+use clap::Args;
+use kvark::{Cpu, Isa, Model, Runner};
+use serde_json::json;
+use std::time::Instant;
+
+/// Measure tokens per second, like llama-bench
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kvark bench -p 512 -n 128 -r 5
+  kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json")]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Prompt lengths to measure; 0 for none
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "512"
+    )]
+    n_prompt: Vec<usize>,
+    /// Numbers of generated tokens to measure; 0 for none
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "128"
+    )]
+    n_gen: Vec<usize>,
+    /// Tokens in the context before the measured ones
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "0"
+    )]
+    n_depth: Vec<usize>,
+    /// How often each test is repeated
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Tokens per second of one test, over its repetitions.
+struct Measured {
+    test: String,
+    n: usize,
+    mean: f64,
+    stddev: f64,
+}
+
+impl Bench {
+    pub(crate) fn execute(self) -> Result<()> {
+        let model = self.model.open()?;
+        let mut runner = self.engine.runner(&model)?;
+        let kinds = [("pp", &self.n_prompt), ("tg", &self.n_gen)];
+        let tests: Vec<(&str, usize, usize)> = kinds
+            .into_iter()
+            .flat_map(|(kind, sizes)| {
+                let depths = &self.n_depth;
+                sizes
+                    .iter()
+                    .filter(|n| **n > 0)
+                    .flat_map(move |n| depths.iter().map(move |d| (kind, *n, *d)))
+            })
+            .collect();
+        let longest = tests.iter().map(|(_, n, d)| n + d).max().unwrap_or(0);
+        if longest > runner.capacity()? {
+            bail!(
+                "a test of {longest} tokens does not fit a context of {}",
+                runner.capacity()?
+            );
+        }
+        let bar = output::progress("bench", tests.len() * (self.repetitions as usize + 1));
+        let mut results = Vec::new();
+        for (kind, n, depth) in tests {
+            let mut rates = Vec::new();
+            // The first round warms caches and is not counted.
+            for round in 0..=self.repetitions {
+                let seconds = measure(&mut runner, &model, kind, n, depth)?;
+                if round > 0 {
+                    rates.push(n as f64 / seconds);
+                }
+                bar.inc(1);
+                if interrupt::asked() {
+                    bail!("interrupted");
+                }
+            }
+            let suffix = if depth > 0 {
+                format!("@d{depth}")
+            } else {
+                String::new()
+            };
+            results.push(Measured::new(format!("{kind}{n}{suffix}"), n, &rates));
+        }
+        bar.finish_and_clear();
+        self.report(&results)
+    }
+
+    fn report(&self, results: &[Measured]) -> Result<()> {
+        let threads = self
+            .engine
+            .threads
+            .map_or_else(Cpu::default_threads, usize::from);
+        let isa = Isa::detect()?;
+        if self.json {
+            let row = |m: &Measured| {
+                json!({
+                    "test": m.test,
+                    "n": m.n,
+                    "tokens_per_second_mean": m.mean,
+                    "tokens_per_second_stddev": m.stddev,
+                })
+            };
+            let rows: Vec<_> = results.iter().map(row).collect();
+            println!(
+                "{}",
+                json!({ "results": rows, "cpu": cpu_name(), "isa": isa.name(), "threads": threads })
+            );
+        } else {
+            println!("{}, {isa}, {threads} threads", cpu_name());
+            for m in results {
+                println!("{:<16} {:>10.2} ± {:.2} tokens/s", m.test, m.mean, m.stddev);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Measured {
+    fn new(test: String, n: usize, rates: &[f64]) -> Measured {
+        let count = rates.len() as f64;
+        let mean = rates.iter().sum::<f64>() / count;
+        let variance =
+            rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+        Measured {
+            test,
+            n,
+            mean,
+            stddev: variance.sqrt(),
+        }
+    }
+}
+
+/// Seconds for `n` prompt tokens at once, or `n` tokens one by one, behind `depth` tokens.
+fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usize) -> Result<f64> {
+    let vocab = model.facts().vocab_size as u32;
+    let tokens: Vec<u32> = (0..(n + depth) as u32)
+        .map(|i| i.wrapping_mul(2_654_435_761) % vocab)
+        .collect();
+    // The depth is filled once; later rounds find it in the cache.
+    if runner.tokens().get(..depth) != Some(&tokens[..depth]) {
+        runner.rewind(0)?;
+        runner.feed(&tokens[..depth], |_| !interrupt::asked())?;
+    }
+    runner.rewind(depth)?;
+    let start = Instant::now();
+    if kind == "pp" {
+        runner.feed(&tokens[depth..], |_| true)?;
+    } else {
+        for token in &tokens[depth..] {
+            runner.feed(&[*token], |_| true)?;
+        }
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// The CPU's model name, as the system tells it.
+fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    line.and_then(|rest| rest.split_once(':'))
+        .map_or_else(|| "unknown CPU".into(), |(_, name)| name.trim().to_owned())
+}
