@@ -7,7 +7,7 @@ use std::error::Error as _;
 use std::sync::LazyLock;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde, Value};
+use minijinja::value::{Kwargs, Rest, Serde, Value, ValueKind};
 use minijinja::{Environment, ErrorKind, State};
 use minijinja_contrib::pycompat;
 use regex::Regex;
@@ -20,6 +20,8 @@ use json::JsonStyle;
 const NAME: &str = "chat";
 /// Instructions a rendering may take: far more than a long conversation needs, and no endless loops.
 const FUEL: u64 = 10_000_000;
+/// How deeply lists and maps may be nested when written.
+const DEEPEST: usize = 128;
 /// For models that carry no template.
 const CHATML: &str = "{% for message in messages %}\
     {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\
@@ -63,6 +65,10 @@ impl ChatTemplate {
         let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(from_jinja)?);
         environment.set_fuel(Some(FUEL));
+        environment.set_formatter(|out, state, value| {
+            check_depth(value)?;
+            minijinja::escape_formatter(out, state, value)
+        });
         environment.set_unknown_method_callback(call_method);
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise);
@@ -151,6 +157,26 @@ fn raise(message: String) -> Result<Value, minijinja::Error> {
     )
 }
 
+/// Refuses values nested so deeply that writing them could exhaust the stack.
+fn check_depth(value: &Value) -> Result<(), minijinja::Error> {
+    let mut open = vec![(value.clone(), 0)];
+    while let Some((value, depth)) = open.pop() {
+        let is_map = value.kind() == ValueKind::Map;
+        if !is_map && value.kind() != ValueKind::Seq {
+            continue;
+        }
+        if depth == DEEPEST {
+            let message = "a value is nested too deeply to be written";
+            return Err(minijinja::Error::new(ErrorKind::InvalidOperation, message));
+        }
+        for item in value.try_iter()? {
+            let item = if is_map { value.get_item(&item)? } else { item };
+            open.push((item, depth + 1));
+        }
+    }
+    Ok(())
+}
+
 /// Python's `json.dumps` as chat templates call it.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     let separators: Option<(String, String)> =
@@ -173,6 +199,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
         separators,
     };
     options.assert_all_used()?;
+    check_depth(value)?;
     let tree = serde_json::to_value(value).map_err(|error| {
         minijinja::Error::new(ErrorKind::BadSerialization, "not to be written as JSON")
             .with_source(error)
@@ -288,6 +315,26 @@ mod tests {
         assert!(matches!(render(long), Err(Error::Template { .. })));
         let deep = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
         assert!(matches!(render(deep), Err(Error::Template { .. })));
+    }
+
+    #[test]
+    fn a_template_cannot_exhaust_the_stack() {
+        let nest = |times: u32, end: &str| {
+            let grow = "{% set ns.x = [ns.x] %}{% endfor %}";
+            render(&format!(
+                "{{% set ns = namespace(x={{}}) %}}{{% for _ in range({times}) %}}{grow}{end}"
+            ))
+        };
+        for end in ["{{ ns.x }}", "{{ ns.x | tojson }}"] {
+            assert_eq!(
+                nest(100, end).unwrap(),
+                format!("{}{{}}{}", "[".repeat(100), "]".repeat(100))
+            );
+            assert!(matches!(
+                nest(9000, end),
+                Err(Error::Template { line: Some(1), .. })
+            ));
+        }
     }
 
     #[test]

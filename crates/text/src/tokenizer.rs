@@ -37,8 +37,9 @@ pub struct EncodeOptions {
 
 /// Turns text into token ids and back.
 ///
-/// Equal inputs give equal ids to the tokenizers the models were trained with, with one exception: nothing is
-/// normalised to NFC, so that byte-level BPE gives back every text as it was.
+/// Ids are those of the tokenizers the models were trained with, but for two things: nothing is normalised to NFC, so
+/// that byte-level BPE gives back every text as it was; and special tokens never swallow the white space beside them,
+/// because GGUF does not say which of them should.
 #[derive(Debug)]
 pub struct Tokenizer {
     algorithm: Algorithm,
