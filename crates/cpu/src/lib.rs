@@ -1,1 +1,75 @@
-//! cpu
+//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and two executors over them.
+//!
+//! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
+//! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
+
+mod exec;
+mod isa;
+mod kernels;
+mod kv;
+mod simd;
+mod threads;
+
+pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
+
+use ::kv::{CacheBuilderRegistry, CacheEntry, Contiguous};
+use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind};
+use exec::{Compiled, Interpreted};
+use graph::Graph;
+use std::sync::Arc;
+use threads::Threads;
+
+/// The CPU with one tier of kernels.
+pub struct Cpu {
+    isa: Isa,
+}
+
+impl Cpu {
+    /// The backend's name.
+    pub const ID: &'static str = "cpu";
+
+    /// The backend with the CPU's best tier, or the one that [`ISA_VARIABLE`] names; registers its caches.
+    pub fn new() -> Result<Cpu, UnknownIsa> {
+        Ok(Cpu::with_isa(Isa::detect()?))
+    }
+
+    /// The backend with a chosen tier; registers its caches.
+    pub fn with_isa(isa: Isa) -> Cpu {
+        CacheBuilderRegistry::global().register(Cpu::ID, "contiguous", |config| {
+            Ok(CacheEntry::new(
+                "contiguous",
+                Box::new(Contiguous::new(config)),
+                Box::new(kv::CpuKv::new(config)),
+            ))
+        });
+        Cpu { isa }
+    }
+
+    /// The tier in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads that a compile without a choice uses.
+    pub fn default_threads() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+}
+
+impl Backend for Cpu {
+    fn id(&self) -> &'static str {
+        Cpu::ID
+    }
+
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        options: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, BackendError> {
+        let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
+        Ok(match options.executor {
+            ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa)),
+            ExecutorKind::Interpreted => Box::new(Interpreted::new(graph, threads, self.isa)),
+        })
+    }
+}

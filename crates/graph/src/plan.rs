@@ -3,7 +3,7 @@
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
 //! roots get memory. Roots are placed first-fit in the order they are born.
 
-use crate::graph::{Graph, Node, TensorId, TensorKind};
+use crate::graph::{Graph, TensorId, TensorKind};
 use crate::ops::Sharing;
 use crate::{Bindings, GraphError, GraphErrorKind};
 
@@ -44,11 +44,12 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Plans `graph` for these symbols. `scratch` says how many bytes of work space each node's kernel wants.
+    /// Plans `graph` for these symbols. `scratch` says how many bytes of work space the
+    /// kernel of the node with a given index wants.
     pub fn new(
         graph: &Graph,
         bindings: Bindings,
-        scratch: impl Fn(&Node, &Bindings) -> usize,
+        scratch: impl Fn(usize) -> usize,
     ) -> Result<MemoryPlan, GraphError> {
         let sizes = sizes(graph, &bindings)?;
         let roots = share(graph, &sizes);
@@ -61,7 +62,7 @@ impl MemoryPlan {
             if roots.root[output] == node.output {
                 slots[output] = Some(arena.allocate(sizes[output], roots.last_use[output]));
             }
-            let bytes = scratch(node, &bindings);
+            let bytes = scratch(step);
             work.push((bytes > 0).then(|| arena.allocate(bytes, step)));
         }
         let place = |id: u32| {

@@ -10,7 +10,7 @@ fn add() -> Binary {
     }
 }
 
-fn no_scratch(_: &Node, _: &Bindings) -> usize {
+fn no_scratch(_: usize) -> usize {
     0
 }
 
@@ -98,7 +98,7 @@ fn scratch_lasts_one_step() {
     let a = b.node("a", Scale { factor: 2.0 }, &[x]).unwrap();
     let y = b.node("y", Scale { factor: 2.0 }, &[a]).unwrap();
     let graph = b.finish(&[y]).unwrap();
-    let plan = MemoryPlan::new(&graph, Bindings::default(), |_, _| 100).unwrap();
+    let plan = MemoryPlan::new(&graph, Bindings::default(), |_| 100).unwrap();
     assert_eq!(plan.scratch(0), plan.scratch(1));
     assert_eq!(plan.arena_bytes, 64 + 128);
 }
@@ -126,7 +126,7 @@ proptest! {
         }
         let outputs = [all[all.len() - 1], all[all.len() / 2]];
         let graph = b.finish(&outputs).unwrap();
-        let plan = MemoryPlan::new(&graph, Bindings::default(), |_, _| scratch).unwrap();
+        let plan = MemoryPlan::new(&graph, Bindings::default(), |_| scratch).unwrap();
         prop_assert!(plan.lower_bound <= plan.arena_bytes);
 
         // content[offset / 64] = the tensor whose elements are there now.

@@ -1,0 +1,147 @@
+//! Which instruction set the kernels use, and the one place where that choice becomes code.
+
+use crate::simd::{Avx2, Avx512, Generic, Simd};
+use std::fmt;
+use std::sync::OnceLock;
+
+/// A tier of kernels. A value other than `Generic` exists only where the CPU has been asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa(Tier);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    Generic,
+    Avx2,
+    Avx512,
+}
+
+/// The environment variable that forces a tier.
+pub const ISA_VARIABLE: &str = "KVARK_ISA";
+
+impl Isa {
+    /// The tier that any CPU has.
+    pub const GENERIC: Isa = Isa(Tier::Generic);
+
+    /// The tiers this CPU has, slowest first.
+    pub fn available() -> Vec<Isa> {
+        let mut tiers = vec![Isa::GENERIC];
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+            if avx2 {
+                tiers.push(Isa(Tier::Avx2));
+            }
+            if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") {
+                tiers.push(Isa(Tier::Avx512));
+            }
+        }
+        tiers
+    }
+
+    /// The best tier, or the one that [`ISA_VARIABLE`] names; asked once per process.
+    pub fn detect() -> Result<Isa, UnknownIsa> {
+        static CHOICE: OnceLock<Result<Isa, UnknownIsa>> = OnceLock::new();
+        CHOICE
+            .get_or_init(|| Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()))
+            .clone()
+    }
+
+    fn choose(forced: Option<&str>) -> Result<Isa, UnknownIsa> {
+        let tiers = Isa::available();
+        match forced.filter(|name| !name.is_empty()) {
+            None => Ok(*tiers.last().expect("generic is always there")),
+            Some(name) => tiers
+                .into_iter()
+                .find(|t| t.name() == name)
+                .ok_or_else(|| UnknownIsa(name.to_owned())),
+        }
+    }
+
+    /// The name that [`ISA_VARIABLE`] takes.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Tier::Generic => "generic",
+            Tier::Avx2 => "avx2",
+            Tier::Avx512 => "avx512",
+        }
+    }
+
+    /// Runs a kernel compiled for this tier.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            Tier::Generic => kernel.run(Generic),
+            // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => unsafe { on_avx2(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => unsafe { on_avx512(kernel) },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("only x86-64 has these tiers"),
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A tier that was asked for and is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownIsa(String);
+
+impl fmt::Display for UnknownIsa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+        write!(
+            f,
+            "{ISA_VARIABLE}={} is not among this CPU's tiers: {}",
+            self.0,
+            names.join(", ")
+        )
+    }
+}
+
+impl std::error::Error for UnknownIsa {}
+
+/// Code that is compiled once per tier.
+///
+/// Implementations of `run` and everything they call that is generic over [`Simd`] must be `#[inline(always)]`: only
+/// what is inlined into the functions below is compiled with the tier's features.
+pub(crate) trait Kernel {
+    /// What the kernel returns.
+    type Output;
+    /// The kernel's body.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn on_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx2::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+fn on_avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_can_be_forced_and_an_unknown_one_is_named() {
+        assert_eq!(Isa::choose(Some("generic")), Ok(Isa::GENERIC));
+        assert_eq!(Isa::choose(None).ok(), Isa::available().pop());
+        let error = Isa::choose(Some("sse9")).unwrap_err().to_string();
+        assert!(
+            error.starts_with("KVARK_ISA=sse9 is not among this CPU's tiers: generic"),
+            "{error}"
+        );
+    }
+}

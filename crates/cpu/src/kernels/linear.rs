@@ -1,0 +1,343 @@
+//! Matrix products over weights in any format.
+//!
+//! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in one fixed order. That
+//! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
+
+use super::format::{Format, with_format};
+use super::{Context, Shared, split};
+use crate::isa::Kernel;
+use crate::simd::{LANES, Simd};
+use base::DType;
+
+/// Weight rows that are decoded together before a block of activation rows passes over them.
+const PANEL: usize = 32;
+/// Weight rows that the one-row product keeps in flight.
+const STREAMS: usize = 4;
+
+/// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linear {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) weight: DType,
+}
+
+/// The operands of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) x: *const f32,
+    pub(crate) weight: *const u8,
+    /// Null without a bias.
+    pub(crate) bias: *const f32,
+    pub(crate) out: *mut f32,
+    /// As many bytes as [`Linear::scratch`] says.
+    pub(crate) scratch: *mut f32,
+}
+
+impl Linear {
+    /// Bytes of work space: a decoded panel per thread.
+    pub(crate) fn scratch(&self, threads: usize) -> usize {
+        if self.m <= 1 {
+            0
+        } else {
+            threads * self.panel_elements() * size_of::<f32>()
+        }
+    }
+
+    fn panel_elements(&self) -> usize {
+        PANEL * self.padded_depth()
+    }
+
+    fn padded_depth(&self) -> usize {
+        self.k.next_multiple_of(LANES)
+    }
+
+    /// # Safety
+    /// The operands must be valid for the shapes of `self`, and the output must overlap none of them.
+    pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: Operands) {
+        let shared = SharedOperands(operands);
+        // One row streams the weights, so tasks are large; a panel is the unit otherwise.
+        let step = match self.m {
+            0 => return,
+            1 => self
+                .n
+                .div_ceil(ctx.threads.count() * 4)
+                .next_multiple_of(STREAMS)
+                .max(STREAMS),
+            _ => PANEL,
+        };
+        ctx.threads.run(self.n.div_ceil(step), &|task, thread| {
+            let rows = (task * step, (task * step + step).min(self.n));
+            let task = Task {
+                linear: *self,
+                operands: &shared,
+                rows,
+                thread,
+            };
+            with_format!(self.weight, F => ctx.isa.run(Typed::<F>(task, std::marker::PhantomData)))
+        });
+    }
+}
+
+struct SharedOperands(Operands);
+// SAFETY: tasks read the operands and write disjoint columns of the output and their own thread's scratch.
+unsafe impl Sync for SharedOperands {}
+
+struct Task<'a> {
+    linear: Linear,
+    operands: &'a SharedOperands,
+    /// First and last weight row, the last excluded.
+    rows: (usize, usize),
+    thread: usize,
+}
+
+struct Typed<'a, F>(Task<'a>, std::marker::PhantomData<F>);
+
+impl<F: Format> Kernel for Typed<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let task = self.0;
+        // SAFETY: `Linear::run`'s caller vouches for the operands; the task stays inside its rows.
+        unsafe {
+            if task.linear.m == 1 {
+                one_row::<S, F>(s, &task);
+            } else {
+                panel::<S, F>(s, &task);
+            }
+        }
+    }
+}
+
+/// Address of weight row `n` for formats whose blocks may end inside a row.
+///
+/// # Safety
+/// `n` must be a row of the weight at `weight`.
+#[inline(always)]
+unsafe fn weight_row<F: Format>(weight: *const u8, n: usize, k: usize) -> *const u8 {
+    // SAFETY: the caller vouches for the row. Plain formats have LEN 16 and rows of any length; others whole blocks.
+    unsafe { weight.add(n * (k * F::BYTES / F::LEN)) }
+}
+
+/// Decodes the last `n < 16` elements of a row of a plain format, zeros behind them.
+///
+/// # Safety
+/// `n` elements must be readable at `block` and sixteen f32 writable at `out`.
+#[inline(always)]
+unsafe fn decode_tail<S: Simd, F: Format>(s: S, block: *const u8, n: usize, out: *mut f32) {
+    let mut bytes = [0u8; 4 * LANES];
+    // SAFETY: only plain formats, of at most four bytes an element, have tails; the copy stays inside both.
+    unsafe {
+        std::ptr::copy_nonoverlapping(block, bytes.as_mut_ptr(), n * F::BYTES / F::LEN);
+        F::decode(s, bytes.as_ptr(), out);
+    }
+}
+
+/// One activation row: weights are decoded in registers and used at once.
+///
+/// # Safety
+/// As for [`Linear::run`], within the task's rows.
+#[inline(always)]
+unsafe fn one_row<S: Simd, F: Format>(s: S, task: &Task<'_>) {
+    let Linear { k, .. } = task.linear;
+    let o = task.operands.0;
+    let (blocks, tail) = (k / F::LEN, k % F::LEN);
+    let (mut n, end) = task.rows;
+    // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row.
+    unsafe {
+        while n < end {
+            let streams = (end - n).min(STREAMS);
+            let mut decoded = [0.0f32; 256];
+            let mut sums = [s.zero(); STREAMS];
+            let rows: [*const u8; STREAMS] =
+                std::array::from_fn(|i| weight_row::<F>(o.weight, n + i.min(streams - 1), k));
+            for block in 0..blocks {
+                let x = o.x.add(block * F::LEN);
+                for (sum, row) in sums.iter_mut().zip(rows) {
+                    F::decode(s, row.add(block * F::BYTES), decoded.as_mut_ptr());
+                    for i in 0..F::LEN / LANES {
+                        *sum = s.fma(
+                            s.load(decoded.as_ptr().add(i * LANES)),
+                            s.load(x.add(i * LANES)),
+                            *sum,
+                        );
+                    }
+                }
+            }
+            if tail > 0 {
+                let x = s.load_part(o.x.add(blocks * F::LEN), tail);
+                for (sum, row) in sums.iter_mut().zip(rows) {
+                    decode_tail::<S, F>(s, row.add(blocks * F::BYTES), tail, decoded.as_mut_ptr());
+                    *sum = s.fma(s.load(decoded.as_ptr()), x, *sum);
+                }
+            }
+            for (i, sum) in sums.into_iter().enumerate().take(streams) {
+                write(o, n + i, n + i, s.sum(sum));
+            }
+            n += streams;
+        }
+    }
+}
+
+/// Many activation rows: a panel of weights is decoded once, then multiplied tile by tile.
+///
+/// # Safety
+/// As for [`Linear::run`], within the task's rows.
+#[inline(always)]
+unsafe fn panel<S: Simd, F: Format>(s: S, task: &Task<'_>) {
+    let Linear { m, n, k, .. } = task.linear;
+    let o = task.operands.0;
+    let depth = task.linear.padded_depth();
+    let (start, end) = task.rows;
+    let (blocks, tail) = (k / F::LEN, k % F::LEN);
+    // SAFETY: scratch holds one panel per thread; rows from `start` to `end` exist; tiles stay inside `m` and the
+    // panel's rows.
+    unsafe {
+        let decoded = o.scratch.add(task.thread * task.linear.panel_elements());
+        for row in start..end {
+            let (from, to) = (
+                weight_row::<F>(o.weight, row, k),
+                decoded.add((row - start) * depth),
+            );
+            for block in 0..blocks {
+                F::decode(s, from.add(block * F::BYTES), to.add(block * F::LEN));
+            }
+            if tail > 0 {
+                decode_tail::<S, F>(
+                    s,
+                    from.add(blocks * F::BYTES),
+                    tail,
+                    to.add(blocks * F::LEN),
+                );
+            }
+        }
+        let (tile_w, tile_x) = S::TILE;
+        let mut row = 0;
+        while row < m {
+            let xs = (m - row).min(tile_x);
+            let mut w = start;
+            while w < end {
+                let ws = (end - w).min(tile_w);
+                let weights = decoded.add((w - start) * depth);
+                let tile = Tile {
+                    o,
+                    weights,
+                    depth,
+                    k,
+                    x_row: row,
+                    w_row: w,
+                    n,
+                };
+                tile.dispatch(s, ws, xs);
+                w += ws;
+            }
+            row += xs;
+        }
+    }
+}
+
+/// Stores one output with its bias.
+///
+/// # Safety
+/// `at` must be an element of the output and `n` one of the bias.
+#[inline(always)]
+unsafe fn write(o: Operands, at: usize, n: usize, sum: f32) {
+    // SAFETY: the caller vouches for both places.
+    unsafe {
+        let bias = if o.bias.is_null() {
+            0.0
+        } else {
+            *o.bias.add(n)
+        };
+        *Shared(o.out).at(at) = sum + bias;
+    }
+}
+
+/// A few weight rows times a few activation rows.
+#[derive(Clone, Copy)]
+struct Tile {
+    o: Operands,
+    weights: *const f32,
+    depth: usize,
+    k: usize,
+    x_row: usize,
+    w_row: usize,
+    n: usize,
+}
+
+impl Tile {
+    /// # Safety
+    /// `ws` weight rows and `xs` activation rows must exist from the tile's origin; both are at most `S::TILE`.
+    #[inline(always)]
+    unsafe fn dispatch<S: Simd>(self, s: S, ws: usize, xs: usize) {
+        // SAFETY: the caller vouches for the rows.
+        unsafe {
+            match (ws, xs) {
+                (4, 6) => self.run::<S, 4, 6>(s),
+                (2, 3) => self.run::<S, 2, 3>(s),
+                (2, 2) => self.run::<S, 2, 2>(s),
+                (4, 1) => self.run::<S, 4, 1>(s),
+                (4, 2) => self.run::<S, 4, 2>(s),
+                (4, 3) => self.run::<S, 4, 3>(s),
+                (4, 4) => self.run::<S, 4, 4>(s),
+                (4, 5) => self.run::<S, 4, 5>(s),
+                (2, 1) => self.run::<S, 2, 1>(s),
+                // A rest of odd size, at the edge of the matrix: one pair at a time.
+                _ => {
+                    for i in 0..ws * xs {
+                        let (w, x) = (i / xs, i % xs);
+                        let weights = self.weights.add(w * self.depth);
+                        Tile {
+                            weights,
+                            w_row: self.w_row + w,
+                            x_row: self.x_row + x,
+                            ..self
+                        }
+                        .run::<S, 1, 1>(s);
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// `W` weight rows and `X` activation rows must exist from the tile's origin.
+    #[inline(always)]
+    unsafe fn run<S: Simd, const W: usize, const X: usize>(self, s: S) {
+        let (chunks, tail) = split(self.k);
+        let mut sums = [[s.zero(); X]; W];
+        // SAFETY: the caller vouches for the rows; decoded rows are padded to whole vectors, activation rows end with a
+        // partial load.
+        unsafe {
+            let x = self.o.x.add(self.x_row * self.k);
+            for chunk in 0..chunks {
+                let at = chunk * LANES;
+                let xs: [S::V; X] = std::array::from_fn(|j| s.load(x.add(j * self.k + at)));
+                for i in 0..W {
+                    let w = s.load(self.weights.add(i * self.depth + at));
+                    for j in 0..X {
+                        sums[i][j] = s.fma(w, xs[j], sums[i][j]);
+                    }
+                }
+            }
+            if tail > 0 {
+                let at = chunks * LANES;
+                for i in 0..W {
+                    let w = s.load(self.weights.add(i * self.depth + at));
+                    for j in 0..X {
+                        sums[i][j] =
+                            s.fma(w, s.load_part(x.add(j * self.k + at), tail), sums[i][j]);
+                    }
+                }
+            }
+            for i in 0..W {
+                for j in 0..X {
+                    let (row, n) = (self.x_row + j, self.w_row + i);
+                    write(self.o, row * self.n + n, n, s.sum(sums[i][j]));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The kernels. Each takes raw operands, because results may overwrite dying operands in place.
+
+pub(crate) mod attend;
+pub(crate) mod elementwise;
+pub(crate) mod format;
+pub(crate) mod linear;
+pub(crate) mod rope;
+pub(crate) mod rows;
+
+use crate::isa::Isa;
+use crate::simd::LANES;
+use crate::threads::Threads;
+
+/// What every kernel runs with.
+pub(crate) struct Context<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) threads: &'a Threads,
+}
+
+/// A pointer that tasks on several threads use for disjoint parts of a buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(pub(crate) *mut T);
+
+// SAFETY: kernels hand every task its own part of the buffer.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// The address `offset` elements on.
+    ///
+    /// # Safety
+    /// The address must lie in the buffer.
+    pub(crate) unsafe fn at(self, offset: usize) -> *mut T {
+        // SAFETY: the caller vouches for the offset.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+/// Below this many elements a kernel stays on the calling thread: waking others would cost more.
+const SERIAL_ELEMENTS: usize = 16 * 1024;
+
+/// Splits `rows` rows of `width` elements into row ranges and runs them, on all threads when it is worth it.
+pub(crate) fn over_rows(
+    ctx: &Context<'_>,
+    rows: usize,
+    width: usize,
+    body: &(dyn Fn(usize, usize) + Sync),
+) {
+    if rows * width < SERIAL_ELEMENTS || rows < 2 {
+        body(0, rows);
+        return;
+    }
+    let tasks = (ctx.threads.count() * 4).min(rows);
+    ctx.threads.run(tasks, &|i, _| {
+        body(rows * i / tasks, rows * (i + 1) / tasks)
+    });
+}
+
+/// Full vectors in `n` elements, and how many elements are left over.
+#[inline(always)]
+pub(crate) fn split(n: usize) -> (usize, usize) {
+    (n / LANES, n % LANES)
+}

@@ -1,0 +1,96 @@
+//! The rotary embedding. Plain loops over slices: the compiler vectorises them, and they are a small part of a step.
+
+use super::{Context, Shared, over_rows};
+use graph::ops::RopeLayout;
+
+/// Rotates the first `rotated` elements of every head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rope {
+    pub(crate) tokens: usize,
+    pub(crate) heads: usize,
+    pub(crate) dim: usize,
+    pub(crate) rotated: usize,
+    pub(crate) layout: RopeLayout,
+}
+
+impl Rope {
+    /// # Safety
+    /// `x` and `out` must hold `tokens · heads · dim` elements and `table` `tokens · rotated`; `out` may be `x`.
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: &Context<'_>,
+        x: *const f32,
+        table: *const f32,
+        out: *mut f32,
+    ) {
+        let width = self.heads * self.dim;
+        let (x, table, out) = (Shared(x.cast_mut()), Shared(table.cast_mut()), Shared(out));
+        over_rows(ctx, self.tokens, width, &|start, end| {
+            for token in start..end {
+                // SAFETY: the caller vouches for `tokens` rows; `copy` allows `x` to be `out`.
+                let (row, table) = unsafe {
+                    let to = out.at(token * width);
+                    std::ptr::copy(x.at(token * width), to, width);
+                    let table =
+                        std::slice::from_raw_parts(table.at(token * self.rotated), self.rotated);
+                    (std::slice::from_raw_parts_mut(to, width), table)
+                };
+                let (cos, sin) = table.split_at(self.rotated / 2);
+                for head in row.chunks_exact_mut(self.dim) {
+                    self.rotate(&mut head[..self.rotated], cos, sin);
+                }
+            }
+        });
+    }
+
+    fn rotate(&self, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+        match self.layout {
+            RopeLayout::Interleaved => {
+                for ((pair, cos), sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                    let [x, y] = *pair;
+                    *pair = [x * cos - y * sin, y * cos + x * sin];
+                }
+            }
+            RopeLayout::Halves => {
+                let (first, second) = head.split_at_mut(self.rotated / 2);
+                for (((x, y), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                    (*x, *y) = (*x * cos - *y * sin, *y * cos + *x * sin);
+                }
+            }
+        }
+    }
+}
+
+/// Cosines and sines of every position.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RopeTable {
+    pub(crate) tokens: usize,
+    pub(crate) half: usize,
+    pub(crate) magnitude: f32,
+}
+
+impl RopeTable {
+    /// # Safety
+    /// `position` must hold `tokens` numbers, `frequency` `half`, and `out` `tokens · 2 · half`.
+    pub(crate) unsafe fn run(&self, position: *const i32, frequency: *const f32, out: *mut f32) {
+        // SAFETY: the caller vouches for all three.
+        let (position, frequency, out) = unsafe {
+            (
+                std::slice::from_raw_parts(position, self.tokens),
+                std::slice::from_raw_parts(frequency, self.half),
+                std::slice::from_raw_parts_mut(out, self.tokens * 2 * self.half),
+            )
+        };
+        for (p, row) in position
+            .iter()
+            .zip(out.chunks_exact_mut((2 * self.half).max(1)))
+        {
+            let (cos, sin) = row.split_at_mut(self.half);
+            for ((f, cos), sin) in frequency.iter().zip(cos).zip(sin) {
+                let angle = *p as f32 * f;
+                *cos = angle.cos() * self.magnitude;
+                *sin = angle.sin() * self.magnitude;
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The lanes as an array: works everywhere, and is what other tiers are tested against.
+
+use super::{LANES, Simd};
+use half::{bf16, f16};
+use std::array::from_fn;
+
+/// No special instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct Generic;
+
+impl Simd for Generic {
+    type V = [f32; LANES];
+
+    const TILE: (usize, usize) = (2, 2);
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn widen(self, half: u16) -> f32 {
+        f16::from_bits(half).to_f32()
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        from_fn(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        from_fn(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn round(self, a: Self::V) -> Self::V {
+        a.map(f32::round_ties_even)
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: Self::V) -> Self::V {
+        n.map(|n| f32::from_bits(((n as i32 + 127) << 23) as u32))
+    }
+
+    #[inline(always)]
+    fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
+        from_fn(|i| if x[i] >= limit[i] { v[i] } else { 0.0 })
+    }
+
+    #[inline(always)]
+    fn sum(self, mut a: Self::V) -> f32 {
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                a[i] += a[i + width];
+            }
+            width /= 2;
+        }
+        a[0]
+    }
+
+    #[inline(always)]
+    fn largest(self, a: Self::V) -> f32 {
+        a.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> Self::V {
+        // SAFETY: the caller vouches for sixteen f32 at `p`; no alignment is assumed.
+        unsafe { p.cast::<Self::V>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: Self::V) {
+        // SAFETY: the caller vouches for sixteen f32 at `p`; no alignment is assumed.
+        unsafe { p.cast::<Self::V>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> Self::V {
+        // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
+        let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        halves.map(|h| f16::from_bits(h).to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> Self::V {
+        // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
+        let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        halves.map(|h| bf16::from_bits(h).to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> Self::V {
+        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        unsafe { p.cast::<[i8; LANES]>().read() }.map(f32::from)
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
+        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        let bytes = unsafe { p.cast::<[u8; LANES]>().read() };
+        [
+            bytes.map(|b| low[(b & 15) as usize]),
+            bytes.map(|b| high[(b >> 4) as usize]),
+        ]
+    }
+}

@@ -1,0 +1,238 @@
+//! Sixteen f32 lanes on every instruction set.
+//!
+//! All tiers have the same sixteen lanes and the same order of horizontal sums, so one kernel source has one order of
+//! operations everywhere; tiers differ only in whether a product and a sum are rounded once or twice.
+
+mod generic;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use generic::Generic;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+/// Lanes of a vector.
+pub(crate) const LANES: usize = 16;
+
+/// A proof that an instruction set is there, with its vector operations.
+pub(crate) trait Simd: Copy {
+    /// Sixteen f32.
+    type V: Copy;
+
+    /// How many weight rows and activation rows a matrix tile of this tier takes.
+    const TILE: (usize, usize);
+
+    fn splat(self, x: f32) -> Self::V;
+    /// One half-precision number.
+    fn widen(self, half: u16) -> f32;
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a · b + c`.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// To the nearest integer.
+    fn round(self, a: Self::V) -> Self::V;
+    /// `2ⁿ` for integral `n` from -126 to 127.
+    fn pow2(self, n: Self::V) -> Self::V;
+    /// `v` where `x ≥ limit`, zero elsewhere.
+    fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
+    /// Sum of all lanes: halves added, then quarters, eighths, sixteenths.
+    fn sum(self, a: Self::V) -> f32;
+    /// Largest lane.
+    fn largest(self, a: Self::V) -> f32;
+
+    /// # Safety
+    /// Sixteen f32 must be readable at `p`.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+    /// # Safety
+    /// Sixteen f32 must be writable at `p`.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+    /// # Safety
+    /// Sixteen half-precision numbers must be readable at `p`.
+    unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// # Safety
+    /// Sixteen bfloat16 must be readable at `p`.
+    unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+    /// # Safety
+    /// Sixteen signed bytes must be readable at `p`.
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
+    /// Looks the low and the high halves of sixteen bytes up in two tables of sixteen entries.
+    ///
+    /// # Safety
+    /// Sixteen bytes must be readable at `p`.
+    unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
+
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        self.splat(0.0)
+    }
+
+    /// The first `n < 16` elements at `p`, zeros behind them.
+    ///
+    /// # Safety
+    /// `n` f32 must be readable at `p`.
+    #[inline(always)]
+    unsafe fn load_part(self, p: *const f32, n: usize) -> Self::V {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: the caller vouches for `n` elements, and `n` is less than the sixteen of `lanes`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n.min(LANES));
+            self.load(lanes.as_ptr())
+        }
+    }
+
+    /// Stores the first `n < 16` lanes.
+    ///
+    /// # Safety
+    /// `n` f32 must be writable at `p`.
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, v: Self::V, n: usize) {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: `lanes` holds sixteen, and the caller vouches for `n` at `p`.
+        unsafe {
+            self.store(lanes.as_mut_ptr(), v);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n.min(LANES));
+        }
+    }
+
+    /// `eˣ` to about one unit in the last place; exactly zero below -87.
+    #[inline(always)]
+    fn exp(self, x: Self::V) -> Self::V {
+        let clamped = self.max(self.min(x, self.splat(88.0)), self.splat(-87.0));
+        let n = self.round(self.mul(clamped, self.splat(std::f32::consts::LOG2_E)));
+        // ln 2 in two parts, so that the reduced argument keeps all its bits.
+        let r = self.fma(n, self.splat(-0.693_359_4), clamped);
+        let r = self.fma(n, self.splat(2.121_944_4e-4), r);
+        let mut p = self.splat(1.0 / 5040.0);
+        for c in [
+            1.0 / 720.0,
+            1.0 / 120.0,
+            1.0 / 24.0,
+            1.0 / 6.0,
+            0.5,
+            1.0,
+            1.0,
+        ] {
+            p = self.fma(p, r, self.splat(c));
+        }
+        self.keep_ge(x, self.splat(-87.0), self.mul(p, self.pow2(n)))
+    }
+
+    /// `tanh x`.
+    #[inline(always)]
+    fn tanh(self, x: Self::V) -> Self::V {
+        let one = self.splat(1.0);
+        let e = self.exp(self.mul(x, self.splat(2.0)));
+        self.sub(one, self.div(self.splat(2.0), self.add(e, one)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::{Isa, Kernel};
+
+    struct Probe;
+
+    impl Kernel for Probe {
+        type Output = Vec<f32>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Vec<f32> {
+            let mut out = Vec::new();
+            let mut push = |v: S::V| {
+                let mut lanes = [0.0; LANES];
+                // SAFETY: `lanes` holds sixteen f32.
+                unsafe { s.store(lanes.as_mut_ptr(), v) };
+                out.extend(lanes);
+            };
+            let ramp: Vec<f32> = (0..32).map(|i| i as f32 * 1.25 - 20.0).collect();
+            let halves: Vec<u16> = (0..16)
+                .map(|i| half::f16::from_f32(i as f32 * 0.37 - 2.0).to_bits())
+                .collect();
+            let brains: Vec<u16> = (0..16)
+                .map(|i| half::bf16::from_f32(i as f32 * 0.37 - 2.0).to_bits())
+                .collect();
+            let bytes: Vec<u8> = (0..16).map(|i| (i * 37 + 5) as u8).collect();
+            // SAFETY: every buffer above holds at least the sixteen elements read.
+            unsafe {
+                let (a, b) = (s.load(ramp.as_ptr()), s.load(ramp.as_ptr().add(16)));
+                for v in [
+                    s.add(a, b),
+                    s.sub(a, b),
+                    s.mul(a, b),
+                    s.div(a, b),
+                    s.max(a, b),
+                    s.min(a, b),
+                    s.round(a),
+                ] {
+                    push(v);
+                }
+                push(s.pow2(s.round(a)));
+                push(s.keep_ge(a, s.splat(-10.0), b));
+                push(s.load_f16(halves.as_ptr()));
+                push(s.load_bf16(brains.as_ptr()));
+                push(s.load_i8(bytes.as_ptr().cast()));
+                for v in s.nibbles(bytes.as_ptr(), a, b) {
+                    push(v);
+                }
+                push(s.load_part(ramp.as_ptr(), 5));
+                push(s.splat(s.sum(a)));
+                push(s.splat(s.largest(a)));
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn every_tier_has_the_generic_tier_s_lanes() {
+        let expect = Isa::GENERIC.run(Probe);
+        for isa in Isa::available() {
+            assert_eq!(isa.run(Probe), expect, "{isa}");
+        }
+    }
+
+    struct Curve(fn(f32) -> f32, bool);
+
+    impl Kernel for Curve {
+        type Output = f32;
+
+        /// The largest relative error over a sweep.
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> f32 {
+            let mut worst = 0.0f32;
+            for i in -8600..8800 {
+                let x = i as f32 * 0.01 + 0.003;
+                let v = if self.1 {
+                    s.exp(s.splat(x))
+                } else {
+                    s.tanh(s.splat(x))
+                };
+                let (found, expect) = (s.largest(v), (self.0)(x));
+                worst = worst.max(
+                    (found - expect).abs() / expect.abs().max(if self.1 { 1e-37 } else { 1.0 }),
+                );
+            }
+            assert_eq!(s.largest(s.exp(s.splat(f32::NEG_INFINITY))), 0.0);
+            assert_eq!(s.largest(s.exp(s.splat(0.0))), 1.0);
+            worst
+        }
+    }
+
+    #[test]
+    fn exp_and_tanh_are_close() {
+        for isa in Isa::available() {
+            let (exp, tanh) = (
+                isa.run(Curve(f32::exp, true)),
+                isa.run(Curve(f32::tanh, false)),
+            );
+            assert!(
+                exp < 3e-7 && tanh < 3e-7,
+                "{isa}: exp {exp:e}, tanh {tanh:e}"
+            );
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The lanes as one AVX-512 register or two AVX2 registers.
+
+use super::Simd;
+use std::arch::x86_64::*;
+
+/// AVX2, FMA and F16C are there.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+/// AVX-512 F, BW, VL and DQ are there, and what [`Avx2`] has.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx2 {
+    /// The proof, made where the features are enabled.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(crate) fn new() -> Avx2 {
+        Avx2(())
+    }
+}
+
+impl Avx512 {
+    /// The proof, made where the features are enabled.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    #[inline]
+    pub(crate) fn new() -> Avx512 {
+        Avx512(())
+    }
+}
+
+/// Two registers, elements 0..8 and 8..16.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair(__m256, __m256);
+
+// One macro arm per kind of function: the bodies differ in nothing but the intrinsic.
+macro_rules! pairwise {
+    ($($name:ident($($x:ident),*) = $intrinsic:ident;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($x: Pair),*) -> Pair {
+            // SAFETY: `self` proves that the CPU has AVX2 and FMA.
+            unsafe { Pair($intrinsic($($x.0),*), $intrinsic($($x.1),*)) }
+        }
+    )*};
+}
+
+macro_rules! whole {
+    ($($name:ident($($x:ident),*) = $intrinsic:ident;)*) => {$(
+        #[inline(always)]
+        fn $name(self, $($x: __m512),*) -> __m512 {
+            // SAFETY: `self` proves that the CPU has AVX-512.
+            unsafe { $intrinsic($($x),*) }
+        }
+    )*};
+}
+
+impl Simd for Avx2 {
+    type V = Pair;
+
+    // 2 × 3 tiles hold twelve of the sixteen registers.
+    const TILE: (usize, usize) = (2, 3);
+
+    pairwise! {
+        add(a, b) = _mm256_add_ps;
+        sub(a, b) = _mm256_sub_ps;
+        mul(a, b) = _mm256_mul_ps;
+        div(a, b) = _mm256_div_ps;
+        fma(a, b, c) = _mm256_fmadd_ps;
+        max(a, b) = _mm256_max_ps;
+        min(a, b) = _mm256_min_ps;
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        let v = unsafe { _mm256_set1_ps(x) };
+        Pair(v, v)
+    }
+
+    #[inline(always)]
+    fn widen(self, half: u16) -> f32 {
+        // SAFETY: `self` proves that the CPU has F16C.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half.into()))) }
+    }
+
+    #[inline(always)]
+    fn round(self, a: Pair) -> Pair {
+        const MODE: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { Pair(_mm256_round_ps::<MODE>(a.0), _mm256_round_ps::<MODE>(a.1)) }
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        let half = |n| unsafe {
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        };
+        Pair(half(n.0), half(n.1))
+    }
+
+    #[inline(always)]
+    fn keep_ge(self, x: Pair, limit: Pair, v: Pair) -> Pair {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        let half = |x, limit, v| unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), v) };
+        Pair(half(x.0, limit.0, v.0), half(x.1, limit.1, v.1))
+    }
+
+    #[inline(always)]
+    fn sum(self, a: Pair) -> f32 {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { sum8(_mm256_add_ps(a.0, a.1)) }
+    }
+
+    #[inline(always)]
+    fn largest(self, a: Pair) -> f32 {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe { max8(_mm256_max_ps(a.0, a.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> Pair {
+        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX2 is proven.
+        unsafe { Pair(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: Pair) {
+        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX2 is proven.
+        unsafe {
+            _mm256_storeu_ps(p, v.0);
+            _mm256_storeu_ps(p.add(8), v.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> Pair {
+        // SAFETY: the caller vouches for sixteen halves at `p`; F16C is proven.
+        let half = |p: *const u16| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) };
+        // SAFETY: the second half of the sixteen.
+        Pair(half(p), half(unsafe { p.add(8) }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> Pair {
+        // SAFETY: the caller vouches for sixteen halves at `p`; AVX2 is proven.
+        let half = |p: *const u16| unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        };
+        // SAFETY: the second half of the sixteen.
+        Pair(half(p), half(unsafe { p.add(8) }))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> Pair {
+        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX2 is proven.
+        let half = |p: *const i8| unsafe {
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
+        };
+        // SAFETY: the second half of the sixteen.
+        Pair(half(p), half(unsafe { p.add(8) }))
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, p: *const u8, low: Pair, high: Pair) -> [Pair; 2] {
+        // SAFETY: AVX2 is proven. The low three bits choose among eight entries, bit 3 between the halves.
+        let lookup = |index: __m256i, table: Pair| unsafe {
+            let (first, second) = (
+                _mm256_permutevar8x32_ps(table.0, index),
+                _mm256_permutevar8x32_ps(table.1, index),
+            );
+            _mm256_blendv_ps(
+                first,
+                second,
+                _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)),
+            )
+        };
+        // SAFETY: the caller vouches for sixteen bytes at `p`, eight from each address; AVX2 is proven.
+        unsafe {
+            let a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()));
+            let (a_high, b_high) = (_mm256_srli_epi32::<4>(a), _mm256_srli_epi32::<4>(b));
+            [
+                Pair(lookup(a, low), lookup(b, low)),
+                Pair(lookup(a_high, high), lookup(b_high, high)),
+            ]
+        }
+    }
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+
+    // 4 × 6 tiles hold twenty-four of the thirty-two registers.
+    const TILE: (usize, usize) = (4, 6);
+
+    whole! {
+        add(a, b) = _mm512_add_ps;
+        sub(a, b) = _mm512_sub_ps;
+        mul(a, b) = _mm512_mul_ps;
+        div(a, b) = _mm512_div_ps;
+        fma(a, b, c) = _mm512_fmadd_ps;
+        max(a, b) = _mm512_max_ps;
+        min(a, b) = _mm512_min_ps;
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn widen(self, half: u16) -> f32 {
+        // SAFETY: `self` proves that the CPU has F16C.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half.into()))) }
+    }
+
+    #[inline(always)]
+    fn round(self, a: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_scalef_ps(_mm512_set1_ps(1.0), n) }
+    }
+
+    #[inline(always)]
+    fn keep_ge(self, x: __m512, limit: __m512, v: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v) }
+    }
+
+    #[inline(always)]
+    fn sum(self, a: __m512) -> f32 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe {
+            sum8(_mm256_add_ps(
+                _mm512_castps512_ps256(a),
+                _mm512_extractf32x8_ps::<1>(a),
+            ))
+        }
+    }
+
+    #[inline(always)]
+    fn largest(self, a: __m512) -> f32 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe {
+            max8(_mm256_max_ps(
+                _mm512_castps512_ps256(a),
+                _mm512_extractf32x8_ps::<1>(a),
+            ))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m512 {
+        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX-512 is proven.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m512) {
+        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX-512 is proven.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const u16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> __m512 {
+        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
+        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven. The permutation looks at the low four
+        // bits of every index alone.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let upper = _mm512_srli_epi32::<4>(bytes);
+            [
+                _mm512_permutexvar_ps(bytes, low),
+                _mm512_permutexvar_ps(upper, high),
+            ]
+        }
+    }
+}
+
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn sum8(a: __m256) -> f32 {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn max8(a: __m256) -> f32 {
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+        let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+    }
+}

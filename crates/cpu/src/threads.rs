@@ -1,0 +1,222 @@
+//! A persistent pool for very short parallel sections: workers spin a little, then sleep.
+//!
+//! One job at a time. A worker takes part only if it joins while the job is open, so a worker that the system has put
+//! aside is not waited for when the others have done its share.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+
+/// How often an idle worker looks for work before it sleeps; about a tenth of a millisecond.
+const SPINS: u32 = 3000;
+
+/// The threads that kernels run on: the caller and `count - 1` workers.
+pub(crate) struct Threads {
+    shared: Arc<Shared>,
+    workers: Vec<(JoinHandle<()>, Thread)>,
+    /// Held while a job runs, so that two callers take turns.
+    turn: Mutex<()>,
+}
+
+/// `state` is `epoch << 32 | OPEN | participants`.
+const OPEN: u64 = 1 << 31;
+const PARTICIPANTS: u64 = OPEN - 1;
+
+struct Shared {
+    state: AtomicU64,
+    /// The open job; written only while no job is open and no worker takes part.
+    job: std::cell::UnsafeCell<Job>,
+    next: AtomicUsize,
+    sleeping: AtomicUsize,
+    panicked: AtomicBool,
+    quit: AtomicBool,
+}
+
+// SAFETY: `job` is written by the caller alone, before it opens the epoch (release) and after all participants of the
+// last one have left (acquire); workers read it only between joining and leaving.
+unsafe impl Sync for Shared {}
+// SAFETY: the job's pointers are used only while `run` keeps what they point to alive.
+unsafe impl Send for Shared {}
+
+#[derive(Clone, Copy)]
+struct Job {
+    /// The lifetime is erased: `Threads::run` returns only when no participant is left.
+    task: *const (dyn Fn(usize, usize) + Sync),
+    tasks: usize,
+}
+
+fn no_task(_: usize, _: usize) {}
+
+impl Threads {
+    /// A pool of `count` threads, the caller included.
+    pub(crate) fn new(count: usize) -> Threads {
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            job: std::cell::UnsafeCell::new(Job {
+                task: &no_task,
+                tasks: 0,
+            }),
+            next: AtomicUsize::new(0),
+            sleeping: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            quit: AtomicBool::new(false),
+        });
+        let spawn = |worker: usize| {
+            let shared = shared.clone();
+            let body = move || work(&shared, worker);
+            let handle = std::thread::Builder::new()
+                .name(format!("kvark-{worker}"))
+                .spawn(body)
+                .ok()?;
+            let thread = handle.thread().clone();
+            Some((handle, thread))
+        };
+        // A system that refuses more threads still computes, with fewer.
+        let workers = (1..count.max(1)).map_while(spawn).collect();
+        Threads {
+            shared,
+            workers,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Number of threads, the caller included.
+    pub(crate) fn count(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task(i, thread)` for every `i < tasks`, `thread < count()`, and returns when all are done.
+    pub(crate) fn run(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        if tasks <= 1 || self.workers.is_empty() {
+            (0..tasks).for_each(|i| task(i, 0));
+            return;
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes; this function does not return while a participant may use the reference.
+        let task: *const (dyn Fn(usize, usize) + Sync) =
+            unsafe { std::mem::transmute(std::ptr::from_ref(task)) };
+        // SAFETY: no job is open and the last one has no participants, so nobody else touches `job`.
+        unsafe { *shared.job.get() = Job { task, tasks } };
+        shared.next.store(0, Ordering::Relaxed);
+        let epoch = (shared.state.load(Ordering::Relaxed) >> 32) + 1;
+        shared.state.store(epoch << 32 | OPEN, Ordering::SeqCst);
+        if shared.sleeping.load(Ordering::SeqCst) > 0 {
+            self.workers.iter().for_each(|(_, thread)| thread.unpark());
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
+        shared.state.fetch_and(!OPEN, Ordering::AcqRel);
+        while shared.state.load(Ordering::Acquire) & PARTICIPANTS != 0 {
+            std::hint::spin_loop();
+        }
+        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        if let Err(panic) = own {
+            resume_unwind(panic);
+        }
+        assert!(!panicked, "a worker panicked");
+    }
+}
+
+impl Shared {
+    fn take_tasks(&self, thread: usize) {
+        // SAFETY: the caller takes part in the open job, so `job` is not written until it leaves.
+        let job = unsafe { *self.job.get() };
+        // SAFETY: `Threads::run` keeps the task alive until all participants have left.
+        let task = unsafe { &*job.task };
+        loop {
+            let i = self.next.fetch_add(1, Ordering::Relaxed);
+            if i >= job.tasks {
+                return;
+            }
+            task(i, thread);
+        }
+    }
+
+    /// Joins the open job if it is not the one seen last; the new epoch when joined.
+    fn join(&self, seen: u64) -> Option<u64> {
+        let state = self.state.load(Ordering::SeqCst);
+        if state & OPEN == 0 || state >> 32 == seen {
+            return None;
+        }
+        let joined =
+            self.state
+                .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
+        joined.is_ok().then_some(state >> 32)
+    }
+}
+
+fn work(shared: &Shared, thread: usize) {
+    let mut seen = 0;
+    let mut idle = 0;
+    while !shared.quit.load(Ordering::Acquire) {
+        if let Some(epoch) = shared.join(seen) {
+            seen = epoch;
+            idle = 0;
+            if catch_unwind(AssertUnwindSafe(|| shared.take_tasks(thread))).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+            shared.state.fetch_sub(1, Ordering::AcqRel);
+        } else if idle < SPINS {
+            idle += 1;
+            std::hint::spin_loop();
+        } else {
+            shared.sleeping.fetch_add(1, Ordering::SeqCst);
+            // A job opened before the line above is seen here; one opened after it sees us sleeping and unparks.
+            let state = shared.state.load(Ordering::SeqCst);
+            let missed = state & OPEN != 0 && state >> 32 != seen;
+            if !missed && !shared.quit.load(Ordering::SeqCst) {
+                std::thread::park();
+            }
+            shared.sleeping.fetch_sub(1, Ordering::SeqCst);
+            idle = 0;
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.quit.store(true, Ordering::SeqCst);
+        for (handle, thread) in self.workers.drain(..) {
+            thread.unpark();
+            let _ = handle.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_and_before_the_return() {
+        for count in [1, 2, 3, 8] {
+            let threads = Threads::new(count);
+            assert_eq!(threads.count(), count);
+            for round in 0..2000 {
+                let tasks = round % 17;
+                let hits: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                threads.run(tasks, &|i, thread| {
+                    assert!(thread < count);
+                    hits[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+                if round % 500 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let threads = Threads::new(3);
+        let run = || threads.run(64, &|i, _| assert!(i != 20, "task 20"));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        let done = AtomicUsize::new(0);
+        threads.run(10, &|_, _| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 10);
+    }
+}

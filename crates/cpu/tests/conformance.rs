@@ -1,0 +1,28 @@
+//! Every tier and both executors against the reference backend.
+
+use backend::conformance;
+use backend::reference::Reference;
+use backend::{CompileOptions, ExecutorKind};
+use cpu::{Cpu, Isa};
+
+#[test]
+fn every_tier_and_executor_agrees_with_the_reference() {
+    for isa in Isa::available() {
+        for executor in [ExecutorKind::Compiled, ExecutorKind::Interpreted] {
+            for threads in [1, 3] {
+                let options = CompileOptions {
+                    threads: Some(threads),
+                    executor,
+                };
+                let cases = conformance::run(&Cpu::with_isa(isa), &options, 2e-6)
+                    .unwrap_or_else(|e| panic!("{isa}, {executor:?}, {threads} threads: {e}"));
+                assert!(cases > 400, "the suite ran only {cases} cases");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_reference_agrees_with_itself() {
+    conformance::run(&Reference::new(), &CompileOptions::default(), 0.0).unwrap();
+}
