@@ -153,3 +153,35 @@ fn only_wanted_rows_are_computed() {
         assert!(worst.fold(0.0, f32::max) < 1e-3, "{}", fixture.name);
     }
 }
+
+#[test]
+fn damaged_files_are_refused_or_import() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoder");
+    let mut state = 1u64;
+    let mut random = move |n: usize| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for name in [
+        "gemma3",
+        "gpt2",
+        "llama_mixed",
+        "llama_yarn",
+        "phi3_longrope",
+    ] {
+        let good = fs::read(folder.join(format!("{name}.gguf"))).unwrap();
+        for _ in 0..400 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + random(3) {
+                // Keys and the tensor directory are at the front.
+                bytes[random(2500)] ^= 1 << random(8);
+            }
+            let Ok(file) = import::gguf::Gguf::parse(bytes.as_slice().into()) else {
+                continue;
+            };
+            let _ = import::gguf::lower(file, &ImportOptions::default());
+        }
+    }
+}

@@ -3,12 +3,12 @@
 use base::{Bytes, DType};
 use graph::ops::{
     Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, Reshape, RmsNorm, Rope,
-    RopeLayout, RopeTable, Scale, SoftCap, Unary, UpdateAndAttend,
+    RopeTable, Scale, SoftCap, Unary, UpdateAndAttend,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId};
 
 use super::weights::{self, Weights};
-use super::{DecoderSpec, LayerSpec, Mlp, NormKind, RopeScaling, RopeSpec, Weight};
+use super::{DecoderSpec, LayerSpec, Mlp, NormKind, RopeScaling, Weight};
 use crate::ImportError;
 
 /// Builds the graph `forward` of a decoder; `lookup` gives the weight with a name, if the model has it.
@@ -32,9 +32,8 @@ pub fn build(
         graph,
         step,
         position,
-        tables: Vec::new(),
+        tables: vec![None; spec.ropes.len()],
     };
-    decoder.rope_tables()?;
     let (table, mut hidden) = decoder.embed(tokens)?;
     for (i, layer) in spec.layers.iter().enumerate() {
         hidden = decoder.layer(i, layer, hidden)?;
@@ -65,13 +64,18 @@ fn check(spec: &DecoderSpec) -> Result<(), ImportError> {
             return Err(ImportError::value(what(), "has no such rotary embedding"));
         }
         let attention = &layer.attention;
-        let widest = attention.key_dim.max(attention.value_dim);
-        let sizes = [attention.heads, attention.kv_heads, widest, layer.mlp_size];
-        if sizes.iter().any(|size| u32::try_from(*size).is_err()) {
-            return Err(ImportError::value(
-                what(),
-                format!("has impossible sizes {sizes:?}"),
-            ));
+        let dim = attention.key_dim.max(attention.value_dim);
+        let (heads, kv_heads) = (attention.heads, attention.kv_heads);
+        // Room for the sums of a few products.
+        let countable = |n: usize| n <= isize::MAX as usize / 4;
+        let widths = [heads.checked_mul(dim), kv_heads.checked_mul(dim)];
+        let fits = widths.iter().all(|width| width.is_some_and(countable));
+        if !fits || !countable(layer.mlp_size) {
+            let reason = format!(
+                "cannot have {heads} and {kv_heads} heads of {dim}, and a width of {}",
+                layer.mlp_size
+            );
+            return Err(ImportError::value(what(), reason));
         }
     }
     Ok(())
@@ -83,7 +87,8 @@ struct Decoder<'a> {
     graph: GraphBuilder,
     step: Dim,
     position: TensorId,
-    tables: Vec<(RopeLayout, TensorId)>,
+    /// Made when first needed: by then the weights have confirmed the size of a head.
+    tables: Vec<Option<TensorId>>,
 }
 
 /// A matrix and perhaps a bias, not yet in the graph.
@@ -95,21 +100,21 @@ struct Projection {
 }
 
 impl Decoder<'_> {
-    /// One table for each distinct rotary embedding.
-    fn rope_tables(&mut self) -> Result<(), ImportError> {
-        for (i, rope) in self.spec.ropes.iter().enumerate() {
-            let name = match i {
-                0 => "rope".to_owned(),
-                i => format!("rope.{i}"),
-            };
-            let table = self.rope_table(&name, rope)?;
-            self.tables.push((rope.layout, table));
+    /// The table of a rotary embedding, one for all layers that share it.
+    fn rope_table(&mut self, index: usize) -> Result<TensorId, ImportError> {
+        if let Some(table) = self.tables[index] {
+            return Ok(table);
         }
-        Ok(())
-    }
-
-    fn rope_table(&mut self, name: &str, rope: &RopeSpec) -> Result<TensorId, ImportError> {
+        let rope = &self.spec.ropes[index];
+        let name = match index {
+            0 => "rope".to_owned(),
+            index => format!("rope.{index}"),
+        };
         let frequencies = rope.frequencies();
+        if !frequencies.iter().all(|f| f.is_finite()) {
+            let reason = "has frequencies that are not finite";
+            return Err(ImportError::value("the rotary embedding", reason));
+        }
         let frequency = self.graph.constant(
             &format!("{name}.frequency"),
             DType::F32,
@@ -117,7 +122,9 @@ impl Decoder<'_> {
             Bytes::from_slice(&frequencies),
         )?;
         let magnitude = rope.magnitude();
-        self.node(name, RopeTable { magnitude }, &[self.position, frequency])
+        let table = self.node(&name, RopeTable { magnitude }, &[self.position, frequency])?;
+        self.tables[index] = Some(table);
+        Ok(table)
     }
 
     /// The embedding table and the rows of it, scaled and with positions added as the model asks.
@@ -220,7 +227,8 @@ impl Decoder<'_> {
             x = self.rms_norm(&name, x, shape[1])?;
         }
         if let Some(rope) = rope {
-            let (layout, table) = self.tables[rope];
+            let layout = self.spec.ropes[rope].layout;
+            let table = self.rope_table(rope)?;
             x = self.node(
                 &format!("{prefix}{name}.rotated"),
                 Rope { layout },

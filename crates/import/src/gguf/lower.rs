@@ -49,6 +49,10 @@ fn read_spec(
     file: &Gguf,
     options: &ImportOptions,
 ) -> Result<(String, DecoderSpec, usize), ImportError> {
+    if let Some(parts) = file.metadata.u64("split.count")?.filter(|n| *n > 1) {
+        let what = format!("a model split over {parts} files (split.count)");
+        return Err(ImportError::unsupported(what));
+    }
     let key = "general.architecture";
     let name = file.metadata.str(key)?;
     let name = name.ok_or_else(|| GgufError::missing(key))?;
@@ -78,3 +82,6 @@ fn caches(spec: &DecoderSpec) -> Vec<kv::LayerConfig> {
     };
     spec.layers.iter().map(cache).collect()
 }
+
+#[cfg(test)]
+mod tests;

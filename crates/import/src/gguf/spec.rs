@@ -60,6 +60,10 @@ impl Reader<'_> {
             let what = format!("a mixture of experts ({})", keys.name("expert_count"));
             return Err(ImportError::unsupported(what));
         }
+        let causal = keys.name("attention.causal");
+        if keys.metadata.bool(&causal)? == Some(false) {
+            return Err(ImportError::unsupported(format!("{causal} = false")));
+        }
         let hidden_size = keys.size("embedding_length")?;
         let trained_context = keys.size("context_length")?;
         let context = options.context_length.unwrap_or(trained_context);
@@ -180,7 +184,7 @@ impl Reader<'_> {
             }
             let key_dim = key_length.unwrap_or(share);
             let scaled_by = match row.hidden_scale_layers == Some(layers) {
-                true => share,
+                true => share.max(1),
                 false => key_dim,
             };
             result.push(AttentionSpec {
@@ -230,6 +234,11 @@ impl Reader<'_> {
             return Ok((Vec::new(), vec![None; attention.len()]));
         };
         let key_dim = attention.first().map_or(0, |a| a.key_dim);
+        if attention.iter().any(|a| a.key_dim != key_dim) {
+            return Err(ImportError::unsupported(
+                "a rotary embedding over heads of different sizes",
+            ));
+        }
         let name = "rope.dimension_count";
         let dim = self.keys.optional_size(name)?.unwrap_or(key_dim);
         if dim > key_dim || !dim.is_multiple_of(2) {

@@ -1,0 +1,384 @@
+//! What is built for small models, and what each wrong number or tensor is answered with.
+
+use base::Bytes;
+
+use super::*;
+use crate::ImportErrorKind as K;
+use crate::gguf::write::Writer;
+use crate::gguf::{Array, Value};
+
+const F32: u32 = 0;
+const I32: u32 = 26;
+
+/// A model to be written: keys without their architecture, and tensors with their dimensions outermost first.
+#[derive(Clone)]
+struct Model {
+    architecture: &'static str,
+    keys: Vec<(&'static str, Value)>,
+    tensors: Vec<(String, Vec<u64>, u32)>,
+}
+
+impl Model {
+    /// One layer of width 8: two heads, one of keys and values, seven tokens.
+    fn llama() -> Model {
+        let mut model = Model {
+            architecture: "llama",
+            keys: vec![
+                ("block_count", Value::U32(1)),
+                ("context_length", Value::U32(16)),
+                ("embedding_length", Value::U32(8)),
+                ("feed_forward_length", Value::U32(12)),
+                ("attention.head_count", Value::U32(2)),
+                ("attention.head_count_kv", Value::U32(1)),
+                ("attention.layer_norm_rms_epsilon", Value::F32(0.25)),
+            ],
+            tensors: Vec::new(),
+        };
+        for (name, shape) in [
+            ("token_embd.weight", &[7, 8][..]),
+            ("blk.0.attn_norm.weight", &[8]),
+            ("blk.0.attn_q.weight", &[8, 8]),
+            ("blk.0.attn_k.weight", &[4, 8]),
+            ("blk.0.attn_v.weight", &[4, 8]),
+            ("blk.0.attn_output.weight", &[8, 8]),
+            ("blk.0.ffn_norm.weight", &[8]),
+            ("blk.0.ffn_gate.weight", &[12, 8]),
+            ("blk.0.ffn_up.weight", &[12, 8]),
+            ("blk.0.ffn_down.weight", &[8, 12]),
+            ("output_norm.weight", &[8]),
+        ] {
+            model.add(name, shape);
+        }
+        model
+    }
+
+    fn set(&mut self, key: &'static str, value: Value) {
+        self.keys.retain(|(k, _)| *k != key);
+        self.keys.push((key, value));
+    }
+
+    fn add(&mut self, name: &str, shape: &[u64]) {
+        self.remove(name);
+        self.tensors.push((name.to_owned(), shape.to_vec(), F32));
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.tensors.retain(|(n, _, _)| n != name);
+    }
+
+    fn import(&self) -> Result<Artifact, ImportError> {
+        let name = Value::String(self.architecture.into());
+        let mut writer = Writer::new().entry("general.architecture", name);
+        for (key, value) in &self.keys {
+            // Keys of no architecture are written with a colon before them.
+            let key = match key.strip_prefix(':') {
+                Some(key) => key.to_owned(),
+                None => format!("{}.{key}", self.architecture),
+            };
+            writer = writer.entry(&key, value.clone());
+        }
+        let mut offset = 0;
+        for (name, shape, code) in &self.tensors {
+            let dims: Vec<u64> = shape.iter().rev().copied().collect();
+            writer = writer.tensor(name, &dims, *code, offset);
+            offset += (dims.iter().product::<u64>() * 4).next_multiple_of(32);
+        }
+        let ones = 1f32.to_le_bytes().repeat(offset as usize / 4);
+        let file = writer.data(&ones).finish();
+        lower(
+            Gguf::parse(Bytes::from(&file[..]))?,
+            &ImportOptions::default(),
+        )
+    }
+
+    fn text(&self) -> String {
+        self.import().unwrap().methods[0].graph.to_string()
+    }
+}
+
+#[test]
+fn the_graph_of_one_layer() {
+    let wanted = "\
+graph forward(tokens: i32[T], position: i32[T], rows: i32[R])
+  token_embd: f32[T, 8] = gather_rows(token_embd.weight, tokens)
+  blk.0.attn_norm: f32[T, 8] = rms_norm(token_embd, blk.0.attn_norm.weight) {eps: 2.5e-1}
+  blk.0.attn_q: f32[T, 8] = linear(blk.0.attn_norm, blk.0.attn_q.weight)
+  blk.0.attn_q.heads: f32[T, 2, 4] = reshape(blk.0.attn_q)
+  rope: f32[T, 4] = rope_table(position, rope.frequency)
+  blk.0.attn_q.rotated: f32[T, 2, 4] = rope(blk.0.attn_q.heads, rope) {layout: interleaved}
+  blk.0.attn_k: f32[T, 4] = linear(blk.0.attn_norm, blk.0.attn_k.weight)
+  blk.0.attn_k.heads: f32[T, 1, 4] = reshape(blk.0.attn_k)
+  blk.0.attn_k.rotated: f32[T, 1, 4] = rope(blk.0.attn_k.heads, rope) {layout: interleaved}
+  blk.0.attn_v: f32[T, 4] = linear(blk.0.attn_norm, blk.0.attn_v.weight)
+  blk.0.attn_v.heads: f32[T, 1, 4] = reshape(blk.0.attn_v)
+  blk.0.attn: f32[T, 2, 4] = update_and_attend(blk.0.attn_q.rotated, blk.0.attn_k.rotated, blk.0.attn_v.heads, position) {cache_id: 0, scale: 0.5}
+  blk.0.attn.joined: f32[T, 8] = reshape(blk.0.attn)
+  blk.0.attn_output: f32[T, 8] = linear(blk.0.attn.joined, blk.0.attn_output.weight)
+  blk.0.attn_residual: f32[T, 8] = add(token_embd, blk.0.attn_output)
+  blk.0.ffn_norm: f32[T, 8] = rms_norm(blk.0.attn_residual, blk.0.ffn_norm.weight) {eps: 2.5e-1}
+  blk.0.ffn_gate: f32[T, 12] = linear(blk.0.ffn_norm, blk.0.ffn_gate.weight)
+  blk.0.ffn_up: f32[T, 12] = linear(blk.0.ffn_norm, blk.0.ffn_up.weight)
+  blk.0.ffn_act: f32[T, 12] = gated(blk.0.ffn_gate, blk.0.ffn_up) {function: silu}
+  blk.0.ffn_down: f32[T, 8] = linear(blk.0.ffn_act, blk.0.ffn_down.weight)
+  blk.0.ffn_residual: f32[T, 8] = add(blk.0.attn_residual, blk.0.ffn_down)
+  wanted: f32[R, 8] = gather_rows(blk.0.ffn_residual, rows)
+  output_norm: f32[R, 8] = rms_norm(wanted, output_norm.weight) {eps: 2.5e-1}
+  logits: f32[R, 7] = linear(output_norm, token_embd.weight)
+  return logits
+";
+    assert_eq!(Model::llama().text(), wanted);
+}
+
+#[test]
+fn fused_tensors_make_the_same_graph() {
+    let mut model = Model::llama();
+    let separate = model.text();
+    for name in ["attn_q", "attn_k", "attn_v", "ffn_gate"] {
+        model.remove(&format!("blk.0.{name}.weight"));
+    }
+    model.add("blk.0.attn_qkv.weight", &[16, 8]);
+    model.add("blk.0.ffn_up.weight", &[24, 8]);
+    assert_eq!(model.text(), separate);
+}
+
+#[test]
+fn facts_follow_the_keys() {
+    let mut model = Model::llama();
+    model.set("attention.sliding_window", Value::U32(5));
+    model.set(":general.name", Value::String("Tiny".into()));
+    let artifact = model.import().unwrap();
+    assert_eq!(artifact.name.as_deref(), Some("Tiny"));
+    assert_eq!(
+        (artifact.format.name(), &*artifact.architecture),
+        ("gguf", "llama")
+    );
+    let cache = kv::LayerConfig {
+        kv_heads: 1,
+        key_dim: 4,
+        value_dim: 4,
+        window: Some(5),
+    };
+    let facts = ModelFacts {
+        caches: vec![cache],
+        context_length: 16,
+        vocab_size: 7,
+        hidden_size: 8,
+    };
+    assert_eq!(artifact.facts, facts);
+    assert_eq!(artifact.gguf.unwrap().tensors.len(), 11);
+}
+
+#[test]
+fn windows_follow_their_pattern() {
+    let mut model = Model::llama();
+    model.set("attention.sliding_window", Value::U32(5));
+    for (pattern, window) in [
+        (Value::U32(1), None),
+        (Value::U32(2), Some(5)),
+        (Value::Array(Array::Bool(vec![true])), Some(5)),
+        (Value::Array(Array::Bool(vec![false])), None),
+    ] {
+        model.set("attention.sliding_window_pattern", pattern.clone());
+        let artifact = model.import().unwrap();
+        assert_eq!(artifact.facts.caches[0].window, window, "{pattern:?}");
+    }
+}
+
+type Damage = fn(&mut Model);
+
+#[test]
+fn every_wrong_key_is_named() {
+    let table: &[(Damage, K, &str)] = &[
+        (
+            |m| m.architecture = "mamba",
+            K::UnknownArchitecture,
+            "architecture \"mamba\" is not one that kvark builds; it builds llama, qwen2, qwen3, gemma, gemma2, gemma3, \
+             phi3, gpt2",
+        ),
+        (
+            |m| m.keys.retain(|(k, _)| *k != "block_count"),
+            K::MissingKey,
+            "metadata key llama.block_count is missing",
+        ),
+        (
+            |m| m.set("block_count", Value::U32(4_000_000_000)),
+            K::Value,
+            "llama.block_count is 4000000000, must be from 1 to 2147483647",
+        ),
+        (
+            |m| m.set("block_count", Value::U32(2_000_000_000)),
+            K::Value,
+            "llama.block_count is 2000000000, but the file has 11 tensors",
+        ),
+        (
+            |m| m.set("block_count", Value::String("one".into())),
+            K::Value,
+            "metadata key llama.block_count is string, not a usize",
+        ),
+        (
+            |m| m.set("attention.head_count", Value::U32(0)),
+            K::Value,
+            "llama.attention.head_count is 0, must be from 1 to 2147483647",
+        ),
+        (
+            |m| m.set("attention.head_count", Value::U32(3)),
+            K::Value,
+            "llama.attention.head_count of layer 0 is 3, which does not divide the width 8",
+        ),
+        (
+            |m| m.set("attention.head_count_kv", Value::U32(3)),
+            K::Value,
+            "llama.attention.head_count_kv of layer 0 is 3, which does not divide 2 heads",
+        ),
+        (
+            |m| {
+                let heads = Value::Array(Array::I32(vec![2, 2]));
+                m.set("attention.head_count", heads);
+            },
+            K::Value,
+            "llama.attention.head_count has 2 entries for 1 layers",
+        ),
+        (
+            |m| m.set("attention.layer_norm_rms_epsilon", Value::F32(f32::NAN)),
+            K::Value,
+            "llama.attention.layer_norm_rms_epsilon is NaN, must be a finite number above 0",
+        ),
+        (
+            |m| m.set("attention.key_length", Value::U32(i32::MAX as u32 - 1)),
+            K::Tensor,
+            "tensor blk.0.attn_q.weight has shape [8, 8], must have [4294967292, 8]",
+        ),
+        (
+            |m| m.set("vocab_size", Value::U32(9)),
+            K::Value,
+            "llama.vocab_size counts 9 tokens, but tensor token_embd.weight has 7 rows",
+        ),
+        (
+            |m| {
+                let tokens = Value::Array(Array::String(vec!["a".into(); 6]));
+                m.set(":tokenizer.ggml.tokens", tokens);
+            },
+            K::Value,
+            "tokenizer.ggml.tokens counts 6 tokens, but tensor token_embd.weight has 7 rows",
+        ),
+        (
+            |m| m.set("rope.dimension_count", Value::U32(6)),
+            K::Value,
+            "llama.rope.dimension_count is 6, must be even and at most the key length 4",
+        ),
+        (
+            |m| m.set("rope.scaling.type", Value::String("dynamic".into())),
+            K::Unsupported,
+            "llama.rope.scaling.type \"dynamic\" with this file's frequency factors is not supported",
+        ),
+        (
+            |m| m.set("rope.scaling.type", Value::String("linear".into())),
+            K::MissingKey,
+            "metadata key llama.rope.scaling.factor is missing",
+        ),
+        (
+            |m| {
+                m.set("rope.scaling.type", Value::String("linear".into()));
+                m.set("rope.scaling.factor", Value::F32(1e-40));
+            },
+            K::Value,
+            "the rotary embedding has frequencies that are not finite",
+        ),
+        (
+            |m| m.set("expert_count", Value::U32(8)),
+            K::Unsupported,
+            "a mixture of experts (llama.expert_count) is not supported",
+        ),
+        (
+            |m| m.set("attention.causal", Value::Bool(false)),
+            K::Unsupported,
+            "llama.attention.causal = false is not supported",
+        ),
+        (
+            |m| m.set(":split.count", Value::U16(3)),
+            K::Unsupported,
+            "a model split over 3 files (split.count) is not supported",
+        ),
+    ];
+    refuses(table);
+}
+
+#[test]
+fn every_wrong_tensor_is_named() {
+    let table: &[(Damage, K, &str)] = &[
+        (
+            |m| m.remove("token_embd.weight"),
+            K::MissingTensor,
+            "tensor token_embd.weight is missing",
+        ),
+        (
+            |m| m.remove("blk.0.ffn_gate.weight"),
+            K::MissingTensor,
+            "tensor blk.0.ffn_gate.weight is missing",
+        ),
+        (
+            |m| m.remove("output_norm.weight"),
+            K::MissingTensor,
+            "tensor output_norm.weight is missing",
+        ),
+        (
+            |m| m.add("token_embd.weight", &[7]),
+            K::Value,
+            "tensor token_embd.weight has shape [7], must be a matrix",
+        ),
+        (
+            |m| m.add("token_embd.weight", &[7, 9]),
+            K::Tensor,
+            "tensor token_embd.weight has shape [7, 9], must have [7, 8]",
+        ),
+        (
+            |m| m.add("blk.0.attn_norm.weight", &[9]),
+            K::Tensor,
+            "tensor blk.0.attn_norm.weight has shape [9], must have [8]",
+        ),
+        (
+            |m| {
+                m.remove("blk.0.attn_q.weight");
+                m.add("blk.0.attn_qkv.weight", &[15, 8]);
+            },
+            K::Tensor,
+            "tensor blk.0.attn_qkv.weight has shape [15, 8], must have [16, 8]",
+        ),
+        (
+            |m| m.tensors[2].2 = I32,
+            K::Tensor,
+            "tensor blk.0.attn_q.weight is i32, must be of a real type",
+        ),
+        (
+            |m| m.add("rope_freqs.weight", &[3]),
+            K::Tensor,
+            "tensor rope_freqs.weight has shape [3], must have [2]",
+        ),
+        (
+            |m| m.add("blk.0.attn_q_norm.weight", &[4]),
+            K::UnusedTensor,
+            "tensor blk.0.attn_q_norm.weight is not part of the architecture llama",
+        ),
+        (
+            |m| m.architecture = "qwen2",
+            K::MissingTensor,
+            "tensor blk.0.attn_q.bias is missing",
+        ),
+        (
+            |m| m.architecture = "qwen3",
+            K::MissingTensor,
+            "tensor blk.0.attn_q_norm.weight is missing",
+        ),
+    ];
+    refuses(table);
+}
+
+fn refuses(table: &[(Damage, K, &str)]) {
+    for (damage, kind, message) in table {
+        let mut model = Model::llama();
+        damage(&mut model);
+        let error = model.import().expect_err(message);
+        assert_eq!(error.to_string(), *message);
+        assert_eq!(error.kind(), *kind, "{message}");
+    }
+}
