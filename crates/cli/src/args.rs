@@ -17,9 +17,12 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Opens the model.
-    pub(crate) fn open(&self) -> Result<Model> {
-        Ok(Model::open(&self.path()?)?)
+    /// Opens the model for the context that will be used.
+    pub(crate) fn open(&self, engine: &EngineArgs) -> Result<Model> {
+        Ok(Model::open(
+            &self.path()?,
+            engine.ctx_size.map(|n| n as usize),
+        )?)
     }
 
     /// Where the model's file is; fetches the default model if need be.

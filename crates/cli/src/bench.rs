@@ -63,7 +63,7 @@ struct Measured {
 
 impl Bench {
     pub(crate) fn execute(self) -> Result<()> {
-        let model = self.model.open()?;
+        let model = self.model.open(&self.engine)?;
         let mut runner = self.engine.runner(&model)?;
         let kinds = [("pp", &self.n_prompt), ("tg", &self.n_gen)];
         let tests: Vec<(&str, usize, usize)> = kinds

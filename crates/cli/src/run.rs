@@ -64,7 +64,7 @@ impl Run {
         if text.is_none() && self.token_ids.is_none() {
             bail!("no prompt: give one with --prompt, --file or --token-ids");
         }
-        let model = self.model.open()?;
+        let model = self.model.open(&self.engine)?;
         let (prompt, shown) = self.prompt(&model, text)?;
         let mut runner = self.engine.runner(&model)?;
         let mut sampler = Sampler::new(self.sampling.options());
@@ -131,8 +131,8 @@ impl Run {
                 model.tokenizer().encode(
                     &rendered,
                     EncodeOptions {
-                        bos: false,
                         special: true,
+                        ..Default::default()
                     },
                 ),
                 None,
@@ -140,7 +140,7 @@ impl Run {
         }
         let options = EncodeOptions {
             bos: model.tokenizer().adds_bos(),
-            special: false,
+            ..Default::default()
         };
         Ok((model.tokenizer().encode(&text, options), Some(text)))
     }

@@ -42,14 +42,14 @@ impl Score {
         if text.is_none() && self.token_ids.is_none() {
             bail!("nothing to score: give --prompt, --file or --token-ids");
         }
-        let model = self.model.open()?;
+        let model = self.model.open(&self.engine)?;
         let tokenizer = model.tokenizer();
         let encode = |text: String| {
             tokenizer.encode(
                 &text,
                 EncodeOptions {
                     bos: tokenizer.adds_bos(),
-                    special: false,
+                    ..Default::default()
                 },
             )
         };

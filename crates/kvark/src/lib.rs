@@ -3,10 +3,10 @@
 //! ```no_run
 //! use kvark::{Cpu, GenerateOptions, Model, Piece, Policy, Runner, Sampler, SamplerOptions, EncodeOptions};
 //!
-//! let model = Model::open("model.gguf".as_ref())?;
+//! let model = Model::open("model.gguf".as_ref(), None)?;
 //! let cpu = Cpu::new()?;
 //! let mut runner = Runner::new(&model, &cpu, &Policy::default())?;
-//! let prompt = model.tokenizer().encode("The capital of France is", EncodeOptions { bos: true, special: false });
+//! let prompt = model.tokenizer().encode("The capital of France is", EncodeOptions { bos: true, ..Default::default() });
 //! let mut sampler = Sampler::new(SamplerOptions::default());
 //! let options = GenerateOptions { max_tokens: Some(16), ..Default::default() };
 //! let answer = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {

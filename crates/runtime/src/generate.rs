@@ -3,7 +3,7 @@
 use crate::stop::StopFilter;
 use crate::{Model, Runner, RuntimeError, RuntimeErrorKind, Sampler};
 use std::time::{Duration, Instant};
-use text::Utf8Stream;
+use text::{TokenKind, Utf8Stream};
 
 /// When a generation ends.
 #[derive(Clone, Debug, Default)]
@@ -120,8 +120,16 @@ impl Runner {
             if model.tokenizer().is_eog(token) && !options.ignore_eos {
                 break Finish::Stop;
             }
-            let bytes = model.tokenizer().decode_bytes(&[token], false);
-            let (text, found) = stop.push(&utf8.push(&bytes));
+            let hidden = model
+                .tokenizer()
+                .kind(token)
+                .is_none_or(TokenKind::is_hidden);
+            let bytes = model
+                .tokenizer()
+                .token_bytes(token)
+                .filter(|_| !hidden)
+                .unwrap_or_default();
+            let (text, found) = stop.push(&utf8.push(bytes));
             let go_on = emit(text, &mut generated);
             if found {
                 stopped = true;

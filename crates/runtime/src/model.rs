@@ -2,7 +2,7 @@
 
 use crate::RuntimeError;
 use import::gguf::{Array, Gguf, Metadata, Value};
-use import::{Artifact, ModelFacts};
+use import::{Artifact, ImportOptions, ModelFacts};
 use std::path::Path;
 use text::{ChatTemplate, Tokenizer, Vocab, VocabSource};
 
@@ -14,9 +14,13 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model file and optimises its graphs.
-    pub fn open(path: &Path) -> Result<Model, RuntimeError> {
-        let mut artifact = import::open(path)?;
+    /// Opens a model file and optimises its graphs. Models with several sets of rotary frequencies choose by the
+    /// context that will be used; `None` is all that the model was made for.
+    pub fn open(path: &Path, context: Option<usize>) -> Result<Model, RuntimeError> {
+        let options = ImportOptions {
+            context_length: context,
+        };
+        let mut artifact = import::open_with(path, &options)?;
         for method in &mut artifact.methods {
             graph::passes::optimise(&mut method.graph).map_err(backend::BackendError::from)?;
         }

@@ -31,7 +31,7 @@ impl Module {
         backend: &dyn Backend,
         options: &ModuleOptions,
     ) -> Result<Module, RuntimeError> {
-        Module::from_artifact(crate::Model::open(path)?.artifact(), backend, options)
+        Module::from_artifact(crate::Model::open(path, None)?.artifact(), backend, options)
     }
 
     /// Compiles an imported model and binds it to the cache registered under the options' key.
