@@ -23,7 +23,7 @@ pub use base::DType;
 pub use cpu::{Cpu, Isa};
 pub use graph::{Graph, Value};
 pub use import::{Artifact, Format, ImportError, ModelFacts};
-pub use kv::{CacheConfig, KvError, LayerConfig, Storage};
+pub use kv::{CacheConfig, Group, KvError, LayerConfig, Storage};
 pub use runtime::{
     Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions, Piece, Policy,
     Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings,
