@@ -1,15 +1,12 @@
 //! The `kvark` command.
 #![forbid(unsafe_code)]
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line talks to its terminal"
-)]
 
 mod args;
 mod bench;
+mod catalogue;
 mod interrupt;
 mod output;
+mod prompt;
 mod run;
 mod score;
 
@@ -21,7 +18,19 @@ use std::process::ExitCode;
 /// MODEL is a path to a GGUF file or a name of the catalogue (see `kvark list`); left out, it is
 /// SmolLM2-135M-Instruct, which is fetched on first use.
 #[derive(Parser)]
-#[command(name = "kvark", version, arg_required_else_help = true)]
+#[command(
+    name = "kvark",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  kvark chat                                      talk to the default model
+  kvark run -p \"The capital of France is\" -n 16   complete a prompt
+  kvark run model.gguf -f prompt.txt --json       machine-readable output
+  kvark list                                      models that can be had by name
+  kvark inspect model.gguf                        what is in a file
+
+kvark COMMAND --help tells more about a command."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +41,9 @@ enum Command {
     Run(run::Run),
     Score(score::Score),
     Bench(bench::Bench),
+    Pull(catalogue::Pull),
+    List(catalogue::List),
+    Rm(catalogue::Rm),
 }
 
 fn main() -> ExitCode {
@@ -41,12 +53,16 @@ fn main() -> ExitCode {
         Command::Run(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::Bench(command) => command.execute(),
+        Command::Pull(command) => command.execute(),
+        Command::List(command) => command.execute(),
+        Command::Rm(command) => command.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&error);
-            ExitCode::FAILURE
+            ExitCode::from(if interrupt::asked() { 130 } else { 1 })
         }
     }
 }
