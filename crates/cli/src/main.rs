@@ -4,11 +4,14 @@
 mod args;
 mod bench;
 mod catalogue;
+mod chat;
+mod inspect;
 mod interrupt;
 mod output;
 mod prompt;
 mod run;
 mod score;
+mod tokenize;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -39,8 +42,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Chat(chat::Chat),
     Score(score::Score),
     Bench(bench::Bench),
+    Inspect(inspect::Inspect),
+    Tokenize(tokenize::Tokenize),
+    Detokenize(tokenize::Detokenize),
     Pull(catalogue::Pull),
     List(catalogue::List),
     Rm(catalogue::Rm),
@@ -51,8 +58,12 @@ fn main() -> ExitCode {
     interrupt::install();
     let result = match cli.command {
         Command::Run(command) => command.execute(),
+        Command::Chat(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::Bench(command) => command.execute(),
+        Command::Inspect(command) => command.execute(),
+        Command::Tokenize(command) => command.execute(),
+        Command::Detokenize(command) => command.execute(),
         Command::Pull(command) => command.execute(),
         Command::List(command) => command.execute(),
         Command::Rm(command) => command.execute(),

@@ -23,7 +23,7 @@ pub mod catalogue;
 pub use backend::{Backend, CompileOptions, ExecutorKind};
 pub use base::DType;
 pub use cpu::{Cpu, Isa};
-pub use graph::{Graph, Value};
+pub use graph::{Graph, TensorId, Value};
 pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
 pub use kv::{CacheConfig, KvError, LayerConfig, Storage};
 pub use runtime::{
@@ -31,4 +31,4 @@ pub use runtime::{
     Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings,
     open_tokenizer,
 };
-pub use text::{ChatTemplate, EncodeOptions, Message, Tokenizer, Utf8Stream};
+pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};

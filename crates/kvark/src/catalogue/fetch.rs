@@ -104,7 +104,8 @@ fn download(
     pips: &[&[&str]],
     report: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(), CatalogueError> {
-    let log = folder.join("log");
+    // Beside the folder, whose growth is the progress.
+    let log = folder.with_extension("log");
     let mut said = None;
     for pip in pips {
         let stderr = File::create(&log).map_err(|e| CatalogueError::io("create", &log, e))?;
@@ -170,10 +171,12 @@ fn package(part: &Part) -> String {
 /// The line in which pip says what was wrong.
 fn last_words(text: &str) -> String {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let offline = lines().find(|line| line.contains("connection broken by"));
-    let line = offline
-        .or_else(|| lines().rfind(|line| line.starts_with("ERROR:")))
-        .or_else(|| lines().next_back());
+    // pip then goes on to say that there is no such package, which is not so.
+    if lines().any(|line| line.contains("connection broken by")) {
+        return "the package index cannot be reached".to_owned();
+    }
+    let error = lines().rfind(|line| line.starts_with("ERROR:"));
+    let line = error.or_else(|| lines().next_back());
     let line = line.unwrap_or("it failed without a word");
     let line = line.strip_prefix("ERROR:").unwrap_or(line).trim();
     match line.char_indices().nth(MAX_MESSAGE) {

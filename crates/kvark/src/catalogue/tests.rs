@@ -162,6 +162,9 @@ fn pip_is_quoted_and_its_absence_named() {
         shop.error(&entry(12, ABC)),
         "cannot fetch tiny: pip could not download first==1.0: no such package"
     );
+    shop.pip("echo \"WARNING: Retrying after connection broken by 'X'\" >&2; echo ERROR: none >&2; exit 1");
+    let error = shop.error(&entry(12, ABC));
+    assert!(error.ends_with("index cannot be reached"), "{error}");
     shop.pip("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
     let error = shop.error(&entry(12, ABC));
     assert!(error.contains("neither python3 -m pip nor pip3"), "{error}");
