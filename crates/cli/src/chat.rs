@@ -119,8 +119,8 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         }
         ("rewind", argument, None) => match argument.unwrap_or("1").parse() {
             Ok(n) => match conversation.rewind(n) {
-                Ok(left) => output::note(&format!("[{left} turns left]")),
-                Err(turns) => output::note(&format!("there are only {turns} turns to forget")),
+                Ok(left) => output::note(&format!("[turns left: {left}]")),
+                Err(turns) => output::note(&format!("cannot forget {n} of {turns} turns")),
             },
             Err(_) => output::note("/rewind takes a number of turns, such as /rewind 2"),
         },

@@ -28,7 +28,7 @@ pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, ggu
 pub use kv::{CacheConfig, KvError, LayerConfig, Storage};
 pub use runtime::{
     Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions, Piece, Policy,
-    Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings,
+    Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings, open_artifact,
     open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};
