@@ -78,6 +78,8 @@ impl Editor {
     }
 
     fn line(&mut self) -> Result<Option<String>> {
+        // One that came too late to stop the answer is no wish to leave.
+        interrupt::reset();
         let mut interrupted = false;
         loop {
             match self.editor.readline(PROMPT) {
