@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Instant;
 
 /// Compare the speed of kvark and llama.cpp, turn by turn on one machine
 #[derive(Args)]
@@ -113,8 +114,8 @@ struct Report {
     kvark_version: String,
     llama_version: String,
     llama_build: String,
-    /// The largest share of the time between its turns that llama.cpp's process was busy.
-    idle_share: f64,
+    /// The share of the time between its turns that llama.cpp's process was busy.
+    restless: f64,
 }
 
 impl BenchPeers {
@@ -185,7 +186,7 @@ impl BenchPeers {
             kvark_version: kvark.version,
             llama_version: llama.version.clone(),
             llama_build: llama.build.clone(),
-            idle_share: llama.idle_share,
+            restless: llama.busy / llama.waited,
         })
     }
 
@@ -278,8 +279,11 @@ struct Llama {
     answers: BufReader<ChildStdout>,
     version: String,
     build: String,
-    rested: std::time::Instant,
-    idle_share: f64,
+    rested: Instant,
+    /// Seconds between its turns.
+    waited: f64,
+    /// CPU seconds that it took meanwhile.
+    busy: f64,
 }
 
 impl Llama {
@@ -298,12 +302,14 @@ impl Llama {
             answers,
             version: String::new(),
             build: String::new(),
-            rested: std::time::Instant::now(),
-            idle_share: 0.0,
+            rested: Instant::now(),
+            waited: 0.0,
+            busy: 0.0,
         };
         let hello = llama.ask(json!({ "model": model, "context": context }))?;
         llama.version = text(&hello, "version")?;
         llama.build = text(&hello, "system_info")?;
+        llama.rested = Instant::now();
         Ok(llama)
     }
 
@@ -314,12 +320,11 @@ impl Llama {
             depth,
             threads,
         } = case;
-        let waited = self.rested.elapsed().as_secs_f64();
+        self.waited += self.rested.elapsed().as_secs_f64();
         let answer =
             self.ask(json!({ "kind": kind, "n": n, "depth": depth, "threads": threads }))?;
-        let busy = answer["idle_cpu_seconds"].as_f64().unwrap_or(0.0);
-        self.idle_share = self.idle_share.max(busy / waited.max(1e-3));
-        self.rested = std::time::Instant::now();
+        self.busy += answer["idle_cpu_seconds"].as_f64().unwrap_or(0.0);
+        self.rested = Instant::now();
         answer["tokens_per_second"]
             .as_f64()
             .with_context(|| format!("the llama.cpp driver measured nothing: {answer}"))
@@ -369,7 +374,7 @@ impl Report {
         out + &format!(
             "\nMedians of {} rounds, both sides turn by turn; made by `cargo xtask bench-peers`.\n\n\
              - model: {}\n- CPU: {}\n- kvark: {}, {} kernels\n- llama.cpp: {}, built for {}\n\
-             - llama.cpp's process was busy for at most {:.1} % of the time between its turns\n",
+             - llama.cpp's process was busy for {:.1} % of the time between its turns\n",
             self.rounds,
             self.model,
             self.cpu,
@@ -377,7 +382,7 @@ impl Report {
             self.isa,
             self.llama_version,
             self.llama_build,
-            self.idle_share * 100.0
+            self.restless * 100.0
         )
     }
 
@@ -402,7 +407,7 @@ impl Report {
             "kvark_version": self.kvark_version,
             "llama_version": self.llama_version,
             "llama_build": self.llama_build,
-            "idle_share": self.idle_share,
+            "restless": self.restless,
         })
     }
 }

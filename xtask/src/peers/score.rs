@@ -135,7 +135,7 @@ impl ScorePeers {
         );
         println!("|---|--:|--:|");
         for (name, row) in names.iter().zip(&distances) {
-            println!("| {name} | {:.4} | {:.4} |", row[0].mean(), row[1].mean());
+            println!("| {name} | {:.5} | {:.5} |", row[0].mean(), row[1].mean());
         }
         Ok(())
     }
