@@ -1,5 +1,6 @@
 //! Arguments that several commands share.
 
+use crate::catalogue;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{CompileOptions, Cpu, ExecutorKind, Model, Policy, Runner, SamplerOptions, Storage};
@@ -25,10 +26,19 @@ impl ModelArgs {
         )?)
     }
 
-    /// Where the model's file is; fetches the default model if need be.
+    /// Where the model's file is; models of the catalogue are fetched if they are not there.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        let name = self.model.as_ref().or(self.positional.as_ref());
-        Ok(PathBuf::from(name.context("no model given")?))
+        let Some(name) = self.model.as_ref().or(self.positional.as_ref()) else {
+            return catalogue::ensure(kvark::catalogue::default_entry());
+        };
+        let path = PathBuf::from(name);
+        if path.exists() {
+            return Ok(path);
+        }
+        match kvark::catalogue::find(name) {
+            Some(entry) => catalogue::ensure(entry),
+            None => bail!("no such file or catalogue model: {name} (see kvark list)"),
+        }
     }
 }
 

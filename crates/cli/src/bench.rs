@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use kvark::{Cpu, Isa, Model, Runner};
 use serde_json::json;
+use std::io::Write;
 use std::time::Instant;
 
 /// Measure tokens per second, like llama-bench
@@ -115,6 +116,7 @@ impl Bench {
             .threads
             .map_or_else(Cpu::default_threads, usize::from);
         let isa = Isa::detect()?;
+        let mut out = std::io::stdout();
         if self.json {
             let row = |m: &Measured| {
                 json!({
@@ -125,14 +127,18 @@ impl Bench {
                 })
             };
             let rows: Vec<_> = results.iter().map(row).collect();
-            println!(
+            writeln!(
+                out,
                 "{}",
                 json!({ "results": rows, "cpu": cpu_name(), "isa": isa.name(), "threads": threads })
-            );
+            )?;
         } else {
-            println!("{}, {isa}, {threads} threads", cpu_name());
+            writeln!(out, "{}, {isa}, {threads} threads", cpu_name())?;
             for m in results {
-                println!("{:<16} {:>10.2} ± {:.2} tokens/s", m.test, m.mean, m.stddev);
+                let Measured {
+                    test, mean, stddev, ..
+                } = m;
+                writeln!(out, "{test:<16} {mean:>10.2} ± {stddev:.2} tokens/s")?;
             }
         }
         Ok(())

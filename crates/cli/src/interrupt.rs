@@ -20,7 +20,6 @@ pub(crate) fn asked() -> bool {
 }
 
 /// Forgets a Ctrl-C that has been acted upon.
-#[allow(dead_code, reason = "for interactive commands")]
 pub(crate) fn reset() {
     ASKED.store(false, Ordering::SeqCst);
 }

@@ -1,17 +1,17 @@
 //! The `kvark` command.
 #![forbid(unsafe_code)]
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line talks to its terminal"
-)]
 
 mod args;
 mod bench;
+mod catalogue;
+mod chat;
+mod inspect;
 mod interrupt;
 mod output;
+mod prompt;
 mod run;
 mod score;
+mod tokenize;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,7 +21,19 @@ use std::process::ExitCode;
 /// MODEL is a path to a GGUF file or a name of the catalogue (see `kvark list`); left out, it is
 /// SmolLM2-135M-Instruct, which is fetched on first use.
 #[derive(Parser)]
-#[command(name = "kvark", version, arg_required_else_help = true)]
+#[command(
+    name = "kvark",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  kvark chat                                      talk to the default model
+  kvark run -p \"The capital of France is\" -n 16   complete a prompt
+  kvark run model.gguf -f prompt.txt --json       machine-readable output
+  kvark list                                      models that can be had by name
+  kvark inspect model.gguf                        what is in a file
+
+kvark COMMAND --help tells more about a command."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,8 +42,15 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Run),
+    Chat(chat::Chat),
     Score(score::Score),
     Bench(bench::Bench),
+    Inspect(inspect::Inspect),
+    Tokenize(tokenize::Tokenize),
+    Detokenize(tokenize::Detokenize),
+    Pull(catalogue::Pull),
+    List(catalogue::List),
+    Rm(catalogue::Rm),
 }
 
 fn main() -> ExitCode {
@@ -39,14 +58,22 @@ fn main() -> ExitCode {
     interrupt::install();
     let result = match cli.command {
         Command::Run(command) => command.execute(),
+        Command::Chat(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::Bench(command) => command.execute(),
+        Command::Inspect(command) => command.execute(),
+        Command::Tokenize(command) => command.execute(),
+        Command::Detokenize(command) => command.execute(),
+        Command::Pull(command) => command.execute(),
+        Command::List(command) => command.execute(),
+        Command::Rm(command) => command.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&error);
-            ExitCode::FAILURE
+            ExitCode::from(if interrupt::asked() { 130 } else { 1 })
         }
     }
 }

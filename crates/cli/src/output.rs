@@ -1,27 +1,73 @@
-//! What goes to the terminal besides results: errors and progress, all on stderr.
+//! What goes to the terminal. Results go to stdout by `writeln!`, whose errors are passed on so that a closed pipe ends
+//! the program quietly; all else goes to stderr through here.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 /// Prints an error on one line.
 pub(crate) fn error(error: &anyhow::Error) {
     let text = format!("{error:#}");
-    eprintln!(
-        "error: {}",
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
-    );
+    let words: Vec<&str> = text.split_whitespace().collect();
+    note(&format!("error: {}", words.join(" ")));
+}
+
+/// Prints a line for people. When nobody can read it there is nobody to tell.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Prints text at once, be it a part of a line.
+pub(crate) fn text(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Whether whoever read our output has gone away, as `head` does.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// A bar over `total` steps that shows only on a terminal and only when the work takes a while.
 pub(crate) fn progress(what: &'static str, total: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
-    if std::io::stderr().is_terminal() && total > 0 {
-        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {per_sec} {eta}");
-        bar.set_style(style.expect("a valid template").progress_chars("=> "));
+    bar(
+        what,
+        total as u64,
+        "{msg} [{bar:30}] {pos}/{len} {per_sec} {eta}",
+    )
+}
+
+/// The same over bytes.
+pub(crate) fn bytes_progress(what: &'static str, total: u64) -> ProgressBar {
+    bar(
+        what,
+        total,
+        "{msg:8} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+    )
+}
+
+fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+    if io::stderr().is_terminal() && total > 0 {
+        let style = ProgressStyle::with_template(template).expect("a valid template");
+        bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         bar.enable_steady_tick(Duration::from_millis(500));
     }
     bar
+}
+
+/// A count of bytes in a unit that people read.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    let x = n as f64;
+    match UNITS.iter().find(|(_, unit)| x >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}", x / unit),
+        None => format!("{n} bytes"),
+    }
 }

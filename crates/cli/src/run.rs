@@ -1,12 +1,10 @@
 //! `kvark run`: completes a prompt.
 
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs, TextArgs, token_ids};
-use crate::{interrupt, output};
+use crate::{interrupt, output, prompt};
 use anyhow::{Result, bail};
 use clap::Args;
-use kvark::{
-    EncodeOptions, GenerateOptions, Generated, Memory, Message, Model, Piece, Sampler, Timings,
-};
+use kvark::{GenerateOptions, Generated, Memory, Message, Piece, Sampler};
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -64,8 +62,15 @@ impl Run {
         if text.is_none() && self.token_ids.is_none() {
             bail!("no prompt: give one with --prompt, --file or --token-ids");
         }
+        if text.as_ref().is_some_and(String::is_empty) {
+            bail!("the prompt is empty");
+        }
         let model = self.model.open(&self.engine)?;
-        let (prompt, shown) = self.prompt(&model, text)?;
+        let prompt = match (&self.token_ids, &text) {
+            (Some(ids), _) => ids.clone(),
+            (None, Some(text)) if self.chat => prompt::chat(&model, &[Message::new("user", text)])?,
+            (None, text) => prompt::plain(&model, text.as_deref().unwrap_or_default())?,
+        };
         let mut runner = self.engine.runner(&model)?;
         let mut sampler = Sampler::new(self.sampling.options());
         let options = GenerateOptions {
@@ -73,76 +78,47 @@ impl Run {
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
-        if let (Some(text), false) = (&shown, self.json || self.no_display_prompt) {
-            print!("{text}");
-            std::io::stdout().flush()?;
-        }
+        // Shown once it is known that the model takes it.
+        let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
         let bar = output::progress("prompt", prompt.len());
-        let mut broken = None;
+        let mut written = Ok(());
         let generated = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {
+            if let Some(text) = shown.take() {
+                written = bar.suspend(|| output::text(&text));
+            }
             match piece {
                 Piece::Prompt(done) => bar.set_position(done as u64),
                 Piece::Text(text) => {
                     bar.finish_and_clear();
-                    if !self.json {
-                        let written = write!(std::io::stdout(), "{text}")
-                            .and_then(|()| std::io::stdout().flush());
-                        broken = written.err();
+                    if !self.json && written.is_ok() {
+                        written = output::text(text);
                     }
                 }
             }
-            !interrupt::asked() && broken.is_none()
+            !interrupt::asked() && written.is_ok()
         })?;
         bar.finish_and_clear();
-        if let Some(error) = broken {
-            return Err(error.into());
-        }
+        written?;
+        let mut out = std::io::stdout();
         if self.json {
-            println!("{}", report(&prompt, &generated, runner.memory()?));
-        } else {
-            println!();
-            let Timings {
-                prompt_tokens,
-                prompt,
-                generated_tokens,
-                generated: time,
-            } = generated.timings;
-            eprintln!(
-                "[prompt {prompt_tokens} tokens, {:.1}/s; generated {generated_tokens} tokens, {:.1}/s; {}]",
-                per_second(prompt_tokens, prompt),
-                per_second(generated_tokens, time),
-                generated.finish.name(),
-            );
+            writeln!(out, "{}", report(&prompt, &generated, runner.memory()?))?;
+            return Ok(());
         }
+        if model.tokenizer().is_err() {
+            let ids: Vec<String> = generated.tokens.iter().map(u32::to_string).collect();
+            write!(out, "{}", ids.join(","))?;
+        }
+        writeln!(out)?;
+        let t = generated.timings;
+        output::note(&format!(
+            "[prompt {} tokens, {:.1}/s; generated {} tokens, {:.1}/s; {}]",
+            t.prompt_tokens,
+            per_second(t.prompt_tokens, t.prompt),
+            t.generated_tokens,
+            per_second(t.generated_tokens, t.generated),
+            generated.finish.name(),
+        ));
         Ok(())
-    }
-
-    /// The prompt's tokens, and its text to show.
-    fn prompt(&self, model: &Model, text: Option<String>) -> Result<(Vec<u32>, Option<String>)> {
-        if let Some(ids) = &self.token_ids {
-            return Ok((ids.clone(), None));
-        }
-        let text = text.unwrap_or_default();
-        if self.chat {
-            let rendered = model
-                .template()
-                .render(&[Message::new("user", text)], true)?;
-            return Ok((
-                model.tokenizer().encode(
-                    &rendered,
-                    EncodeOptions {
-                        special: true,
-                        ..Default::default()
-                    },
-                ),
-                None,
-            ));
-        }
-        let options = EncodeOptions {
-            bos: model.tokenizer().adds_bos(),
-            ..Default::default()
-        };
-        Ok((model.tokenizer().encode(&text, options), Some(text)))
     }
 }
 

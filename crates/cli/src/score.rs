@@ -1,11 +1,11 @@
 //! `kvark score`: how likely the model finds a text.
 
 use crate::args::{EngineArgs, ModelArgs, TextArgs, token_ids};
-use crate::{interrupt, output};
+use crate::{interrupt, output, prompt};
 use anyhow::{Result, bail};
 use clap::Args;
-use kvark::EncodeOptions;
 use serde_json::json;
+use std::io::Write;
 
 /// Score a text: the log-probability of every token given those before it
 #[derive(Args)]
@@ -43,19 +43,10 @@ impl Score {
             bail!("nothing to score: give --prompt, --file or --token-ids");
         }
         let model = self.model.open(&self.engine)?;
-        let tokenizer = model.tokenizer();
-        let encode = |text: String| {
-            tokenizer.encode(
-                &text,
-                EncodeOptions {
-                    bos: tokenizer.adds_bos(),
-                    ..Default::default()
-                },
-            )
+        let ids = match (self.token_ids, text) {
+            (Some(ids), _) => ids,
+            (None, text) => prompt::plain(&model, &text.unwrap_or_default())?,
         };
-        let ids = self
-            .token_ids
-            .unwrap_or_else(|| text.map(encode).unwrap_or_default());
         let mut runner = self.engine.runner(&model)?;
         let bar = output::progress("score", ids.len());
         let score = runner.score(&ids, |done| {
@@ -70,6 +61,7 @@ impl Score {
                 ids.len()
             );
         }
+        let mut out = std::io::stdout();
         if self.json {
             let report = json!({
                 "ids": ids,
@@ -78,17 +70,23 @@ impl Score {
                 "nll": score.nll(),
                 "perplexity": score.perplexity(),
             });
-            println!("{report}");
+            writeln!(out, "{report}")?;
         } else {
             for (id, logprob) in ids.iter().skip(1).zip(&score.logprob) {
-                println!("{logprob:>10.4}  {:?}", tokenizer.decode(&[*id], true));
+                // What the token itself writes, which for a file without a tokenizer is its id.
+                let piece = match model.tokenizer().ok().and_then(|t| t.token_bytes(*id)) {
+                    Some(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
+                    None => id.to_string(),
+                };
+                writeln!(out, "{logprob:>10.4}  {piece}")?;
             }
-            println!(
+            writeln!(
+                out,
                 "{} tokens, nll {:.4}, perplexity {:.3}",
                 ids.len(),
                 score.nll(),
                 score.perplexity()
-            );
+            )?;
         }
         Ok(())
     }

