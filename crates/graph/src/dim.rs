@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(Dim::from(7).as_const(), Some(7));
         assert_eq!(Dim::from(r).as_symbol(), Some(r));
         assert_eq!(
-            (Dim::from(t) * usize::MAX.min(1 << 62)).eval(&Bindings::default().with(t, 9)),
+            (Dim::from(t) * (1 << 62)).eval(&Bindings::default().with(t, 9)),
             None
         );
     }

@@ -66,26 +66,29 @@ impl Kernel for Range {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        // The match is outside the loop, so that each function has a loop of its own.
         match self.op.function {
-            Function::Binary(BinaryFunction::Add) => self.map(s, |a, b| s.add(a, b)),
-            Function::Binary(BinaryFunction::Mul) => self.map(s, |a, b| s.mul(a, b)),
-            Function::Scale(factor) => self.map(s, |a, _| s.mul(a, s.splat(factor))),
-            Function::SoftCap(cap) => self.map(s, |a, _| {
-                s.mul(s.splat(cap), s.tanh(s.div(a, s.splat(cap))))
-            }),
-            Function::Unary(Activation::Silu) => self.map(s, |a, _| silu(s, a)),
-            Function::Unary(Activation::GeluTanh) => self.map(s, |a, _| gelu_tanh(s, a)),
-            Function::Unary(Activation::GeluErf) => self.map(s, |a, _| gelu_erf(s, a)),
-            Function::Gated(Activation::Silu) => self.map(s, |a, b| s.mul(silu(s, a), b)),
-            Function::Gated(Activation::GeluTanh) => self.map(s, |a, b| s.mul(gelu_tanh(s, a), b)),
-            Function::Gated(Activation::GeluErf) => self.map(s, |a, b| s.mul(gelu_erf(s, a), b)),
+            Function::Binary(BinaryFunction::Add) => self.map(s, Add),
+            Function::Binary(BinaryFunction::Mul) => self.map(s, Mul),
+            Function::Scale(factor) => self.map(s, Scale(factor)),
+            Function::SoftCap(cap) => self.map(s, SoftCap(cap)),
+            Function::Unary(activation) => match activation {
+                Activation::Silu => self.map(s, Silu),
+                Activation::GeluTanh => self.map(s, GeluTanh),
+                Activation::GeluErf => self.map(s, GeluErf),
+            },
+            Function::Gated(activation) => match activation {
+                Activation::Silu => self.map(s, Gated(Silu)),
+                Activation::GeluTanh => self.map(s, Gated(GeluTanh)),
+                Activation::GeluErf => self.map(s, Gated(GeluErf)),
+            },
         }
     }
 }
 
 impl Range {
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, function: impl Fn(S::V, S::V) -> S::V) {
+    fn map<S: Simd>(&self, s: S, function: impl Map) {
         let (chunks, tail) = split(self.op.width);
         let reads_b = matches!(self.op.function, Function::Binary(_) | Function::Gated(_));
         for row in self.start..self.end {
@@ -100,16 +103,60 @@ impl Range {
                 };
                 for chunk in 0..chunks {
                     let at = chunk * LANES;
-                    s.store(out.add(at), function(s.load(a.add(at)), s.load(b.add(at))));
+                    s.store(
+                        out.add(at),
+                        function.apply(s, s.load(a.add(at)), s.load(b.add(at))),
+                    );
                 }
                 if tail > 0 {
                     let at = chunks * LANES;
-                    let result =
-                        function(s.load_part(a.add(at), tail), s.load_part(b.add(at), tail));
-                    s.store_part(out.add(at), result, tail);
+                    let (a, b) = (s.load_part(a.add(at), tail), s.load_part(b.add(at), tail));
+                    s.store_part(out.add(at), function.apply(s, a, b), tail);
                 }
             }
         }
+    }
+}
+
+/// A function of two vectors. Closures would do, if they could be told to inline: code that is not inlined into its
+/// tier's entry is compiled without the tier's features.
+trait Map: Copy {
+    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V;
+}
+
+macro_rules! maps {
+    ($($name:ident $(($($field:ty),*))?, ($this:pat, $s:ident, $a:pat, $b:pat) => $body:expr;)*) => {$(
+        #[derive(Clone, Copy)]
+        struct $name $(($($field),*))?;
+
+        impl Map for $name {
+            #[inline(always)]
+            fn apply<S: Simd>(self, $s: S, $a: S::V, $b: S::V) -> S::V {
+                let $this = self;
+                $body
+            }
+        }
+    )*};
+}
+
+maps! {
+    Add, (_, s, a, b) => s.add(a, b);
+    Mul, (_, s, a, b) => s.mul(a, b);
+    Scale(f32), (Scale(factor), s, a, _) => s.mul(a, s.splat(factor));
+    SoftCap(f32), (SoftCap(cap), s, a, _) => s.mul(s.splat(cap), s.tanh(s.div(a, s.splat(cap))));
+    Silu, (_, s, a, _) => silu(s, a);
+    GeluTanh, (_, s, a, _) => gelu_tanh(s, a);
+    GeluErf, (_, s, a, _) => gelu_erf(s, a);
+}
+
+/// An activation times the other operand.
+#[derive(Clone, Copy)]
+struct Gated<F>(F);
+
+impl<F: Map> Map for Gated<F> {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V {
+        s.mul(self.0.apply(s, a, b), b)
     }
 }
 

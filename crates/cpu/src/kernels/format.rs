@@ -99,7 +99,8 @@ impl Format for Q4_0 {
         // SAFETY: the caller vouches for the block and the output.
         unsafe {
             let centred = s.sub(table(s, &RAMP), s.splat(8.0));
-            let values = s.mul(s.splat(half_at(s, block)), centred);
+            let [scale, ..] = s.widen4(block);
+            let values = s.mul(s.splat(scale), centred);
             let [low, high] = s.nibbles(block.add(2), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
@@ -117,8 +118,8 @@ impl Format for Q4_1 {
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
         // SAFETY: the caller vouches for the block and the output.
         unsafe {
-            let scaled = s.mul(s.splat(half_at(s, block)), table(s, &RAMP));
-            let values = s.add(scaled, s.splat(half_at(s, block.add(2))));
+            let [scale, offset, ..] = s.widen4(block);
+            let values = s.add(s.mul(s.splat(scale), table(s, &RAMP)), s.splat(offset));
             let [low, high] = s.nibbles(block.add(4), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
@@ -136,10 +137,8 @@ impl Format for Iq4Nl {
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
         // SAFETY: the caller vouches for the block and the output; the value table holds sixteen bytes.
         unsafe {
-            let values = s.mul(
-                s.splat(half_at(s, block)),
-                s.load_i8(quant::IQ4_VALUES.as_ptr()),
-            );
+            let [scale, ..] = s.widen4(block);
+            let values = s.mul(s.splat(scale), s.load_i8(quant::IQ4_VALUES.as_ptr()));
             let [low, high] = s.nibbles(block.add(2), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
@@ -157,7 +156,8 @@ impl Format for Q8_0 {
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
         // SAFETY: the caller vouches for the block and the output.
         unsafe {
-            let scale = s.splat(half_at(s, block));
+            let [scale, ..] = s.widen4(block);
+            let scale = s.splat(scale);
             let quants = block.add(2).cast::<i8>();
             s.store(out, s.mul(scale, s.load_i8(quants)));
             s.store(out.add(LANES), s.mul(scale, s.load_i8(quants.add(LANES))));
@@ -176,7 +176,7 @@ impl Format for Q4K {
         // SAFETY: the caller vouches for the block and the output: four groups of 32 bytes and 64 elements follow the
         // 16 bytes of scales.
         unsafe {
-            let (scale, min) = (half_at(s, block), half_at(s, block.add(2)));
+            let [scale, min, ..] = s.widen4(block);
             let (scales, mins) = quant::scales_mins(&*block.add(4).cast::<[u8; 12]>());
             let values = |i: usize| {
                 let scaled = s.mul(s.splat(scale * scales[i] as f32), table(s, &RAMP));

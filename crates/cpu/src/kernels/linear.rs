@@ -145,11 +145,11 @@ unsafe fn one_row<S: Simd, F: Format>(s: S, task: &Task<'_>) {
     let o = task.operands.0;
     let (blocks, tail) = (k / F::LEN, k % F::LEN);
     let (mut n, end) = task.rows;
+    let mut decoded = [0.0f32; 256];
     // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row.
     unsafe {
         while n < end {
             let streams = (end - n).min(STREAMS);
-            let mut decoded = [0.0f32; 256];
             let mut sums = [s.zero(); STREAMS];
             let rows: [*const u8; STREAMS] =
                 std::array::from_fn(|i| weight_row::<F>(o.weight, n + i.min(streams - 1), k));

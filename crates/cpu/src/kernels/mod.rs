@@ -1,4 +1,8 @@
 //! The kernels. Each takes raw operands, because results may overwrite dying operands in place.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "index loops over register tiles are what gets unrolled"
+)]
 
 pub(crate) mod attend;
 pub(crate) mod elementwise;

@@ -63,12 +63,12 @@ impl Kernel for NormRow {
         // SAFETY: `Norm::run`'s caller vouches for a row of `x` and `out` and for `weight` and `bias`.
         unsafe {
             let mean = if self.op.centred {
-                self.sum(s, |x| x) / width
+                self.sum::<S, false>(s, s.zero()) / width
             } else {
                 0.0
             };
             let shift = s.splat(mean);
-            let square = self.sum(s, |x| s.mul(s.sub(x, shift), s.sub(x, shift)));
+            let square = self.sum::<S, true>(s, shift);
             let inverse = s.splat(1.0 / (square / width + self.op.eps).sqrt());
             let (chunks, tail) = split(self.op.width);
             for chunk in 0..chunks {
@@ -100,25 +100,27 @@ impl Kernel for NormRow {
 }
 
 impl NormRow {
-    /// The sum of a function over the row's elements.
+    /// The sum of the row's elements less `shift`, to the first or second power.
     ///
     /// # Safety
     /// A row must be readable at `x`.
     #[inline(always)]
-    unsafe fn sum<S: Simd>(&self, s: S, of: impl Fn(S::V) -> S::V) -> f32 {
+    unsafe fn sum<S: Simd, const SQUARED: bool>(&self, s: S, shift: S::V) -> f32 {
         let (chunks, tail) = split(self.op.width);
         let mut sum = s.zero();
         // SAFETY: the caller vouches for the row; `lanes` holds sixteen.
         unsafe {
             for chunk in 0..chunks {
-                sum = s.add(sum, of(s.load(self.x.add(chunk * LANES))));
+                let x = s.sub(s.load(self.x.add(chunk * LANES)), shift);
+                sum = s.add(sum, if SQUARED { s.mul(x, x) } else { x });
             }
             if tail > 0 {
-                // The function need not map the empty lanes' zeros to zero, so they are cleared behind it.
+                let x = s.sub(s.load_part(self.x.add(chunks * LANES), tail), shift);
+                // The empty lanes hold the shift now, not zero.
                 let mut lanes = [0.0; LANES];
                 s.store_part(
                     lanes.as_mut_ptr(),
-                    of(s.load_part(self.x.add(chunks * LANES), tail)),
+                    if SQUARED { s.mul(x, x) } else { x },
                     tail,
                 );
                 sum = s.add(sum, s.load(lanes.as_ptr()));

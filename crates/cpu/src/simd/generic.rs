@@ -110,6 +110,12 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
+    unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller vouches for eight bytes; no alignment is assumed.
+        unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|h| self.widen(h))
+    }
+
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Self::V {
         // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };

@@ -53,6 +53,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen half-precision numbers must be readable at `p`.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// Four half-precision numbers as scalars.
+    ///
+    /// # Safety
+    /// Eight bytes must be readable at `p`.
+    unsafe fn widen4(self, p: *const u8) -> [f32; 4];
     /// # Safety
     /// Sixteen bfloat16 must be readable at `p`.
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
@@ -180,6 +185,9 @@ mod tests {
                     push(v);
                 }
                 push(s.load_part(ramp.as_ptr(), 5));
+                for x in s.widen4(halves.as_ptr().cast()) {
+                    push(s.splat(x));
+                }
                 push(s.splat(s.sum(a)));
                 push(s.splat(s.largest(a)));
             }

@@ -143,6 +143,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller vouches for eight bytes; F16C is proven.
+        unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
+    }
+
+    #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Pair {
         // SAFETY: the caller vouches for sixteen halves at `p`; AVX2 is proven.
         let half = |p: *const u16| unsafe {
@@ -274,6 +280,12 @@ impl Simd for Avx512 {
     unsafe fn load_f16(self, p: *const u16) -> __m512 {
         // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller vouches for eight bytes; F16C is proven.
+        unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]

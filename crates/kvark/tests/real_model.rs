@@ -1,0 +1,234 @@
+//! SmolLM2 end to end. Runs when `KVARK_TEST_MODEL` names the file, as `cargo xtask test` sees to.
+
+#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+
+use kvark::{
+    CompileOptions, Cpu, EncodeOptions, ExecutorKind, Finish, GenerateOptions, Model, Policy,
+    Runner, Sampler, SamplerOptions, Storage,
+};
+use std::sync::LazyLock;
+
+static MODEL: LazyLock<Option<Model>> = LazyLock::new(|| {
+    let path = std::env::var_os("KVARK_TEST_MODEL").filter(|p| !p.is_empty());
+    if path.is_none() {
+        eprintln!("skipped: KVARK_TEST_MODEL names no model");
+    }
+    path.map(|path| Model::open(path.as_ref(), None).unwrap())
+});
+
+fn runner(model: &Model, policy: Policy) -> Runner {
+    Runner::new(model, &Cpu::new().unwrap(), &policy).unwrap()
+}
+
+fn encode(model: &Model, text: &str) -> Vec<u32> {
+    model.tokenizer().encode(
+        text,
+        EncodeOptions {
+            bos: model.tokenizer().adds_bos(),
+            ..Default::default()
+        },
+    )
+}
+
+fn greedy(model: &Model, policy: Policy, prompt: &str, n: usize) -> kvark::Generated {
+    let mut sampler = Sampler::new(SamplerOptions {
+        temperature: 0.0,
+        ..Default::default()
+    });
+    let options = GenerateOptions {
+        max_tokens: Some(n),
+        ..Default::default()
+    };
+    runner(model, policy)
+        .generate(
+            model,
+            &encode(model, prompt),
+            &mut sampler,
+            &options,
+            |_| true,
+        )
+        .unwrap()
+}
+
+#[test]
+fn knows_the_capital_of_france() {
+    let Some(model) = &*MODEL else { return };
+    let generated = greedy(model, Policy::default(), "The capital of France is", 8);
+    assert!(generated.text.starts_with(" Paris"), "{:?}", generated.text);
+    assert_eq!(generated.finish, Finish::Length);
+}
+
+/// A prompt longer than a batch, a block of the softmax and a doubling of the pools.
+fn long_prompt() -> String {
+    let counted: Vec<String> = (1..=150)
+        .map(|i| format!("Line {i} says {}.", i * i % 97))
+        .collect();
+    counted.join(" ")
+}
+
+#[test]
+fn the_batch_size_threads_and_executor_change_no_token_and_no_logit() {
+    let Some(model) = &*MODEL else { return };
+    let tokens = encode(model, &long_prompt());
+    assert!(tokens.len() > 1000);
+    let logits = |batch, threads, executor| {
+        let compile = CompileOptions {
+            threads: Some(threads),
+            executor,
+        };
+        let mut runner = runner(
+            model,
+            Policy {
+                batch,
+                compile,
+                ..Policy::default()
+            },
+        );
+        runner.feed(&tokens, |_| true).unwrap();
+        runner
+            .logits()
+            .iter()
+            .map(|x| x.to_bits())
+            .collect::<Vec<_>>()
+    };
+    let expect = logits(512, 2, ExecutorKind::Compiled);
+    assert!(
+        logits(usize::MAX, 1, ExecutorKind::Compiled) == expect,
+        "one step"
+    );
+    assert!(logits(37, 3, ExecutorKind::Compiled) == expect, "odd steps");
+    assert!(
+        logits(300, 2, ExecutorKind::Interpreted) == expect,
+        "interpreted"
+    );
+}
+
+#[test]
+fn rewind_and_regenerate_repeats_the_cold_run() {
+    let Some(model) = &*MODEL else { return };
+    let cold = greedy(model, Policy::default(), "Once upon a time", 24);
+    let mut runner = runner(model, Policy::default());
+    let prompt = encode(model, "Once upon a time");
+    let mut sampler = Sampler::new(SamplerOptions {
+        seed: 5,
+        ..Default::default()
+    });
+    let options = GenerateOptions {
+        max_tokens: Some(24),
+        ..Default::default()
+    };
+    runner
+        .generate(model, &prompt, &mut sampler, &options, |_| true)
+        .unwrap();
+    runner.rewind(prompt.len() - 1).unwrap();
+    let mut sampler = Sampler::new(SamplerOptions {
+        temperature: 0.0,
+        ..Default::default()
+    });
+    let warm = runner
+        .generate(
+            model,
+            &prompt[prompt.len() - 1..],
+            &mut sampler,
+            &options,
+            |_| true,
+        )
+        .unwrap();
+    assert_eq!(warm.tokens, cold.tokens);
+}
+
+#[test]
+fn weights_are_mapped_and_kv_follows_the_tokens_in_use() {
+    let Some(model) = &*MODEL else { return };
+    let graph = &model.artifact().methods[0].graph;
+    let weights: Vec<_> = graph
+        .tensors()
+        .iter()
+        .filter_map(|t| t.constant())
+        .collect();
+    let mapped: usize = weights
+        .iter()
+        .filter(|b| b.is_mapped())
+        .map(|b| b.len())
+        .sum();
+    assert!(
+        mapped as f64 > 0.999 * graph.constant_bytes() as f64,
+        "{mapped} of {}",
+        graph.constant_bytes()
+    );
+
+    for storage in Storage::ALL {
+        let policy = Policy {
+            key_storage: storage,
+            value_storage: storage,
+            ..Policy::default()
+        };
+        let mut runner = runner(model, policy);
+        assert_eq!(runner.memory().unwrap().kv, 0);
+        let row: usize = model
+            .facts()
+            .caches
+            .iter()
+            .map(|c| c.kv_heads * storage.row_bytes(c.key_dim) * 2)
+            .sum();
+        for (tokens, cells) in [(1, 256), (255, 256), (1, 512), (500, 1024)] {
+            runner.feed(&vec![1; tokens], |_| true).unwrap();
+            assert_eq!(
+                runner.memory().unwrap().kv,
+                cells * row,
+                "{storage} at {} tokens",
+                runner.tokens().len()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_full_context_ends_the_text_and_a_long_prompt_is_refused() {
+    let Some(model) = &*MODEL else { return };
+    let small = Policy {
+        context: Some(12),
+        ..Policy::default()
+    };
+    let generated = greedy(model, small.clone(), "Once upon a time", 100);
+    assert_eq!(generated.finish, Finish::Context);
+    let mut runner = runner(model, small);
+    let error = runner
+        .feed(&encode(model, &long_prompt()), |_| true)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("the context has room for 12 of its 12"),
+        "{error}"
+    );
+    assert!(
+        runner.feed(&[1], |_| true).unwrap(),
+        "and the runner goes on"
+    );
+}
+
+#[test]
+fn stop_strings_and_seeds() {
+    let Some(model) = &*MODEL else { return };
+    let prompt = encode(model, "One, two, three,");
+    let run = |seed: u64, stop: &str| {
+        let mut sampler = Sampler::new(SamplerOptions {
+            seed,
+            ..Default::default()
+        });
+        let options = GenerateOptions {
+            max_tokens: Some(30),
+            stop: vec![stop.to_owned()],
+            ..Default::default()
+        };
+        runner(model, Policy::default())
+            .generate(model, &prompt, &mut sampler, &options, |_| true)
+            .unwrap()
+    };
+    let free = run(1, "never to be seen");
+    assert_eq!(free.tokens, run(1, "never to be seen").tokens);
+    let word = free.text.split_whitespace().nth(3).unwrap().to_owned();
+    let cut = run(1, &word);
+    assert_eq!(cut.finish, Finish::Stop);
+    assert_eq!(cut.text, free.text[..free.text.find(&word).unwrap()]);
+}
