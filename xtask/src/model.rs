@@ -1,7 +1,8 @@
 //! The model that tests and comparisons run on.
 
 use crate::shell;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use serde_json::Value;
 use std::path::PathBuf;
 
 /// Names the model's file; the tests read it too.
@@ -42,24 +43,12 @@ pub(crate) fn kvark() -> Result<PathBuf> {
     Ok(shell::target().join("release/kvark"))
 }
 
+/// Has kvark fetch its default model, unless it is there, and asks where it keeps it.
 fn fetch() -> Result<PathBuf> {
-    shell::run(shell::command(kvark()?).arg("pull"))?;
-    let home = home().context("neither KVARK_HOME nor HOME is set")?;
-    let path = home.join("models/smollm2-135m-instruct.gguf");
-    if !path.exists() {
-        return Err(anyhow!("kvark pull left no {}", path.display()));
-    }
-    Ok(path)
-}
-
-/// Where kvark keeps what it fetches.
-fn home() -> Option<PathBuf> {
-    let folder = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    folder("KVARK_HOME")
-        .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("kvark")))
-        .or_else(|| Some(folder("HOME")?.join(".cache/kvark")))
+    let kvark = kvark()?;
+    shell::run(shell::command(&kvark).arg("pull"))?;
+    let list = shell::output(shell::command(&kvark).args(["list", "--json"]))?;
+    let list: Value = serde_json::from_str(&list)?;
+    let path = list["models"][0]["path"].as_str().map(PathBuf::from);
+    path.with_context(|| format!("kvark list names no default model: {list}"))
 }
