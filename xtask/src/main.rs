@@ -1,1 +1,54 @@
-fn main() {}
+//! `cargo xtask`: the project's own tasks.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line talks to its terminal"
+)]
+
+mod fuzz;
+mod layers;
+mod model;
+mod peers;
+mod shell;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// kvark's own tasks.
+///
+/// They run from anywhere in the tree and make what they need under target/. Environment: KVARK_TEST_MODEL names the
+/// model of the tests and comparisons, KVARK_PEERS_VENV a Python virtual environment that already has the peers.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Test(test::Test),
+    Layers(layers::Layers),
+    Fuzz(fuzz::Fuzz),
+    BenchPeers(peers::bench::BenchPeers),
+    ScorePeers(peers::score::ScorePeers),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::Test(task) => task.execute(),
+        Task::Layers(task) => task.execute(),
+        Task::Fuzz(task) => task.execute(),
+        Task::BenchPeers(task) => task.execute(),
+        Task::ScorePeers(task) => task.execute(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

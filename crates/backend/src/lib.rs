@@ -1,6 +1,6 @@
 //! What a backend is: compile a graph, run it over a cache, keep the KV bytes.
 //!
-//! [`reference`] is the plainest backend and the oracle for all others; [`conformance`] is the suite that every backend
+//! [`mod@reference`] is the plainest backend and the oracle for all others; [`conformance`] is the suite that every backend
 //! runs against it.
 #![forbid(unsafe_code)]
 

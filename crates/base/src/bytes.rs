@@ -1,4 +1,8 @@
 //! Shared, immutable bytes: a range of a mapped file or of memory, cheap to clone and to slice.
+#![allow(
+    unsafe_code,
+    reason = "mapping a file is unsafe: another process may change it"
+)]
 
 use std::fmt;
 use std::fs::File;

@@ -5,6 +5,7 @@
 //! // A row of 64 Q4_1 weights is two blocks of 20 bytes.
 //! assert_eq!(DType::Q4_1.row_bytes(64), Some(40));
 //! ```
+#![deny(unsafe_code)]
 
 mod bytes;
 mod dtype;

@@ -21,10 +21,10 @@ fn runner(model: &Model, policy: Policy) -> Runner {
 }
 
 fn encode(model: &Model, text: &str) -> Vec<u32> {
-    model.tokenizer().encode(
+    model.tokenizer().unwrap().encode(
         text,
         EncodeOptions {
-            bos: model.tokenizer().adds_bos(),
+            bos: model.tokenizer().unwrap().adds_bos(),
             ..Default::default()
         },
     )

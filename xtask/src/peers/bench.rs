@@ -1,0 +1,455 @@
+//! `cargo xtask bench-peers`: kvark and llama.cpp, turn by turn.
+
+use super::{scripts, venv};
+use crate::{model, shell};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Instant;
+
+/// Compare the speed of kvark and llama.cpp, turn by turn on one machine
+#[derive(Args)]
+#[command(
+    after_help = "Every test of a round is measured on both sides, one right after the other; who goes first changes with \
+the round. Both sides run a test once uncounted before it counts, with the same tokens, batches of 512, KV in f16 and the \
+same number of threads. The side that waits sleeps. A ratio above 1 means that kvark is faster; it is the median of the \
+rounds' own ratios.
+
+Examples:
+  cargo xtask bench-peers
+  cargo xtask bench-peers --model model.gguf --rounds 9 -t 1,2 --markdown docs/benchmarks/cpu.md"
+)]
+pub(crate) struct BenchPeers {
+    /// The model (GGUF); SmolLM2-135M-Instruct when left out
+    #[arg(short, long, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    /// How often every test is measured on both sides
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Numbers of threads; all cores when left out
+    #[arg(short, long, value_name = "N", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Prompt lengths to measure; 0 for none
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "128,512"
+    )]
+    n_prompt: Vec<usize>,
+    /// Numbers of generated tokens to measure; 0 for none
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "64"
+    )]
+    n_gen: Vec<usize>,
+    /// Tokens in the context before the generated ones
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "0,512"
+    )]
+    n_depth: Vec<usize>,
+    /// Measure this kvark instead of the tree's release build
+    #[arg(long, value_name = "PATH")]
+    kvark: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write the results as a Markdown document too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy)]
+struct Case {
+    kind: &'static str,
+    n: usize,
+    depth: usize,
+    threads: usize,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let Case { kind, n, depth, .. } = self;
+        match depth {
+            0 => format!("{kind}{n}"),
+            _ => format!("{kind}{n}@d{depth}"),
+        }
+    }
+}
+
+/// Tokens per second of both sides, round by round.
+struct Row {
+    case: Case,
+    kvark: Vec<f64>,
+    llama: Vec<f64>,
+}
+
+impl Row {
+    fn ratios(&self) -> Vec<f64> {
+        let pairs = self.kvark.iter().zip(&self.llama);
+        pairs.map(|(kvark, llama)| kvark / llama).collect()
+    }
+}
+
+/// What was measured, on what.
+struct Report {
+    rows: Vec<Row>,
+    model: String,
+    rounds: u32,
+    cpu: String,
+    isa: String,
+    kvark_version: String,
+    llama_version: String,
+    llama_build: String,
+    /// The share of the time between its turns that llama.cpp's process was busy.
+    restless: f64,
+}
+
+impl BenchPeers {
+    pub(crate) fn execute(self) -> Result<()> {
+        let model = model::find(self.model.clone())?;
+        let kvark = match &self.kvark {
+            Some(path) => path
+                .canonicalize()
+                .with_context(|| path.display().to_string())?,
+            None => model::kvark()?,
+        };
+        let report = self.measure(&model, Kvark::new(&kvark, &model)?)?;
+        if let Some(file) = &self.markdown {
+            std::fs::write(file, report.markdown()).with_context(|| file.display().to_string())?;
+        }
+        if self.json {
+            println!("{}", report.json());
+        } else {
+            print!("{}", report.markdown());
+        }
+        Ok(())
+    }
+
+    fn measure(&self, model: &Path, mut kvark: Kvark) -> Result<Report> {
+        let cases = self.cases();
+        let longest = cases.iter().map(|case| case.n + case.depth).max();
+        let longest = longest.context("nothing to measure")?;
+        let mut llama = Llama::start(model, longest)?;
+        let mut rows: Vec<Row> = Vec::new();
+        for case in &cases {
+            rows.push(Row {
+                case: *case,
+                kvark: Vec::new(),
+                llama: Vec::new(),
+            });
+        }
+        for round in 0..self.rounds {
+            for row in &mut rows {
+                for turn in 0..2 {
+                    if (round + turn) % 2 == 0 {
+                        row.kvark.push(kvark.measure(row.case)?);
+                    } else {
+                        row.llama.push(llama.measure(row.case)?);
+                    }
+                }
+                let last = round as usize;
+                eprintln!(
+                    "round {} of {}: {:<10} {} threads: kvark {:.1}, llama.cpp {:.1} tokens/s",
+                    round + 1,
+                    self.rounds,
+                    row.case.name(),
+                    row.case.threads,
+                    row.kvark[last],
+                    row.llama[last]
+                );
+            }
+        }
+        Ok(Report {
+            rows,
+            model: model
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into(),
+            rounds: self.rounds,
+            cpu: kvark.cpu,
+            isa: kvark.isa,
+            kvark_version: kvark.version,
+            llama_version: llama.version.clone(),
+            llama_build: llama.build.clone(),
+            restless: llama.busy / llama.waited,
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = match self.threads.as_slice() {
+            [] => vec![all],
+            some => some.to_vec(),
+        };
+        let mut cases = Vec::new();
+        for threads in threads {
+            let mut add = |kind, n, depth| {
+                if n > 0 {
+                    cases.push(Case {
+                        kind,
+                        n,
+                        depth,
+                        threads,
+                    });
+                }
+            };
+            self.n_prompt.iter().for_each(|n| add("pp", *n, 0));
+            for n in &self.n_gen {
+                self.n_depth.iter().for_each(|depth| add("tg", *n, *depth));
+            }
+        }
+        cases
+    }
+}
+
+/// Our side: one process a measurement.
+struct Kvark {
+    program: PathBuf,
+    model: PathBuf,
+    version: String,
+    cpu: String,
+    isa: String,
+}
+
+impl Kvark {
+    fn new(program: &Path, model: &Path) -> Result<Kvark> {
+        let mut version = shell::output(shell::command(program).arg("--version"))?
+            .trim()
+            .to_owned();
+        let describe =
+            shell::output(shell::command("git").args(["describe", "--always", "--dirty"]));
+        if let Ok(commit) = describe {
+            version = format!("{version} ({})", commit.trim());
+        }
+        Ok(Kvark {
+            program: program.into(),
+            model: model.into(),
+            version,
+            cpu: String::new(),
+            isa: String::new(),
+        })
+    }
+
+    fn measure(&mut self, case: Case) -> Result<f64> {
+        let n = case.n.to_string();
+        let (prompt, generated) = if case.kind == "pp" {
+            (n.as_str(), "0")
+        } else {
+            ("0", n.as_str())
+        };
+        let mut bench = shell::command(&self.program);
+        bench
+            .arg("bench")
+            .arg(&self.model)
+            .args(["--json", "-r", "1", "-p", prompt, "-n", generated]);
+        bench.args([
+            "-d",
+            &case.depth.to_string(),
+            "-t",
+            &case.threads.to_string(),
+        ]);
+        let report: Value = serde_json::from_str(&shell::output(&mut bench)?)?;
+        self.cpu = text(&report, "cpu")?;
+        self.isa = text(&report, "isa")?;
+        report["results"][0]["tokens_per_second_mean"]
+            .as_f64()
+            .with_context(|| format!("kvark bench measured nothing: {report}"))
+    }
+}
+
+/// Their side: a process that stays loaded and sleeps between its turns.
+struct Llama {
+    process: Child,
+    ask: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    version: String,
+    build: String,
+    rested: Instant,
+    /// Seconds between its turns.
+    waited: f64,
+    /// CPU seconds that it took meanwhile.
+    busy: f64,
+}
+
+impl Llama {
+    fn start(model: &Path, context: usize) -> Result<Llama> {
+        let mut python = shell::command(venv::python("requirements.txt")?);
+        let mut process = python
+            .arg(scripts().join("llama_bench.py"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the llama.cpp driver")?;
+        let answers = BufReader::new(process.stdout.take().expect("stdout is piped"));
+        let mut llama = Llama {
+            ask: process.stdin.take(),
+            process,
+            answers,
+            version: String::new(),
+            build: String::new(),
+            rested: Instant::now(),
+            waited: 0.0,
+            busy: 0.0,
+        };
+        let hello = llama.ask(json!({ "model": model, "context": context }))?;
+        llama.version = text(&hello, "version")?;
+        llama.build = text(&hello, "system_info")?;
+        llama.rested = Instant::now();
+        Ok(llama)
+    }
+
+    fn measure(&mut self, case: Case) -> Result<f64> {
+        let Case {
+            kind,
+            n,
+            depth,
+            threads,
+        } = case;
+        self.waited += self.rested.elapsed().as_secs_f64();
+        let answer =
+            self.ask(json!({ "kind": kind, "n": n, "depth": depth, "threads": threads }))?;
+        self.busy += answer["idle_cpu_seconds"].as_f64().unwrap_or(0.0);
+        self.rested = Instant::now();
+        answer["tokens_per_second"]
+            .as_f64()
+            .with_context(|| format!("the llama.cpp driver measured nothing: {answer}"))
+    }
+
+    fn ask(&mut self, question: Value) -> Result<Value> {
+        let ask = self.ask.as_mut().expect("open until dropped");
+        let sent = writeln!(ask, "{question}").and_then(|()| ask.flush());
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        if sent.is_err() || line.is_empty() {
+            bail!("the llama.cpp driver ended: {}", self.process.wait()?);
+        }
+        serde_json::from_str(&line).with_context(|| format!("the llama.cpp driver says {line:?}"))
+    }
+}
+
+impl Drop for Llama {
+    fn drop(&mut self) {
+        // The driver ends with its input.
+        self.ask = None;
+        let _ = self.process.wait();
+    }
+}
+
+impl Report {
+    fn markdown(&self) -> String {
+        let mut out = String::from(
+            "| test | threads | kvark (tokens/s) | llama.cpp (tokens/s) | ratio | ratio, least to most |\n\
+             |---|--:|--:|--:|--:|--:|\n",
+        );
+        for row in &self.rows {
+            let ratios = row.ratios();
+            writeln!(
+                out,
+                "| {} | {} | {:.1} | {:.1} | {:.2} | {:.2} to {:.2} |",
+                row.case.name(),
+                row.case.threads,
+                median(&row.kvark),
+                median(&row.llama),
+                median(&ratios),
+                ratios.iter().copied().fold(f64::INFINITY, f64::min),
+                ratios.iter().copied().fold(0.0, f64::max),
+            )
+            .expect("a string takes everything");
+        }
+        out + &format!(
+            "\nMedians of {} rounds, both sides turn by turn; made by `cargo xtask bench-peers`.\n\n\
+             - model: {}\n- CPU: {}\n- kvark: {}, {} kernels\n- llama.cpp: {}, built for {}\n\
+             - llama.cpp's process was busy for {:.1} % of the time between its turns\n",
+            self.rounds,
+            self.model,
+            self.cpu,
+            self.kvark_version,
+            self.isa,
+            self.llama_version,
+            self.llama_build,
+            self.restless * 100.0
+        )
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Row| {
+            json!({
+                "test": row.case.name(),
+                "threads": row.case.threads,
+                "kvark": row.kvark,
+                "llama": row.llama,
+                "kvark_median": median(&row.kvark),
+                "llama_median": median(&row.llama),
+                "ratio": median(&row.ratios()),
+            })
+        };
+        json!({
+            "results": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "model": self.model,
+            "rounds": self.rounds,
+            "cpu": self.cpu,
+            "isa": self.isa,
+            "kvark_version": self.kvark_version,
+            "llama_version": self.llama_version,
+            "llama_build": self.llama_build,
+            "restless": self.restless,
+        })
+    }
+}
+
+fn text(value: &Value, key: &str) -> Result<String> {
+    let text = value[key].as_str().map(str::to_owned);
+    text.ok_or_else(|| anyhow!("{value} has no {key}"))
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[half],
+        _ => (sorted[half - 1] + sorted[half]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_the_middle() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), 3.0);
+    }
+
+    #[test]
+    fn tests_are_named_as_kvark_bench_names_them() {
+        let case = |kind, n, depth| {
+            Case {
+                kind,
+                n,
+                depth,
+                threads: 1,
+            }
+            .name()
+        };
+        assert_eq!(case("pp", 128, 0), "pp128");
+        assert_eq!(case("tg", 64, 512), "tg64@d512");
+    }
+}

@@ -1,0 +1,13 @@
+//! Comparisons with other programs on the same machine and the same model file.
+
+pub(crate) mod bench;
+pub(crate) mod score;
+mod venv;
+
+use crate::shell;
+use std::path::PathBuf;
+
+/// Where the Python side is.
+fn scripts() -> PathBuf {
+    shell::root().join("xtask/peers")
+}
