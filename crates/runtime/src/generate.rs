@@ -1,9 +1,9 @@
 //! The generation loop: sample, show, feed, until something ends it.
 
 use crate::stop::StopFilter;
-use crate::{Model, Runner, RuntimeError, RuntimeErrorKind, Sampler};
+use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use std::time::{Duration, Instant};
-use text::{TokenKind, Utf8Stream};
+use text::{TokenKind, Tokenizer, Utf8Stream};
 
 /// When a generation ends.
 #[derive(Clone, Debug, Default)]
@@ -76,85 +76,141 @@ pub struct Generated {
     pub timings: Timings,
 }
 
-impl Runner {
-    /// Feeds `prompt` behind what the context holds and generates from there.
-    ///
-    /// `show` receives progress and text as they arrive and ends the run by returning false. The tokens generated stay
-    /// in the context, except the last one, which has not been fed.
-    pub fn generate(
+/// Something that tokens can be fed to one after another: a runner, or a branch of several.
+pub trait Sequence {
+    /// The tokens held.
+    fn tokens(&self) -> &[u32];
+    /// The logits behind the last token; empty when there are none to continue from.
+    fn logits(&self) -> &[f32];
+    /// Whether one more token fits.
+    fn has_room(&self) -> Result<bool, RuntimeError>;
+    /// Feeds tokens; `progress` is told how many are done and may stop the run by returning false.
+    fn feed(
         &mut self,
-        model: &Model,
-        prompt: &[u32],
-        sampler: &mut Sampler,
-        options: &GenerateOptions,
-        mut show: impl FnMut(Piece<'_>) -> bool,
-    ) -> Result<Generated, RuntimeError> {
-        if prompt.is_empty() && self.logits().is_empty() {
-            return Err(RuntimeErrorKind::EmptyPrompt.into());
-        }
-        let mut generated = Generated {
-            tokens: vec![],
-            text: String::new(),
-            finish: Finish::Interrupted,
-            timings: Timings::default(),
-        };
-        let start = Instant::now();
-        if !prompt.is_empty() && !self.feed(prompt, |done| show(Piece::Prompt(done)))? {
-            return Ok(generated);
-        }
-        generated.timings.prompt_tokens = prompt.len();
-        generated.timings.prompt = start.elapsed();
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError>;
+}
 
-        let start = Instant::now();
-        let (mut utf8, mut stop) = (Utf8Stream::default(), StopFilter::new(&options.stop));
-        let mut history = self.tokens().to_vec();
-        let mut emit = |text: String, generated: &mut Generated| {
-            generated.text.push_str(&text);
-            text.is_empty() || show(Piece::Text(&text))
+/// Feeds `prompt` behind what a sequence holds and generates from there.
+///
+/// `show` receives progress and text as they arrive and ends the run by returning false. The tokens generated stay in the
+/// sequence, except the last one, which has not been fed.
+pub fn generate(
+    sequence: &mut impl Sequence,
+    model: &Model,
+    prompt: &[u32],
+    sampler: &mut Sampler,
+    options: &GenerateOptions,
+    mut show: impl FnMut(Piece<'_>) -> bool,
+) -> Result<Generated, RuntimeError> {
+    if prompt.is_empty() && sequence.logits().is_empty() {
+        return Err(RuntimeErrorKind::EmptyPrompt.into());
+    }
+    let mut writer = Writer::new(model, options, sequence.tokens().iter().chain(prompt));
+    let start = Instant::now();
+    if !prompt.is_empty() && !sequence.feed(prompt, &mut |done| show(Piece::Prompt(done)))? {
+        return Ok(writer.finish(Finish::Interrupted, |_| {}));
+    }
+    let prompt_time = start.elapsed();
+    let start = Instant::now();
+    let finish = loop {
+        let token = sampler.sample(sequence.logits(), writer.history());
+        let (text, end) = writer.push(token);
+        let go_on = text.is_empty() || show(Piece::Text(&text));
+        match end {
+            Some(finish) => break finish,
+            None if !go_on => break Finish::Interrupted,
+            None if !sequence.has_room()? => break Finish::Context,
+            None => sequence.feed(&[token], &mut |_| true)?,
         };
-        let mut stopped = false;
-        // A model without a tokenizer generates ids and no text.
-        let tokenizer = model.tokenizer().ok();
-        generated.finish = loop {
-            let token = sampler.sample(self.logits(), &history);
-            generated.tokens.push(token);
-            history.push(token);
-            if tokenizer.is_some_and(|t| t.is_eog(token)) && !options.ignore_eos {
-                break Finish::Stop;
-            }
-            let bytes = tokenizer
-                .filter(|t| !t.kind(token).is_none_or(TokenKind::is_hidden))
-                .and_then(|t| t.token_bytes(token))
-                .unwrap_or_default();
-            let (text, found) = stop.push(&utf8.push(bytes));
-            let go_on = emit(text, &mut generated);
-            if found {
-                stopped = true;
-                break Finish::Stop;
-            }
-            if !go_on {
-                break Finish::Interrupted;
-            }
-            if options
-                .max_tokens
-                .is_some_and(|n| generated.tokens.len() >= n)
-            {
-                break Finish::Length;
-            }
-            if !self.can_extend(1)? {
-                break Finish::Context;
-            }
-            self.feed(&[token], |_| true)?;
-        };
-        if !stopped {
-            let (mut rest, found) = stop.push(&utf8.finish());
-            if !found {
-                rest.push_str(&stop.finish());
-            }
-            emit(rest, &mut generated);
+    };
+    let mut generated = writer.finish(finish, |text| {
+        show(Piece::Text(text));
+    });
+    generated.timings = Timings {
+        prompt_tokens: prompt.len(),
+        prompt: prompt_time,
+        generated_tokens: generated.tokens.len(),
+        generated: start.elapsed(),
+    };
+    Ok(generated)
+}
+
+/// Turns tokens into text as they are chosen and knows when to end.
+pub(crate) struct Writer<'a> {
+    tokenizer: Option<&'a Tokenizer>,
+    options: &'a GenerateOptions,
+    utf8: Utf8Stream,
+    stop: StopFilter,
+    /// What the sampler looks back on: the sequence and what was generated.
+    history: Vec<u32>,
+    generated: Generated,
+}
+
+impl<'a> Writer<'a> {
+    pub(crate) fn new<'t>(
+        model: &'a Model,
+        options: &'a GenerateOptions,
+        history: impl Iterator<Item = &'t u32>,
+    ) -> Writer<'a> {
+        Writer {
+            // A model without a tokenizer generates ids and no text.
+            tokenizer: model.tokenizer().ok(),
+            options,
+            utf8: Utf8Stream::default(),
+            stop: StopFilter::new(&options.stop),
+            history: history.copied().collect(),
+            generated: Generated {
+                tokens: vec![],
+                text: String::new(),
+                finish: Finish::Interrupted,
+                timings: Timings::default(),
+            },
         }
-        generated.timings.generated_tokens = generated.tokens.len();
-        generated.timings.generated = start.elapsed();
-        Ok(generated)
+    }
+
+    pub(crate) fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// Takes a chosen token; returns the text that may be shown now, and whether the token ends the generation.
+    pub(crate) fn push(&mut self, token: u32) -> (String, Option<Finish>) {
+        self.generated.tokens.push(token);
+        self.history.push(token);
+        if self.tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
+            return (String::new(), Some(Finish::Stop));
+        }
+        let bytes = self
+            .tokenizer
+            .filter(|t| !t.kind(token).is_none_or(TokenKind::is_hidden))
+            .and_then(|t| t.token_bytes(token))
+            .unwrap_or_default();
+        let (text, found) = self.stop.push(&self.utf8.push(bytes));
+        self.generated.text.push_str(&text);
+        let enough = self
+            .options
+            .max_tokens
+            .is_some_and(|n| self.generated.tokens.len() >= n);
+        let end = if found {
+            Some(Finish::Stop)
+        } else {
+            enough.then_some(Finish::Length)
+        };
+        (text, end)
+    }
+
+    /// Ends the generation; `show` gets the text that was still held back.
+    pub(crate) fn finish(mut self, finish: Finish, show: impl FnOnce(&str)) -> Generated {
+        let (mut rest, found) = self.stop.push(&self.utf8.finish());
+        if !found {
+            rest.push_str(&self.stop.finish());
+        }
+        if !rest.is_empty() {
+            self.generated.text.push_str(&rest);
+            show(&rest);
+        }
+        self.generated.finish = finish;
+        self.generated
     }
 }

@@ -1,6 +1,7 @@
 //! From a model file to text: modules, runners, sampling, scoring. Knows backends only by their contract.
 #![forbid(unsafe_code)]
 
+mod branches;
 mod error;
 mod generate;
 mod model;
@@ -10,10 +11,11 @@ mod sampler;
 mod score;
 mod stop;
 
+pub use branches::{Branch, Branches, Token};
 pub use error::{RuntimeError, RuntimeErrorKind};
-pub use generate::{Finish, GenerateOptions, Generated, Piece, Timings};
+pub use generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, generate};
 pub use model::{Model, open_artifact, open_tokenizer};
 pub use module::{Module, ModuleOptions};
-pub use runner::{Memory, Policy, Runner};
+pub use runner::{Memory, Policy, Prefix, Runner};
 pub use sampler::{Sampler, SamplerOptions};
 pub use score::{Score, log_softmax_at};

@@ -1,9 +1,13 @@
 //! One sequence on one model: feeds tokens, keeps the last logits, goes back.
 
-use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind};
+use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
+use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, CompileOptions};
 use graph::Value;
-use kv::{CacheConfig, CacheSession, Contiguous, Storage, make_decode_session};
+use kv::{
+    BackendOptions, CacheConfig, CacheSession, Contiguous, RingPolicy, SharedPrefix, Storage,
+    make_decode_session, make_prefixed_session,
+};
 
 /// The caller's choices, as opposed to the model's facts.
 #[derive(Clone, Debug)]
@@ -16,6 +20,9 @@ pub struct Policy {
     pub key_storage: Storage,
     /// How values are stored.
     pub value_storage: Storage,
+    /// Let sliding-window layers keep only what their window needs. A session that is to be frozen as a shared prefix
+    /// must keep all rows.
+    pub rings: bool,
     /// Threads and executor.
     pub compile: CompileOptions,
 }
@@ -27,6 +34,7 @@ impl Default for Policy {
             batch: 512,
             key_storage: Storage::default(),
             value_storage: Storage::default(),
+            rings: true,
             compile: CompileOptions::default(),
         }
     }
@@ -55,6 +63,25 @@ pub struct Runner {
     logits: Vec<f32>,
 }
 
+/// A frozen beginning that several runners share.
+#[derive(Clone)]
+pub struct Prefix {
+    shared: SharedPrefix,
+    tokens: Vec<u32>,
+}
+
+impl Prefix {
+    /// The tokens of the prefix.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Bytes of its keys and values, held once for all.
+    pub fn resident_bytes(&self) -> usize {
+        self.shared.resident_bytes()
+    }
+}
+
 /// Joins the model's facts with the caller's policy.
 pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig, RuntimeError> {
     let facts = model.facts();
@@ -68,6 +95,13 @@ pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig,
     let mut config = CacheConfig::new(capacity, facts.caches.clone());
     config.key_storage = policy.key_storage;
     config.value_storage = policy.value_storage;
+    let step = u32::try_from(policy.batch)
+        .unwrap_or(u32::MAX)
+        .clamp(1, capacity);
+    config.ring = policy.rings.then_some(RingPolicy {
+        max_step: step,
+        max_rewind: step,
+    });
     Ok(config)
 }
 
@@ -78,8 +112,28 @@ impl Runner {
         backend: &dyn Backend,
         policy: &Policy,
     ) -> Result<Runner, RuntimeError> {
-        let config = make_config(model, policy)?;
-        let (session, options) = make_decode_session(backend.id(), &config)?;
+        let (session, options) = make_decode_session(backend.id(), &make_config(model, policy)?)?;
+        Runner::load(model, backend, policy, (session, options), vec![])
+    }
+
+    /// Opens a session whose first tokens are a frozen prefix of another runner's on the same backend.
+    pub fn behind(
+        prefix: &Prefix,
+        model: &Model,
+        backend: &dyn Backend,
+        policy: &Policy,
+    ) -> Result<Runner, RuntimeError> {
+        let made = make_prefixed_session(&prefix.shared)?;
+        Runner::load(model, backend, policy, made, prefix.tokens.clone())
+    }
+
+    fn load(
+        model: &Model,
+        backend: &dyn Backend,
+        policy: &Policy,
+        (session, options): (CacheSession<Contiguous>, BackendOptions),
+        tokens: Vec<u32>,
+    ) -> Result<Runner, RuntimeError> {
         let options = ModuleOptions {
             backend: options,
             compile: policy.compile.clone(),
@@ -91,9 +145,29 @@ impl Runner {
             session,
             vocab,
             batch: policy.batch.max(1),
-            tokens: vec![],
+            tokens,
             logits: vec![],
         })
+    }
+
+    /// Freezes what the context holds, for other runners to share; this one goes on behind it.
+    pub fn freeze(&mut self) -> Result<Prefix, RuntimeError> {
+        Ok(Prefix {
+            shared: self.session.freeze()?,
+            tokens: self.tokens.clone(),
+        })
+    }
+
+    /// Feeds `prompt` behind what the context holds and generates from there; see [`generate`].
+    pub fn generate(
+        &mut self,
+        model: &Model,
+        prompt: &[u32],
+        sampler: &mut Sampler,
+        options: &GenerateOptions,
+        show: impl FnMut(Piece<'_>) -> bool,
+    ) -> Result<Generated, RuntimeError> {
+        generate(self, model, prompt, sampler, options, show)
     }
 
     /// The tokens in the context.
@@ -169,8 +243,18 @@ impl Runner {
 
     /// Forgets all but the first `len` tokens.
     pub fn rewind(&mut self, len: usize) -> Result<(), RuntimeError> {
-        self.session
-            .rewind(u32::try_from(len).unwrap_or(u32::MAX))?;
+        match len {
+            0 if !self.tokens.is_empty() => self.session.clear()?,
+            _ => self
+                .session
+                .rewind(u32::try_from(len).unwrap_or(u32::MAX))?,
+        }
+        if (self.session.len()? as usize) != len {
+            // Clearing a session behind a prefix leaves the prefix.
+            return Err(
+                RuntimeErrorKind::Policy("a shared prefix cannot be given up".into()).into(),
+            );
+        }
         self.tokens.truncate(len);
         self.logits.clear();
         Ok(())
@@ -196,30 +280,64 @@ impl Runner {
             }
             .into());
         }
-        match tokens.iter().find(|id| **id as usize >= self.vocab) {
-            Some(&id) => Err(RuntimeErrorKind::UnknownToken {
-                id,
-                vocab: self.vocab,
-            }
-            .into()),
-            None => Ok(()),
-        }
+        check_ids(tokens, self.vocab)
     }
 
     /// One forward; the logits of the wanted rows.
     fn step(&mut self, tokens: &[u32], rows: Vec<i32>) -> Result<Vec<f32>, RuntimeError> {
-        let n = tokens.len();
         let start = self.tokens.len() as i32;
-        let inputs = [
-            Value::i32([n], tokens.iter().map(|t| *t as i32).collect()),
-            Value::i32([n], (start..start + n as i32).collect()),
-            Value::i32([rows.len()], rows),
-        ];
-        let mut outputs = self.module.execute("forward", &inputs)?;
+        let positions = (start..).take(tokens.len()).collect();
+        let logits = forward(&mut self.module, tokens, positions, rows)?;
         self.tokens.extend_from_slice(tokens);
-        match outputs.swap_remove(0).data {
-            graph::Data::F32(logits) => Ok(logits),
-            _ => unreachable!("logits are f32 by the graph's type"),
-        }
+        Ok(logits)
+    }
+}
+
+impl Sequence for Runner {
+    fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    fn has_room(&self) -> Result<bool, RuntimeError> {
+        self.can_extend(1)
+    }
+
+    fn feed(
+        &mut self,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError> {
+        Runner::feed(self, tokens, progress)
+    }
+}
+
+/// Every id must be one of the model's.
+pub(crate) fn check_ids(tokens: &[u32], vocab: usize) -> Result<(), RuntimeError> {
+    match tokens.iter().find(|id| **id as usize >= vocab) {
+        Some(&id) => Err(RuntimeErrorKind::UnknownToken { id, vocab }.into()),
+        None => Ok(()),
+    }
+}
+
+/// One forward of a decoder: the logits of the wanted rows.
+pub(crate) fn forward(
+    module: &mut Module,
+    tokens: &[u32],
+    positions: Vec<i32>,
+    rows: Vec<i32>,
+) -> Result<Vec<f32>, RuntimeError> {
+    let inputs = [
+        Value::i32([tokens.len()], tokens.iter().map(|t| *t as i32).collect()),
+        Value::i32([positions.len()], positions),
+        Value::i32([rows.len()], rows),
+    ];
+    let mut outputs = module.execute("forward", &inputs)?;
+    match outputs.swap_remove(0).data {
+        graph::Data::F32(logits) => Ok(logits),
+        _ => unreachable!("logits are f32 by the graph's type"),
     }
 }

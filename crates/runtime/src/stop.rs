@@ -4,6 +4,8 @@
 pub(crate) struct StopFilter {
     stops: Vec<String>,
     held: String,
+    /// A stop string was reached: nothing more is shown.
+    ended: bool,
 }
 
 impl StopFilter {
@@ -12,11 +14,15 @@ impl StopFilter {
         StopFilter {
             stops,
             held: String::new(),
+            ended: false,
         }
     }
 
     /// Takes new text; returns what may be shown, and whether a stop string has been reached.
     pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
+        if self.ended {
+            return (String::new(), true);
+        }
         self.held.push_str(text);
         if let Some(at) = self
             .stops
@@ -25,6 +31,7 @@ impl StopFilter {
             .min()
         {
             self.held.truncate(at);
+            self.ended = true;
             return (std::mem::take(&mut self.held), true);
         }
         let mut keep = self.held.len();
