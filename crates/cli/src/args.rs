@@ -81,6 +81,7 @@ impl EngineArgs {
             batch: self.batch_size as usize,
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
+            rings: true,
             compile: CompileOptions {
                 threads: self.threads.map(usize::from),
                 executor: if self.interpret {

@@ -2,30 +2,43 @@
 
 mod conversation;
 mod input;
+mod map;
 
 use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
 use crate::run::predict;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
-use conversation::{Conversation, Reply};
+use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Finish, GenerateOptions, Piece, Sampler};
+use kvark::{Branches, Cpu, Finish, GenerateOptions, Piece, Sampler};
 
-const HELP: &str = "/rewind [N]   forget the last N turns, or the last one
-/clear        forget the whole conversation
-/help         this list
-/exit         leave, as Ctrl-D does
+const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
+/branches      list the branches
+/switch NAME   go on in another branch
+/rewind [N]    forget the last N turns of this branch, or the last one
+/keep          forget all branches but this one
+/drop NAME     forget another branch
+/cache         show which cells of the cache the branches hold
+/clear         forget all turns of this branch
+/help          this list
+/exit          leave, as Ctrl-D does
 Ctrl-C stops an answer; what was said so far stays in the conversation.";
 
 /// Talk to a model
 #[derive(Args)]
 #[command(after_help = "In the conversation:
-  /rewind [N]   forget the last N turns, or the last one
-  /clear        forget the whole conversation
-  /help         list the commands
-  /exit         leave, as Ctrl-D does
-  Ctrl-C        stop the answer, or clear the line; twice at the prompt to leave
+  /fork [NAME]   begin a branch with all that was said, and go on in it
+  /branches      list the branches
+  /switch NAME   go on in another branch
+  /rewind [N]    forget the last N turns of this branch, or the last one
+  /keep          forget all branches but this one
+  /drop NAME     forget another branch
+  /cache         show which cells of the cache the branches hold
+  /clear         forget all turns of this branch
+  /help          this list
+  /exit          leave, as Ctrl-D does
+  Ctrl-C         stop the answer, or clear the line; twice at the prompt to leave
 
 Lines piped into it are messages; only answers are written to stdout.
 
@@ -66,7 +79,7 @@ impl Chat {
         let model = self.model.open(&self.engine)?;
         model.tokenizer()?;
         model.template()?;
-        let runner = self.engine.runner(&model)?;
+        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy())?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
@@ -74,11 +87,11 @@ impl Chat {
         };
         let sampler = Sampler::new(self.sampling.options());
         let mut conversation =
-            Conversation::new(&model, runner, sampler, options, self.system.clone());
+            Conversation::new(&model, cells, sampler, options, self.system.clone());
         let mut input = Input::open();
         if input.is_terminal() {
             let name = model.artifact().name.as_deref().unwrap_or("the model");
-            let room = conversation.capacity()?;
+            let room = conversation.cells().capacity()?;
             output::note(&format!(
                 "{name}, context of {room} tokens; /help lists the commands"
             ));
@@ -109,30 +122,84 @@ fn take(conversation: &mut Conversation<'_>, line: &str, terminal: bool) -> Resu
 
 fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next> {
     let mut words = line.split_whitespace();
-    let (name, argument, more) = (words.next(), words.next(), words.next());
-    match (name.unwrap_or_default(), argument, more) {
-        ("exit" | "quit" | "bye", None, _) => return Ok(Next::Exit),
-        ("help", None, _) => output::note(HELP),
-        ("clear", None, _) => {
-            conversation.clear();
-            output::note("[the conversation is forgotten]");
-        }
-        ("rewind", argument, None) => match argument.unwrap_or("1").parse() {
-            Ok(n) => match conversation.rewind(n) {
-                Ok(left) => output::note(&format!("[turns left: {left}]")),
-                Err(turns) => output::note(&format!("cannot forget {n} of {turns} turns")),
-            },
-            Err(_) => output::note("/rewind takes a number of turns, such as /rewind 2"),
-        },
-        ("exit" | "quit" | "bye" | "help" | "clear", Some(_), _) => {
-            output::note(&format!("/{} takes nothing after it", name.unwrap_or("")));
-        }
-        ("rewind", ..) => output::note("/rewind takes one number of turns, such as /rewind 2"),
-        (name, ..) => output::note(&format!(
-            "unknown command /{name}; /help lists the commands"
-        )),
+    let (name, argument, more) = (words.next().unwrap_or_default(), words.next(), words.next());
+    if more.is_some() {
+        output::note(&format!(
+            "/{name} takes at most one word after it; /help lists the commands"
+        ));
+        return Ok(Next::Line);
     }
+    let said = match (name, argument) {
+        ("exit" | "quit" | "bye", None) => return Ok(Next::Exit),
+        ("help", None) => HELP.to_owned(),
+        ("clear", None) => {
+            conversation.clear();
+            "[the conversation is forgotten]".to_owned()
+        }
+        ("rewind", argument) => rewind(conversation, argument.unwrap_or("1")),
+        ("fork", name) => told(
+            conversation
+                .fork(name)
+                .map(|name| format!("[now in {name}]")),
+        ),
+        ("switch", Some(name)) => told(
+            conversation
+                .switch(name)
+                .map(|()| format!("[now in {name}]")),
+        ),
+        ("drop", Some(name)) => told(
+            conversation
+                .drop_branch(name)
+                .map(|()| format!("[{name} is forgotten]")),
+        ),
+        ("keep", None) => told(
+            conversation
+                .keep()
+                .map(|n| format!("[branches forgotten: {n}]")),
+        ),
+        ("branches", None) => branches(conversation),
+        ("cache", None) => map::draw(conversation)?,
+        ("switch" | "drop", None) => {
+            format!("/{name} takes the name of a branch; /branches lists them")
+        }
+        ("exit" | "quit" | "bye" | "help" | "clear" | "keep" | "branches" | "cache", Some(_)) => {
+            format!("/{name} takes nothing after it")
+        }
+        _ => format!("unknown command /{name}; /help lists the commands"),
+    };
+    output::note(&said);
     Ok(Next::Line)
+}
+
+/// What a command has to say, be it why it did nothing.
+fn told(result: Result<String>) -> String {
+    result.unwrap_or_else(|error| error.to_string())
+}
+
+fn rewind(conversation: &mut Conversation<'_>, turns: &str) -> String {
+    match turns.parse().map(|n| (n, conversation.rewind(n))) {
+        Ok((_, Ok(left))) => format!("[turns left: {left}]"),
+        Ok((n, Err(turns))) => format!("cannot forget {n} of {turns} turns"),
+        Err(_) => "/rewind takes a number of turns, such as /rewind 2".to_owned(),
+    }
+}
+
+fn branches(conversation: &Conversation<'_>) -> String {
+    let (list, current) = conversation.branches();
+    let line = |(i, branch): (usize, &Branch)| {
+        let mark = if i == current { '*' } else { ' ' };
+        let tokens = conversation.cells().tokens(branch.id).len();
+        format!(
+            "{mark} {:<12} {} turns, {tokens} tokens",
+            branch.name,
+            conversation.turns(branch)
+        )
+    };
+    list.iter()
+        .enumerate()
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Says one message and shows the answer.
@@ -162,12 +229,12 @@ fn say(conversation: &mut Conversation<'_>, text: &str, terminal: bool) -> Resul
         Reply::Answered(finish) => {
             output::text("\n")?;
             if finish == Finish::Context {
-                output::note("[the context is full; make room with /rewind N or /clear]");
+                output::note("[the context is full; make room with /rewind N, /drop or /clear]");
             }
         }
-        Reply::NoRoom { needed, capacity } => output::note(&format!(
-            "[the context is full: with this message the conversation has {needed} tokens, and there is room for \
-             {capacity}; make room with /rewind N or /clear]"
+        Reply::NoRoom { needed, room } => output::note(&format!(
+            "[the context is full: this message takes {needed} more tokens, and there is room for {room}; make room with \
+             /rewind N, /drop or /clear]"
         )),
         Reply::Refused(error) => output::note(&format!("[{error}]")),
         Reply::Stopped => output::note("[stopped before the answer began]"),

@@ -4,15 +4,20 @@ use crate::args::{EngineArgs, ModelArgs, SamplingArgs, TextArgs, token_ids};
 use crate::{interrupt, output, prompt};
 use anyhow::{Result, bail};
 use clap::Args;
-use kvark::{GenerateOptions, Generated, Memory, Message, Piece, Sampler};
+use kvark::{
+    Branches, Cpu, GenerateOptions, Generated, Memory, Message, Model, Piece, Sampler,
+    SamplerOptions, Sequence, Timings,
+};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::time::Instant;
 
 /// Complete a prompt
 #[derive(Args)]
 #[command(after_help = "Examples:
   kvark run -p \"The capital of France is\" -n 16 --temp 0
   kvark run --chat -p \"Why is the sky blue?\"
+  kvark run --parallel 4 -p \"A name for a cat:\" -n 8 --seed 1
   kvark run model.gguf -f prompt.txt --json")]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -37,6 +42,9 @@ pub(crate) struct Run {
     /// Do not repeat the prompt in the output
     #[arg(long)]
     no_display_prompt: bool,
+    /// Continue the prompt K times at once, with seeds from --seed on
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
+    parallel: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -71,13 +79,16 @@ impl Run {
             (None, Some(text)) if self.chat => prompt::chat(&model, &[Message::new("user", text)])?,
             (None, text) => prompt::plain(&model, text.as_deref().unwrap_or_default())?,
         };
-        let mut runner = self.engine.runner(&model)?;
-        let mut sampler = Sampler::new(self.sampling.options());
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
+        if let Some(count) = self.parallel {
+            return self.parallel(&model, &prompt, &options, count);
+        }
+        let mut runner = self.engine.runner(&model)?;
+        let mut sampler = Sampler::new(self.sampling.options());
         // Shown once it is known that the model takes it.
         let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
         let bar = output::progress("prompt", prompt.len());
@@ -122,26 +133,111 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Several continuations of one prompt: the prompt is computed once, and each step is one forward for all.
+    fn parallel(
+        &self,
+        model: &Model,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        count: u32,
+    ) -> Result<()> {
+        let mut branches = Branches::new(model, &Cpu::new()?, &self.engine.policy())?;
+        let start = Instant::now();
+        let bar = output::progress("prompt", prompt.len());
+        let fed = branches.branch(0).feed(prompt, &mut |done| {
+            bar.set_position(done as u64);
+            !interrupt::asked()
+        })?;
+        bar.finish_and_clear();
+        if !fed {
+            bail!("interrupted");
+        }
+        let prompt_time = start.elapsed();
+        for id in 1..count {
+            branches.fork(0, id)?;
+        }
+        let base = self.sampling.options();
+        let seed = |id: u32| base.seed.wrapping_add(u64::from(id));
+        let sampler = |id| {
+            Sampler::new(SamplerOptions {
+                seed: seed(id),
+                ..base.clone()
+            })
+        };
+        let mut each: Vec<(u32, Sampler)> = (0..count).map(|id| (id, sampler(id))).collect();
+        let total = options.max_tokens.unwrap_or(0) * count as usize;
+        let bar = output::progress("tokens", total);
+        let generated = branches.generate(model, &mut each, options, |_, _| {
+            bar.inc(1);
+            !interrupt::asked()
+        })?;
+        bar.finish_and_clear();
+        let time = generated
+            .iter()
+            .map(|g| g.timings.generated)
+            .max()
+            .unwrap_or_default();
+        let tokens: usize = generated.iter().map(|g| g.tokens.len()).sum();
+        let mut out = std::io::stdout();
+        if self.json {
+            let branch = |(id, g): (u32, &Generated)| {
+                let finish = g.finish.name();
+                json!({ "seed": seed(id), "tokens": g.tokens, "text": g.text, "finish_reason": finish })
+            };
+            let mut object = report(prompt, &generated[0], branches.memory()?);
+            object["branches"] = (0..).zip(&generated).map(branch).collect();
+            object["timings"] = timings(&Timings {
+                prompt_tokens: prompt.len(),
+                prompt: prompt_time,
+                generated_tokens: tokens,
+                generated: time,
+            });
+            writeln!(out, "{object}")?;
+            return Ok(());
+        }
+        for (id, g) in (0..).zip(&generated) {
+            writeln!(
+                out,
+                "--- {} of {count}, seed {}, {}",
+                id + 1,
+                seed(id),
+                g.finish.name()
+            )?;
+            writeln!(out, "{}", g.text)?;
+        }
+        let speed = per_second(tokens, time);
+        output::note(&format!(
+            "[prompt {} tokens once; generated {tokens} tokens, {speed:.1}/s]",
+            prompt.len()
+        ));
+        Ok(())
+    }
+}
+
 pub(crate) fn per_second(n: usize, time: std::time::Duration) -> f64 {
     n as f64 / time.as_secs_f64().max(1e-9)
 }
 
 fn report(prompt: &[u32], generated: &Generated, memory: Memory) -> Value {
-    let t = generated.timings;
-    let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
     json!({
         "prompt_tokens": prompt,
         "tokens": generated.tokens,
         "text": generated.text,
         "finish_reason": generated.finish.name(),
-        "timings": {
-            "prompt_n": t.prompt_tokens,
-            "prompt_ms": ms(t.prompt),
-            "prompt_per_second": per_second(t.prompt_tokens, t.prompt),
-            "predicted_n": t.generated_tokens,
-            "predicted_ms": ms(t.generated),
-            "predicted_per_second": per_second(t.generated_tokens, t.generated),
-        },
+        "timings": timings(&generated.timings),
         "memory": { "weights_bytes": memory.weights, "kv_bytes": memory.kv, "arena_bytes": memory.arena },
+    })
+}
+
+fn timings(t: &Timings) -> Value {
+    let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+    json!({
+        "prompt_n": t.prompt_tokens,
+        "prompt_ms": ms(t.prompt),
+        "prompt_per_second": per_second(t.prompt_tokens, t.prompt),
+        "predicted_n": t.generated_tokens,
+        "predicted_ms": ms(t.generated),
+        "predicted_per_second": per_second(t.generated_tokens, t.generated),
     })
 }

@@ -1,18 +1,29 @@
-//! A conversation whose tokens stay in the cache from turn to turn.
+//! Conversations that share a cache: branches of one history, each as long as the cache lets it be.
 
 use crate::prompt;
-use anyhow::{Error, Result};
-use kvark::{Finish, GenerateOptions, Message, Model, Piece, Runner, Sampler, TextError};
+use anyhow::{Error, Result, bail};
+use kvark::{
+    Branches, Finish, GenerateOptions, Message, Model, Piece, Sampler, SeqId, TextError, generate,
+};
 
-/// The messages so far, and the runner that holds most of their tokens.
+/// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
 pub(super) struct Conversation<'a> {
     model: &'a Model,
-    runner: Runner,
+    cells: Branches,
     sampler: Sampler,
     options: GenerateOptions,
-    messages: Vec<Message>,
+    branches: Vec<Branch>,
+    current: usize,
     /// Messages that come before the first turn.
     preamble: usize,
+}
+
+/// One line of the conversation.
+#[derive(Clone)]
+pub(super) struct Branch {
+    pub(super) name: String,
+    pub(super) id: SeqId,
+    messages: Vec<Message>,
 }
 
 /// What became of a message.
@@ -20,7 +31,7 @@ pub(super) enum Reply {
     /// It was answered, to the end or in part; message and answer are part of the conversation.
     Answered(Finish),
     /// The conversation would not fit the context; the message is dropped.
-    NoRoom { needed: usize, capacity: usize },
+    NoRoom { needed: usize, room: usize },
     /// The chat template does not take the conversation; the message is dropped.
     Refused(Error),
     /// The caller stopped it before the answer began; the message is dropped.
@@ -30,7 +41,7 @@ pub(super) enum Reply {
 impl<'a> Conversation<'a> {
     pub(super) fn new(
         model: &'a Model,
-        runner: Runner,
+        cells: Branches,
         sampler: Sampler,
         options: GenerateOptions,
         system: Option<String>,
@@ -39,32 +50,117 @@ impl<'a> Conversation<'a> {
             .map(|s| Message::new("system", s))
             .into_iter()
             .collect();
+        let preamble = messages.len();
+        let branches = vec![Branch {
+            name: "main".into(),
+            id: 0,
+            messages,
+        }];
         Conversation {
             model,
-            runner,
+            cells,
             sampler,
             options,
-            preamble: messages.len(),
-            messages,
+            branches,
+            current: 0,
+            preamble,
         }
     }
 
-    /// Most tokens the conversation can have.
-    pub(super) fn capacity(&self) -> Result<usize> {
-        Ok(self.runner.capacity()?)
+    /// The pool that holds all branches.
+    pub(super) fn cells(&self) -> &Branches {
+        &self.cells
     }
 
-    /// Forgets all turns.
+    /// All branches, and which of them is the current one.
+    pub(super) fn branches(&self) -> (&[Branch], usize) {
+        (&self.branches, self.current)
+    }
+
+    /// Turns of a branch.
+    pub(super) fn turns(&self, branch: &Branch) -> usize {
+        (branch.messages.len() - self.preamble) / 2
+    }
+
+    /// Forgets all turns of the current branch.
     pub(super) fn clear(&mut self) {
-        self.messages.truncate(self.preamble);
+        let preamble = self.preamble;
+        self.branches[self.current].messages.truncate(preamble);
     }
 
     /// Forgets the last `n` turns and tells how many are left, or how many there are when they are fewer.
     pub(super) fn rewind(&mut self, n: usize) -> Result<usize, usize> {
-        let turns = (self.messages.len() - self.preamble) / 2;
+        let branch = &mut self.branches[self.current];
+        let turns = (branch.messages.len() - self.preamble) / 2;
         let left = turns.checked_sub(n).ok_or(turns)?;
-        self.messages.truncate(self.preamble + 2 * left);
+        branch.messages.truncate(self.preamble + 2 * left);
         Ok(left)
+    }
+
+    /// Begins a branch that has all of the current one's history, and goes on in it. No cell is copied.
+    pub(super) fn fork(&mut self, name: Option<&str>) -> Result<String> {
+        let name = match name {
+            Some(name) if self.find(name).is_some() => bail!("there is a branch {name} already"),
+            Some(name) => name.to_owned(),
+            None => (1..)
+                .map(|i| format!("fork{i}"))
+                .find(|n| self.find(n).is_none())
+                .expect("names do not run out"),
+        };
+        let taken: Vec<SeqId> = self.branches.iter().map(|b| b.id).collect();
+        let Some(id) = self.cells.spare(&taken) else {
+            bail!(
+                "there are {} branches, and no more are possible: /drop one",
+                taken.len()
+            );
+        };
+        let from = &self.branches[self.current];
+        self.cells.fork(from.id, id)?;
+        let branch = Branch {
+            name: name.clone(),
+            id,
+            messages: from.messages.clone(),
+        };
+        self.branches.push(branch);
+        self.current = self.branches.len() - 1;
+        Ok(name)
+    }
+
+    /// Goes on in another branch.
+    pub(super) fn switch(&mut self, name: &str) -> Result<()> {
+        match self.find(name) {
+            Some(index) => self.current = index,
+            None => bail!("there is no branch {name}; /branches lists them"),
+        }
+        Ok(())
+    }
+
+    /// Forgets a branch that is not the current one, and frees the cells that only it held.
+    pub(super) fn drop_branch(&mut self, name: &str) -> Result<()> {
+        let Some(index) = self.find(name) else {
+            bail!("there is no branch {name}; /branches lists them")
+        };
+        if index == self.current {
+            bail!("{name} is the branch you are in: /switch to another first");
+        }
+        self.cells.remove(self.branches[index].id)?;
+        self.branches.remove(index);
+        self.current -= usize::from(index < self.current);
+        Ok(())
+    }
+
+    /// Forgets all branches but the current one and moves its cells together.
+    pub(super) fn keep(&mut self) -> Result<usize> {
+        let kept = self.branches.swap_remove(self.current);
+        let dropped = self.branches.len();
+        self.cells.keep(kept.id)?;
+        self.cells.compact()?;
+        (self.branches, self.current) = (vec![kept], 0);
+        Ok(dropped)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.branches.iter().position(|b| b.name == name)
     }
 
     /// Says `text` and hears the answer. `show` also learns how many tokens are new to the cache.
@@ -73,44 +169,49 @@ impl<'a> Conversation<'a> {
         text: &str,
         show: impl FnMut(usize, Piece<'_>) -> bool,
     ) -> Result<Reply> {
-        self.messages.push(Message::new("user", text));
+        self.branches[self.current]
+            .messages
+            .push(Message::new("user", text));
         let reply = self.answer(show);
         if !matches!(reply, Ok(Reply::Answered(_))) {
-            self.messages.pop();
+            self.branches[self.current].messages.pop();
         }
         reply
     }
 
     fn answer(&mut self, mut show: impl FnMut(usize, Piece<'_>) -> bool) -> Result<Reply> {
-        let tokens = match prompt::chat(self.model, &self.messages) {
+        let branch = &mut self.branches[self.current];
+        let tokens = match prompt::chat(self.model, &branch.messages) {
             Ok(tokens) => tokens,
             Err(error) if error.is::<TextError>() => return Ok(Reply::Refused(error)),
             Err(error) => return Err(error),
         };
-        let (needed, capacity) = (tokens.len(), self.capacity()?);
-        if needed > capacity {
-            return Ok(Reply::NoRoom { needed, capacity });
-        }
         // Logits come from feeding, so the last token is fed even if it is in the cache.
-        let known = common(self.runner.tokens(), &tokens).min(needed.saturating_sub(1));
-        let known = match self.runner.rewind(known) {
-            Ok(()) => known,
-            // Sliding windows cannot always go back; from the start always works.
-            Err(_) => {
-                self.runner.rewind(0)?;
-                0
-            }
-        };
+        let known =
+            common(self.cells.tokens(branch.id), &tokens).min(tokens.len().saturating_sub(1));
+        self.cells.rewind(branch.id, known)?;
         let new = &tokens[known..];
-        let generated =
-            self.runner
-                .generate(self.model, new, &mut self.sampler, &self.options, |piece| {
-                    show(new.len(), piece)
-                })?;
+        if !self.cells.can_extend(new.len())? {
+            let room = self.cells.capacity()? - self.cells.cells_used()?;
+            return Ok(Reply::NoRoom {
+                needed: new.len(),
+                room,
+            });
+        }
+        let mut sequence = self.cells.branch(branch.id);
+        let generated = generate(
+            &mut sequence,
+            self.model,
+            new,
+            &mut self.sampler,
+            &self.options,
+            |piece| show(new.len(), piece),
+        )?;
         if generated.tokens.is_empty() {
             return Ok(Reply::Stopped);
         }
-        self.messages
+        branch
+            .messages
             .push(Message::new("assistant", generated.text));
         Ok(Reply::Answered(generated.finish))
     }
