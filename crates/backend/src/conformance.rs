@@ -285,11 +285,11 @@ fn cache_cases() -> Vec<CacheCase> {
         (4, 1, 20, 36),
         (40, 1, 16, 16),
     ] {
-        for storage in [
-            (Storage::F32, Storage::F32),
-            (Storage::F16, Storage::F16),
-            (Storage::F16, Storage::F32),
-        ] {
+        // Each type once as keys and once as values.
+        for storage in Storage::ALL
+            .into_iter()
+            .zip(Storage::ALL.into_iter().cycle().skip(1))
+        {
             for softcap in [None, Some(2.0)] {
                 let windows = vec![None, Some(17), Some(1)];
                 cases.push(CacheCase {

@@ -10,6 +10,7 @@ mod error;
 mod pool;
 pub mod reference;
 mod runnable;
+pub mod storage;
 
 pub use contract::{Backend, CacheStep, CompileOptions, Executable, ExecutorKind};
 pub use error::{BackendError, BackendErrorKind};

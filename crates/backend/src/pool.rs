@@ -1,16 +1,22 @@
 //! Storage of one layer's keys or values.
 
-use kv::{KvError, Rows};
+use kv::KvError;
 
 /// A head-major cell store `[heads, cells, dim]`, grown by doubling up to its capacity. Growth never renumbers cells.
 pub trait KvPool {
     /// Makes at least `cells` cells exist.
     fn ensure(&mut self, cells: u32) -> Result<(), KvError>;
 
-    /// Stores one token-major row `[heads, dim]` per token of `rows`, converted to the storage type.
+    /// Stores token-major rows `[tokens, heads, dim]`, token `i` in `cells[i]`, converted to the storage type.
     ///
     /// The cells must exist.
-    fn write(&mut self, rows: &Rows, data: &[f32]);
+    fn write(&mut self, cells: &[u32], data: &[f32]);
+
+    /// Copies cell `rows[i]` to cell `base + i`, in order; no row may lie before its target.
+    fn gather_into(&mut self, base: u32, rows: &[u32]);
+
+    /// Gives cell `i` what cell `order[i]` held.
+    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError>;
 
     /// Reads one head's row of a cell back.
     fn read(&self, head: usize, cell: u32, out: &mut [f32]);

@@ -1,13 +1,13 @@
 //! The naive backend: every op by its own evaluator, every cached row in plain vectors. Slow, and right.
 
 use crate::{
-    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool,
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool, storage,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, Node, TensorId, Value};
-use half::f16;
 use kv::{
-    CacheBuilderRegistry, CacheConfig, CacheEntry, Contiguous, KvBytes, KvError, Rows, Storage,
+    CacheBuilder, CacheBuilderRegistry, CacheConfig, CacheEntry, Cells, Contiguous, FrozenKv,
+    Gather, KvBytes, KvError, Storage, Tree,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -21,14 +21,32 @@ impl Reference {
 
     /// Makes the backend and registers its caches.
     pub fn new() -> Reference {
-        CacheBuilderRegistry::global().register(Reference::ID, "contiguous", |config| {
-            let bytes = ReferenceKv::new(config);
-            Ok(CacheEntry::new(
-                "contiguous",
-                Box::new(Contiguous::new(config)),
-                Box::new(bytes),
-            ))
-        });
+        let builders: [(&'static str, CacheBuilder); 3] = [
+            ("contiguous", |c| {
+                Ok(CacheEntry::new(
+                    "contiguous",
+                    Box::new(Contiguous::new(c)),
+                    ReferenceKv::new(c),
+                ))
+            }),
+            ("cells", |c| {
+                Ok(CacheEntry::new(
+                    "cells",
+                    Box::new(Cells::new(c)),
+                    ReferenceKv::new(c),
+                ))
+            }),
+            ("tree", |c| {
+                Ok(CacheEntry::new(
+                    "tree",
+                    Box::new(Tree::new(c)),
+                    ReferenceKv::new(c),
+                ))
+            }),
+        ];
+        for (kind, builder) in builders {
+            CacheBuilderRegistry::global().register(Reference::ID, kind, builder);
+        }
         Reference
     }
 }
@@ -165,15 +183,12 @@ fn update_and_attend(
         pool.write(&plan.writes, data);
     }
     let heads = operands[0].shape[1];
-    let mut out = vec![0.0; plan.visible.queries() * heads * layer.value_dim];
+    let queries = plan.visible.queries().len();
+    let mut out = vec![0.0; queries * heads * layer.value_dim];
     let rows = q.chunks(layer.key_dim).zip(out.chunks_mut(layer.value_dim));
     for (i, (query, out)) in rows.enumerate() {
         let kv_head = i % heads / (heads / layer.kv_heads);
-        let cells = plan
-            .visible
-            .runs(i / heads)
-            .iter()
-            .flat_map(|r| r.cell..r.cell + r.len);
+        let cells = plan.visible.runs(i / heads).flat_map(|run| run.cells());
         let attended: Vec<AttendedRow<'_>> = cells
             .map(|c| AttendedRow {
                 key: keys.row(kv_head, c),
@@ -182,10 +197,7 @@ fn update_and_attend(
             .collect();
         attend_row(op, query, &attended, out);
     }
-    Ok(Value::f32(
-        [plan.visible.queries(), heads, layer.value_dim],
-        out,
-    ))
+    Ok(Value::f32([queries, heads, layer.value_dim], out))
 }
 
 /// KV storage of the reference backend: f32 rows rounded to the storage type.
@@ -196,7 +208,7 @@ struct ReferenceKv {
 }
 
 impl ReferenceKv {
-    fn new(config: &CacheConfig) -> ReferenceKv {
+    fn new(config: &CacheConfig) -> Box<ReferenceKv> {
         let pool = |heads, dim, storage| ReferencePool {
             heads,
             dim,
@@ -209,10 +221,10 @@ impl ReferenceKv {
                 pool(l.kv_heads, l.value_dim, config.value_storage),
             ]
         });
-        ReferenceKv {
+        Box::new(ReferenceKv {
             config: config.clone(),
             pools: pools.collect(),
-        }
+        })
     }
 }
 
@@ -228,8 +240,31 @@ impl KvBytes for ReferenceKv {
             .map(KvPool::resident_bytes)
             .sum()
     }
+
+    fn gather(&mut self, gather: &Gather) {
+        self.pools
+            .iter_mut()
+            .flatten()
+            .for_each(|pool| pool.gather_into(gather.base, &gather.rows));
+    }
+
+    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
+        self.pools
+            .iter_mut()
+            .flatten()
+            .try_for_each(|pool| pool.reorder(order))
+    }
+
+    fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+        // Nothing is ever written before a frozen length, so a copy is as good as a shared one.
+        Ok(Arc::new(FrozenReference {
+            config: self.config.clone(),
+            pools: self.pools.clone(),
+        }))
+    }
 }
 
+#[derive(Clone)]
 struct ReferencePool {
     heads: usize,
     dim: usize,
@@ -251,14 +286,33 @@ impl KvPool for ReferencePool {
         Ok(())
     }
 
-    fn write(&mut self, rows: &Rows, data: &[f32]) {
-        for (i, row) in data.chunks(self.heads * self.dim).enumerate() {
-            let stored = row.iter().map(|x| match self.storage {
-                Storage::F32 => *x,
-                Storage::F16 => f16::from_f32(*x).to_f32(),
-            });
-            self.cells[rows.cell(i) as usize] = stored.collect();
+    fn write(&mut self, cells: &[u32], data: &[f32]) {
+        for (&cell, row) in cells.iter().zip(data.chunks(self.heads * self.dim)) {
+            let stored = &mut self.cells[cell as usize];
+            for (head, row) in row.chunks(self.dim).enumerate() {
+                let mut bytes = vec![0; self.storage.row_bytes(self.dim)];
+                storage::encode(self.storage, row, &mut bytes);
+                storage::decode(
+                    self.storage,
+                    &bytes,
+                    &mut stored[head * self.dim..][..self.dim],
+                );
+            }
         }
+    }
+
+    fn gather_into(&mut self, base: u32, rows: &[u32]) {
+        for (to, from) in (base as usize..).zip(rows) {
+            self.cells[to] = self.cells[*from as usize].clone();
+        }
+    }
+
+    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
+        self.cells = order
+            .iter()
+            .map(|old| self.cells[*old as usize].clone())
+            .collect();
+        Ok(())
     }
 
     fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
@@ -267,5 +321,28 @@ impl KvPool for ReferencePool {
 
     fn resident_bytes(&self) -> usize {
         self.cells.len() * self.heads * self.storage.row_bytes(self.dim)
+    }
+}
+
+/// A frozen copy; opening it copies again.
+struct FrozenReference {
+    config: CacheConfig,
+    pools: Vec<[ReferencePool; 2]>,
+}
+
+impl FrozenKv for FrozenReference {
+    fn open(self: Arc<Self>) -> Box<dyn KvBytes> {
+        Box::new(ReferenceKv {
+            config: self.config.clone(),
+            pools: self.pools.clone(),
+        })
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.pools
+            .iter()
+            .flatten()
+            .map(KvPool::resident_bytes)
+            .sum()
     }
 }

@@ -64,21 +64,13 @@ impl Runnable {
         let Some(cache) = &self.cache else {
             return self.executable.run(inputs, None);
         };
-        let mut state = cache.entry.try_lock()?;
-        let state = &mut *state;
         let positions = inputs[cache.position_input]
             .as_i32()
             .expect("checked with the inputs");
-        let plan = state.book.plan(positions)?;
-        let outputs = self.executable.run(
-            inputs,
-            Some(CacheStep {
-                plan: &plan,
-                bytes: &mut *state.bytes,
-            }),
-        )?;
-        state.book.commit(&plan);
-        Ok(outputs)
+        let executable = &mut self.executable;
+        cache.entry.try_lock()?.step(positions, |plan, bytes| {
+            executable.run(inputs, Some(CacheStep { plan, bytes }))
+        })
     }
 
     fn check_inputs(&self, inputs: &[Value]) -> Result<(), BackendError> {

@@ -171,7 +171,7 @@ impl SamplingArgs {
 #[group(id = "text", multiple = false)]
 pub(crate) struct TextArgs {
     /// The text
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
     /// A file that holds the text; - for standard input
     #[arg(short, long, value_name = "FILE")]

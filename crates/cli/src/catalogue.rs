@@ -67,8 +67,14 @@ impl Pull {
             "fetched"
         } else if self.verify {
             let mut bar = Bar::default();
-            home.verify(entry, &mut |progress| bar.show(progress))
-                .with_context(|| format!("kvark pull --force {} fetches it again", entry.name))?;
+            let verified = home.verify(entry, &mut |progress| bar.show(progress));
+            verified.map_err(|error| match error.kind() {
+                CatalogueErrorKind::Interrupted => error.into(),
+                _ => anyhow!(
+                    "{error}; kvark pull --force {} fetches it again",
+                    entry.name
+                ),
+            })?;
             "sha256 is right"
         } else {
             "already there"

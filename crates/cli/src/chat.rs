@@ -37,16 +37,16 @@ pub(crate) struct Chat {
     #[command(flatten)]
     model: ModelArgs,
     /// Instructions that come before the conversation
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// The first message
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Most tokens of an answer; -1 until the model ends it or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
     /// End answers at this string; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     #[command(flatten)]
     engine: EngineArgs,
@@ -119,8 +119,8 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         }
         ("rewind", argument, None) => match argument.unwrap_or("1").parse() {
             Ok(n) => match conversation.rewind(n) {
-                Ok(left) => output::note(&format!("[{left} turns left]")),
-                Err(turns) => output::note(&format!("there are only {turns} turns to forget")),
+                Ok(left) => output::note(&format!("[turns left: {left}]")),
+                Err(turns) => output::note(&format!("cannot forget {n} of {turns} turns")),
             },
             Err(_) => output::note("/rewind takes a number of turns, such as /rewind 2"),
         },

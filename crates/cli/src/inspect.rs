@@ -5,7 +5,7 @@ use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
 use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
-use kvark::{Artifact, Format, Graph, ImportErrorKind, Model};
+use kvark::{Artifact, Format, Graph, ImportErrorKind, RuntimeErrorKind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -38,7 +38,7 @@ pub(crate) struct Inspect {
 /// A file, and the model in it when kvark can build it.
 struct Found {
     gguf: Gguf,
-    model: Result<Model, String>,
+    artifact: Result<Artifact, String>,
 }
 
 impl Inspect {
@@ -48,9 +48,9 @@ impl Inspect {
         if self.json {
             writeln!(out, "{}", found.json(self.graph))?;
         } else if self.graph {
-            match &found.model {
-                Ok(model) => {
-                    for method in &model.artifact().methods {
+            match &found.artifact {
+                Ok(artifact) => {
+                    for method in &artifact.methods {
                         write!(out, "{}", method.graph)?;
                     }
                 }
@@ -66,11 +66,11 @@ impl Inspect {
 
 impl Found {
     fn open(path: &Path) -> Result<Found> {
-        let model = match Model::open(path, None) {
-            Ok(model) => Ok(model),
+        let mut artifact = match kvark::open_artifact(path, None) {
+            Ok(artifact) => Ok(artifact),
             Err(error) => match error.kind() {
                 // Then the file cannot be shown either.
-                kvark::RuntimeErrorKind::Import(cause)
+                RuntimeErrorKind::Import(cause)
                     if matches!(
                         cause.kind(),
                         ImportErrorKind::Io
@@ -83,16 +83,11 @@ impl Found {
                 _ => Err(error.to_string()),
             },
         };
-        let known = model.as_ref().ok();
-        let gguf = match known.and_then(|model| model.artifact().gguf.clone()) {
+        let gguf = match artifact.as_mut().ok().and_then(|a| a.gguf.take()) {
             Some(gguf) => gguf,
             None => Gguf::open(path)?,
         };
-        Ok(Found { gguf, model })
-    }
-
-    fn artifact(&self) -> Option<&Artifact> {
-        self.model.as_ref().ok().map(Model::artifact)
+        Ok(Found { gguf, artifact })
     }
 
     fn architecture(&self) -> Option<&str> {
@@ -101,7 +96,7 @@ impl Found {
     }
 
     fn methods(&self) -> impl Iterator<Item = (&str, &Graph)> {
-        let methods = self.artifact().into_iter().flat_map(|a| &a.methods);
+        let methods = self.artifact.iter().flat_map(|a| &a.methods);
         methods.map(|method| (method.name.as_str(), &method.graph))
     }
 
@@ -133,13 +128,13 @@ impl Found {
             }
             method
         };
-        let facts = self.artifact().map(|a| &a.facts);
+        let facts = self.artifact.as_ref().ok().map(|a| &a.facts);
         json!({
             "format": Format::Gguf.name(),
             "version": self.gguf.version,
             "architecture": self.architecture(),
-            "runs": self.model.is_ok(),
-            "problem": self.model.as_ref().err(),
+            "runs": self.artifact.is_ok(),
+            "problem": self.artifact.as_ref().err(),
             "parameters": self.parameters(),
             "context_length": facts.map(|f| f.context_length),
             "vocab_size": facts.map(|f| f.vocab_size),
@@ -166,15 +161,14 @@ impl Found {
         )?;
         writeln!(
             out,
-            "parameters    {:.1} million in {} tensors, {}",
-            self.parameters() as f64 / 1e6,
+            "parameters    {} in {} tensors, {}",
+            self.parameters(),
             tensors.len(),
             output::bytes(weights)
         )?;
-        match &self.model {
+        match &self.artifact {
             Err(reason) => writeln!(out, "cannot be run: {reason}")?,
-            Ok(model) => {
-                let facts = model.facts();
+            Ok(Artifact { facts, .. }) => {
                 writeln!(out, "context       {} tokens", facts.context_length)?;
                 writeln!(out, "vocabulary    {} tokens", facts.vocab_size)?;
                 writeln!(out, "KV caches     {}", facts.caches.len())?;
@@ -191,7 +185,7 @@ impl Found {
             let (name, dtype) = (&tensor.name, tensor.dtype.to_string());
             writeln!(out, "  {name:width$}  {dtype:7} [{}]", dims.join(", "))?;
         }
-        if self.model.is_ok() {
+        if self.artifact.is_ok() {
             writeln!(out, "\nops")?;
             for (name, count) in self.ops() {
                 writeln!(out, "  {count:>6}  {name}")?;

@@ -29,7 +29,7 @@ pub(crate) struct Run {
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
     /// End the text at this string; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Go on past the model's end of text
     #[arg(long)]

@@ -12,7 +12,7 @@ mod threads;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 
-use ::kv::{CacheBuilderRegistry, CacheEntry, Contiguous};
+use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, Tree};
 use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind};
 use exec::{Compiled, Interpreted};
 use graph::Graph;
@@ -35,13 +35,32 @@ impl Cpu {
 
     /// The backend with a chosen tier; registers its caches.
     pub fn with_isa(isa: Isa) -> Cpu {
-        CacheBuilderRegistry::global().register(Cpu::ID, "contiguous", |config| {
-            Ok(CacheEntry::new(
-                "contiguous",
-                Box::new(Contiguous::new(config)),
-                Box::new(kv::CpuKv::new(config)),
-            ))
-        });
+        let builders: [(&'static str, CacheBuilder); 3] = [
+            ("contiguous", |c| {
+                Ok(CacheEntry::new(
+                    "contiguous",
+                    Box::new(Contiguous::new(c)),
+                    kv::CpuKv::new(c),
+                ))
+            }),
+            ("cells", |c| {
+                Ok(CacheEntry::new(
+                    "cells",
+                    Box::new(Cells::new(c)),
+                    kv::CpuKv::new(c),
+                ))
+            }),
+            ("tree", |c| {
+                Ok(CacheEntry::new(
+                    "tree",
+                    Box::new(Tree::new(c)),
+                    kv::CpuKv::new(c),
+                ))
+            }),
+        ];
+        for (kind, builder) in builders {
+            CacheBuilderRegistry::global().register(Cpu::ID, kind, builder);
+        }
         Cpu { isa }
     }
 

@@ -2,7 +2,31 @@
 
 use std::fmt;
 
-/// Element type of stored keys or values.
+/// Elements that share a scale and an offset in a quantised row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Thirty-two.
+    G32,
+    /// Sixty-four.
+    G64,
+}
+
+impl Group {
+    /// The number of elements.
+    pub const fn len(self) -> usize {
+        match self {
+            Group::G32 => 32,
+            Group::G64 => 64,
+        }
+    }
+
+    /// Never.
+    pub const fn is_empty(self) -> bool {
+        false
+    }
+}
+
+/// How stored keys or values are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Storage {
     /// Four bytes an element, exact.
@@ -10,30 +34,58 @@ pub enum Storage {
     /// Two bytes an element.
     #[default]
     F16,
+    /// Two bytes an element, with f32's range.
+    BF16,
+    /// One byte an element, affine in groups.
+    Q8(Group),
+    /// Half a byte an element, affine in groups.
+    Q4(Group),
 }
 
 impl Storage {
     /// Every storage type.
-    pub const ALL: [Storage; 2] = [Storage::F32, Storage::F16];
+    pub const ALL: [Storage; 7] = [
+        Storage::F32,
+        Storage::F16,
+        Storage::BF16,
+        Storage::Q8(Group::G32),
+        Storage::Q8(Group::G64),
+        Storage::Q4(Group::G32),
+        Storage::Q4(Group::G64),
+    ];
 
     /// The name used on the command line and in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Storage::F32 => "f32",
             Storage::F16 => "f16",
+            Storage::BF16 => "bf16",
+            Storage::Q8(Group::G32) => "q8",
+            Storage::Q8(Group::G64) => "q8g64",
+            Storage::Q4(Group::G32) => "q4",
+            Storage::Q4(Group::G64) => "q4g64",
         }
     }
 
-    /// The storage type with this name.
+    /// The storage type with this name; llama.cpp's names for the nearest types are understood too.
     pub fn from_name(name: &str) -> Option<Storage> {
-        Storage::ALL.into_iter().find(|s| s.name() == name)
+        match name {
+            "q8_0" => Some(Storage::Q8(Group::G32)),
+            "q4_0" | "q4_1" => Some(Storage::Q4(Group::G32)),
+            _ => Storage::ALL.into_iter().find(|s| s.name() == name),
+        }
     }
 
     /// Bytes of a row of `dim` elements.
+    ///
+    /// A quantised row is a pair of f16 (scale, offset) per group, then the codes: bytes padded to sixteen, or per 32
+    /// elements sixteen bytes whose low halves are the first sixteen elements.
     pub const fn row_bytes(self, dim: usize) -> usize {
         match self {
             Storage::F32 => dim * 4,
-            Storage::F16 => dim * 2,
+            Storage::F16 | Storage::BF16 => dim * 2,
+            Storage::Q8(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(16),
+            Storage::Q4(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(32) / 2,
         }
     }
 }
@@ -57,6 +109,27 @@ pub struct LayerConfig {
     pub window: Option<u32>,
 }
 
+/// How far back a ring of a sliding-window layer must reach beyond its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPolicy {
+    /// Most tokens in one step.
+    pub max_step: u32,
+    /// Most tokens that a rewind gives up.
+    pub max_rewind: u32,
+}
+
+impl RingPolicy {
+    /// Rows kept beyond the window: what the longest step or rewind needs.
+    pub fn slack(&self) -> u32 {
+        self.max_step.max(self.max_rewind).max(1)
+    }
+
+    /// Rows that a layer with this window keeps.
+    pub fn slots(&self, window: u32) -> u32 {
+        window.max(1) - 1 + self.slack()
+    }
+}
+
 /// Everything a cache is built from. Its kind is the function that builds it, never a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
@@ -70,6 +143,8 @@ pub struct CacheConfig {
     pub value_storage: Storage,
     /// Cells of the first allocation; later ones double.
     pub min_cells: u32,
+    /// Sliding-window layers of a contiguous cache keep only what this needs; `None` keeps all rows.
+    pub ring: Option<RingPolicy>,
 }
 
 impl CacheConfig {
@@ -86,6 +161,7 @@ impl CacheConfig {
             key_storage: Storage::default(),
             value_storage: Storage::default(),
             min_cells: 256,
+            ring: None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! A cache as it is shared: bookkeeping and bytes behind one lock.
 
-use crate::{Bookkeeping, CacheConfig, KvError, KvErrorKind};
+use crate::{Bookkeeping, CacheConfig, FrozenKv, Gather, KvError, KvErrorKind, StepPlan};
 use std::any::Any;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// The stored keys and values, as far as the neutral side needs to know them.
 ///
@@ -11,8 +11,17 @@ pub trait KvBytes: Any + Send {
     /// What the bytes were built from.
     fn config(&self) -> &CacheConfig;
 
-    /// Bytes allocated now.
+    /// Bytes allocated now, without those of a shared prefix.
     fn resident_bytes(&self) -> usize;
+
+    /// Copies accepted rows to the front, in every layer.
+    fn gather(&mut self, gather: &Gather);
+
+    /// Gives cell `i` the rows of old cell `order[i]`, in every layer.
+    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError>;
+
+    /// Makes the first `cells` cells read-only for good and goes on over them with an empty tail.
+    fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;
 }
 
 /// What a forward or a control verb works on.
@@ -21,6 +30,8 @@ pub struct CacheState {
     pub book: Box<dyn Bookkeeping>,
     /// The bytes.
     pub bytes: Box<dyn KvBytes>,
+    /// The plan of the step at hand; kept so that its memory is reused.
+    pub plan: StepPlan,
 }
 
 /// One cache, shared by the registry, the runner's session and the modules bound to it.
@@ -38,7 +49,11 @@ impl CacheEntry {
     ) -> CacheEntry {
         CacheEntry {
             kind,
-            state: Mutex::new(CacheState { book, bytes }),
+            state: Mutex::new(CacheState {
+                book,
+                bytes,
+                plan: StepPlan::default(),
+            }),
         }
     }
 
@@ -53,5 +68,26 @@ impl CacheEntry {
             TryLockError::WouldBlock => KvErrorKind::Busy.into(),
             TryLockError::Poisoned(_) => KvErrorKind::Poisoned.into(),
         })
+    }
+}
+
+impl CacheState {
+    /// One step: plans it, runs `forward` over plan and bytes, and commits. When anything fails, what was held before
+    /// stays held.
+    pub fn step<R, E: From<KvError>>(
+        &mut self,
+        positions: &[i32],
+        forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
+    ) -> Result<R, E> {
+        if let Err(error) = self.book.plan(positions, &mut self.plan) {
+            self.book.abort(None);
+            return Err(error.into());
+        }
+        let result = forward(&self.plan, &mut *self.bytes);
+        match result {
+            Ok(_) => self.book.commit(&self.plan),
+            Err(_) => self.book.abort(Some(&self.plan)),
+        }
+        result
     }
 }

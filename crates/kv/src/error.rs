@@ -41,6 +41,74 @@ pub enum KvErrorKind {
         /// The current length.
         len: u32,
     },
+    /// Rewinding to what a window has given up, or into a shared prefix.
+    #[error("cannot rewind to {to}: the windows keep nothing before {floor}")]
+    RewindTooFar {
+        /// The length asked for.
+        to: u32,
+        /// The shortest length possible.
+        floor: u32,
+    },
+    /// A step that a ring cannot take at once.
+    #[error("a step of {tokens} tokens is too long: the windows allow {most}")]
+    StepTooLong {
+        /// Tokens in the step.
+        tokens: usize,
+        /// Most tokens allowed.
+        most: u32,
+    },
+    /// A sequence number that the cache does not have.
+    #[error("sequence {seq} is out of range: the cache has {most}")]
+    Sequence {
+        /// The number.
+        seq: u32,
+        /// How many there are, from 0 on.
+        most: u32,
+    },
+    /// A copy would give a sequence a second cell for a position.
+    #[error("sequence {seq} holds position {position} already, in another cell")]
+    Occupied {
+        /// The sequence copied to.
+        seq: u32,
+        /// The position.
+        position: u32,
+    },
+    /// A forward came without a declared step.
+    #[error("no step is declared: call begin_step before the forward")]
+    NoStep,
+    /// A step was declared on top of one that no forward has used.
+    #[error("a step is declared already and no forward has used it")]
+    StepPending,
+    /// A forward carries another number of tokens than was declared.
+    #[error("the step was declared with {declared} tokens, and the forward has {found}")]
+    TokenCount {
+        /// Tokens declared.
+        declared: usize,
+        /// Tokens in the forward.
+        found: usize,
+    },
+    /// A candidate's parent is not one before it.
+    #[error("candidate {node} names {parent} as its parent, which is not a candidate before it")]
+    Parent {
+        /// The candidate.
+        node: u32,
+        /// The parent it names.
+        parent: u32,
+    },
+    /// Candidates wait to be committed.
+    #[error("{candidates} candidates wait: propose more or commit a path first")]
+    TreeActive {
+        /// How many.
+        candidates: u32,
+    },
+    /// The accepted candidates do not follow each other.
+    #[error("candidate {node} is not a computed child of {parent:?}, so the path is no chain")]
+    NotAChain {
+        /// The candidate that does not fit.
+        node: u32,
+        /// The one before it in the path.
+        parent: Option<u32>,
+    },
     /// A control verb or a second forward came while a forward runs.
     #[error("the cache is busy: a forward is running on it")]
     Busy,

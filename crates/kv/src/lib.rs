@@ -5,32 +5,42 @@
 //! follows the plan. Planning changes nothing; [`Bookkeeping::commit`] after the forward does.
 //!
 //! ```
-//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run};
+//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run, StepPlan};
 //!
 //! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
 //! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
-//! let plan = cache.plan(&[0, 1, 2]).unwrap();
-//! assert_eq!(plan.layer(0).visible.runs(2), [Run { position: 0, cell: 0, len: 3 }]);
+//! let mut plan = StepPlan::default();
+//! cache.plan(&[0, 1, 2], &mut plan).unwrap();
+//! assert!(plan.layer(0).visible.runs(2).eq([Run { position: 0, cell: 0, len: 3 }]));
 //! cache.commit(&plan);
 //! assert_eq!(cache.len(), 3);
-//! assert!(cache.plan(&[5]).is_err(), "position 5 would leave a gap");
+//! assert!(cache.plan(&[5], &mut plan).is_err(), "position 5 would leave a gap");
 //! ```
 #![forbid(unsafe_code)]
 
+mod cells;
 mod config;
 mod contiguous;
 mod entry;
 mod error;
 mod face;
 mod plan;
+mod prefix;
 mod registry;
 mod session;
+mod tree;
 
-pub use config::{CacheConfig, LayerConfig, Storage};
+pub use cells::{Cells, MAX_SEQUENCES};
+pub use config::{CacheConfig, Group, LayerConfig, RingPolicy, Storage};
 pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};
 pub use error::{KvError, KvErrorKind};
-pub use face::{Bookkeeping, Cache};
-pub use plan::{LayerPlan, Rows, Run, StepPlan, Visibility};
+pub use face::{Bookkeeping, Cache, Gather, SeqCache, SeqId, TreeCache};
+pub use plan::{LayerPlan, Query, Run, StepPlan, Visibility};
+pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilder, CacheBuilderRegistry, CacheKey, CacheRegistry};
-pub use session::{BackendOptions, CacheSession, make_decode_session};
+pub use session::{
+    BackendOptions, CacheSession, MadeSession, make_decode_session, make_prefixed_session,
+    make_seq_session, make_tree_session,
+};
+pub use tree::Tree;

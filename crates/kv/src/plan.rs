@@ -1,6 +1,6 @@
 //! The integer hand-off from bookkeeping to the byte layer.
 
-use std::sync::Arc;
+use std::ops::Range;
 
 /// Consecutive positions stored in consecutive cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,101 +13,192 @@ pub struct Run {
     pub len: u32,
 }
 
-/// Cells that the tokens of a step are written to, in token order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// Consecutive cells from `start`.
-    Run {
-        /// First cell.
-        start: u32,
-        /// Number of cells.
-        len: u32,
-    },
-    /// One cell per token.
-    Cells(Vec<u32>),
-}
+impl Run {
+    /// The positions of the run.
+    pub fn positions(&self) -> Range<u32> {
+        self.position..self.position + self.len
+    }
 
-impl Rows {
-    /// The cell of token `i`.
-    pub fn cell(&self, i: usize) -> u32 {
-        match self {
-            Rows::Run { start, .. } => start + i as u32,
-            Rows::Cells(cells) => cells[i],
-        }
+    /// The cells of the run.
+    pub fn cells(&self) -> Range<u32> {
+        self.cell..self.cell + self.len
+    }
+
+    /// The part of the run at these positions, if any.
+    pub fn clip(&self, positions: &Range<u32>) -> Option<Run> {
+        let start = self.position.max(positions.start);
+        let end = (self.position + self.len).min(positions.end);
+        (start < end).then(|| Run {
+            position: start,
+            cell: self.cell + (start - self.position),
+            len: end - start,
+        })
+    }
+
+    /// Whether `next` begins where this run ends, in position and in cell.
+    pub fn continues_with(&self, next: &Run) -> bool {
+        next.position == self.position + self.len && next.cell == self.cell + self.len
     }
 }
 
-/// What each query of a step may see, as runs in ascending position order.
+/// Appends a run to a list in position order, joining it with the last one where they meet.
+pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        _ if run.len == 0 => {}
+        Some(last) if last.continues_with(&run) => last.len += run.len,
+        _ => runs.push(run),
+    }
+}
+
+/// What each query of a step may see.
 ///
-/// A query sees every position at most once, so "in position order" is a total order: attention that follows it gives
+/// A *list* says where a sequence's positions lie: runs in ascending order of position, each position at most once. A
+/// query sees a range of positions of one list. So visibility costs a step what it has sequences (or tree nodes) and
+/// runs, not tokens times cells; and "in position order" is a total order, which makes attention that follows it give
 /// the same bits wherever the cells happen to lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visibility {
     runs: Vec<Run>,
-    /// `runs[ends[i - 1]..ends[i]]` are query `i`'s.
+    /// List `i` is `runs[ends[i - 1]..ends[i]]`.
     ends: Vec<u32>,
+    queries: Vec<Query>,
+}
+
+/// The view of one query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Which list it looks into.
+    pub list: u32,
+    /// Which positions it sees there.
+    pub positions: Range<u32>,
 }
 
 impl Visibility {
-    /// Appends the next query's runs.
-    pub fn push(&mut self, runs: impl IntoIterator<Item = Run>) {
-        self.runs.extend(runs);
-        self.ends.push(self.runs.len() as u32);
+    /// Forgets everything and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+        self.ends.clear();
+        self.queries.clear();
     }
 
-    /// Number of queries.
-    pub fn queries(&self) -> usize {
-        self.ends.len()
+    /// Begins a new list; the runs that follow belong to it.
+    pub(crate) fn open_list(&mut self) -> u32 {
+        self.ends.push(self.runs.len() as u32);
+        self.ends.len() as u32 - 1
+    }
+
+    /// Appends a run to the list opened last, joining it with the run before where they meet.
+    pub(crate) fn push_run(&mut self, run: Run) {
+        let first = if self.ends.len() == 1 {
+            0
+        } else {
+            self.ends[self.ends.len() - 2]
+        };
+        let joins = self.runs.len() as u32 > first
+            && self
+                .runs
+                .last()
+                .is_some_and(|last| last.continues_with(&run));
+        match self.runs.last_mut() {
+            _ if run.len == 0 => {}
+            Some(last) if joins => last.len += run.len,
+            _ => self.runs.push(run),
+        }
+        *self.ends.last_mut().expect("a list is open") = self.runs.len() as u32;
+    }
+
+    /// Appends the next query.
+    pub(crate) fn push_query(&mut self, list: u32, positions: Range<u32>) {
+        self.queries.push(Query { list, positions });
+    }
+
+    /// Makes the queries those of `other`, each seeing only its last `window` positions.
+    pub(crate) fn narrow_from(&mut self, other: &Visibility, window: u32) {
+        self.runs.clone_from(&other.runs);
+        self.ends.clone_from(&other.ends);
+        self.queries.clear();
+        self.queries.extend(other.queries.iter().map(|q| {
+            let start = q
+                .positions
+                .start
+                .max(q.positions.end.saturating_sub(window));
+            Query {
+                list: q.list,
+                positions: start..q.positions.end,
+            }
+        }));
+    }
+
+    /// The queries in token order.
+    pub fn queries(&self) -> &[Query] {
+        &self.queries
+    }
+
+    /// A list's runs.
+    pub fn list(&self, list: u32) -> &[Run] {
+        let start = if list == 0 {
+            0
+        } else {
+            self.ends[list as usize - 1] as usize
+        };
+        &self.runs[start..self.ends[list as usize] as usize]
     }
 
     /// The runs that query `i` sees.
-    pub fn runs(&self, i: usize) -> &[Run] {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
-        &self.runs[start..self.ends[i] as usize]
+    pub fn runs(&self, i: usize) -> impl Iterator<Item = Run> + '_ {
+        let query = &self.queries[i];
+        self.list(query.list)
+            .iter()
+            .filter_map(|run| run.clip(&query.positions))
     }
 
     /// Whether query `i` sees `cell`: one element of the dense mask.
     pub fn sees(&self, i: usize, cell: u32) -> bool {
-        self.runs(i)
-            .iter()
-            .any(|r| (r.cell..r.cell + r.len).contains(&cell))
+        self.runs(i).any(|run| run.cells().contains(&cell))
+    }
+
+    /// The dense mask `[queries, cells]`, for backends that want one.
+    pub fn dense(&self, cells: u32) -> Vec<bool> {
+        let mut mask = vec![false; self.queries.len() * cells as usize];
+        for (i, row) in mask.chunks_mut(cells.max(1) as usize).enumerate() {
+            for run in self.runs(i) {
+                row[run.cell as usize..(run.cell + run.len) as usize].fill(true);
+            }
+        }
+        mask
+    }
+
+    /// Whether all queries look into one list of at most one run: the fused path of plain decode and prefill.
+    pub fn is_single_run(&self) -> bool {
+        self.ends.len() <= 1 && self.runs.len() <= 1
     }
 }
 
 /// The plan of one step for the layers that share a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerPlan {
-    /// Where the step's tokens are written.
-    pub writes: Rows,
-    /// What they see, their own rows included.
+    /// The cell that each token's row is written to.
+    pub writes: Vec<u32>,
+    /// What the tokens see, their own rows included.
     pub visible: Visibility,
     /// Cells that must exist before the step is written.
     pub cells: u32,
 }
 
-/// The plan of one step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The plan of one step. Planning into the same value again reuses its memory.
+#[derive(Clone, Debug, Default)]
 pub struct StepPlan {
     /// Tokens in the step.
     pub tokens: u32,
-    classes: Vec<LayerPlan>,
-    class_of: Arc<[u16]>,
+    /// One plan per distinct layer policy.
+    pub(crate) classes: Vec<LayerPlan>,
+    /// Per layer, the index of its policy.
+    pub(crate) class_of: Vec<u16>,
+    /// Working memory of the planner.
+    pub(crate) scratch: Vec<u64>,
 }
 
 impl StepPlan {
-    /// A plan from one [`LayerPlan`] per policy and, per layer, the index of its policy.
-    pub fn new(tokens: u32, classes: Vec<LayerPlan>, class_of: Arc<[u16]>) -> StepPlan {
-        assert!(
-            class_of.iter().all(|&c| (c as usize) < classes.len()),
-            "a layer without a plan"
-        );
-        StepPlan {
-            tokens,
-            classes,
-            class_of,
-        }
-    }
-
     /// The plan for cache id `layer`.
     pub fn layer(&self, layer: usize) -> &LayerPlan {
         &self.classes[self.class_of[layer] as usize]
@@ -116,5 +207,55 @@ impl StepPlan {
     /// Number of cache ids the plan covers.
     pub fn layers(&self) -> usize {
         self.class_of.len()
+    }
+
+    /// Starts a plan with these classes, keeping memory.
+    pub(crate) fn reset(&mut self, tokens: u32, classes: &Classes) {
+        self.tokens = tokens;
+        self.classes
+            .resize_with(classes.windows.len(), LayerPlan::default);
+        self.class_of.clone_from(&classes.class_of);
+    }
+
+    /// Fills the classes other than `from` with its rows and its queries narrowed to their windows.
+    pub(crate) fn narrow_classes(&mut self, classes: &Classes) {
+        let Some((first, rest)) = self.classes.split_first_mut() else {
+            return;
+        };
+        for (plan, window) in rest.iter_mut().zip(&classes.windows[1..]) {
+            plan.writes.clone_from(&first.writes);
+            plan.cells = first.cells;
+            plan.visible
+                .narrow_from(&first.visible, window.unwrap_or(u32::MAX));
+        }
+        if let Some(window) = classes.windows[0] {
+            let full = std::mem::take(&mut first.visible);
+            first.visible.narrow_from(&full, window);
+        }
+    }
+}
+
+/// The distinct windows among a cache's layers.
+#[derive(Clone, Debug)]
+pub(crate) struct Classes {
+    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) class_of: Vec<u16>,
+}
+
+impl Classes {
+    pub(crate) fn new(windows: impl Iterator<Item = Option<u32>>) -> Classes {
+        let mut classes = Classes {
+            windows: vec![],
+            class_of: vec![],
+        };
+        for window in windows {
+            let known = classes.windows.iter().position(|w| *w == window);
+            let class = known.unwrap_or(classes.windows.len());
+            if known.is_none() {
+                classes.windows.push(window);
+            }
+            classes.class_of.push(class as u16);
+        }
+        classes
     }
 }

@@ -1,11 +1,12 @@
 //! The runner's hold on a cache: registered while the session lives, erased on every way out.
 
 use crate::{
-    Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry,
-    Contiguous, KvError, KvErrorKind,
+    Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry, Cells,
+    Contiguous, KvError, KvErrorKind, SeqCache, SeqId, SharedPrefix, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// What a module load is told about the session it belongs to.
@@ -25,29 +26,42 @@ pub struct CacheSession<K> {
     kind: PhantomData<fn() -> K>,
 }
 
+/// A session with what a module load must be told.
+pub type MadeSession<K> = Result<(CacheSession<K>, BackendOptions), KvError>;
+
 /// A session over one contiguous sequence on the named backend.
-pub fn make_decode_session(
-    backend: &str,
-    config: &CacheConfig,
-) -> Result<(CacheSession<Contiguous>, BackendOptions), KvError> {
+pub fn make_decode_session(backend: &str, config: &CacheConfig) -> MadeSession<Contiguous> {
     make_session(backend, "contiguous", config)
+}
+
+/// A session over many sequences in one pool of cells.
+pub fn make_seq_session(backend: &str, config: &CacheConfig) -> MadeSession<Cells> {
+    make_session(backend, "cells", config)
+}
+
+/// A session over a prefix and a tree of candidates.
+pub fn make_tree_session(backend: &str, config: &CacheConfig) -> MadeSession<Tree> {
+    make_session(backend, "tree", config)
+}
+
+/// A session over a frozen prefix, with a private tail.
+pub fn make_prefixed_session(prefix: &SharedPrefix) -> MadeSession<Contiguous> {
+    CacheSession::install(prefix.entry()?, "contiguous")
 }
 
 fn make_session<K: Bookkeeping>(
     backend: &str,
     kind: &'static str,
     config: &CacheConfig,
-) -> Result<(CacheSession<K>, BackendOptions), KvError> {
-    let entry = CacheBuilderRegistry::global().build(backend, kind, config)?;
-    let session = CacheSession::install(entry, kind)?;
-    let options = BackendOptions {
-        cache_key: Some(session.key.clone()),
-    };
-    Ok((session, options))
+) -> MadeSession<K> {
+    CacheSession::install(
+        CacheBuilderRegistry::global().build(backend, kind, config)?,
+        kind,
+    )
 }
 
 impl<K: Bookkeeping> CacheSession<K> {
-    fn install(entry: CacheEntry, wanted: &'static str) -> Result<CacheSession<K>, KvError> {
+    fn install(entry: CacheEntry, wanted: &'static str) -> MadeSession<K> {
         let is_k = (&*entry.try_lock()?.book as &dyn Any).is::<K>();
         if !is_k {
             return Err(KvErrorKind::WrongKind {
@@ -59,11 +73,17 @@ impl<K: Bookkeeping> CacheSession<K> {
         let entry = Arc::new(entry);
         let key = CacheKey::unique();
         CacheRegistry::global().install(key.clone(), entry.clone());
-        Ok(CacheSession {
-            key,
-            entry,
-            kind: PhantomData,
-        })
+        let options = BackendOptions {
+            cache_key: Some(key.clone()),
+        };
+        Ok((
+            CacheSession {
+                key,
+                entry,
+                kind: PhantomData,
+            },
+            options,
+        ))
     }
 
     /// The key that a module load is given.
@@ -83,7 +103,7 @@ impl<K: Bookkeeping> CacheSession<K> {
         self.with(|cache| cache.can_extend(n))
     }
 
-    /// Tokens held now.
+    /// Cells in use now.
     pub fn len(&self) -> Result<u32, KvError> {
         self.with(|cache| cache.len())
     }
@@ -93,7 +113,7 @@ impl<K: Bookkeeping> CacheSession<K> {
         Ok(self.len()? == 0)
     }
 
-    /// Most tokens the cache may hold.
+    /// Most cells the cache may hold.
     pub fn capacity(&self) -> Result<u32, KvError> {
         self.with(|cache| cache.capacity())
     }
@@ -108,9 +128,96 @@ impl<K: Bookkeeping> CacheSession<K> {
         self.with(|cache| cache.rewind(len))?
     }
 
-    /// Bytes of keys and values allocated now.
+    /// Bytes of keys and values allocated now, without those of a shared prefix.
     pub fn resident_bytes(&self) -> Result<usize, KvError> {
         Ok(self.entry.try_lock()?.bytes.resident_bytes())
+    }
+}
+
+impl CacheSession<Contiguous> {
+    /// Freezes what the session holds into a prefix that other sessions can share, and goes on behind it.
+    pub fn freeze(&self) -> Result<SharedPrefix, KvError> {
+        let mut state = self.entry.try_lock()?;
+        let len = state.book.len();
+        let config = state.bytes.config().clone();
+        if config.ring.is_some() && config.layers.iter().any(|l| l.window.is_some()) {
+            let reason = "a cache with rings gives up rows and cannot be frozen".to_owned();
+            return Err(KvErrorKind::Config(reason).into());
+        }
+        let frozen = state.bytes.freeze(len)?;
+        state.book = Box::new(Contiguous::behind(len, &config));
+        Ok(SharedPrefix::new(frozen, len, config))
+    }
+}
+
+impl CacheSession<Cells> {
+    /// Declares the sequence of every token of the next forward.
+    pub fn begin_step(&self, seqs: &[SeqId]) -> Result<(), KvError> {
+        self.with(|cache| cache.begin_step(seqs))?
+    }
+
+    /// Lets `dst` share what `src` holds at these positions.
+    pub fn seq_cp(
+        &self,
+        src: SeqId,
+        dst: SeqId,
+        positions: impl RangeBounds<u32>,
+    ) -> Result<(), KvError> {
+        self.with(|cache| cache.seq_cp(src, dst, positions))?
+    }
+
+    /// Takes these positions out of `seq`.
+    pub fn seq_rm(&self, seq: SeqId, positions: impl RangeBounds<u32>) -> Result<(), KvError> {
+        self.with(|cache| cache.seq_rm(seq, positions))?
+    }
+
+    /// Frees all sequences but one.
+    pub fn seq_keep(&self, seq: SeqId) -> Result<(), KvError> {
+        self.with(|cache| cache.seq_keep(seq))?
+    }
+
+    /// Tokens that a sequence holds.
+    pub fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
+        self.with(|cache| cache.seq_len(seq))?
+    }
+
+    /// The position that a sequence continues at.
+    pub fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
+        self.with(|cache| cache.seq_next(seq))?
+    }
+
+    /// Moves rows together so that holes vanish and sequences lie in long runs again.
+    pub fn compact(&self) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let state = &mut *state;
+        let book: &mut dyn Any = &mut *state.book;
+        let cells: &mut Cells = book.downcast_mut().expect("checked at installation");
+        let before = cells.clone();
+        match cells.compact().map(|order| state.bytes.reorder(&order)) {
+            Some(Err(error)) => {
+                *cells = before;
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl CacheSession<Tree> {
+    /// Appends candidates as the next forward's tokens.
+    pub fn propose(&self, parents: &[Option<u32>]) -> Result<(), KvError> {
+        self.with(|cache| cache.propose(parents))?
+    }
+
+    /// Makes a chain of candidates part of the prefix, compacts its rows and forgets the others.
+    pub fn accept(&self, path: &[u32]) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let state = &mut *state;
+        let book: &mut dyn Any = &mut *state.book;
+        let tree: &mut Tree = book.downcast_mut().expect("checked at installation");
+        let gather = tree.commit_path(path)?;
+        state.bytes.gather(&gather);
+        Ok(())
     }
 }
 
@@ -121,74 +228,4 @@ impl<K> Drop for CacheSession<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{KvBytes, LayerConfig};
-
-    struct NoBytes(CacheConfig);
-    impl KvBytes for NoBytes {
-        fn config(&self) -> &CacheConfig {
-            &self.0
-        }
-
-        fn resident_bytes(&self) -> usize {
-            0
-        }
-    }
-
-    fn config() -> CacheConfig {
-        CacheConfig::uniform(
-            8,
-            1,
-            LayerConfig {
-                kv_heads: 1,
-                key_dim: 4,
-                value_dim: 4,
-                window: None,
-            },
-        )
-    }
-
-    fn session() -> (CacheSession<Contiguous>, BackendOptions) {
-        CacheBuilderRegistry::global().register("test", "contiguous", |config| {
-            Ok(CacheEntry::new(
-                "contiguous",
-                Box::new(Contiguous::new(config)),
-                Box::new(NoBytes(config.clone())),
-            ))
-        });
-        make_decode_session("test", &config()).unwrap()
-    }
-
-    #[test]
-    fn the_entry_lives_as_long_as_the_session() {
-        let (session, options) = session();
-        let key = options.cache_key.unwrap();
-        let bound = CacheRegistry::global().get(&key).unwrap();
-        drop(session);
-        let gone = CacheRegistry::global().get(&key).err().unwrap();
-        assert_eq!(gone.kind(), &KvErrorKind::UnknownKey(key.to_string()));
-        assert!(bound.try_lock().is_ok(), "a bound module keeps its cache");
-    }
-
-    #[test]
-    fn verbs_are_refused_while_a_forward_holds_the_cache() {
-        let (session, options) = session();
-        let entry = CacheRegistry::global()
-            .get(&options.cache_key.unwrap())
-            .unwrap();
-        let forward = entry.try_lock().unwrap();
-        assert_eq!(session.clear().unwrap_err().kind(), &KvErrorKind::Busy);
-        drop(forward);
-        session.clear().unwrap();
-    }
-
-    #[test]
-    fn an_unknown_backend_is_named() {
-        let error = make_decode_session("nowhere", &config()).err().unwrap();
-        assert_eq!(
-            error.to_string(),
-            "backend \"nowhere\" has no contiguous cache"
-        );
-    }
-}
+mod tests;

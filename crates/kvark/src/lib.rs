@@ -25,10 +25,10 @@ pub use base::DType;
 pub use cpu::{Cpu, Isa};
 pub use graph::{Graph, TensorId, Value};
 pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
-pub use kv::{CacheConfig, KvError, LayerConfig, Storage};
+pub use kv::{CacheConfig, Group, KvError, LayerConfig, Storage};
 pub use runtime::{
     Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions, Piece, Policy,
-    Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings,
+    Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Timings, open_artifact,
     open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};

@@ -12,7 +12,7 @@ mod stop;
 
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generate::{Finish, GenerateOptions, Generated, Piece, Timings};
-pub use model::{Model, open_tokenizer};
+pub use model::{Model, open_artifact, open_tokenizer};
 pub use module::{Module, ModuleOptions};
 pub use runner::{Memory, Policy, Runner};
 pub use sampler::{Sampler, SamplerOptions};

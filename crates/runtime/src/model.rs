@@ -19,14 +19,7 @@ impl Model {
     /// Opens a model file and optimises its graphs. Models with several sets of rotary frequencies choose by the
     /// context that will be used; `None` is all that the model was made for.
     pub fn open(path: &Path, context: Option<usize>) -> Result<Model, RuntimeError> {
-        let options = ImportOptions {
-            context_length: context,
-        };
-        let mut artifact = import::open_with(path, &options)?;
-        for method in &mut artifact.methods {
-            graph::passes::optimise(&mut method.graph).map_err(backend::BackendError::from)?;
-        }
-        Ok(Model::new(artifact))
+        Ok(Model::new(open_artifact(path, context)?))
     }
 
     /// A model from an imported artifact.
@@ -63,6 +56,18 @@ impl Model {
     pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
         Ok(self.template.as_ref().map_err(text::Error::clone)?)
     }
+}
+
+/// Imports a model file and optimises its graphs, as [`Model::open`] does; leaves the tokenizer alone.
+pub fn open_artifact(path: &Path, context: Option<usize>) -> Result<Artifact, RuntimeError> {
+    let options = ImportOptions {
+        context_length: context,
+    };
+    let mut artifact = import::open_with(path, &options)?;
+    for method in &mut artifact.methods {
+        graph::passes::optimise(&mut method.graph).map_err(backend::BackendError::from)?;
+    }
+    Ok(artifact)
 }
 
 /// The tokenizer of a model file, read without its weights and graphs.

@@ -1,6 +1,6 @@
 //! Where messages come from: a line editor on a terminal, plain lines otherwise.
 
-use crate::output;
+use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use kvark::catalogue::Home;
 use rustyline::config::{Behavior, Config};
@@ -78,6 +78,8 @@ impl Editor {
     }
 
     fn line(&mut self) -> Result<Option<String>> {
+        // One that came too late to stop the answer is no wish to leave.
+        interrupt::reset();
         let mut interrupted = false;
         loop {
             match self.editor.readline(PROMPT) {
@@ -86,7 +88,10 @@ impl Editor {
                     return Ok(Some(line));
                 }
                 Err(ReadlineError::Eof) => return Ok(None),
-                Err(ReadlineError::Interrupted) if interrupted => return Ok(None),
+                // Between two prompts the terminal sends a signal instead.
+                Err(ReadlineError::Interrupted) if interrupted || interrupt::asked() => {
+                    return Ok(None);
+                }
                 Err(ReadlineError::Interrupted) => {
                     interrupted = true;
                     output::note("(Ctrl-C again or Ctrl-D to leave)");

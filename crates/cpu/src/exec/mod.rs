@@ -13,7 +13,7 @@ use crate::kernels::linear::{Linear, Operands};
 use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
 use crate::kv::CpuKv;
-use backend::{BackendError, BackendErrorKind, CacheStep, KvPool};
+use backend::{BackendError, BackendErrorKind, CacheStep};
 use base::Bytes;
 use graph::ops::Op;
 use graph::{Bindings, Data, Graph, Node, Tensor, TensorId, Value};
@@ -214,18 +214,14 @@ impl Call {
                             "it was not built by the CPU backend".into(),
                         ));
                     };
-                    let layer = kv.layer(*cache_id);
                     let rows =
                         |p, dim| std::slice::from_raw_parts(p, tokens * attend.kv_heads * dim);
-                    layer.keys.ensure(plan.cells)?;
-                    layer.values.ensure(plan.cells)?;
-                    layer
-                        .keys
-                        .write(&plan.writes, rows(input(1), attend.key_dim));
-                    layer
-                        .values
-                        .write(&plan.writes, rows(input(2), attend.value_dim));
-                    attend.run(ctx, &plan.visible, layer, input(0), out);
+                    let (keys, values) = (
+                        rows(input(1), attend.key_dim),
+                        rows(input(2), attend.value_dim),
+                    );
+                    kv.update(*cache_id, plan.cells, &plan.writes, keys, values)?;
+                    attend.run(ctx, &plan.visible, (kv, *cache_id), input(0), out);
                 }
             }
         }

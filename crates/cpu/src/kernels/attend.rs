@@ -4,12 +4,13 @@
 //! masked key contributes exactly nothing. So a query's result depends only on what it sees, not on the other queries
 //! of the step and not on the cells its keys lie in.
 
+use super::stored::{Stored, with_storage};
 use super::{Context, Shared, split};
 use crate::isa::Kernel;
-use crate::kv::{HeadRows, LayerKv};
+use crate::kv::{CpuKv, HeadKv, HeadRows};
 use crate::simd::{LANES, Simd};
-use half::f16;
 use kv::{Run, Visibility};
+use std::ops::Range;
 
 /// Positions per block of the online softmax.
 const BLOCK: usize = 64;
@@ -32,89 +33,129 @@ pub(crate) struct Attend {
 impl Attend {
     /// # Safety
     /// `q` must hold `queries · heads · key_dim` elements and `out` `queries · heads · value_dim`, without overlap.
-    /// Every visible cell must exist in `layer`.
+    /// Every visible cell must exist in layer `id` of `kv`.
     pub(crate) unsafe fn run(
         &self,
         ctx: &Context<'_>,
         visible: &Visibility,
-        layer: &LayerKv,
+        (kv, id): (&CpuKv, usize),
         q: *const f32,
         out: *mut f32,
     ) {
         let group = self.heads / self.kv_heads;
         let heads_per_item = group.min(ROWS);
-        let tiles = tiles(visible, ROWS / heads_per_item);
-        let splits = group.div_ceil(heads_per_item);
+        let queries_per_item = (ROWS / heads_per_item).max(1);
+        let queries = visible.queries().len();
+        let (tiles, splits) = (
+            queries.div_ceil(queries_per_item),
+            group.div_ceil(heads_per_item),
+        );
         let (q, out) = (Shared(q.cast_mut()), Shared(out));
-        ctx.threads
-            .run(tiles.len() * self.kv_heads * splits, &|task, _| {
-                // Long tiles last in a causal step, so they are taken first.
-                let (tile, rest) = (
-                    &tiles[tiles.len() - 1 - task / (self.kv_heads * splits)],
-                    task % (self.kv_heads * splits),
-                );
-                let (kv_head, part) = (rest / splits, rest % splits);
-                let first_head = kv_head * group + part * heads_per_item;
-                let heads = heads_per_item.min((kv_head + 1) * group - first_head);
-                ctx.isa.run(Item {
-                    op: self,
-                    visible,
-                    tokens: tile.clone(),
-                    first_head,
-                    heads,
-                    keys: layer.keys.head(kv_head),
-                    values: layer.values.head(kv_head),
-                    q,
-                    out,
-                });
+        ctx.threads.run(tiles * self.kv_heads * splits, &|task, _| {
+            // The last queries of a causal step see most, so their tiles are taken first.
+            let tile = tiles - 1 - task / (self.kv_heads * splits);
+            let (kv_head, part) = (task / splits % self.kv_heads, task % splits);
+            let first_head = kv_head * group + part * heads_per_item;
+            let queries = tile * queries_per_item..((tile + 1) * queries_per_item).min(queries);
+            let heads = heads_per_item.min((kv_head + 1) * group - first_head);
+            ctx.isa.run(Item {
+                op: self,
+                visible,
+                queries,
+                first_head,
+                heads,
+                kv: kv.head(id, kv_head),
+                q,
+                out,
             });
-    }
-}
-
-/// Splits the queries into ranges of at most `most` whose keys lie alike, so that one pass over the keys serves all.
-fn tiles(visible: &Visibility, most: usize) -> Vec<std::ops::Range<usize>> {
-    let mut tiles: Vec<std::ops::Range<usize>> = Vec::new();
-    for query in 0..visible.queries() {
-        let joins = tiles.last().is_some_and(|tile| {
-            tile.len() < most.max(1) && alike(visible.runs(tile.start), visible.runs(query))
         });
-        match tiles.last_mut() {
-            Some(tile) if joins => tile.end = query + 1,
-            _ => tiles.push(query..query + 1),
-        }
-    }
-    tiles
-}
-
-/// Whether two queries each see one run, with the same position in the same cell.
-fn alike(a: &[Run], b: &[Run]) -> bool {
-    match (a, b) {
-        ([a], [b]) => {
-            i64::from(a.cell) - i64::from(a.position) == i64::from(b.cell) - i64::from(b.position)
-        }
-        _ => false,
     }
 }
 
-/// Some query heads of one KV head, for the tokens of one tile.
+/// Some query heads of one KV head, for some queries of the step.
 struct Item<'a> {
     op: &'a Attend,
     visible: &'a Visibility,
-    tokens: std::ops::Range<usize>,
+    queries: Range<usize>,
     first_head: usize,
     heads: usize,
-    keys: HeadRows<'a>,
-    values: HeadRows<'a>,
+    kv: HeadKv<'a>,
     q: Shared<f32>,
     out: Shared<f32>,
 }
 
-/// Keys of a block that lie in consecutive cells: positions relative to the block, and the first one's cell.
-#[derive(Clone, Copy)]
+/// Keys of a block that lie in consecutive rows: columns of the block, and the first one's row.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Segment {
     start: usize,
     end: usize,
-    cell: usize,
+    row: usize,
+    frozen: bool,
+}
+
+/// The segments of one block: a run per column at most, and one more where the frozen rows end.
+#[derive(Clone, Copy)]
+struct Segments {
+    list: [Segment; BLOCK + 1],
+    len: usize,
+}
+
+impl Segments {
+    #[inline(always)]
+    fn new() -> Segments {
+        Segments {
+            list: [Segment {
+                start: 0,
+                end: 0,
+                row: 0,
+                frozen: false,
+            }; BLOCK + 1],
+            len: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &[Segment] {
+        &self.list[..self.len]
+    }
+
+    /// The parts of `runs` inside the block at `base`; `runs` begins with the first that reaches into it.
+    #[inline(always)]
+    fn fill(&mut self, runs: &[Run], base: usize, frozen_cells: usize) {
+        self.len = 0;
+        for run in runs {
+            let (from, to) = (run.position as usize, (run.position + run.len) as usize);
+            if from >= base + BLOCK {
+                break;
+            }
+            let (start, end) = (from.max(base), to.min(base + BLOCK));
+            let cell = run.cell as usize + (start - from);
+            let frozen = frozen_cells.saturating_sub(cell).min(end - start);
+            if frozen > 0 {
+                self.push(Segment {
+                    start: start - base,
+                    end: start - base + frozen,
+                    row: cell,
+                    frozen: true,
+                });
+            }
+            if start + frozen < end {
+                let row = cell + frozen - frozen_cells;
+                self.push(Segment {
+                    start: start - base + frozen,
+                    end: end - base,
+                    row,
+                    frozen: false,
+                });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, segment: Segment) {
+        self.list[self.len] = segment;
+        self.len += 1;
+    }
 }
 
 /// A block's scores, then its weights, by query row.
@@ -125,34 +166,50 @@ impl Kernel for Item<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let rows = self.tokens.len() * self.heads;
+        let queries = &self.visible.queries()[self.queries.clone()];
+        let rows = queries.len() * self.heads;
         let mut scores: Scores = [[0.0; BLOCK]; ROWS];
         let (mut largest, mut sums) = ([f32::NEG_INFINITY; ROWS], [0.0f32; ROWS]);
+        let (mut segments, mut others) = (Segments::new(), Segments::new());
+        // Per query, the first run of its list that may still matter.
+        let mut cursors = [0usize; ROWS];
         for row in 0..rows {
             // SAFETY: a row of the output, written by this item alone.
             unsafe { std::slice::from_raw_parts_mut(self.out_row(row), self.op.value_dim) }
                 .fill(0.0);
         }
-        let runs = self.union();
-        let end = runs.last().map_or(0, |r| (r.position + r.len) as usize);
-        let first = runs.first().map_or(0, |r| r.position as usize);
+        let first = queries.iter().map(|q| q.positions.start).min().unwrap_or(0) as usize;
+        let end = queries.iter().map(|q| q.positions.end).max().unwrap_or(0) as usize;
         for base in (first / BLOCK * BLOCK..end).step_by(BLOCK) {
-            for row in &mut scores[..rows] {
-                row.fill(f32::NEG_INFINITY);
-            }
-            for segment in segments(&runs, base) {
-                match self.keys {
-                    HeadRows::F32(keys) => self.score::<S, f32>(s, keys, segment, &mut scores),
-                    HeadRows::F16(keys) => self.score::<S, f16>(s, keys, segment, &mut scores),
+            let mut query = 0;
+            while query < queries.len() {
+                if !self.fill(&mut segments, query, base, &mut cursors) {
+                    query += 1;
+                    continue;
                 }
-            }
-            for row in 0..rows {
-                self.finish_scores(s, row, base, &mut scores[row]);
-                self.weigh(s, row, &mut scores[row], &mut largest[row], &mut sums[row]);
-            }
-            match self.values {
-                HeadRows::F32(values) => self.mix::<S, f32>(s, values, &runs, base, &scores),
-                HeadRows::F16(values) => self.mix::<S, f16>(s, values, &runs, base, &scores),
+                // Queries behind it that find the same keys in the same rows share the pass: those of one sequence, and
+                // those of sequences that share their history here.
+                let start = query;
+                query += 1;
+                while query < queries.len() {
+                    let same = queries[query].list == queries[start].list;
+                    if !self.fill(&mut others, query, base, &mut cursors)
+                        || !(same || others.get() == segments.get())
+                    {
+                        break;
+                    }
+                    query += 1;
+                }
+                let rows = start * self.heads..query * self.heads;
+                self.block(
+                    s,
+                    rows,
+                    base,
+                    segments.get(),
+                    &mut scores,
+                    &mut largest,
+                    &mut sums,
+                );
             }
         }
         for (row, sum) in sums.iter().enumerate().take(rows) {
@@ -163,39 +220,64 @@ impl Kernel for Item<'_> {
     }
 }
 
-/// The parts of `runs` inside the block at `base`.
-#[inline(always)]
-fn segments(runs: &[Run], base: usize) -> impl Iterator<Item = Segment> + '_ {
-    runs.iter().filter_map(move |run| {
-        let (from, to) = (run.position as usize, (run.position + run.len) as usize);
-        let (start, end) = (from.max(base), to.min(base + BLOCK));
-        (start < end).then(|| Segment {
-            start: start - base,
-            end: end - base,
-            cell: run.cell as usize + start - from,
-        })
-    })
-}
-
 impl Item<'_> {
-    /// The runs that any token of the tile sees. Tiles of several tokens see one run each, at the same cells.
-    fn union(&self) -> Vec<Run> {
-        let mut runs = self.visible.runs(self.tokens.start).to_vec();
-        for token in self.tokens.clone().skip(1) {
-            let (joined, other) = (&mut runs[0], self.visible.runs(token)[0]);
-            let end = (joined.position + joined.len).max(other.position + other.len);
-            if other.position < joined.position {
-                (joined.position, joined.cell) = (other.position, other.cell);
-            }
-            joined.len = end - joined.position;
+    /// Finds a query's keys in the block; whether it sees any.
+    #[inline(always)]
+    fn fill(
+        &self,
+        segments: &mut Segments,
+        query: usize,
+        base: usize,
+        cursors: &mut [usize; ROWS],
+    ) -> bool {
+        let view = &self.visible.queries()[self.queries.start + query];
+        if view.positions.start as usize >= base + BLOCK || view.positions.end as usize <= base {
+            return false;
         }
-        runs
+        let runs = self.visible.list(view.list);
+        let cursor = &mut cursors[query];
+        while runs
+            .get(*cursor)
+            .is_some_and(|run| (run.position + run.len) as usize <= base)
+        {
+            *cursor += 1;
+        }
+        segments.fill(&runs[*cursor..], base, self.kv.frozen_cells as usize);
+        true
+    }
+
+    /// One block of keys for some rows that find them in the same places.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "the state of the loop above")]
+    fn block<S: Simd>(
+        &self,
+        s: S,
+        rows: Range<usize>,
+        base: usize,
+        segments: &[Segment],
+        scores: &mut Scores,
+        largest: &mut [f32; ROWS],
+        sums: &mut [f32; ROWS],
+    ) {
+        for row in &mut scores[rows.clone()] {
+            row.fill(f32::NEG_INFINITY);
+        }
+        for segment in segments {
+            with_storage!(self.kv.keys.storage, E => self.score::<S, E>(s, rows.clone(), *segment, scores));
+        }
+        for row in rows.clone() {
+            self.finish_scores(s, row, base, segments, &mut scores[row]);
+            self.weigh(s, row, &mut scores[row], &mut largest[row], &mut sums[row]);
+        }
+        for segment in segments {
+            with_storage!(self.kv.values.storage, E => self.mix::<S, E>(s, rows.clone(), *segment, scores));
+        }
     }
 
     /// Token and query head of a row.
     #[inline(always)]
     fn place(&self, row: usize) -> usize {
-        (self.tokens.start + row / self.heads) * self.op.heads + self.first_head + row % self.heads
+        (self.queries.start + row / self.heads) * self.op.heads + self.first_head + row % self.heads
     }
 
     #[inline(always)]
@@ -210,18 +292,23 @@ impl Item<'_> {
         unsafe { self.out.at(self.place(row) * self.op.value_dim) }
     }
 
-    /// Dot products of every query row with the segment's keys.
+    /// Dot products of the query rows with the segment's keys.
     #[inline(always)]
-    fn score<S: Simd, E: Stored>(&self, s: S, keys: &[E], segment: Segment, scores: &mut Scores) {
-        let rows = self.tokens.len() * self.heads;
-        for first in (0..rows).step_by(BATCH) {
-            match rows - first {
-                1 => self.score_batch::<S, E, 1>(s, keys, segment, first, scores),
-                2 => self.score_batch::<S, E, 2>(s, keys, segment, first, scores),
-                3 => self.score_batch::<S, E, 3>(s, keys, segment, first, scores),
-                4 => self.score_batch::<S, E, 4>(s, keys, segment, first, scores),
-                5 => self.score_batch::<S, E, 5>(s, keys, segment, first, scores),
-                _ => self.score_batch::<S, E, BATCH>(s, keys, segment, first, scores),
+    fn score<S: Simd, E: Stored>(
+        &self,
+        s: S,
+        rows: Range<usize>,
+        segment: Segment,
+        scores: &mut Scores,
+    ) {
+        for first in rows.clone().step_by(BATCH) {
+            match rows.end - first {
+                1 => self.score_batch::<S, E, 1>(s, segment, first, scores),
+                2 => self.score_batch::<S, E, 2>(s, segment, first, scores),
+                3 => self.score_batch::<S, E, 3>(s, segment, first, scores),
+                4 => self.score_batch::<S, E, 4>(s, segment, first, scores),
+                5 => self.score_batch::<S, E, 5>(s, segment, first, scores),
+                _ => self.score_batch::<S, E, BATCH>(s, segment, first, scores),
             }
         }
     }
@@ -230,7 +317,6 @@ impl Item<'_> {
     fn score_batch<S: Simd, E: Stored, const R: usize>(
         &self,
         s: S,
-        keys: &[E],
         segment: Segment,
         first: usize,
         scores: &mut Scores,
@@ -238,19 +324,21 @@ impl Item<'_> {
         let dim = self.op.key_dim;
         let (chunks, tail) = split(dim);
         let queries: [*const f32; R] = std::array::from_fn(|r| self.q_row(first + r));
+        let rows = segment.rows(&self.kv.keys);
         for column in segment.start..segment.end {
-            let key = &keys[(segment.cell + column - segment.start) * dim..][..dim];
+            let key = &rows[(column - segment.start) * self.kv.keys.row_bytes..]
+                [..self.kv.keys.row_bytes];
             let mut dots = [s.zero(); R];
-            // SAFETY: `key` and every query row hold `dim` elements.
+            // SAFETY: `key` is one stored row and every query row holds `dim` elements.
             unsafe {
                 for chunk in 0..chunks {
-                    let k = E::load(s, key.as_ptr().add(chunk * LANES));
+                    let k = E::load(s, key.as_ptr(), chunk, dim);
                     for r in 0..R {
                         dots[r] = s.fma(s.load(queries[r].add(chunk * LANES)), k, dots[r]);
                     }
                 }
                 if tail > 0 {
-                    let k = E::load_part(s, key.as_ptr().add(chunks * LANES), tail);
+                    let k = E::load_part(s, key.as_ptr(), chunks, dim);
                     for r in 0..R {
                         dots[r] = s.fma(
                             s.load_part(queries[r].add(chunks * LANES), tail),
@@ -266,9 +354,16 @@ impl Item<'_> {
         }
     }
 
-    /// Scales and caps a row's scores and removes what its token does not see.
+    /// Scales and caps a row's scores and removes what its query does not see.
     #[inline(always)]
-    fn finish_scores<S: Simd>(&self, s: S, row: usize, base: usize, scores: &mut [f32; BLOCK]) {
+    fn finish_scores<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        base: usize,
+        segments: &[Segment],
+        scores: &mut [f32; BLOCK],
+    ) {
         for i in 0..BLOCK / LANES {
             // SAFETY: a block holds whole vectors.
             unsafe {
@@ -280,19 +375,20 @@ impl Item<'_> {
                 s.store(p, v);
             }
         }
-        // Scaling keeps minus infinity, capping does not; and a tile of several tokens was scored on all their keys.
-        if self.tokens.len() > 1 || self.op.softcap.is_some() {
-            let runs = self.visible.runs(self.tokens.start + row / self.heads);
-            let mut seen = [false; BLOCK];
-            for segment in segments(runs, base) {
-                seen[segment.start..segment.end].fill(true);
+        if self.op.softcap.is_some() {
+            // Capping has made the columns without a key finite.
+            let mut column = 0;
+            for segment in segments {
+                scores[column..segment.start].fill(f32::NEG_INFINITY);
+                column = segment.end;
             }
-            for (score, seen) in scores.iter_mut().zip(seen) {
-                if !seen {
-                    *score = f32::NEG_INFINITY;
-                }
-            }
+            scores[column..].fill(f32::NEG_INFINITY);
         }
+        let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
+        let from = (view.start as usize).saturating_sub(base).min(BLOCK);
+        let to = (view.end as usize).saturating_sub(base).min(BLOCK);
+        scores[..from].fill(f32::NEG_INFINITY);
+        scores[to..].fill(f32::NEG_INFINITY);
     }
 
     /// Turns scores into weights relative to the largest so far, and rescales what was summed before.
@@ -352,27 +448,23 @@ impl Item<'_> {
         }
     }
 
-    /// Adds the block's values, weighted, to every output row.
+    /// Adds the segment's values, weighted, to the output rows.
     #[inline(always)]
     fn mix<S: Simd, E: Stored>(
         &self,
         s: S,
-        values: &[E],
-        runs: &[Run],
-        base: usize,
+        rows: Range<usize>,
+        segment: Segment,
         weights: &Scores,
     ) {
-        let rows = self.tokens.len() * self.heads;
-        for segment in segments(runs, base) {
-            for first in (0..rows).step_by(BATCH) {
-                match rows - first {
-                    1 => self.mix_batch::<S, E, 1>(s, values, segment, first, weights),
-                    2 => self.mix_batch::<S, E, 2>(s, values, segment, first, weights),
-                    3 => self.mix_batch::<S, E, 3>(s, values, segment, first, weights),
-                    4 => self.mix_batch::<S, E, 4>(s, values, segment, first, weights),
-                    5 => self.mix_batch::<S, E, 5>(s, values, segment, first, weights),
-                    _ => self.mix_batch::<S, E, BATCH>(s, values, segment, first, weights),
-                }
+        for first in rows.clone().step_by(BATCH) {
+            match rows.end - first {
+                1 => self.mix_batch::<S, E, 1>(s, segment, first, weights),
+                2 => self.mix_batch::<S, E, 2>(s, segment, first, weights),
+                3 => self.mix_batch::<S, E, 3>(s, segment, first, weights),
+                4 => self.mix_batch::<S, E, 4>(s, segment, first, weights),
+                5 => self.mix_batch::<S, E, 5>(s, segment, first, weights),
+                _ => self.mix_batch::<S, E, BATCH>(s, segment, first, weights),
             }
         }
     }
@@ -381,7 +473,6 @@ impl Item<'_> {
     fn mix_batch<S: Simd, E: Stored, const R: usize>(
         &self,
         s: S,
-        values: &[E],
         segment: Segment,
         first: usize,
         weights: &Scores,
@@ -389,14 +480,20 @@ impl Item<'_> {
         let dim = self.op.value_dim;
         let (chunks, tail) = split(dim);
         let outs: [*mut f32; R] = std::array::from_fn(|r| self.out_row(first + r));
-        let rows = &values[segment.cell * dim..][..(segment.end - segment.start) * dim];
-        // SAFETY: `rows` holds `dim` elements for every column of the segment, and so does every output row.
+        let row_bytes = self.kv.values.row_bytes;
+        let rows = &segment.rows(&self.kv.values)[..(segment.end - segment.start) * row_bytes];
+        // SAFETY: `rows` holds a stored row for every column of the segment; output rows hold `dim` elements.
         unsafe {
             for chunk in 0..chunks {
                 let at = chunk * LANES;
                 let mut sums: [S::V; R] = std::array::from_fn(|r| s.load(outs[r].add(at)));
                 for column in segment.start..segment.end {
-                    let v = E::load(s, rows.as_ptr().add((column - segment.start) * dim + at));
+                    let v = E::load(
+                        s,
+                        rows.as_ptr().add((column - segment.start) * row_bytes),
+                        chunk,
+                        dim,
+                    );
                     for r in 0..R {
                         sums[r] = s.fma(s.splat(weights[first + r][column]), v, sums[r]);
                     }
@@ -412,8 +509,9 @@ impl Item<'_> {
                 for column in segment.start..segment.end {
                     let v = E::load_part(
                         s,
-                        rows.as_ptr().add((column - segment.start) * dim + at),
-                        tail,
+                        rows.as_ptr().add((column - segment.start) * row_bytes),
+                        chunks,
+                        dim,
                     );
                     for r in 0..R {
                         sums[r] = s.fma(s.splat(weights[first + r][column]), v, sums[r]);
@@ -427,44 +525,10 @@ impl Item<'_> {
     }
 }
 
-/// An element type that rows are stored in.
-trait Stored: Copy {
-    /// # Safety
-    /// Sixteen elements must be readable at `p`.
-    unsafe fn load<S: Simd>(s: S, p: *const Self) -> S::V;
-    /// # Safety
-    /// `n < 16` elements must be readable at `p`.
-    unsafe fn load_part<S: Simd>(s: S, p: *const Self, n: usize) -> S::V;
-}
-
-impl Stored for f32 {
+impl Segment {
+    /// The stored rows from the segment's first on.
     #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const f32) -> S::V {
-        // SAFETY: as the caller vouches.
-        unsafe { s.load(p) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<S: Simd>(s: S, p: *const f32, n: usize) -> S::V {
-        // SAFETY: as the caller vouches.
-        unsafe { s.load_part(p, n) }
-    }
-}
-
-impl Stored for f16 {
-    #[inline(always)]
-    unsafe fn load<S: Simd>(s: S, p: *const f16) -> S::V {
-        // SAFETY: as the caller vouches; `f16` is a transparent `u16`.
-        unsafe { s.load_f16(p.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<S: Simd>(s: S, p: *const f16, n: usize) -> S::V {
-        let mut halves = [0u16; LANES];
-        // SAFETY: the caller vouches for `n` elements, fewer than the sixteen of `halves`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p.cast::<u16>(), halves.as_mut_ptr(), n.min(LANES));
-            s.load_f16(halves.as_ptr())
-        }
+    fn rows<'a>(&self, side: &HeadRows<'a>) -> &'a [u8] {
+        &(if self.frozen { side.frozen } else { side.own })[self.row * side.row_bytes..]
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod format;
 pub(crate) mod linear;
 pub(crate) mod rope;
 pub(crate) mod rows;
+mod stored;
 
 use crate::isa::Isa;
 use crate::simd::LANES;

@@ -129,6 +129,12 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        unsafe { p.cast::<[u8; LANES]>().read() }.map(f32::from)
+    }
+
+    #[inline(always)]
     unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
         // SAFETY: the caller vouches for sixteen bytes at `p`.
         let bytes = unsafe { p.cast::<[u8; LANES]>().read() };

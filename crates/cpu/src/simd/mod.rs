@@ -64,6 +64,9 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen signed bytes must be readable at `p`.
     unsafe fn load_i8(self, p: *const i8) -> Self::V;
+    /// # Safety
+    /// Sixteen bytes must be readable at `p`.
+    unsafe fn load_u8(self, p: *const u8) -> Self::V;
     /// Looks the low and the high halves of sixteen bytes up in two tables of sixteen entries.
     ///
     /// # Safety
@@ -181,6 +184,7 @@ mod tests {
                 push(s.load_f16(halves.as_ptr()));
                 push(s.load_bf16(brains.as_ptr()));
                 push(s.load_i8(bytes.as_ptr().cast()));
+                push(s.load_u8(bytes.as_ptr()));
                 for v in s.nibbles(bytes.as_ptr(), a, b) {
                     push(v);
                 }

@@ -170,6 +170,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> Pair {
+        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX2 is proven.
+        let half = |p: *const u8| unsafe {
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
+        };
+        // SAFETY: the second half of the sixteen.
+        Pair(half(p), half(unsafe { p.add(8) }))
+    }
+
+    #[inline(always)]
     unsafe fn nibbles(self, p: *const u8, low: Pair, high: Pair) -> [Pair; 2] {
         // SAFETY: AVX2 is proven. The low three bits choose among eight entries, bit 3 between the halves.
         let lookup = |index: __m256i, table: Pair| unsafe {
@@ -301,6 +311,12 @@ impl Simd for Avx512 {
     unsafe fn load_i8(self, p: *const i8) -> __m512 {
         // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(self, p: *const u8) -> __m512 {
+        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]

@@ -66,13 +66,22 @@ struct Temporary {
 
 impl Temporary {
     fn create(parent: &Path, name: &str) -> Result<Temporary, CatalogueError> {
-        fs::create_dir_all(parent).map_err(|e| CatalogueError::io("create", parent, e))?;
         remove_stale(parent);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let unique = format!("{name}-{}-{}", std::process::id(), now.as_nanos());
         let path = parent.join(unique);
-        fs::create_dir(&path).map_err(|e| CatalogueError::io("create", &path, e))?;
-        Ok(Temporary { path })
+        let mut made = fs::create_dir_all(&path);
+        // Another process that has just ended its fetch may have removed the parent in between.
+        for _ in 0..8 {
+            if made.is_ok() {
+                break;
+            }
+            made = fs::create_dir_all(&path);
+        }
+        match made {
+            Ok(()) => Ok(Temporary { path }),
+            Err(error) => Err(CatalogueError::io("create", parent, error)),
+        }
     }
 }
 

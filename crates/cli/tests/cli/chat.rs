@@ -1,0 +1,122 @@
+//! Conversations, piped in line by line.
+
+use crate::support::*;
+
+const OPTIONS: [&str; 4] = ["--temp", "0", "-n", "4"];
+
+fn chat(folder: &Folder, model: &str, more: &[&str], input: &str) -> Output {
+    let args = [&["chat", model], &OPTIONS[..], more].concat();
+    folder.run_with_input(&args, input)
+}
+
+/// The answer of a fresh process to a conversation written out in full.
+fn cold(folder: &Folder, model: &str, text: &str) -> String {
+    let tokens = folder.run(&["tokenize", model, "--special", "--json", "-p", text]);
+    let ids: Vec<String> = tokens.json()["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.to_string())
+        .collect();
+    let ids = ids.join(",");
+    let args = [&["run", model, "--json", "--token-ids", &ids], &OPTIONS[..]].concat();
+    folder.run(&args).json()["text"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn every_turn_answers_as_a_cold_start_would() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let turn = |said: &str| format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n");
+    let first = cold(&folder, &tiny, &turn("Hi"));
+    let both = format!("{}{first}<|im_end|>\n{}", turn("Hi"), turn("ab"));
+    let second = cold(&folder, &tiny, &both);
+    let other = cold(&folder, &tiny, &turn("ab"));
+
+    let output = chat(&folder, &tiny, &[], "Hi\nab\n");
+    assert_eq!(output.stderr, "");
+    assert_eq!(output.ok(), format!("{first}\n{second}\n"));
+
+    // Going back gives the same answers again, and what was forgotten leaves no trace.
+    let input = "Hi\nab\n/rewind\nab\n/rewind 2\nab\n/clear\n\nHi\n/exit\nHi\n";
+    let output = chat(&folder, &tiny, &[], input).ok();
+    assert_eq!(
+        output,
+        format!("{first}\n{second}\n{second}\n{other}\n{first}\n")
+    );
+
+    let output = chat(&folder, &tiny, &["-p", "Hi"], "ab").ok();
+    assert_eq!(output, format!("{first}\n{second}\n"));
+    let output = folder.run(&[&["run", &tiny, "--chat", "-p", "Hi"], &OPTIONS[..]].concat());
+    assert_eq!(output.ok(), format!("{first}\n"));
+}
+
+#[test]
+fn a_system_message_comes_first() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let text =
+        "<|im_start|>system\nab<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+    let output = chat(&folder, &tiny, &["--system", "ab"], "Hi\n/clear\nHi\n").ok();
+    let expected = cold(&folder, &tiny, text);
+    assert_eq!(output, format!("{expected}\n{expected}\n"));
+}
+
+#[test]
+fn commands_are_explained_and_never_sent() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let input = "/help\n/nonsense\n/rewind\n/rewind x\n/clear now\n";
+    let output = chat(&folder, &tiny, &[], input);
+    assert_eq!((output.code, &*output.stdout), (Some(0), ""));
+    for said in [
+        "/rewind [N]",
+        "unknown command /nonsense; /help lists the commands",
+        "cannot forget 1 of 0 turns",
+        "/rewind takes a number of turns",
+        "/clear takes nothing",
+    ] {
+        assert!(output.stderr.contains(said), "{}", output.stderr);
+    }
+}
+
+#[test]
+fn a_full_context_is_said_and_can_be_left() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let fits = chat(&folder, &tiny, &["-c", "32"], "Hi\n").ok();
+    let output = chat(&folder, &tiny, &["-c", "32"], "Hi\nHi\n/clear\nHi\n");
+    assert!(
+        output.stderr.contains("the context is full: "),
+        "{output:?}"
+    );
+    assert!(output.stderr.contains("/rewind N or /clear"), "{output:?}");
+    assert_eq!(output.ok(), fits.repeat(2));
+    // The first message takes 21 tokens.
+    let output = chat(&folder, &tiny, &["-c", "22"], "Hi\n");
+    assert_eq!(output.code, Some(0));
+    assert!(
+        output.stderr.contains("the context is full; make room"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn input_that_is_not_text_is_refused() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let mut command = folder.command(&["chat", &tiny]);
+    let file = folder.file("input", b"\xff\xfe\n");
+    let mut child = command
+        .stdin(std::fs::File::open(file).unwrap())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(said, "error: line 1 of standard input is not UTF-8\n");
+}

@@ -1,0 +1,55 @@
+//! Help that teaches: every command says what it does, names its flags and gives examples.
+
+use crate::support::Folder;
+
+#[test]
+fn every_command_explains_itself() {
+    let engine = "--ctx-size --threads --batch-size --cache-type-k --cache-type-v";
+    let sampling = "--temp --top-k --top-p --min-p --repeat-penalty --seed";
+    let cases = [
+        (
+            "run",
+            format!(
+                "--model --prompt --file --token-ids --chat --predict --stop --json {engine} {sampling}"
+            ),
+        ),
+        (
+            "chat",
+            format!(
+                "--model --prompt --system --predict /rewind /clear Ctrl-C {engine} {sampling}"
+            ),
+        ),
+        (
+            "score",
+            format!("--model --prompt --file --token-ids --json {engine}"),
+        ),
+        (
+            "bench",
+            format!("--n-prompt --n-gen --n-depth --repetitions --json {engine}"),
+        ),
+        ("inspect", "--model --graph --json".into()),
+        (
+            "tokenize",
+            "--model --prompt --file --bos --special --json".into(),
+        ),
+        ("detokenize", "--model --token-ids --json".into()),
+        ("pull", "NAME --force --verify KVARK_HOME".into()),
+        ("list", "--json".into()),
+        ("rm", "NAME".into()),
+    ];
+    let folder = Folder::new();
+    let overview = folder.run(&["help"]).ok();
+    for (command, words) in cases {
+        let help = folder.run(&[command, "--help"]).ok();
+        for word in words.split(' ').chain(["Examples:", "kvark "]) {
+            assert!(
+                help.contains(word),
+                "kvark {command} --help lacks {word}:\n{help}"
+            );
+        }
+        let about = help.lines().next().unwrap();
+        assert!(overview.contains(about), "{command}: {about}");
+    }
+    assert!(overview.contains("Examples:"), "{overview}");
+    assert!(folder.run(&["--version"]).ok().starts_with("kvark "));
+}

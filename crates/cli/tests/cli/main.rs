@@ -1,0 +1,9 @@
+//! The built command, run as a user runs it.
+
+mod bad_input;
+mod catalogue;
+mod chat;
+mod commands;
+mod help;
+mod real;
+mod support;

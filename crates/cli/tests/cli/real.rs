@@ -1,0 +1,58 @@
+//! The default model, where it is at hand: `KVARK_TEST_MODEL`, or what `kvark pull` has put into the tester's home.
+
+use crate::support::Folder;
+use kvark::catalogue::{Home, State, default_entry};
+use std::path::PathBuf;
+
+fn model() -> Option<String> {
+    let named = std::env::var_os("KVARK_TEST_MODEL").map(PathBuf::from);
+    let path = named.or_else(|| {
+        let home = Home::locate().ok()?;
+        let there = home.state(default_entry()) == State::Present;
+        there.then(|| home.model_path(default_entry()))
+    });
+    Some(path?.to_str()?.to_owned())
+}
+
+#[test]
+fn the_default_model_speaks() {
+    let Some(model) = model() else {
+        let _ = std::io::Write::write_all(
+            &mut std::io::stderr(),
+            b"skipped: no default model at hand\n",
+        );
+        return;
+    };
+    let folder = Folder::new();
+    let args = [
+        "run",
+        &model,
+        "-p",
+        "The capital of France is",
+        "-n",
+        "8",
+        "--temp",
+        "0",
+        "--json",
+    ];
+    let first = folder.run(&args).json();
+    assert!(first["text"].as_str().unwrap().contains("Paris"), "{first}");
+    assert_eq!(first["tokens"], folder.run(&args).json()["tokens"]);
+
+    let text = "Grüße, 世界!  1234 tabs\tand\nlines";
+    let ids = folder.run(&["tokenize", &model, "-p", text]).ok();
+    assert_eq!(
+        folder.run(&["detokenize", &model, ids.trim()]).ok(),
+        format!("{text}\n")
+    );
+
+    let args = ["chat", &model, "--temp", "0", "-n", "12"];
+    let answers = folder.run_with_input(
+        &args,
+        "What is the capital of France?\n/rewind\nWhat is the capital of France?\n",
+    );
+    let answers = answers.ok();
+    let (a, b) = answers.split_at(answers.len() / 2);
+    assert_eq!(a, b);
+    assert!(a.contains("Paris"), "{a}");
+}
