@@ -10,8 +10,9 @@ const VARIABLE: &str = "KVARK_PEERS_VENV";
 
 /// The interpreter of an environment with everything that a file of requirements lists, made if need be.
 pub(super) fn python(requirements: &str) -> Result<PathBuf> {
-    if let Some(venv) = std::env::var_os(VARIABLE) {
-        let python = PathBuf::from(venv).join("bin/python");
+    if let Some(venv) = std::env::var_os(VARIABLE).filter(|venv| !venv.is_empty()) {
+        // Not resolved further: the interpreter finds its environment by the link's place.
+        let python = std::path::absolute(venv)?.join("bin/python");
         if !python.exists() {
             bail!(
                 "{VARIABLE} names no virtual environment: no {}",
