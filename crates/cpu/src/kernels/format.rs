@@ -99,8 +99,7 @@ impl Format for Q4_0 {
         // SAFETY: the caller vouches for the block and the output.
         unsafe {
             let centred = s.sub(table(s, &RAMP), s.splat(8.0));
-            let [scale, ..] = s.widen4(block);
-            let values = s.mul(s.splat(scale), centred);
+            let values = s.scaled(block, centred);
             let [low, high] = s.nibbles(block.add(2), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
@@ -118,8 +117,7 @@ impl Format for Q4_1 {
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
         // SAFETY: the caller vouches for the block and the output.
         unsafe {
-            let [scale, offset, ..] = s.widen4(block);
-            let values = s.add(s.mul(s.splat(scale), table(s, &RAMP)), s.splat(offset));
+            let values = s.affine(block, table(s, &RAMP));
             let [low, high] = s.nibbles(block.add(4), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
@@ -137,8 +135,7 @@ impl Format for Iq4Nl {
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
         // SAFETY: the caller vouches for the block and the output; the value table holds sixteen bytes.
         unsafe {
-            let [scale, ..] = s.widen4(block);
-            let values = s.mul(s.splat(scale), s.load_i8(quant::IQ4_VALUES.as_ptr()));
+            let values = s.scaled(block, s.load_i8(quant::IQ4_VALUES.as_ptr()));
             let [low, high] = s.nibbles(block.add(2), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);

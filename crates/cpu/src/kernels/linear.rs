@@ -11,6 +11,8 @@ use base::DType;
 
 /// Weight rows that are decoded together before a block of activation rows passes over them.
 const PANEL: usize = 32;
+/// Bytes that memory moves at once.
+const CACHE_LINE: usize = 64;
 /// Weight rows that the one-row product keeps in flight.
 const STREAMS: usize = 4;
 
@@ -145,6 +147,7 @@ unsafe fn one_row<S: Simd, F: Format>(s: S, task: &Task<'_>) {
     let o = task.operands.0;
     let (blocks, tail) = (k / F::LEN, k % F::LEN);
     let (mut n, end) = task.rows;
+    let row_bytes = k * F::BYTES / F::LEN;
     let mut decoded = [0.0f32; 256];
     // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row.
     unsafe {
@@ -153,8 +156,14 @@ unsafe fn one_row<S: Simd, F: Format>(s: S, task: &Task<'_>) {
             let mut sums = [s.zero(); STREAMS];
             let rows: [*const u8; STREAMS] =
                 std::array::from_fn(|i| weight_row::<F>(o.weight, n + i.min(streams - 1), k));
+            // The streams hop from row to row, which hardware prefetchers do not follow: while these rows are used, those
+            // of the group after next are asked for, as many bytes in each turn as are used.
+            let ahead = rows[0].wrapping_add(2 * STREAMS * row_bytes);
             for block in 0..blocks {
                 let x = o.x.add(block * F::LEN);
+                for line in 0..(STREAMS * F::BYTES).div_ceil(CACHE_LINE) {
+                    s.prefetch(ahead.wrapping_add(block * STREAMS * F::BYTES + line * CACHE_LINE));
+                }
                 for (sum, row) in sums.iter_mut().zip(rows) {
                     F::decode(s, row.add(block * F::BYTES), decoded.as_mut_ptr());
                     for i in 0..F::LEN / LANES {

@@ -73,6 +73,32 @@ pub(crate) trait Simd: Copy {
     /// Sixteen bytes must be readable at `p`.
     unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
 
+    /// Asks for the line at `p` to be brought near. Any address will do, also one outside all memory.
+    #[inline(always)]
+    fn prefetch(self, _p: *const u8) {}
+
+    /// `scale · v`, the scale being the f16 at `p`.
+    ///
+    /// # Safety
+    /// Eight bytes must be readable at `p`.
+    #[inline(always)]
+    unsafe fn scaled(self, p: *const u8, v: Self::V) -> Self::V {
+        // SAFETY: as the caller vouches.
+        let [scale, ..] = unsafe { self.widen4(p) };
+        self.mul(self.splat(scale), v)
+    }
+
+    /// `scale · v + offset`, rounded after each step; scale and offset are the two f16 at `p`.
+    ///
+    /// # Safety
+    /// Eight bytes must be readable at `p`.
+    #[inline(always)]
+    unsafe fn affine(self, p: *const u8, v: Self::V) -> Self::V {
+        // SAFETY: as the caller vouches.
+        let [scale, offset, ..] = unsafe { self.widen4(p) };
+        self.add(self.mul(self.splat(scale), v), self.splat(offset))
+    }
+
     #[inline(always)]
     fn zero(self) -> Self::V {
         self.splat(0.0)
@@ -189,6 +215,8 @@ mod tests {
                     push(v);
                 }
                 push(s.load_part(ramp.as_ptr(), 5));
+                push(s.scaled(halves.as_ptr().cast(), a));
+                push(s.affine(halves.as_ptr().cast(), a));
                 for x in s.widen4(halves.as_ptr().cast()) {
                     push(s.splat(x));
                 }

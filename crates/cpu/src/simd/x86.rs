@@ -84,6 +84,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // SAFETY: a prefetch of an invalid address does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
+    #[inline(always)]
     fn round(self, a: Pair) -> Pair {
         const MODE: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: `self` proves that the CPU has AVX2.
@@ -232,6 +238,12 @@ impl Simd for Avx512 {
     fn widen(self, half: u16) -> f32 {
         // SAFETY: `self` proves that the CPU has F16C.
         unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half.into()))) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // SAFETY: a prefetch of an invalid address does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     #[inline(always)]
