@@ -279,12 +279,17 @@ impl SeqCache for Cells {
         let runs = std::mem::take(&mut self.sequences[seq].runs);
         let mut kept = Vec::with_capacity(runs.len());
         for run in &runs {
-            kept.extend(run.clip(&(0..range.start)));
+            // Of an empty range nothing is taken out, and its two sides are joined again.
+            if let Some(before) = run.clip(&(0..range.start)) {
+                push_run(&mut kept, before);
+            }
             if let Some(gone) = run.clip(&range) {
                 self.release(gone.cells());
                 self.sequences[seq].len -= gone.len;
             }
-            kept.extend(run.clip(&(range.end.max(range.start)..u32::MAX)));
+            if let Some(behind) = run.clip(&(range.end.max(range.start)..u32::MAX)) {
+                push_run(&mut kept, behind);
+            }
         }
         self.sequences[seq].runs = kept;
         self.lower_high_water();
@@ -438,3 +443,6 @@ impl Bookkeeping for Cells {
         self.declared.clear();
     }
 }
+
+#[cfg(test)]
+mod tests;
