@@ -89,9 +89,7 @@ impl CacheBuilderRegistry {
         kind: &'static str,
         config: &CacheConfig,
     ) -> Result<CacheEntry, KvError> {
-        if config.layers.len() > u16::MAX as usize {
-            return Err(KvErrorKind::Config(format!("{} layers", config.layers.len())).into());
-        }
+        config.check()?;
         let builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
         let builder = builders.get(&(backend.to_owned(), kind)).copied();
         drop(builders);
