@@ -29,6 +29,7 @@ mod plan;
 mod prefix;
 mod registry;
 mod session;
+mod sync;
 mod tree;
 
 pub use cells::{Cells, MAX_SEQUENCES};

@@ -1,10 +1,11 @@
 //! Where a runner's cache and a module's load meet: caches by key, and builders by backend and kind.
 
+use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::{CacheConfig, CacheEntry, KvError, KvErrorKind};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, PoisonError};
 
 /// The name under which a cache is registered; unique in the process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,10 +24,10 @@ impl fmt::Display for CacheKey {
     }
 }
 
-/// The live caches of the process.
-#[derive(Default)]
+/// Live caches by key. Clones are handles on one registry.
+#[derive(Clone, Default)]
 pub struct CacheRegistry {
-    caches: Mutex<HashMap<CacheKey, Arc<CacheEntry>>>,
+    caches: Arc<Mutex<HashMap<CacheKey, Arc<CacheEntry>>>>,
 }
 
 impl CacheRegistry {
