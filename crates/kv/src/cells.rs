@@ -6,18 +6,18 @@ use crate::{
 };
 use std::ops::{Bound, Range, RangeBounds};
 
+mod allocator;
+
+use allocator::Allocator;
+
 /// Most sequences alive at once.
 pub const MAX_SEQUENCES: u32 = 64;
-
-/// A sequence that cannot go on in the next cell starts in the lowest free block of this many cells, so that sequences
-/// which grow together keep runs and do not interleave cell by cell. When no block is left, the lowest free cell is used.
-const BLOCK: u32 = 16;
 
 /// A pool of cells shared by up to [`MAX_SEQUENCES`] sequences.
 ///
 /// Each sequence is a list of runs in position order, and each cell counts the sequences that hold it; a cell nobody
 /// holds is free. So verbs cost what the runs they touch cost, and a fork copies a run list.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
     classes: Classes,
     /// Sequences that hold each cell.
@@ -32,7 +32,7 @@ pub struct Cells {
     declared: Vec<SeqId>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sequence {
     /// Ascending in position; no two touch without being joined.
     runs: Vec<Run>,
@@ -279,12 +279,17 @@ impl SeqCache for Cells {
         let runs = std::mem::take(&mut self.sequences[seq].runs);
         let mut kept = Vec::with_capacity(runs.len());
         for run in &runs {
-            kept.extend(run.clip(&(0..range.start)));
+            // Of an empty range nothing is taken out, and its two sides are joined again.
+            if let Some(before) = run.clip(&(0..range.start)) {
+                push_run(&mut kept, before);
+            }
             if let Some(gone) = run.clip(&range) {
                 self.release(gone.cells());
                 self.sequences[seq].len -= gone.len;
             }
-            kept.extend(run.clip(&(range.end.max(range.start)..u32::MAX)));
+            if let Some(behind) = run.clip(&(range.end.max(range.start)..u32::MAX)) {
+                push_run(&mut kept, behind);
+            }
         }
         self.sequences[seq].runs = kept;
         self.lower_high_water();
@@ -382,15 +387,14 @@ impl Bookkeeping for Cells {
                     .runs
                     .iter()
                     .for_each(|run| first.visible.push_run(*run));
-                for other in token..self.declared.len() {
-                    if self.declared[other] as usize == seq {
-                        let (position, cell) = (positions[other] as u32, first.writes[other]);
-                        first.visible.push_run(Run {
-                            position,
-                            cell,
-                            len: 1,
-                        });
-                    }
+                let tokens = self.declared.iter().zip(positions).zip(&first.writes);
+                for ((_, &position), &cell) in tokens.skip(token).filter(|t| *t.0.0 as usize == seq)
+                {
+                    first.visible.push_run(Run {
+                        position: position as u32,
+                        cell,
+                        len: 1,
+                    });
                 }
             }
             first
@@ -440,61 +444,5 @@ impl Bookkeeping for Cells {
     }
 }
 
-/// Hands out free cells for one plan without marking them in the pool.
-struct Allocator<'a> {
-    cells: &'a Cells,
-    /// One bit per cell handed out.
-    taken: &'a mut Vec<u64>,
-    next_block: u32,
-    next_cell: u32,
-}
-
-impl<'a> Allocator<'a> {
-    fn new(cells: &'a Cells, taken: &'a mut Vec<u64>) -> Allocator<'a> {
-        taken.clear();
-        taken.resize(cells.holders.len().div_ceil(64), 0);
-        Allocator {
-            cells,
-            taken,
-            next_block: cells.first_free / BLOCK * BLOCK,
-            next_cell: cells.first_free,
-        }
-    }
-
-    fn is_free(&self, cell: u32) -> bool {
-        self.cells.holders.get(cell as usize) == Some(&0)
-            && self.taken[cell as usize / 64] >> (cell % 64) & 1 == 0
-    }
-
-    /// A free cell: `wanted` if it is one, else the first of the lowest free block, else the lowest.
-    fn take(&mut self, wanted: Option<u32>) -> Option<u32> {
-        let cell = wanted
-            .filter(|cell| self.is_free(*cell))
-            .or_else(|| self.block())
-            .or_else(|| self.single())?;
-        self.taken[cell as usize / 64] |= 1 << (cell % 64);
-        Some(cell)
-    }
-
-    fn block(&mut self) -> Option<u32> {
-        let capacity = self.cells.capacity();
-        while self.next_block < capacity {
-            let block = self.next_block;
-            if (block..(block + BLOCK).min(capacity)).all(|cell| self.is_free(cell)) {
-                return Some(block);
-            }
-            self.next_block += BLOCK;
-        }
-        None
-    }
-
-    fn single(&mut self) -> Option<u32> {
-        while self.next_cell < self.cells.capacity() {
-            if self.is_free(self.next_cell) {
-                return Some(self.next_cell);
-            }
-            self.next_cell += 1;
-        }
-        None
-    }
-}
+#[cfg(test)]
+mod tests;

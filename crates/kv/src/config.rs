@@ -1,5 +1,6 @@
 //! What a cache must know before it exists: model facts per layer and the caller's policy.
 
+use crate::{KvError, KvErrorKind};
 use std::fmt;
 
 /// Elements that share a scale and an offset in a quantised row.
@@ -163,6 +164,36 @@ impl CacheConfig {
             min_cells: 256,
             ring: None,
         }
+    }
+
+    /// Whether a cache can be built from this; every builder is asked for checked configurations only.
+    pub fn check(&self) -> Result<(), KvError> {
+        let bad = |reason: String| Err(KvErrorKind::Config(reason).into());
+        let most = i32::MAX as u32;
+        if self.capacity == 0 || self.capacity > most {
+            return bad(format!("a capacity of {} cells", self.capacity));
+        }
+        if self.layers.len() > u16::MAX as usize {
+            return bad(format!("{} layers", self.layers.len()));
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            let (heads, key, value) = (layer.kv_heads, layer.key_dim, layer.value_dim);
+            if heads == 0 || key == 0 || value == 0 {
+                let sizes = format!("{heads} heads, keys of {key} and values of {value}");
+                return bad(format!("layer {i} has {sizes}"));
+            }
+            let ring = self.ring.map_or(0, |ring| ring.slack());
+            match layer.window {
+                Some(0) => return bad(format!("layer {i} has a window of 0")),
+                Some(window) if window > most || ring > most => {
+                    return bad(format!(
+                        "layer {i} has a window of {window} and {ring} rows more"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Bytes that `cells` cells take over all layers, keys and values together.

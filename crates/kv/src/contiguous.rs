@@ -8,7 +8,7 @@ use crate::{Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, R
 /// In a *flat* layer the token at position `p` lies in cell `p`. A layer with a window is a *ring* when the
 /// configuration says how far steps and rewinds may reach: it keeps `window − 1 + slack` rows, position `p` in cell
 /// `p mod slots`. Otherwise it keeps all rows and narrows what is seen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contiguous {
     capacity: u32,
     len: u32,

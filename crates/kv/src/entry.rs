@@ -1,8 +1,9 @@
 //! A cache as it is shared: bookkeeping and bytes behind one lock.
 
+use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{Bookkeeping, CacheConfig, FrozenKv, Gather, KvError, KvErrorKind, StepPlan};
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, TryLockError};
 
 /// The stored keys and values, as far as the neutral side needs to know them.
 ///
@@ -37,7 +38,7 @@ pub struct CacheState {
 /// One cache, shared by the registry, the runner's session and the modules bound to it.
 pub struct CacheEntry {
     kind: &'static str,
-    state: Mutex<CacheState>,
+    state: TryMutex<CacheState>,
 }
 
 impl CacheEntry {
@@ -49,7 +50,7 @@ impl CacheEntry {
     ) -> CacheEntry {
         CacheEntry {
             kind,
-            state: Mutex::new(CacheState {
+            state: TryMutex::new(CacheState {
                 book,
                 bytes,
                 plan: StepPlan::default(),
@@ -63,7 +64,7 @@ impl CacheEntry {
     }
 
     /// Takes the cache for a forward or a verb; `Busy` when a forward has it.
-    pub fn try_lock(&self) -> Result<MutexGuard<'_, CacheState>, KvError> {
+    pub fn try_lock(&self) -> Result<TryMutexGuard<'_, CacheState>, KvError> {
         self.state.try_lock().map_err(|e| match e {
             TryLockError::WouldBlock => KvErrorKind::Busy.into(),
             TryLockError::Poisoned(_) => KvErrorKind::Poisoned.into(),

@@ -137,6 +137,14 @@ pub enum KvErrorKind {
     /// The configuration cannot be built.
     #[error("bad cache configuration: {0}")]
     Config(String),
+    /// A model file's cache facts cannot be read or written.
+    #[error("the model's metadata is wrong: {key:?} {reason}")]
+    Metadata {
+        /// The key at fault.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The backend could not allocate.
     #[error("out of memory: {0} bytes of KV could not be allocated")]
     OutOfMemory(usize),

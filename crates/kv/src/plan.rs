@@ -236,7 +236,7 @@ impl StepPlan {
 }
 
 /// The distinct windows among a cache's layers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Classes {
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) class_of: Vec<u16>,

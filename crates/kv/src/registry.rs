@@ -1,10 +1,11 @@
 //! Where a runner's cache and a module's load meet: caches by key, and builders by backend and kind.
 
+use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::{CacheConfig, CacheEntry, KvError, KvErrorKind};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, PoisonError};
 
 /// The name under which a cache is registered; unique in the process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,10 +24,10 @@ impl fmt::Display for CacheKey {
     }
 }
 
-/// The live caches of the process.
-#[derive(Default)]
+/// Live caches by key. Clones are handles on one registry.
+#[derive(Clone, Default)]
 pub struct CacheRegistry {
-    caches: Mutex<HashMap<CacheKey, Arc<CacheEntry>>>,
+    caches: Arc<Mutex<HashMap<CacheKey, Arc<CacheEntry>>>>,
 }
 
 impl CacheRegistry {
@@ -89,9 +90,7 @@ impl CacheBuilderRegistry {
         kind: &'static str,
         config: &CacheConfig,
     ) -> Result<CacheEntry, KvError> {
-        if config.layers.len() > u16::MAX as usize {
-            return Err(KvErrorKind::Config(format!("{} layers", config.layers.len())).into());
-        }
+        config.check()?;
         let builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
         let builder = builders.get(&(backend.to_owned(), kind)).copied();
         drop(builders);

@@ -1,5 +1,6 @@
 //! The runner's hold on a cache: registered while the session lives, erased on every way out.
 
+use crate::sync::Arc;
 use crate::{
     Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry, Cells,
     Contiguous, KvError, KvErrorKind, SeqCache, SeqId, SharedPrefix, Tree, TreeCache,
@@ -7,7 +8,6 @@ use crate::{
 use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
-use std::sync::Arc;
 
 /// What a module load is told about the session it belongs to.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,7 @@ pub struct BackendOptions {
 /// Verbs are called between forwards; while one runs they return `Busy`. Dropping the guard erases the registry entry;
 /// a module already bound keeps the cache alive.
 pub struct CacheSession<K> {
+    registry: CacheRegistry,
     key: CacheKey,
     entry: Arc<CacheEntry>,
     kind: PhantomData<fn() -> K>,
@@ -46,7 +47,7 @@ pub fn make_tree_session(backend: &str, config: &CacheConfig) -> MadeSession<Tre
 
 /// A session over a frozen prefix, with a private tail.
 pub fn make_prefixed_session(prefix: &SharedPrefix) -> MadeSession<Contiguous> {
-    CacheSession::install(prefix.entry()?, "contiguous")
+    CacheSession::install(CacheRegistry::global(), prefix.entry()?, "contiguous")
 }
 
 fn make_session<K: Bookkeeping>(
@@ -54,14 +55,18 @@ fn make_session<K: Bookkeeping>(
     kind: &'static str,
     config: &CacheConfig,
 ) -> MadeSession<K> {
-    CacheSession::install(
-        CacheBuilderRegistry::global().build(backend, kind, config)?,
-        kind,
-    )
+    let entry = CacheBuilderRegistry::global().build(backend, kind, config)?;
+    CacheSession::install(CacheRegistry::global(), entry, kind)
 }
 
 impl<K: Bookkeeping> CacheSession<K> {
-    fn install(entry: CacheEntry, wanted: &'static str) -> MadeSession<K> {
+    /// Registers a cache of bookkeeping `K`, whose kind is called `wanted`. The `make_*_session` functions do this with
+    /// the process-wide registry, which is the one that module loads look into.
+    pub fn install(
+        registry: &CacheRegistry,
+        entry: CacheEntry,
+        wanted: &'static str,
+    ) -> MadeSession<K> {
         let is_k = (&*entry.try_lock()?.book as &dyn Any).is::<K>();
         if !is_k {
             return Err(KvErrorKind::WrongKind {
@@ -72,12 +77,13 @@ impl<K: Bookkeeping> CacheSession<K> {
         }
         let entry = Arc::new(entry);
         let key = CacheKey::unique();
-        CacheRegistry::global().install(key.clone(), entry.clone());
+        registry.install(key.clone(), entry.clone());
         let options = BackendOptions {
             cache_key: Some(key.clone()),
         };
         Ok((
             CacheSession {
+                registry: registry.clone(),
                 key,
                 entry,
                 kind: PhantomData,
@@ -223,7 +229,7 @@ impl CacheSession<Tree> {
 
 impl<K> Drop for CacheSession<K> {
     fn drop(&mut self) {
-        CacheRegistry::global().erase(&self.key);
+        self.registry.erase(&self.key);
     }
 }
 

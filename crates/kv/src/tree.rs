@@ -10,7 +10,7 @@ use crate::{
 /// The prefix lies in the cells before `len`; candidate `i` lies in cell `len + i`. A candidate sees the prefix, its
 /// ancestors and itself, whatever the positions of the others: siblings share a position and do not see each other.
 /// Without candidates the cache serves prefill and plain decode.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     classes: Classes,
     capacity: u32,
@@ -20,7 +20,7 @@ pub struct Tree {
     computed: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Node {
     parent: Option<u32>,
     /// 0 for a candidate that follows the prefix.

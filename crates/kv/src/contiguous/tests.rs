@@ -146,10 +146,10 @@ proptest! {
             for i in 0..tokens as usize {
                 stamp += 1;
                 tried.push(stamp);
-                for layer in 0..3 {
+                for (layer, rows) in cells.iter_mut().enumerate() {
                     let cell = plan.layer(layer).writes[i];
                     prop_assert!(cell < plan.layer(layer).cells);
-                    cells[layer][cell as usize] = (start + i as u32, stamp);
+                    rows[cell as usize] = (start + i as u32, stamp);
                 }
             }
             for (layer, window) in windows.iter().enumerate() {

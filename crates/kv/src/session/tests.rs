@@ -1,5 +1,7 @@
 use super::*;
 use crate::{FrozenKv, Gather, KvBytes, LayerConfig};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 struct NoBytes(CacheConfig);
 
@@ -68,6 +70,34 @@ fn verbs_are_refused_while_a_forward_holds_the_cache() {
     assert_eq!(session.clear().unwrap_err().kind(), &KvErrorKind::Busy);
     drop(forward);
     session.clear().unwrap();
+}
+
+#[test]
+fn a_forward_that_panics_leaves_the_cache_unusable() {
+    let (session, options) = session();
+    let entry = CacheRegistry::global()
+        .get(&options.cache_key.unwrap())
+        .unwrap();
+    let forward = AssertUnwindSafe(|| {
+        let mut state = entry.try_lock().unwrap();
+        state.step(&[0], |_, _| -> Result<(), KvError> {
+            panic!("in a kernel")
+        })
+    });
+    assert!(catch_unwind(forward).is_err());
+    assert_eq!(session.len().unwrap_err().kind(), &KvErrorKind::Poisoned);
+}
+
+#[test]
+fn a_cache_of_another_kind_is_not_installed() {
+    let book = Box::new(Contiguous::new(&config()));
+    let entry = CacheEntry::new("contiguous", book, Box::new(NoBytes(config())));
+    let registry = CacheRegistry::default();
+    let error = CacheSession::<Cells>::install(&registry, entry, "cells");
+    assert_eq!(
+        error.err().unwrap().to_string(),
+        "the cache is a contiguous cache, not a cells cache"
+    );
 }
 
 #[test]

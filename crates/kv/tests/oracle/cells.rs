@@ -1,0 +1,439 @@
+//! Histories of many sequences in one pool.
+
+use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
+use kv::{
+    Bookkeeping, Cache, CacheConfig, Cells, KvErrorKind, MAX_SEQUENCES, Run, SeqCache, SeqId,
+    StepPlan,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::{Bound, RangeBounds};
+
+type Positions = (Bound<u32>, Bound<u32>);
+
+#[derive(Clone, Debug)]
+enum Verb {
+    /// Declares so many tokens of each sequence, one sequence after the other or in turns.
+    Begin {
+        parts: Vec<(SeqId, usize)>,
+        in_turns: bool,
+    },
+    Forward(Forward),
+    /// Both.
+    Step {
+        parts: Vec<(SeqId, usize)>,
+        in_turns: bool,
+        forward: Forward,
+    },
+    Copy {
+        src: SeqId,
+        dst: SeqId,
+        range: Positions,
+    },
+    Remove {
+        seq: SeqId,
+        range: Positions,
+    },
+    Keep {
+        seq: SeqId,
+    },
+    Rewind {
+        len: u32,
+    },
+    Clear,
+    Compact,
+    /// A forward that never got as far as a plan.
+    Abort,
+}
+
+#[derive(Clone, Debug)]
+struct Forward {
+    /// Where a sequence that holds nothing begins.
+    start: u32,
+    end: End,
+    wrong: Option<Wrong>,
+}
+
+#[derive(Clone, Debug)]
+enum Wrong {
+    TokenMissing,
+    TokenTooMany,
+    Position { index: usize, by: i32 },
+}
+
+fn seq() -> impl Strategy<Value = SeqId> {
+    prop_oneof![
+        24 => 0u32..5,
+        2 => Just(MAX_SEQUENCES - 1),
+        1 => prop::sample::select(vec![MAX_SEQUENCES, u32::MAX]),
+    ]
+}
+
+fn range() -> impl Strategy<Value = Positions> {
+    let bound = || {
+        prop_oneof![
+            2 => Just(Bound::Unbounded),
+            3 => (0u32..16).prop_map(Bound::Included),
+            3 => (0u32..16).prop_map(Bound::Excluded),
+        ]
+    };
+    (bound(), bound())
+}
+
+fn forward() -> impl Strategy<Value = Forward> {
+    let wrong = prop_oneof![
+        Just(Wrong::TokenMissing),
+        Just(Wrong::TokenTooMany),
+        (
+            0usize..8,
+            prop::sample::select(vec![-40, -1, 1, 7, i32::MAX])
+        )
+            .prop_map(|(index, by)| Wrong::Position { index, by }),
+    ];
+    let wrong = prop::option::weighted(0.1, wrong);
+    let start = prop_oneof![3 => Just(0u32), 1 => 0u32..6];
+    (start, end(), wrong).prop_map(|(start, end, wrong)| Forward { start, end, wrong })
+}
+
+fn parts() -> impl Strategy<Value = Vec<(SeqId, usize)>> {
+    let tokens = prop_oneof![2 => Just(1usize), 1 => 1usize..6];
+    prop::collection::vec((seq(), tokens), 0..4)
+}
+
+fn verb() -> impl Strategy<Value = Verb> {
+    prop_oneof![
+        14 => (parts(), any::<bool>(), forward()).prop_map(|(parts, in_turns, forward)| {
+            Verb::Step { parts, in_turns, forward }
+        }),
+        2 => (parts(), any::<bool>()).prop_map(|(parts, in_turns)| Verb::Begin { parts, in_turns }),
+        2 => forward().prop_map(Verb::Forward),
+        5 => (seq(), seq(), range()).prop_map(|(src, dst, range)| Verb::Copy { src, dst, range }),
+        5 => (seq(), range()).prop_map(|(seq, range)| Verb::Remove { seq, range }),
+        1 => seq().prop_map(|seq| Verb::Keep { seq }),
+        1 => (0u32..20).prop_map(|len| Verb::Rewind { len }),
+        2 => Just(Verb::Compact),
+        1 => Just(Verb::Clear),
+        1 => Just(Verb::Abort),
+    ]
+}
+
+/// One history and its facts.
+struct History {
+    config: CacheConfig,
+    cache: Cells,
+    plan: StepPlan,
+    bytes: Bytes,
+    /// Per sequence, the stamp at each position it holds.
+    held: Vec<BTreeMap<u32, Stamp>>,
+    declared: Vec<SeqId>,
+}
+
+fn known(seq: SeqId) -> Result<(), KvErrorKind> {
+    let most = MAX_SEQUENCES;
+    match seq < most {
+        true => Ok(()),
+        false => Err(KvErrorKind::Sequence { seq, most }),
+    }
+}
+
+impl History {
+    fn new(config: CacheConfig) -> History {
+        History {
+            cache: Cells::new(&config),
+            plan: StepPlan::default(),
+            bytes: Bytes::new(&config),
+            held: vec![BTreeMap::new(); MAX_SEQUENCES as usize],
+            declared: vec![],
+            config,
+        }
+    }
+
+    fn live(&self) -> HashSet<Stamp> {
+        let all = self.held.iter().flat_map(|held| held.values());
+        all.copied().collect()
+    }
+
+    fn apply(&mut self, verb: &Verb) {
+        let before = self.cache.clone();
+        let (expected, result) = match verb {
+            Verb::Begin { parts, in_turns } => {
+                self.begin(parts, *in_turns);
+                (Ok(()), Ok(()))
+            }
+            Verb::Forward(forward) => {
+                self.forward(forward);
+                (Ok(()), Ok(()))
+            }
+            Verb::Step {
+                parts,
+                in_turns,
+                forward,
+            } => {
+                self.begin(parts, *in_turns);
+                self.forward(forward);
+                (Ok(()), Ok(()))
+            }
+            &Verb::Copy { src, dst, range } => (
+                self.copy(src, dst, range),
+                self.cache.seq_cp(src, dst, range),
+            ),
+            &Verb::Remove { seq, range } => {
+                let expected = known(seq);
+                if expected.is_ok() {
+                    self.held[seq as usize].retain(|position, _| !range.contains(position));
+                }
+                (expected, self.cache.seq_rm(seq, range))
+            }
+            &Verb::Keep { seq } => {
+                let expected = known(seq);
+                if expected.is_ok() {
+                    let others = (0..).zip(&mut self.held).filter(|(s, _)| *s != seq);
+                    others.for_each(|(_, held)| held.clear());
+                }
+                (expected, self.cache.seq_keep(seq))
+            }
+            &Verb::Rewind { len } => {
+                for held in &mut self.held {
+                    held.retain(|position, _| *position < len);
+                }
+                (Ok(()), self.cache.rewind(len))
+            }
+            Verb::Clear => {
+                self.held.iter_mut().for_each(BTreeMap::clear);
+                self.declared.clear();
+                self.cache.clear();
+                assert_eq!(self.cache, Cells::new(&self.config));
+                (Ok(()), Ok(()))
+            }
+            Verb::Compact => {
+                if let Some(order) = self.cache.compact() {
+                    self.bytes.reorder(&order);
+                    assert_eq!(self.cache.compact(), None, "nothing is left to do");
+                }
+                assert_eq!(self.cache.high_water(), self.cache.len(), "no holes");
+                (Ok(()), Ok(()))
+            }
+            Verb::Abort => {
+                self.declared.clear();
+                self.cache.abort(None);
+                (Ok(()), Ok(()))
+            }
+        };
+        let result = kind(result);
+        if result.is_err() {
+            assert_eq!(self.cache, before, "a refused verb changed the cache");
+        }
+        assert_eq!(result, expected);
+        self.audit();
+    }
+
+    fn copy(&mut self, src: SeqId, dst: SeqId, range: Positions) -> Result<(), KvErrorKind> {
+        known(src)?;
+        known(dst)?;
+        let shared: Vec<(u32, Stamp)> = self.held[src as usize]
+            .iter()
+            .map(|(position, stamp)| (*position, *stamp))
+            .filter(|(position, _)| range.contains(position))
+            .collect();
+        let dst_held = &mut self.held[dst as usize];
+        let other = |(position, stamp): &&(u32, Stamp)| {
+            dst_held.get(position).is_some_and(|held| held != stamp)
+        };
+        if let Some(&(position, _)) = shared.iter().find(other) {
+            return Err(KvErrorKind::Occupied { seq: dst, position });
+        }
+        dst_held.extend(shared);
+        Ok(())
+    }
+
+    /// Every sequence holds what the facts say, in rows that have its stamps, and the counts agree.
+    fn audit(&self) {
+        let mut holders = vec![0u8; self.config.capacity as usize];
+        for (seq, held) in (0..).zip(&self.held) {
+            let runs = self.cache.runs(seq).unwrap();
+            for pair in runs.windows(2) {
+                assert!(pair[0].position + pair[0].len <= pair[1].position);
+                assert!(!pair[0].continues_with(&pair[1]), "runs that could be one");
+            }
+            assert_eq!(self.cache.seq_len(seq).unwrap() as usize, held.len());
+            let next = held.last_key_value().map(|(position, _)| position + 1);
+            assert_eq!(self.cache.seq_next(seq).unwrap(), next);
+            for rows in &self.bytes.rows {
+                let placed = runs.iter().flat_map(|run| run.positions().zip(run.cells()));
+                let placed = placed.map(|(position, cell)| (position, rows[cell as usize]));
+                assert!(
+                    placed.eq(held.iter().map(|(p, s)| (*p, *s))),
+                    "sequence {seq} holds {held:?}, not {runs:?}"
+                );
+            }
+            for cell in runs.iter().flat_map(Run::cells) {
+                holders[cell as usize] += 1;
+            }
+        }
+        let used = holders.iter().filter(|n| **n > 0).count() as u32;
+        let high_water = holders.iter().rposition(|n| *n > 0).map_or(0, |c| c + 1);
+        assert_eq!(self.live().len() as u32, used);
+        assert_eq!(self.cache.len(), used);
+        assert_eq!(self.cache.holders(), &holders[..high_water]);
+        assert_eq!(self.cache.high_water() as usize, high_water);
+        let live = (0..).zip(&self.held).filter(|(_, held)| !held.is_empty());
+        assert!(self.cache.live().eq(live.map(|(seq, _)| seq)));
+        let room = self.config.capacity - used;
+        assert!(self.cache.can_extend(room) && !self.cache.can_extend(room + 1));
+    }
+
+    fn begin(&mut self, parts: &[(SeqId, usize)], in_turns: bool) {
+        let mut seqs: Vec<SeqId> = vec![];
+        let longest = parts.iter().map(|(_, n)| *n).max().unwrap_or(0);
+        if in_turns {
+            for turn in 0..longest {
+                seqs.extend(parts.iter().filter(|(_, n)| *n > turn).map(|(s, _)| *s));
+            }
+        } else {
+            seqs.extend(parts.iter().flat_map(|(s, n)| vec![*s; *n]));
+        }
+        let (used, capacity) = (self.live().len(), self.config.capacity);
+        let needed = (used + seqs.len()) as u64;
+        let unknown = seqs.iter().find_map(|seq| known(*seq).err());
+        let expected = if !self.declared.is_empty() {
+            Err(KvErrorKind::StepPending)
+        } else if seqs.is_empty() {
+            Err(KvErrorKind::EmptyStep)
+        } else if let Some(unknown) = unknown {
+            Err(unknown)
+        } else if needed > capacity.into() {
+            Err(KvErrorKind::Full { needed, capacity })
+        } else {
+            Ok(())
+        };
+        let before = self.cache.clone();
+        assert_eq!(kind(self.cache.begin_step(&seqs)), expected);
+        match expected {
+            Ok(()) => self.declared = seqs,
+            Err(_) => assert_eq!(self.cache, before),
+        }
+    }
+
+    /// The first token whose position does not continue its sequence.
+    fn misplaced(&self, positions: &[i32]) -> Option<KvErrorKind> {
+        let mut last: BTreeMap<SeqId, u32> = BTreeMap::new();
+        for (index, (&seq, &found)) in self.declared.iter().zip(positions).enumerate() {
+            let held = self.held[seq as usize].last_key_value();
+            let before = last.get(&seq).or(held.map(|(position, _)| position));
+            let expected = before.map(|position| position + 1);
+            let fits = (0..i32::MAX).contains(&found)
+                && expected.is_none_or(|expected| i64::from(expected) == found.into());
+            if !fits {
+                return Some(KvErrorKind::Position {
+                    index,
+                    found: found.into(),
+                    expected: expected.unwrap_or(0),
+                });
+            }
+            last.insert(seq, found as u32);
+        }
+        None
+    }
+
+    fn forward(&mut self, forward: &Forward) {
+        let mut next: BTreeMap<SeqId, u32> = BTreeMap::new();
+        let mut positions = vec![];
+        for &seq in &self.declared {
+            let held = self.held[seq as usize].last_key_value();
+            let next = next
+                .entry(seq)
+                .or_insert(held.map_or(forward.start, |(position, _)| position + 1));
+            positions.push(*next as i32);
+            *next += 1;
+        }
+        if positions.is_empty() {
+            let refused = kind(self.cache.plan(&[0], &mut self.plan));
+            assert_eq!(refused, Err(KvErrorKind::NoStep));
+            return;
+        }
+        if let Some(wrong) = &forward.wrong {
+            self.refused(wrong, &positions);
+        }
+        self.cache.plan(&positions, &mut self.plan).unwrap();
+        let mut fresh = StepPlan::default();
+        self.cache.plan(&positions, &mut fresh).unwrap();
+        for layer in 0..fresh.layers() {
+            assert_eq!(fresh.layer(layer), self.plan.layer(layer));
+        }
+        let stamps = self.bytes.stamps(positions.len());
+        let live = self.live();
+        let mut tried = self.held.clone();
+        let tokens = self.declared.iter().zip(&positions);
+        for ((&seq, &position), &stamp) in tokens.clone().zip(&stamps) {
+            tried[seq as usize].insert(position as u32, stamp);
+        }
+        let see = |(&seq, &position): (&SeqId, &i32)| {
+            let upto = tried[seq as usize].range(..=position as u32);
+            upto.map(|(p, s)| (*p, *s)).collect()
+        };
+        let visible: Vec<Vec<(u32, Stamp)>> = tokens.map(see).collect();
+        let written = match forward.end {
+            End::Commit => usize::MAX,
+            End::Fail { written } => written,
+        };
+        let step = Step {
+            plan: &self.plan,
+            config: &self.config,
+            stamps: &stamps,
+            visible: &visible,
+            live: &|stamp| live.contains(&stamp),
+        };
+        step.run(&mut self.bytes, written);
+        match forward.end {
+            End::Commit => {
+                self.cache.commit(&self.plan);
+                self.held = tried;
+            }
+            End::Fail { .. } => self.cache.abort(Some(&self.plan)),
+        }
+        self.declared.clear();
+    }
+
+    /// A forward that does not fit its declaration; the declaration stays until the step is ended.
+    fn refused(&mut self, wrong: &Wrong, positions: &[i32]) {
+        let declared = positions.len();
+        let mut positions = positions.to_vec();
+        let expected = match *wrong {
+            Wrong::TokenMissing => {
+                positions.pop();
+                let found = positions.len();
+                Some(KvErrorKind::TokenCount { declared, found })
+            }
+            Wrong::TokenTooMany => {
+                positions.push(0);
+                let found = positions.len();
+                Some(KvErrorKind::TokenCount { declared, found })
+            }
+            Wrong::Position { index, by } => {
+                let position = &mut positions[index % declared];
+                *position = position.saturating_add(by);
+                self.misplaced(&positions)
+            }
+        };
+        let before = self.cache.clone();
+        let result = self.cache.plan(&positions, &mut self.plan);
+        assert_eq!(kind(result).err(), expected);
+        assert_eq!(self.cache, before);
+    }
+}
+
+proptest! {
+    #![proptest_config(histories())]
+
+    #[test]
+    fn cells_histories(
+        capacity in 4u32..64,
+        windows in windows(),
+        verbs in prop::collection::vec(verb(), 1..40),
+    ) {
+        let mut history = History::new(config(capacity, &windows, None));
+        for verb in &verbs {
+            history.apply(verb);
+        }
+    }
+}
