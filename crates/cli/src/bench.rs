@@ -1,5 +1,7 @@
 //! `kvark bench`: tokens per second of prompt processing and generation.
 
+mod cache;
+
 use crate::args::{EngineArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
@@ -13,6 +15,7 @@ use std::time::Instant;
 #[derive(Args)]
 #[command(after_help = "Examples:
   kvark bench -p 512 -n 128 -r 5
+  kvark bench --cache -r 5
   kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json")]
 pub(crate) struct Bench {
     #[command(flatten)]
@@ -47,6 +50,9 @@ pub(crate) struct Bench {
     /// How often each test is repeated
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
+    /// Measure the cache instead: cost of its verbs, and branches that share a trunk
+    #[arg(long)]
+    cache: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -65,6 +71,9 @@ struct Measured {
 impl Bench {
     pub(crate) fn execute(self) -> Result<()> {
         let model = self.model.open(&self.engine)?;
+        if self.cache {
+            return self.report_cache(&cache::run(&model, &self.engine, self.repetitions)?);
+        }
         let mut runner = self.engine.runner(&model)?;
         let kinds = [("pp", &self.n_prompt), ("tg", &self.n_gen)];
         let tests: Vec<(&str, usize, usize)> = kinds
@@ -108,6 +117,22 @@ impl Bench {
         }
         bar.finish_and_clear();
         self.report(&results)
+    }
+
+    fn report_cache(&self, report: &cache::Report) -> Result<()> {
+        let mut out = std::io::stdout();
+        if self.json {
+            writeln!(
+                out,
+                "{}",
+                json!({ "cache": report.json(), "cpu": cpu_name() })
+            )?;
+            return Ok(());
+        }
+        for (name, value, unit) in &report.rows {
+            writeln!(out, "{name:<56} {value:>10.2} {unit}")?;
+        }
+        Ok(())
     }
 
     fn report(&self, results: &[Measured]) -> Result<()> {

@@ -25,6 +25,15 @@ pub use base::DType;
 pub use cpu::{Cpu, Isa};
 pub use graph::{Graph, TensorId, Value};
 pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
+/// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
+pub mod cache {
+    pub use kv::{
+        Bookkeeping, Cache, CacheConfig, CacheSession, Cells, Contiguous, LayerConfig, RingPolicy,
+        SeqCache, SharedPrefix, StepPlan, Tree, TreeCache, make_decode_session,
+        make_prefixed_session, make_seq_session, make_tree_session,
+    };
+}
+
 pub use kv::{CacheConfig, Group, KvError, LayerConfig, Run, SeqId, Storage};
 pub use runtime::{
     Branch, Branches, Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions,

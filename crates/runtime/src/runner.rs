@@ -5,8 +5,8 @@ use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sample
 use backend::{Backend, CompileOptions};
 use graph::Value;
 use kv::{
-    BackendOptions, CacheConfig, CacheSession, Contiguous, RingPolicy, SharedPrefix, Storage,
-    make_decode_session, make_prefixed_session,
+    BackendOptions, CacheConfig, CacheFacts, CachePolicy, CacheSession, Contiguous, RingPolicy,
+    SharedPrefix, Storage, make_decode_session, make_prefixed_session,
 };
 
 /// The caller's choices, as opposed to the model's facts.
@@ -92,17 +92,24 @@ pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig,
     let capacity = capacity.ok_or_else(|| {
         RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
     })?;
-    let mut config = CacheConfig::new(capacity, facts.caches.clone());
-    config.key_storage = policy.key_storage;
-    config.value_storage = policy.value_storage;
     let step = u32::try_from(policy.batch)
         .unwrap_or(u32::MAX)
         .clamp(1, capacity);
-    config.ring = policy.rings.then_some(RingPolicy {
-        max_step: step,
-        max_rewind: step,
-    });
-    Ok(config)
+    let cache_policy = CachePolicy {
+        key_storage: policy.key_storage,
+        value_storage: policy.value_storage,
+        ring: policy.rings.then_some(RingPolicy {
+            max_step: step,
+            max_rewind: step,
+        }),
+        ..CachePolicy::new(capacity)
+    };
+    let facts = CacheFacts {
+        layers: facts.caches.clone(),
+        prefill_chunk: None,
+        max_context: None,
+    };
+    Ok(kv::make_config(&facts, &cache_policy))
 }
 
 impl Runner {
