@@ -44,12 +44,14 @@ impl Attend {
     ) {
         let group = self.heads / self.kv_heads;
         let heads_per_item = group.min(ROWS);
-        let queries_per_item = (ROWS / heads_per_item).max(1);
+        let splits = group.div_ceil(heads_per_item);
         let queries = visible.queries().len();
-        let (tiles, splits) = (
-            queries.div_ceil(queries_per_item),
-            group.div_ceil(heads_per_item),
-        );
+        // As many queries as share a pass, but enough items for the threads to come out even.
+        let wanted_tiles = (2 * ctx.threads.count()).div_ceil(self.kv_heads * splits);
+        let queries_per_item = (ROWS / heads_per_item)
+            .min(queries.div_ceil(wanted_tiles))
+            .max(1);
+        let tiles = queries.div_ceil(queries_per_item);
         let (q, out) = (Shared(q.cast_mut()), Shared(out));
         ctx.threads.run(tiles * self.kv_heads * splits, &|task, _| {
             // The last queries of a causal step see most, so their tiles are taken first.

@@ -13,8 +13,10 @@ use base::DType;
 const PANEL: usize = 32;
 /// Bytes that memory moves at once.
 const CACHE_LINE: usize = 64;
-/// Weight rows that the one-row product keeps in flight.
-const STREAMS: usize = 4;
+/// Activation rows up to which weights are decoded in registers.
+const FEW: usize = 8;
+/// How many rows ahead of their use weights are asked for.
+const PREFETCH_ROWS: usize = 8;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +42,7 @@ pub(crate) struct Operands {
 impl Linear {
     /// Bytes of work space: a decoded panel per thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        if self.m <= 1 {
+        if self.m <= FEW {
             0
         } else {
             threads * self.panel_elements() * size_of::<f32>()
@@ -59,14 +61,10 @@ impl Linear {
     /// The operands must be valid for the shapes of `self`, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: Operands) {
         let shared = SharedOperands(operands);
-        // One row streams the weights, so tasks are large; a panel is the unit otherwise.
+        // A few rows stream the weights, so tasks are large; a panel is the unit otherwise.
         let step = match self.m {
             0 => return,
-            1 => self
-                .n
-                .div_ceil(ctx.threads.count() * 4)
-                .next_multiple_of(STREAMS)
-                .max(STREAMS),
+            ..=FEW => self.n.div_ceil(ctx.threads.count() * 4).next_multiple_of(4),
             _ => PANEL,
         };
         ctx.threads.run(self.n.div_ceil(step), &|task, thread| {
@@ -104,10 +102,12 @@ impl<F: Format> Kernel for Typed<'_, F> {
         let task = self.0;
         // SAFETY: `Linear::run`'s caller vouches for the operands; the task stays inside its rows.
         unsafe {
-            if task.linear.m == 1 {
-                one_row::<S, F>(s, &task);
-            } else {
-                panel::<S, F>(s, &task);
+            match task.linear.m {
+                1 => few_rows::<S, F, 4, 1>(s, &task),
+                2 => few_rows::<S, F, 4, 2>(s, &task),
+                3 | 4 => few_rows::<S, F, 2, 4>(s, &task),
+                ..=FEW => few_rows::<S, F, 2, FEW>(s, &task),
+                _ => panel::<S, F>(s, &task),
             }
         }
     }
@@ -137,53 +137,61 @@ unsafe fn decode_tail<S: Simd, F: Format>(s: S, block: *const u8, n: usize, out:
     }
 }
 
-/// One activation row: weights are decoded in registers and used at once.
+/// A few activation rows: weights are decoded in registers and used at once, `W` weight rows and `X` activation rows at
+/// a time.
 ///
 /// # Safety
-/// As for [`Linear::run`], within the task's rows.
+/// As for [`Linear::run`], within the task's rows; there are at most `X` activation rows.
 #[inline(always)]
-unsafe fn one_row<S: Simd, F: Format>(s: S, task: &Task<'_>) {
-    let Linear { k, .. } = task.linear;
+unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, task: &Task<'_>) {
+    let Linear {
+        m, n: columns, k, ..
+    } = task.linear;
     let o = task.operands.0;
     let (blocks, tail) = (k / F::LEN, k % F::LEN);
     let (mut n, end) = task.rows;
     let row_bytes = k * F::BYTES / F::LEN;
     let mut decoded = [0.0f32; 256];
-    // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row.
+    // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row. Where there are fewer rows than a
+    // group has, the last one is computed again and not written.
     unsafe {
+        let xs: [*const f32; X] = std::array::from_fn(|j| o.x.add(j.min(m - 1) * k));
         while n < end {
-            let streams = (end - n).min(STREAMS);
-            let mut sums = [s.zero(); STREAMS];
-            let rows: [*const u8; STREAMS] =
+            let streams = (end - n).min(W);
+            let mut sums = [[s.zero(); X]; W];
+            let rows: [*const u8; W] =
                 std::array::from_fn(|i| weight_row::<F>(o.weight, n + i.min(streams - 1), k));
             // The streams hop from row to row, which hardware prefetchers do not follow: while these rows are used, those
-            // of the group after next are asked for, as many bytes in each turn as are used.
-            let ahead = rows[0].wrapping_add(2 * STREAMS * row_bytes);
+            // some groups on are asked for, as many bytes in each turn as are used.
+            let ahead = rows[0].wrapping_add(PREFETCH_ROWS * row_bytes);
             for block in 0..blocks {
-                let x = o.x.add(block * F::LEN);
-                for line in 0..(STREAMS * F::BYTES).div_ceil(CACHE_LINE) {
-                    s.prefetch(ahead.wrapping_add(block * STREAMS * F::BYTES + line * CACHE_LINE));
+                for line in 0..(W * F::BYTES).div_ceil(CACHE_LINE) {
+                    s.prefetch(ahead.wrapping_add(block * W * F::BYTES + line * CACHE_LINE));
                 }
-                for (sum, row) in sums.iter_mut().zip(rows) {
+                for (sums, row) in sums.iter_mut().zip(rows) {
                     F::decode(s, row.add(block * F::BYTES), decoded.as_mut_ptr());
                     for i in 0..F::LEN / LANES {
-                        *sum = s.fma(
-                            s.load(decoded.as_ptr().add(i * LANES)),
-                            s.load(x.add(i * LANES)),
-                            *sum,
-                        );
+                        let w = s.load(decoded.as_ptr().add(i * LANES));
+                        for j in 0..X {
+                            sums[j] =
+                                s.fma(w, s.load(xs[j].add(block * F::LEN + i * LANES)), sums[j]);
+                        }
                     }
                 }
             }
             if tail > 0 {
-                let x = s.load_part(o.x.add(blocks * F::LEN), tail);
-                for (sum, row) in sums.iter_mut().zip(rows) {
+                for (sums, row) in sums.iter_mut().zip(rows) {
                     decode_tail::<S, F>(s, row.add(blocks * F::BYTES), tail, decoded.as_mut_ptr());
-                    *sum = s.fma(s.load(decoded.as_ptr()), x, *sum);
+                    for j in 0..X {
+                        let x = s.load_part(xs[j].add(blocks * F::LEN), tail);
+                        sums[j] = s.fma(s.load(decoded.as_ptr()), x, sums[j]);
+                    }
                 }
             }
-            for (i, sum) in sums.into_iter().enumerate().take(streams) {
-                write(o, n + i, n + i, s.sum(sum));
+            for i in 0..streams {
+                for j in 0..X.min(m) {
+                    write(o, j * columns + n + i, n + i, s.sum(sums[i][j]));
+                }
             }
             n += streams;
         }
