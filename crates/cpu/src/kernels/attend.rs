@@ -261,6 +261,19 @@ impl Item<'_> {
         largest: &mut [f32; ROWS],
         sums: &mut [f32; ROWS],
     ) {
+        // Keys and values are used once per step, so they come from far away: the values are asked for while the keys are
+        // scored, and what lies behind the keys, most often the next block's, as well.
+        for segment in segments {
+            let rows = segment.end - segment.start;
+            let (keys, values) = (&self.kv.keys, &self.kv.values);
+            prefetch(s, segment.rows(values).as_ptr(), rows * values.row_bytes);
+            let key_bytes = rows * keys.row_bytes;
+            prefetch(
+                s,
+                segment.rows(keys).as_ptr().wrapping_add(key_bytes),
+                key_bytes,
+            );
+        }
         for row in &mut scores[rows.clone()] {
             row.fill(f32::NEG_INFINITY);
         }
@@ -524,6 +537,15 @@ impl Item<'_> {
                 }
             }
         }
+    }
+}
+
+/// Asks for `bytes` bytes from `start` on.
+#[inline(always)]
+fn prefetch<S: Simd>(s: S, start: *const u8, bytes: usize) {
+    const CACHE_LINE: usize = 64;
+    for at in (0..bytes).step_by(CACHE_LINE) {
+        s.prefetch(start.wrapping_add(at));
     }
 }
 
