@@ -64,7 +64,7 @@ impl Linear {
         // A few rows stream the weights, so tasks are large; a panel is the unit otherwise.
         let step = match self.m {
             0 => return,
-            ..=FEW => self.n.div_ceil(ctx.threads.count() * 4).next_multiple_of(4),
+            1..=FEW => self.n.div_ceil(ctx.threads.count() * 4).next_multiple_of(4),
             _ => PANEL,
         };
         ctx.threads.run(self.n.div_ceil(step), &|task, thread| {
@@ -106,7 +106,7 @@ impl<F: Format> Kernel for Typed<'_, F> {
                 1 => few_rows::<S, F, 4, 1>(s, &task),
                 2 => few_rows::<S, F, 4, 2>(s, &task),
                 3 | 4 => few_rows::<S, F, 2, 4>(s, &task),
-                ..=FEW => few_rows::<S, F, 2, FEW>(s, &task),
+                5..=FEW => few_rows::<S, F, 2, FEW>(s, &task),
                 _ => panel::<S, F>(s, &task),
             }
         }
