@@ -93,7 +93,10 @@ fn a_full_context_is_said_and_can_be_left() {
         output.stderr.contains("the context is full: "),
         "{output:?}"
     );
-    assert!(output.stderr.contains("/rewind N or /clear"), "{output:?}");
+    assert!(
+        output.stderr.contains("/rewind N, /drop or /clear"),
+        "{output:?}"
+    );
     assert_eq!(output.ok(), fits.repeat(2));
     // The first message takes 21 tokens.
     let output = chat(&folder, &tiny, &["-c", "22"], "Hi\n");
@@ -102,6 +105,31 @@ fn a_full_context_is_said_and_can_be_left() {
         output.stderr.contains("the context is full; make room"),
         "{output:?}"
     );
+}
+
+#[test]
+fn branches_go_their_own_ways_and_share_their_past() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let alone = chat(&folder, &tiny, &[], "Hi\nab\n").ok();
+    let other = chat(&folder, &tiny, &[], "Hi\nHi\n").ok();
+    let input = "Hi\n/fork idea\nHi\n/switch main\nab\n/branches\n/cache\n/drop main\n/drop idea\n/switch idea\n/keep\n/fork\n";
+    let output = chat(&folder, &tiny, &[], input);
+    let (first, second) = alone.split_once('\n').unwrap();
+    let branch = other.split_once('\n').unwrap().1;
+    assert_eq!(output.stdout, format!("{first}\n{branch}{second}"));
+    for said in [
+        "[now in idea]",
+        "* main         2 turns",
+        "#",
+        "main is the branch you are in",
+        "[idea is forgotten]",
+        "there is no branch idea",
+        "[branches forgotten: 0]",
+        "[now in fork1]",
+    ] {
+        assert!(output.stderr.contains(said), "{said}: {}", output.stderr);
+    }
 }
 
 #[test]
