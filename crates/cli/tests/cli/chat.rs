@@ -111,10 +111,10 @@ fn a_full_context_is_said_and_can_be_left() {
 fn branches_go_their_own_ways_and_share_their_past() {
     let folder = Folder::new();
     let tiny = folder.file("tiny.gguf", model());
-    let alone = chat(&folder, &tiny, &[], "Hi\nab\n").ok();
-    let other = chat(&folder, &tiny, &[], "Hi\nHi\n").ok();
+    let alone = chat(&folder, &tiny, &["-c", "200"], "Hi\nab\n").ok();
+    let other = chat(&folder, &tiny, &["-c", "200"], "Hi\nHi\n").ok();
     let input = "Hi\n/fork idea\nHi\n/switch main\nab\n/branches\n/cache\n/drop main\n/drop idea\n/switch idea\n/keep\n/fork\n";
-    let output = chat(&folder, &tiny, &[], input);
+    let output = chat(&folder, &tiny, &["-c", "200"], input);
     let (first, second) = alone.split_once('\n').unwrap();
     let branch = other.split_once('\n').unwrap().1;
     assert_eq!(output.stdout, format!("{first}\n{branch}{second}"));
