@@ -82,6 +82,16 @@ impl Bytes {
         Bytes::from(bytemuck::cast_slice::<T, u8>(values))
     }
 
+    /// Owned bytes, zeros at first, that `fill` writes in place.
+    pub fn filled(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
+        let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
+        fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+        Bytes {
+            source: Arc::new(Source::Owned(lines, len)),
+            range: 0..len,
+        }
+    }
+
     /// The bytes as elements of a plain type; `None` when misaligned or not a whole number of elements.
     pub fn cast<T: bytemuck::AnyBitPattern>(&self) -> Option<&[T]> {
         bytemuck::try_cast_slice(self).ok()
@@ -107,12 +117,7 @@ impl Deref for Bytes {
 
 impl From<&[u8]> for Bytes {
     fn from(data: &[u8]) -> Bytes {
-        let mut lines = vec![Line([0; 64]); data.len().div_ceil(64)];
-        bytemuck::cast_slice_mut(&mut lines)[..data.len()].copy_from_slice(data);
-        Bytes {
-            source: Arc::new(Source::Owned(lines, data.len())),
-            range: 0..data.len(),
-        }
+        Bytes::filled(data.len(), |bytes| bytes.copy_from_slice(data))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which instruction set the kernels use, and the one place where that choice becomes code.
 
-use crate::simd::{Avx2, Avx512, Generic, Simd};
+use crate::simd::{Avx2, Avx512, Generic, Integers, Simd};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -12,7 +12,13 @@ pub struct Isa(Tier);
 enum Tier {
     Generic,
     Avx2,
+    /// AVX2 with byte dot products.
+    AvxVnni,
     Avx512,
+    /// AVX-512 with byte dot products.
+    Avx512Vnni,
+    /// AVX-512 with byte dot products and matrix tiles.
+    Amx,
 }
 
 /// The environment variable that forces a tier.
@@ -29,12 +35,21 @@ impl Isa {
         {
             use std::arch::is_x86_feature_detected as has;
             let avx2 = has!("avx2") && has!("fma") && has!("f16c");
-            if avx2 {
-                tiers.push(Isa(Tier::Avx2));
-            }
-            if avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") {
-                tiers.push(Isa(Tier::Avx512));
-            }
+            let avx512 =
+                avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
+            let vnni = avx512 && has!("avx512vnni");
+            let more = [
+                (avx2, Tier::Avx2),
+                (avx2 && has!("avxvnni"), Tier::AvxVnni),
+                (avx512, Tier::Avx512),
+                (vnni, Tier::Avx512Vnni),
+                (vnni && crate::amx::available(), Tier::Amx),
+            ];
+            tiers.extend(
+                more.into_iter()
+                    .filter(|(has, _)| *has)
+                    .map(|(_, tier)| Isa(tier)),
+            );
         }
         tiers
     }
@@ -63,8 +78,16 @@ impl Isa {
         match self.0 {
             Tier::Generic => "generic",
             Tier::Avx2 => "avx2",
+            Tier::AvxVnni => "avxvnni",
             Tier::Avx512 => "avx512",
+            Tier::Avx512Vnni => "avx512vnni",
+            Tier::Amx => "amx",
         }
+    }
+
+    /// Whether the tier has matrix tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.0 == Tier::Amx
     }
 
     /// Runs a kernel compiled for this tier.
@@ -73,10 +96,31 @@ impl Isa {
             Tier::Generic => kernel.run(Generic),
             // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => unsafe { on_avx2(kernel) },
+            Tier::Avx2 | Tier::AvxVnni => unsafe { on_avx2(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => unsafe { on_avx512(kernel) },
+            Tier::Avx512 | Tier::Avx512Vnni | Tier::Amx => unsafe { on_avx512(kernel) },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("only x86-64 has these tiers"),
+        }
+    }
+
+    /// Runs a kernel of integers compiled for this tier.
+    pub(crate) fn run_integers<K: IntegerKernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            Tier::Generic => kernel.run(Generic),
+            // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => unsafe { integers_on_avx2(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Tier::AvxVnni => unsafe { integers_on_avxvnni(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => unsafe { integers_on_avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512Vnni | Tier::Amx => unsafe { integers_on_avx512vnni(kernel) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only x86-64 has these tiers"),
         }
@@ -118,16 +162,48 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
+/// As [`Kernel`], for kernels that need integers: these have more tiers.
+pub(crate) trait IntegerKernel {
+    /// What the kernel returns.
+    type Output;
+    /// The kernel's body.
+    fn run<S: Integers>(self, simd: S) -> Self::Output;
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn on_avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx2::new())
+    kernel.run(Avx2::<false>::new())
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
 fn on_avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::new())
+    kernel.run(Avx512::<false>::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn integers_on_avx2<K: IntegerKernel>(kernel: K) -> K::Output {
+    kernel.run(Avx2::<false>::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+fn integers_on_avxvnni<K: IntegerKernel>(kernel: K) -> K::Output {
+    kernel.run(Avx2::<true>::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+fn integers_on_avx512<K: IntegerKernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<false>::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn integers_on_avx512vnni<K: IntegerKernel>(kernel: K) -> K::Output {
+    kernel.run(Avx512::<true>::new())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Replays a tape: every node resolved once per plan, every result at its planned place in one arena.
 
-use super::{Addresses, Call, Constants, input_address, named, output_value};
+use super::{Addresses, Call, Constants, Line, input_address, named, output_value};
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::threads::Threads;
@@ -51,7 +51,7 @@ unsafe impl Send for Location {}
 
 impl Compiled {
     pub(crate) fn new(graph: Arc<Graph>, threads: Threads, isa: Isa) -> Compiled {
-        let constants = Constants::new(&graph);
+        let constants = Constants::new(&graph, &threads);
         Compiled {
             graph,
             constants,
@@ -94,11 +94,15 @@ impl Compiled {
             Place::Constant(id) => Location::Fixed(self.constants.address(id)),
             Place::Arena(slot) => Location::Arena(slot.offset),
         };
+        let locate_operand = |call: &Call, (index, id): (usize, TensorId)| match plan.place(id) {
+            Place::Constant(id) => Location::Fixed(self.constants.operand(call, index, id)),
+            _ => locate(id),
+        };
         let entry = |(i, call): (usize, Call)| {
             let node = &graph.nodes()[i];
             let mut inputs = [Location::None; 4];
-            for (to, id) in inputs.iter_mut().zip(&node.inputs) {
-                *to = locate(*id);
+            for (i, id) in node.inputs.iter().enumerate() {
+                inputs[i] = locate_operand(&call, (i, *id));
             }
             let scratch = plan
                 .scratch(i)
@@ -174,10 +178,6 @@ impl Executable for Compiled {
 struct Arena {
     lines: Vec<Line>,
 }
-
-#[derive(Clone, Copy, Default)]
-#[repr(align(64))]
-struct Line(#[allow(dead_code, reason = "read and written through raw addresses")] [u64; 8]);
 
 impl Arena {
     fn ensure(&mut self, bytes: usize) -> Result<(), BackendError> {

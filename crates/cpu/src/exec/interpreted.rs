@@ -1,6 +1,6 @@
 //! Runs a graph node by node, each result in memory of its own.
 
-use super::{Addresses, Call, Constants, input_address, named, output_value};
+use super::{Addresses, Call, Constants, Line, input_address, named, output_value};
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::threads::Threads;
@@ -19,7 +19,7 @@ pub(crate) struct Interpreted {
 
 impl Interpreted {
     pub(crate) fn new(graph: Arc<Graph>, threads: Threads, isa: Isa) -> Interpreted {
-        let constants = Constants::new(&graph);
+        let constants = Constants::new(&graph, &threads);
         Interpreted {
             graph,
             constants,
@@ -66,10 +66,14 @@ impl Executable for Interpreted {
                 .bytes(&bindings)
                 .expect("resolved with the call");
             let mut result = vec![0.0f32; bytes.div_ceil(4)];
-            let mut scratch = vec![0.0f32; call.scratch(self.threads.count()).div_ceil(4)];
+            let mut scratch =
+                vec![Line::default(); call.scratch(self.threads.count()).div_ceil(64)];
             let mut operands = [std::ptr::null(); 4];
-            for (to, id) in operands.iter_mut().zip(&node.inputs) {
-                *to = addresses[id.0 as usize];
+            for (i, id) in node.inputs.iter().enumerate() {
+                operands[i] = match graph.tensor(*id).kind {
+                    TensorKind::Constant(_) => self.constants.operand(&call, i, *id),
+                    _ => addresses[id.0 as usize],
+                };
             }
             let at = Addresses {
                 inputs: operands,

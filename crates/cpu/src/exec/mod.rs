@@ -10,14 +10,19 @@ use crate::kernels::Context;
 use crate::kernels::attend::Attend;
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::linear::{Linear, Operands};
+use crate::kernels::packed::PackedLinear;
+use crate::kernels::packed::weights::{Form, Packed};
 use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
 use crate::kv::CpuKv;
+use crate::threads::Threads;
 use backend::{BackendError, BackendErrorKind, CacheStep};
 use base::Bytes;
 use graph::ops::Op;
 use graph::{Bindings, Data, Graph, Node, Tensor, TensorId, Value};
 use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +30,7 @@ pub(crate) enum Call {
     /// The result is the first operand under another shape.
     Alias,
     Linear(Linear),
+    PackedLinear(PackedLinear),
     Gather(Gather),
     Norm(Norm),
     Elementwise(Elementwise),
@@ -43,6 +49,20 @@ pub(crate) struct Addresses {
     pub(crate) inputs: [*const u8; 4],
     pub(crate) output: *mut u8,
     pub(crate) scratch: *mut u8,
+}
+
+impl Addresses {
+    /// The operands of a matrix product.
+    fn product(&self) -> Operands {
+        let [x, weight, bias, _] = self.inputs;
+        Operands {
+            x: x.cast(),
+            weight,
+            bias: bias.cast(),
+            out: self.output.cast(),
+            scratch: self.scratch.cast(),
+        }
+    }
 }
 
 impl Call {
@@ -75,12 +95,13 @@ impl Call {
         };
         Ok(match &node.op {
             Op::Reshape(_) => Call::Alias,
-            Op::Linear(_) => Call::Linear(Linear {
-                m: rows,
-                n: width,
-                k: input(1)?[1],
-                weight: dtype(1),
-            }),
+            Op::Linear(_) => {
+                let (m, n, k, weight) = (rows, width, input(1)?[1], dtype(1));
+                match Form::of(weight) {
+                    Some(form) => Call::PackedLinear(PackedLinear { m, n, k, form }),
+                    None => Call::Linear(Linear { m, n, k, weight }),
+                }
+            }
             Op::GatherRows(_) => {
                 let table = input(0)?;
                 Call::Gather(Gather {
@@ -157,6 +178,7 @@ impl Call {
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         match self {
             Call::Linear(linear) => linear.scratch(threads),
+            Call::PackedLinear(linear) => linear.scratch(threads),
             _ => 0,
         }
     }
@@ -178,19 +200,8 @@ impl Call {
         unsafe {
             match self {
                 Call::Alias => {}
-                Call::Linear(op) => {
-                    let [_, weight, ..] = at.inputs;
-                    op.run(
-                        ctx,
-                        Operands {
-                            x: input(0),
-                            weight,
-                            bias: input(2),
-                            out,
-                            scratch: at.scratch.cast(),
-                        },
-                    );
-                }
+                Call::Linear(op) => op.run(ctx, at.product()),
+                Call::PackedLinear(op) => op.run(ctx, at.product()),
                 Call::Gather(op) => {
                     op.run(ctx, at.inputs[0], at.inputs[1].cast(), out)
                         .map_err(CallError::reason)?;
@@ -259,11 +270,15 @@ fn named(graph: &Graph, node: &Node, error: BackendErrorKind) -> BackendError {
     }
 }
 
-/// The bytes of every constant, moved where a misaligned file would break element access.
-pub(crate) struct Constants(Vec<Option<Bytes>>);
+/// The bytes of every constant: moved where a misaligned file would break element access, packed where a product reads
+/// them.
+pub(crate) struct Constants {
+    plain: Vec<Option<Bytes>>,
+    packed: HashMap<TensorId, Arc<Packed>>,
+}
 
 impl Constants {
-    pub(crate) fn new(graph: &Graph) -> Constants {
+    pub(crate) fn new(graph: &Graph, threads: &Threads) -> Constants {
         let aligned = |tensor: &Tensor| {
             let bytes = tensor.constant()?;
             let plain = !tensor.ty.dtype.is_quantised();
@@ -274,13 +289,43 @@ impl Constants {
                 bytes.clone()
             })
         };
-        Constants(graph.tensors().iter().map(aligned).collect())
+        let packed = |node: &Node| {
+            let Op::Linear(_) = node.op else { return None };
+            let (id, weight) = (node.inputs[1], graph.tensor(node.inputs[1]));
+            let [n, k] = weight.ty.dims(&Default::default())?[..] else {
+                return None;
+            };
+            let packed = Packed::new(weight.ty.dtype, weight.constant()?, n, k, threads)?;
+            Some((id, packed))
+        };
+        Constants {
+            plain: graph.tensors().iter().map(aligned).collect(),
+            packed: graph.nodes().iter().filter_map(packed).collect(),
+        }
     }
 
     pub(crate) fn address(&self, id: TensorId) -> *const u8 {
-        self.0[id.0 as usize].as_ref().expect("a constant").as_ptr()
+        self.plain[id.0 as usize]
+            .as_ref()
+            .expect("a constant")
+            .as_ptr()
+    }
+
+    /// Where operand `index` of a call finds its constant.
+    pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
+        match (call, index) {
+            (Call::PackedLinear(_), 1) => self.packed[&id].address(),
+            _ => self.address(id),
+        }
     }
 }
+
+/// A cache line of work memory.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+pub(crate) struct Line(
+    #[allow(dead_code, reason = "read and written through raw addresses")] [u64; 8],
+);
 
 /// Where a caller's input begins.
 fn input_address(value: &Value) -> *const u8 {

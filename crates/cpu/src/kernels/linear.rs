@@ -1,13 +1,14 @@
-//! Matrix products over weights in any format.
+//! Matrix products with weights that are not quantised.
 //!
 //! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in one fixed order. That
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
-use super::format::{Format, with_format};
+use super::format::{Bf16, F16, F32, Format};
 use super::{Context, Shared, split};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
 use base::DType;
+use std::marker::PhantomData;
 
 /// Weight rows that are decoded together before a block of activation rows passes over them.
 const PANEL: usize = 32;
@@ -75,7 +76,11 @@ impl Linear {
                 rows,
                 thread,
             };
-            with_format!(self.weight, F => ctx.isa.run(Typed::<F>(task, std::marker::PhantomData)))
+            match self.weight {
+                DType::F16 => ctx.isa.run(Typed::<F16>(task, PhantomData)),
+                DType::BF16 => ctx.isa.run(Typed::<Bf16>(task, PhantomData)),
+                _ => ctx.isa.run(Typed::<F32>(task, PhantomData)),
+            }
         });
     }
 }
@@ -92,7 +97,7 @@ struct Task<'a> {
     thread: usize,
 }
 
-struct Typed<'a, F>(Task<'a>, std::marker::PhantomData<F>);
+struct Typed<'a, F>(Task<'a>, PhantomData<F>);
 
 impl<F: Format> Kernel for Typed<'_, F> {
     type Output = ();

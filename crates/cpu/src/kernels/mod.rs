@@ -8,6 +8,7 @@ pub(crate) mod attend;
 pub(crate) mod elementwise;
 pub(crate) mod format;
 pub(crate) mod linear;
+pub(crate) mod packed;
 pub(crate) mod rope;
 pub(crate) mod rows;
 mod stored;

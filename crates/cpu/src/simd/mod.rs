@@ -4,10 +4,14 @@
 //! operations everywhere; tiers differ only in whether a product and a sum are rounded once or twice.
 
 mod generic;
+mod integers;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_integers;
 
 pub(crate) use generic::Generic;
+pub(crate) use integers::{Integers, largest_activation};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 

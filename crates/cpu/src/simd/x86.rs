@@ -3,35 +3,53 @@
 use super::Simd;
 use std::arch::x86_64::*;
 
-/// AVX2, FMA and F16C are there.
+/// AVX2, FMA and F16C are there, with `VNNI` also AVX-VNNI.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<const VNNI: bool>(());
 
-/// AVX-512 F, BW, VL and DQ are there, and what [`Avx2`] has.
+/// AVX-512 F, BW, VL and DQ are there, and what [`Avx2`] has; with `VNNI` also AVX512-VNNI.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512<const VNNI: bool>(());
 
-impl Avx2 {
+impl Avx2<false> {
     /// The proof, made where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
-    pub(crate) fn new() -> Avx2 {
+    pub(crate) fn new() -> Avx2<false> {
         Avx2(())
     }
 }
 
-impl Avx512 {
+impl Avx2<true> {
+    /// The proof, made where the features are enabled.
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    #[inline]
+    pub(crate) fn new() -> Avx2<true> {
+        Avx2(())
+    }
+}
+
+impl Avx512<false> {
     /// The proof, made where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     #[inline]
-    pub(crate) fn new() -> Avx512 {
+    pub(crate) fn new() -> Avx512<false> {
+        Avx512(())
+    }
+}
+
+impl Avx512<true> {
+    /// The proof, made where the features are enabled.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    #[inline]
+    pub(crate) fn new() -> Avx512<true> {
         Avx512(())
     }
 }
 
 /// Two registers, elements 0..8 and 8..16.
 #[derive(Clone, Copy)]
-pub(crate) struct Pair(__m256, __m256);
+pub(crate) struct Pair(pub(super) __m256, pub(super) __m256);
 
 // One macro arm per kind of function: the bodies differ in nothing but the intrinsic.
 macro_rules! pairwise {
@@ -54,7 +72,7 @@ macro_rules! whole {
     )*};
 }
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type V = Pair;
 
     // 2 × 3 tiles hold twelve of the sixteen registers.
@@ -212,7 +230,7 @@ impl Simd for Avx2 {
     }
 }
 
-impl Simd for Avx512 {
+impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
 
     // 4 × 6 tiles hold twenty-four of the thirty-two registers.

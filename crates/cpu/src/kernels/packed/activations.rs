@@ -1,0 +1,225 @@
+//! Activations as integers of twelve or fifteen bits, with a scale for every 32 of them.
+
+use super::strip::with_lines;
+use super::weights::{BLOCK, Form, LINE, Quant};
+use crate::isa::IntegerKernel;
+use crate::simd::{Integers, LANES, largest_activation};
+
+/// What a group of activations contributes besides its integers.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Group {
+    /// `activation = scale · integer`.
+    pub(super) scale: f32,
+    /// What the mins of the weights are multiplied with: the sum of the activations. For four-bit weights without mins,
+    /// what their scales are multiplied with to account for their zero.
+    pub(super) sum: f32,
+    /// What the zero of the weights adds to the integer sums, for weights of more bits.
+    pub(super) offset: i32,
+    _pad: u32,
+}
+
+impl Group {
+    #[inline(always)]
+    fn new(scale: f32, sum: f32, offset: i32) -> Group {
+        Group {
+            scale,
+            sum,
+            offset,
+            _pad: 0,
+        }
+    }
+}
+
+/// Where a step's quantised activations are.
+///
+/// Rows are taken sixteen at a time, or all of them where there are fewer: block by block, what belongs to these rows lies
+/// together. So rows of a tile are a fixed distance apart. Behind the last block there is room for the rows that a kernel
+/// may read without need.
+#[derive(Clone, Copy)]
+pub(super) struct Activations {
+    blocks: *mut u8,
+    groups: *mut Group,
+    layout: Layout,
+}
+
+/// The sizes of quantised activations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Rows that lie together.
+    pub(super) together: usize,
+    rows: usize,
+    blocks_per_row: usize,
+    groups_per_row: usize,
+}
+
+// SAFETY: rows are written by one task each before any task reads them.
+unsafe impl Send for Activations {}
+// SAFETY: as above.
+unsafe impl Sync for Activations {}
+
+/// Most rows that lie together.
+pub(super) const TOGETHER: usize = 16;
+
+impl Layout {
+    /// For `m` rows of `k` activations, in full sixteens where asked for.
+    pub(super) fn new(form: &Form, m: usize, k: usize, full: bool) -> Layout {
+        let together = if full { TOGETHER } else { m.clamp(1, TOGETHER) };
+        Layout {
+            together,
+            rows: m.next_multiple_of(together),
+            blocks_per_row: k / BLOCK,
+            groups_per_row: k / form.group,
+        }
+    }
+
+    /// Bytes of all blocks, and of all groups.
+    fn parts(&self) -> (usize, usize) {
+        (
+            (self.rows * self.blocks_per_row + TOGETHER) * LINE,
+            (self.rows * self.groups_per_row + TOGETHER) * size_of::<Group>(),
+        )
+    }
+
+    /// Bytes of all activations.
+    pub(super) fn bytes(&self) -> usize {
+        let (blocks, groups) = self.parts();
+        (blocks + groups).next_multiple_of(LINE)
+    }
+}
+
+impl Activations {
+    /// Lays the rows out from `scratch` on, a multiple of 64.
+    pub(super) fn at(scratch: *mut u8, layout: Layout) -> Activations {
+        let (blocks, _) = layout.parts();
+        Activations {
+            blocks: scratch,
+            groups: scratch.wrapping_add(blocks).cast(),
+            layout,
+        }
+    }
+
+    /// A row and those behind it in its sixteen.
+    ///
+    /// # Safety
+    /// The row must be laid out.
+    #[inline(always)]
+    pub(super) unsafe fn rows(&self, row: usize) -> Rows {
+        let Layout {
+            together,
+            blocks_per_row,
+            groups_per_row,
+            ..
+        } = self.layout;
+        let (first, within) = (row / together * together, row % together);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            Rows {
+                blocks: self.blocks.add((first * blocks_per_row + within) * LINE),
+                groups: self.groups.add(first * groups_per_row + within),
+                together,
+            }
+        }
+    }
+}
+
+/// Rows that lie together.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    blocks: *mut u8,
+    groups: *mut Group,
+    together: usize,
+}
+
+impl Rows {
+    /// A block of the first row; the same block of the next is a line behind.
+    ///
+    /// # Safety
+    /// The row must have the block.
+    #[inline(always)]
+    pub(super) unsafe fn block(&self, block: usize) -> *mut u8 {
+        // SAFETY: as the caller vouches.
+        unsafe { self.blocks.add(block * self.together * LINE) }
+    }
+
+    /// A group of the first row; the same group of the next is behind it.
+    ///
+    /// # Safety
+    /// The row must have the group.
+    #[inline(always)]
+    pub(super) unsafe fn group(&self, group: usize) -> *mut Group {
+        // SAFETY: as the caller vouches.
+        unsafe { self.groups.add(group * self.together) }
+    }
+}
+
+/// Quantises one row.
+pub(super) struct Quantise {
+    pub(super) x: *const f32,
+    pub(super) k: usize,
+    pub(super) row: usize,
+    pub(super) form: Form,
+    pub(super) to: Activations,
+}
+
+/// Below this, a block is nothing: its reciprocal would not be finite.
+const NOTHING: f32 = 1e-30;
+
+impl IntegerKernel for Quantise {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Integers>(self, s: S) {
+        // SAFETY: whoever made the kernel vouches for the row.
+        unsafe {
+            with_lines!(self.form.quant, _L, SHIFT => self.row::<S, SHIFT>(s));
+        }
+    }
+}
+
+impl Quantise {
+    /// # Safety
+    /// `k` activations must be readable at `x`, a multiple of the block, and the row be laid out.
+    #[inline(always)]
+    unsafe fn row<S: Integers, const SHIFT: u32>(self, s: S) {
+        let Form {
+            group, zero, mins, ..
+        } = self.form;
+        let largest = largest_activation(SHIFT);
+        // SAFETY: the caller vouches for a row of `k` activations, a multiple of the block, and for the row laid out.
+        unsafe {
+            let to = self.to.rows(self.row);
+            for block in 0..self.k / BLOCK {
+                let at = self.x.add(block * BLOCK);
+                let (a, b) = (s.load(at), s.load(at.add(LANES)));
+                let magnitudes = s.max(s.max(a, s.sub(s.zero(), a)), s.max(b, s.sub(s.zero(), b)));
+                let top = s.largest(magnitudes);
+                let (scale, inverse) = if top < NOTHING {
+                    (0.0, 0.0)
+                } else {
+                    (top / largest, largest / top)
+                };
+                let (p, q) = (
+                    s.round(s.mul(a, s.splat(inverse))),
+                    s.round(s.mul(b, s.splat(inverse))),
+                );
+                s.arrange::<SHIFT>([p, q], to.block(block));
+                // Sums of integers this small are exact.
+                let (from_first, from_second) = (-zero * s.sum(p) as i32, -zero * s.sum(q) as i32);
+                let (first, second) = if mins {
+                    (s.sum(a), s.sum(b))
+                } else {
+                    (scale * from_first as f32, scale * from_second as f32)
+                };
+                if group == BLOCK {
+                    let (sum, offset) = (first + second, from_first + from_second);
+                    to.group(block).write(Group::new(scale, sum, offset));
+                } else {
+                    let (low, high) = (to.group(2 * block), to.group(2 * block + 1));
+                    low.write(Group::new(scale, first, from_first));
+                    high.write(Group::new(scale, second, from_second));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! A strip of sixteen weight rows times some rows of activations, in vectors.
+
+use super::activations::Group;
+use super::weights::{BLOCK, Form, LINE, Quant, STRIP, SUPER};
+use super::{Operands, Task};
+use crate::isa::IntegerKernel;
+use crate::simd::Integers;
+
+/// Lines of the quants of four inputs each in half a block.
+const HALF: usize = BLOCK / 8;
+/// How far ahead of their use quants are asked for, in bytes.
+const AHEAD: usize = 4096;
+
+/// How a line of quants is read; fixed at compile time.
+pub(super) trait Lines {
+    /// Whether a quant is a byte.
+    const BYTES: bool;
+    /// Line `index < 4` of half `half` of a block.
+    ///
+    /// # Safety
+    /// The quants of a block must be readable at `block`.
+    unsafe fn line<S: Integers>(
+        s: S,
+        block: *const u8,
+        half: usize,
+        index: usize,
+        table: &[u8; 16],
+    ) -> S::Line;
+}
+
+pub(super) struct Nibbles;
+pub(super) struct Looked;
+pub(super) struct Plain;
+
+impl Lines for Nibbles {
+    const BYTES: bool = false;
+
+    #[inline(always)]
+    unsafe fn line<S: Integers>(
+        s: S,
+        block: *const u8,
+        half: usize,
+        index: usize,
+        _: &[u8; 16],
+    ) -> S::Line {
+        // SAFETY: the caller vouches for the block's four lines.
+        unsafe {
+            let p = block.add(index * LINE);
+            if half == 0 { s.low(p) } else { s.high(p) }
+        }
+    }
+}
+
+impl Lines for Looked {
+    const BYTES: bool = false;
+
+    #[inline(always)]
+    unsafe fn line<S: Integers>(
+        s: S,
+        block: *const u8,
+        half: usize,
+        index: usize,
+        table: &[u8; 16],
+    ) -> S::Line {
+        // SAFETY: as the caller vouches.
+        s.look_up(
+            unsafe { Nibbles::line(s, block, half, index, table) },
+            table,
+        )
+    }
+}
+
+impl Lines for Plain {
+    const BYTES: bool = true;
+
+    #[inline(always)]
+    unsafe fn line<S: Integers>(
+        s: S,
+        block: *const u8,
+        half: usize,
+        index: usize,
+        _: &[u8; 16],
+    ) -> S::Line {
+        // SAFETY: the caller vouches for the block's eight lines.
+        unsafe { s.bytes(block.add((half * HALF + index) * LINE)) }
+    }
+}
+
+/// Calls `$body` with `$L` naming how lines of `$quant` are read and `$SHIFT` how far activations are shifted.
+macro_rules! with_lines {
+    ($quant:expr, $L:ident, $SHIFT:ident => $body:expr) => {
+        match $quant {
+            Quant::Nibble => {
+                type $L = $crate::kernels::packed::strip::Nibbles;
+                const $SHIFT: u32 = Quant::Nibble.shift();
+                $body
+            }
+            Quant::Table => {
+                type $L = $crate::kernels::packed::strip::Looked;
+                const $SHIFT: u32 = Quant::Table.shift();
+                $body
+            }
+            Quant::Byte => {
+                type $L = $crate::kernels::packed::strip::Plain;
+                const $SHIFT: u32 = Quant::Byte.shift();
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_lines;
+
+/// A strip's scales and mins.
+#[derive(Clone, Copy)]
+pub(super) struct Scales {
+    form: Form,
+    scales: *const u8,
+    mins: *const u8,
+    /// From the outer scales of a side to its inner ones.
+    inner: usize,
+}
+
+impl Scales {
+    /// # Safety
+    /// A packed strip of this form and depth must be at `strip`.
+    #[inline(always)]
+    pub(super) unsafe fn of(form: Form, k: usize, strip: *const u8) -> Scales {
+        let (scales, mins, _) = form.offsets(k);
+        // SAFETY: the caller vouches for the strip.
+        unsafe {
+            Scales {
+                form,
+                scales: strip.add(scales),
+                mins: strip.add(mins),
+                inner: k / SUPER * 2 * STRIP,
+            }
+        }
+    }
+
+    /// Scales and mins; where the form has no mins, what accounts for the zero of the weights.
+    ///
+    /// # Safety
+    /// The group must be one of the strip's.
+    #[inline(always)]
+    pub(super) unsafe fn get<S: Integers, const SHIFT: u32>(
+        &self,
+        s: S,
+        group: usize,
+    ) -> (S::V, S::V) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let scale = self.side(s, self.scales, group);
+            let min = if self.form.mins {
+                self.side(s, self.mins, group)
+            } else if exact_zero(SHIFT) {
+                s.zero()
+            } else {
+                scale
+            };
+            (scale, min)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn side<S: Integers>(&self, s: S, side: *const u8, group: usize) -> S::V {
+        // SAFETY: a side holds sixteen halves and, when nested, sixteen bytes for each group.
+        unsafe {
+            if self.form.nested {
+                let outer = group * self.form.group / SUPER;
+                let inner = s.load_i8(side.add(self.inner + group * STRIP).cast());
+                s.mul(s.load_f16(side.cast::<u16>().add(outer * STRIP)), inner)
+            } else {
+                s.load_f16(side.cast::<u16>().add(group * STRIP))
+            }
+        }
+    }
+}
+
+/// The strips of a task, for all rows of activations.
+pub(super) struct Strips<'a>(pub(super) Task<'a>);
+
+impl IntegerKernel for Strips<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Integers>(self, s: S) {
+        let task = self.0;
+        let form = task.linear.form;
+        // SAFETY: `PackedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
+        unsafe {
+            with_lines!(form.quant, L, SHIFT => if form.group == BLOCK {
+                strips::<S, L, SHIFT, BLOCK>(s, &task);
+            } else {
+                strips::<S, L, SHIFT, { BLOCK / 2 }>(s, &task);
+            });
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::PackedLinear::run`], within the task's strips.
+#[inline(always)]
+unsafe fn strips<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
+    s: S,
+    task: &Task<'_>,
+) {
+    let m = task.linear.m;
+    for strip in task.strips.clone() {
+        let mut row = 0;
+        while row < m {
+            let rows = (m - row).min(S::ROWS);
+            // SAFETY: as the caller vouches; at most as many rows as the constant are there.
+            unsafe {
+                match rows {
+                    1 => some_rows::<S, L, SHIFT, GROUP, 1>(s, task, strip, row, rows),
+                    2 => some_rows::<S, L, SHIFT, GROUP, 2>(s, task, strip, row, rows),
+                    3 | 4 => some_rows::<S, L, SHIFT, GROUP, 4>(s, task, strip, row, rows),
+                    _ => some_rows::<S, L, SHIFT, GROUP, 8>(s, task, strip, row, rows),
+                }
+            }
+            row += rows;
+        }
+    }
+}
+
+/// `rows ≤ R` rows from `first` on; where there are fewer, what lies behind them is computed too and not written.
+///
+/// # Safety
+/// As for [`super::PackedLinear::run`]; strip and rows must exist.
+#[inline(always)]
+unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize, const R: usize>(
+    s: S,
+    task: &Task<'_>,
+    strip: usize,
+    first: usize,
+    rows: usize,
+) {
+    let linear = &task.linear;
+    let (_, _, strip_bytes) = linear.form.offsets(linear.k);
+    let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
+    // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
+    unsafe {
+        let start = task.operands.0.weight.add(strip * strip_bytes);
+        let scales = Scales::of(linear.form, linear.k, start);
+        let x = task.activations.rows(first);
+        let mut out = [s.zero(); R];
+        for block in 0..linear.k / BLOCK {
+            let quants = start.add(block * block_bytes);
+            for line in 0..block_bytes / LINE {
+                s.prefetch(quants.wrapping_add(AHEAD + line * LINE));
+            }
+            let x_block = x.block(block).cast_const();
+            let mut sums = [s.no_sums(); R];
+            macro_rules! half {
+                ($half:literal, $($index:literal)*) => {$(
+                    let line = L::line(s, quants, $half, $index, task.table);
+                    for r in 0..R {
+                        let x = x_block.add(r * LINE);
+                        sums[r] = s.dot::<{ $half * HALF + $index }>(sums[r], line, x);
+                    }
+                )*};
+            }
+            half!(0, 0 1 2 3);
+            if GROUP < BLOCK {
+                let x_group = x.group(2 * block).cast_const();
+                finish::<S, SHIFT, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
+            }
+            half!(1, 0 1 2 3);
+            let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
+            let x_group = x.group(group).cast_const();
+            finish::<S, SHIFT, R>(s, &scales, group, x_group, &mut sums, &mut out);
+        }
+        for (r, out) in out.iter().enumerate().take(rows) {
+            write(s, &task.operands.0, (linear.n, first + r), strip, *out);
+        }
+    }
+}
+
+/// Scales the sums of a group, adds them to the outputs and clears them.
+///
+/// # Safety
+/// The group must be one of the strip's, and `R` rows' groups be readable at `x`.
+#[inline(always)]
+unsafe fn finish<S: Integers, const SHIFT: u32, const R: usize>(
+    s: S,
+    scales: &Scales,
+    group: usize,
+    x: *const Group,
+    sums: &mut [S::Sums; R],
+    out: &mut [S::V; R],
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let (scale, min) = scales.get::<S, SHIFT>(s, group);
+        for r in 0..R {
+            let x = *x.add(r);
+            let total = s.total::<SHIFT>(sums[r], if exact_zero(SHIFT) { x.offset } else { 0 });
+            out[r] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[r]);
+            out[r] = s.fma(min, s.splat(x.sum), out[r]);
+            sums[r] = s.no_sums();
+        }
+    }
+}
+
+/// Whether the zero of the weights is subtracted in integers. For four bits it is small enough to be subtracted later,
+/// as if it were a min.
+pub(super) const fn exact_zero(shift: u32) -> bool {
+    shift != Quant::Nibble.shift()
+}
+
+/// Stores sixteen outputs of one row with their biases, or as many as there are.
+///
+/// # Safety
+/// The row must be one of the output's, which has `n` columns.
+#[inline(always)]
+pub(super) unsafe fn write<S: Integers>(
+    s: S,
+    o: &Operands,
+    (n, row): (usize, usize),
+    strip: usize,
+    values: S::V,
+) {
+    let first = strip * STRIP;
+    // SAFETY: the caller vouches for the row; no column past the last is touched.
+    unsafe {
+        let to = o.out.add(row * n + first);
+        let count = (n - first).min(STRIP);
+        if count == STRIP {
+            let bias = if o.bias.is_null() {
+                s.zero()
+            } else {
+                s.load(o.bias.add(first))
+            };
+            s.store(to, s.add(values, bias));
+        } else {
+            let bias = if o.bias.is_null() {
+                s.zero()
+            } else {
+                s.load_part(o.bias.add(first), count)
+            };
+            s.store_part(to, s.add(values, bias), count);
+        }
+    }
+}

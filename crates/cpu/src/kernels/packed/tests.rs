@@ -1,0 +1,161 @@
+//! Packed products against the dequantised weights, on every tier.
+
+use super::weights::{BLOCK, Form, Packed};
+use super::{Operands, PackedLinear};
+use crate::isa::Isa;
+use crate::kernels::Context;
+use crate::simd::largest_activation;
+use crate::threads::Threads;
+use base::{Bytes, DType, quant};
+
+/// A small generator of repeatable noise.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as u32
+    }
+
+    fn unit(&mut self) -> f32 {
+        self.next() as f32 / (1u32 << 30) as f32 - 1.0
+    }
+}
+
+/// Random blocks whose half-precision scales are ordinary numbers.
+fn random_weight(dtype: DType, n: usize, k: usize, noise: &mut Noise) -> Bytes {
+    let mut bytes: Vec<u8> = (0..n * dtype.row_bytes(k).unwrap())
+        .map(|_| noise.next() as u8)
+        .collect();
+    let halves: &[usize] = match dtype {
+        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
+        DType::Q2_K => &[80, 82],
+        DType::Q3_K => &[108],
+        DType::Q6_K => &[208],
+        _ => &[0],
+    };
+    for block in bytes.chunks_mut(dtype.block_bytes()) {
+        for at in halves {
+            let half = half::f16::from_f32(noise.unit() * 0.01);
+            block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+        }
+    }
+    Bytes::from(&bytes[..])
+}
+
+fn product(
+    isa: Isa,
+    threads: &Threads,
+    weight: &Packed,
+    linear: PackedLinear,
+    x: &[f32],
+    bias: &[f32],
+) -> Vec<f32> {
+    let mut out = vec![f32::NAN; linear.m * linear.n];
+    let mut scratch =
+        vec![crate::exec::Line::default(); linear.scratch(threads.count()).div_ceil(64)];
+    let operands = Operands {
+        x: x.as_ptr(),
+        weight: weight.address(),
+        bias: if bias.is_empty() {
+            std::ptr::null()
+        } else {
+            bias.as_ptr()
+        },
+        out: out.as_mut_ptr(),
+        scratch: scratch.as_mut_ptr().cast(),
+    };
+    // SAFETY: every buffer has the size that the shapes say.
+    unsafe { linear.run(&Context { isa, threads }, operands) };
+    out
+}
+
+#[test]
+fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other() {
+    let threads = Threads::new(2);
+    let mut noise = Noise(7);
+    let packed = DType::ALL
+        .into_iter()
+        .filter_map(|t| Some((t, Form::of(t)?)));
+    for (dtype, form) in packed {
+        for (n, k) in [(1, 256), (40, 512), (16, 768)] {
+            let largest = largest_activation(form.quant.shift());
+            let source = random_weight(dtype, n, k, &mut noise);
+            let mut weights = vec![0.0; n * k];
+            quant::dequantise(dtype, &source, &mut weights).unwrap();
+            let weight = Packed::new(dtype, &source, n, k, &threads).unwrap();
+            let most = 37;
+            let mut x: Vec<f32> = (0..most * k)
+                .map(|_| noise.unit() * noise.unit() * 8.0)
+                .collect();
+            // Blocks of nothing, of one large number and of tiny numbers.
+            x[..BLOCK].fill(0.0);
+            x[BLOCK + 3] = 900.0;
+            x[2 * BLOCK..3 * BLOCK].iter_mut().for_each(|x| *x *= 1e-20);
+            let bias: Vec<f32> = (0..n).map(|_| noise.unit()).collect();
+            let mut vector_bits: Option<Vec<f32>> = None;
+            for isa in Isa::available() {
+                let linear = |m| PackedLinear { m, n, k, form };
+                let all = product(isa, &threads, &weight, linear(most), &x, &bias);
+                for (row, out) in all.chunks(n).enumerate() {
+                    let x = &x[row * k..][..k];
+                    for (column, found) in out.iter().enumerate() {
+                        let w = &weights[column * k..][..k];
+                        let expect: f64 = x
+                            .iter()
+                            .zip(w)
+                            .map(|(x, w)| f64::from(*x) * f64::from(*w))
+                            .sum();
+                        // Half a step of the activations' scale for every weight, and the rounding of the sum.
+                        let steps: f32 = x
+                            .chunks(BLOCK)
+                            .zip(w.chunks(BLOCK))
+                            .map(|(x, w)| {
+                                let top = x.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+                                let weights: f32 = w.iter().map(|w| w.abs()).sum();
+                                let products: f32 =
+                                    x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+                                top / largest * 0.51 * weights
+                                    + products * 1e-5
+                                    + top * weights * 2e-7
+                            })
+                            .sum();
+                        let error = (f64::from(*found) - f64::from(bias[column]) - expect).abs();
+                        assert!(
+                            error <= f64::from(steps) + 1e-6,
+                            "{isa} {dtype} [{row}, {column}]: {found} is {error:e} off, {steps:e} allowed"
+                        );
+                    }
+                }
+                for m in [1, 2, 3, 4, 7, 8, 16, 17] {
+                    let few = product(isa, &threads, &weight, linear(m), &x[..m * k], &bias);
+                    assert_eq!(
+                        few,
+                        all[..m * n],
+                        "{isa} {dtype}: {m} rows differ from the same among {most}"
+                    );
+                }
+                if isa != Isa::GENERIC {
+                    let first = vector_bits.get_or_insert_with(|| all.clone());
+                    assert_eq!(
+                        &all, first,
+                        "{isa} {dtype} differs from the first vector tier"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_weight_is_packed_once_while_it_is_used() {
+    let threads = Threads::new(1);
+    let source = random_weight(DType::Q4_0, 16, 64, &mut Noise(1));
+    let first = Packed::new(DType::Q4_0, &source, 16, 64, &threads).unwrap();
+    let again = Packed::new(DType::Q4_0, &source, 16, 64, &threads).unwrap();
+    assert_eq!(first.address(), again.address());
+    assert!(Packed::new(DType::F32, &source, 1, 1, &threads).is_none());
+}

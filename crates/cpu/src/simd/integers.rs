@@ -1,0 +1,165 @@
+//! Dot products of bytes: sixteen weight rows at a time against activations of more than a byte.
+//!
+//! An activation is an integer `high · 2^SHIFT + low` of two signed bytes. A block of 32 of them is 64 bytes in an
+//! arrangement that each tier chooses. Sums are exact integers, so all tiers give the same ones.
+
+use super::{Generic, LANES, Simd};
+
+/// Activations of a block.
+const BLOCK: usize = 32;
+
+/// The largest magnitude of an activation: rounding its low part away must leave the high part a signed byte.
+pub(crate) const fn largest_activation(shift: u32) -> f32 {
+    (127 << shift) as f32
+}
+
+/// A tier's integer arithmetic.
+pub(crate) trait Integers: Simd {
+    /// Sixteen rows of four bytes without a sign.
+    type Line: Copy;
+    /// Sixteen sums.
+    type Sums: Copy;
+
+    /// Activation rows whose sums fit into the registers.
+    const ROWS: usize;
+
+    /// # Safety
+    /// 64 bytes must be readable at `p`.
+    unsafe fn bytes(self, p: *const u8) -> Self::Line;
+    /// The low halves of 64 bytes.
+    ///
+    /// # Safety
+    /// 64 bytes must be readable at `p`.
+    unsafe fn low(self, p: *const u8) -> Self::Line;
+    /// The high halves of 64 bytes.
+    ///
+    /// # Safety
+    /// 64 bytes must be readable at `p`.
+    unsafe fn high(self, p: *const u8) -> Self::Line;
+    /// Replaces numbers below sixteen by entries of a table.
+    fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line;
+    /// Numbers below sixteen, times sixteen.
+    fn sixteenfold(self, line: Self::Line) -> Self::Line;
+    /// # Safety
+    /// 64 bytes must be writable at `p`.
+    unsafe fn store_line(self, p: *mut u8, line: Self::Line);
+
+    fn no_sums(self) -> Self::Sums;
+    /// Adds the products of a line with activations `4 · INDEX` to `4 · INDEX + 3` of an arranged block.
+    ///
+    /// # Safety
+    /// An arranged block must be readable at `block`, and `INDEX` be below eight.
+    unsafe fn dot<const INDEX: usize>(
+        self,
+        sums: Self::Sums,
+        line: Self::Line,
+        block: *const u8,
+    ) -> Self::Sums;
+    /// Sums whose high parts are at one address and whose low parts are at another.
+    ///
+    /// # Safety
+    /// Sixteen numbers must be readable at both addresses.
+    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Self::Sums;
+    /// The sums and `offset`, as numbers.
+    fn total<const SHIFT: u32>(self, sums: Self::Sums, offset: i32) -> Self::V;
+    /// Sixteen integers and `offset`, as numbers.
+    ///
+    /// # Safety
+    /// Sixteen integers must be readable at `p`.
+    unsafe fn load_integers(self, p: *const i32, offset: i32) -> Self::V;
+
+    /// Writes integral numbers of magnitude up to [`largest_activation`] as an arranged block.
+    ///
+    /// # Safety
+    /// 64 bytes must be writable at `block`.
+    unsafe fn arrange<const SHIFT: u32>(self, values: [Self::V; 2], block: *mut u8);
+}
+
+impl Integers for Generic {
+    type Line = [u8; 4 * LANES];
+    type Sums = [i32; LANES];
+
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn bytes(self, p: *const u8) -> Self::Line {
+        // SAFETY: the caller vouches for 64 bytes.
+        unsafe { p.cast::<Self::Line>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn low(self, p: *const u8) -> Self::Line {
+        // SAFETY: as the caller vouches.
+        unsafe { self.bytes(p) }.map(|b| b & 15)
+    }
+
+    #[inline(always)]
+    unsafe fn high(self, p: *const u8) -> Self::Line {
+        // SAFETY: as the caller vouches.
+        unsafe { self.bytes(p) }.map(|b| b >> 4)
+    }
+
+    #[inline(always)]
+    fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line {
+        line.map(|i| table[i as usize & 15])
+    }
+
+    #[inline(always)]
+    fn sixteenfold(self, line: Self::Line) -> Self::Line {
+        line.map(|b| b << 4)
+    }
+
+    #[inline(always)]
+    unsafe fn store_line(self, p: *mut u8, line: Self::Line) {
+        // SAFETY: the caller vouches for 64 bytes.
+        unsafe { p.cast::<Self::Line>().write_unaligned(line) }
+    }
+
+    #[inline(always)]
+    fn no_sums(self) -> Self::Sums {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const INDEX: usize>(
+        self,
+        mut sums: Self::Sums,
+        line: Self::Line,
+        block: *const u8,
+    ) -> Self::Sums {
+        // SAFETY: the caller vouches for the block, 32 numbers of two bytes.
+        let x: [i16; 4] = unsafe { block.cast::<[i16; 4]>().add(INDEX).read_unaligned() };
+        for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
+            for (w, x) in w.iter().zip(x) {
+                *sum += i32::from(*w) * i32::from(x);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Self::Sums {
+        // SAFETY: the caller vouches for sixteen numbers.
+        std::array::from_fn(|i| unsafe { (*high.add(i) << SHIFT) + *low.add(i) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_integers(self, p: *const i32, offset: i32) -> Self::V {
+        // SAFETY: the caller vouches for sixteen integers.
+        std::array::from_fn(|i| unsafe { (*p.add(i) + offset) as f32 })
+    }
+
+    #[inline(always)]
+    fn total<const SHIFT: u32>(self, sums: Self::Sums, offset: i32) -> Self::V {
+        sums.map(|sum| (sum + offset) as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn arrange<const SHIFT: u32>(self, values: [Self::V; 2], block: *mut u8) {
+        let [first, second] = values;
+        let numbers: [i16; BLOCK] =
+            std::array::from_fn(|i| *first.iter().chain(&second).nth(i).unwrap_or(&0.0) as i16);
+        // SAFETY: the caller vouches for 64 bytes.
+        unsafe { block.cast::<[i16; BLOCK]>().write_unaligned(numbers) }
+    }
+}
