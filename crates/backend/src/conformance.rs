@@ -44,9 +44,9 @@ pub fn run(
     Ok(cases)
 }
 
-/// How far a product with quantised weights may be off: backends multiply integers, and activations of twelve bits are
-/// the least that is allowed.
-pub const INTEGER_PRODUCTS: f32 = 1e-3;
+/// How far a product with quantised weights may be off: backends multiply integers, with activations of twelve bits or
+/// more. Random operands cancel, so this is loose; a backend bounds its own products tightly.
+pub const INTEGER_PRODUCTS: f32 = 1e-2;
 
 /// A small deterministic generator of numbers.
 pub struct Noise(u64);

@@ -105,6 +105,14 @@ impl Isa {
         }
     }
 
+    /// Runs a kernel of matrix tiles; the tier must have them.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn run_tiles<K: TileKernel>(self, kernel: K) {
+        assert!(self.has_tiles(), "{self} has no tiles");
+        // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
+        unsafe { tiles_on_avx512vnni(kernel) }
+    }
+
     /// Runs a kernel of integers compiled for this tier.
     pub(crate) fn run_integers<K: IntegerKernel>(self, kernel: K) -> K::Output {
         match self.0 {
@@ -168,6 +176,19 @@ pub(crate) trait IntegerKernel {
     type Output;
     /// The kernel's body.
     fn run<S: Integers>(self, simd: S) -> Self::Output;
+}
+
+/// As [`Kernel`], for kernels of matrix tiles.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait TileKernel {
+    /// The kernel's body.
+    fn run(self, simd: Avx512<true>);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn tiles_on_avx512vnni<K: TileKernel>(kernel: K) {
+    kernel.run(Avx512::<true>::new());
 }
 
 #[cfg(target_arch = "x86_64")]

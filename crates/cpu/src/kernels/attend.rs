@@ -4,12 +4,17 @@
 //! masked key contributes exactly nothing. So a query's result depends only on what it sees, not on the other queries
 //! of the step and not on the cells its keys lie in.
 
+mod score;
+mod segments;
+
 use super::stored::{Stored, with_storage};
 use super::{Context, Shared, split};
 use crate::isa::Kernel;
-use crate::kv::{CpuKv, HeadKv, HeadRows};
+use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
-use kv::{Run, Visibility};
+use kv::Visibility;
+use score::{KeyRows, Turned};
+use segments::{Segment, Segments};
 use std::ops::Range;
 
 /// Positions per block of the online softmax.
@@ -86,80 +91,6 @@ struct Item<'a> {
     out: Shared<f32>,
 }
 
-/// Keys of a block that lie in consecutive rows: columns of the block, and the first one's row.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Segment {
-    start: usize,
-    end: usize,
-    row: usize,
-    frozen: bool,
-}
-
-/// The segments of one block: a run per column at most, and one more where the frozen rows end.
-#[derive(Clone, Copy)]
-struct Segments {
-    list: [Segment; BLOCK + 1],
-    len: usize,
-}
-
-impl Segments {
-    #[inline(always)]
-    fn new() -> Segments {
-        Segments {
-            list: [Segment {
-                start: 0,
-                end: 0,
-                row: 0,
-                frozen: false,
-            }; BLOCK + 1],
-            len: 0,
-        }
-    }
-
-    #[inline(always)]
-    fn get(&self) -> &[Segment] {
-        &self.list[..self.len]
-    }
-
-    /// The parts of `runs` inside the block at `base`; `runs` begins with the first that reaches into it.
-    #[inline(always)]
-    fn fill(&mut self, runs: &[Run], base: usize, frozen_cells: usize) {
-        self.len = 0;
-        for run in runs {
-            let (from, to) = (run.position as usize, (run.position + run.len) as usize);
-            if from >= base + BLOCK {
-                break;
-            }
-            let (start, end) = (from.max(base), to.min(base + BLOCK));
-            let cell = run.cell as usize + (start - from);
-            let frozen = frozen_cells.saturating_sub(cell).min(end - start);
-            if frozen > 0 {
-                self.push(Segment {
-                    start: start - base,
-                    end: start - base + frozen,
-                    row: cell,
-                    frozen: true,
-                });
-            }
-            if start + frozen < end {
-                let row = cell + frozen - frozen_cells;
-                self.push(Segment {
-                    start: start - base + frozen,
-                    end: end - base,
-                    row,
-                    frozen: false,
-                });
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, segment: Segment) {
-        self.list[self.len] = segment;
-        self.len += 1;
-    }
-}
-
 /// A block's scores, then its weights, by query row.
 type Scores = [[f32; BLOCK]; ROWS];
 
@@ -171,6 +102,7 @@ impl Kernel for Item<'_> {
         let queries = &self.visible.queries()[self.queries.clone()];
         let rows = queries.len() * self.heads;
         let mut scores: Scores = [[0.0; BLOCK]; ROWS];
+        let mut turned = Turned::new();
         let (mut largest, mut sums) = ([f32::NEG_INFINITY; ROWS], [0.0f32; ROWS]);
         let (mut segments, mut others) = (Segments::new(), Segments::new());
         // Per query, the first run of its list that may still matter.
@@ -208,6 +140,7 @@ impl Kernel for Item<'_> {
                     rows,
                     base,
                     segments.get(),
+                    &mut turned,
                     &mut scores,
                     &mut largest,
                     &mut sums,
@@ -257,6 +190,7 @@ impl Item<'_> {
         rows: Range<usize>,
         base: usize,
         segments: &[Segment],
+        turned: &mut Turned,
         scores: &mut Scores,
         largest: &mut [f32; ROWS],
         sums: &mut [f32; ROWS],
@@ -274,12 +208,8 @@ impl Item<'_> {
                 key_bytes,
             );
         }
-        for row in &mut scores[rows.clone()] {
-            row.fill(f32::NEG_INFINITY);
-        }
-        for segment in segments {
-            with_storage!(self.kv.keys.storage, E => self.score::<S, E>(s, rows.clone(), *segment, scores));
-        }
+        let keys = KeyRows::new(segments, &self.kv.keys);
+        self.score(s, rows.clone(), &keys, turned, scores);
         for row in rows.clone() {
             self.finish_scores(s, row, base, segments, &mut scores[row]);
             self.weigh(s, row, &mut scores[row], &mut largest[row], &mut sums[row]);
@@ -307,68 +237,6 @@ impl Item<'_> {
         unsafe { self.out.at(self.place(row) * self.op.value_dim) }
     }
 
-    /// Dot products of the query rows with the segment's keys.
-    #[inline(always)]
-    fn score<S: Simd, E: Stored>(
-        &self,
-        s: S,
-        rows: Range<usize>,
-        segment: Segment,
-        scores: &mut Scores,
-    ) {
-        for first in rows.clone().step_by(BATCH) {
-            match rows.end - first {
-                1 => self.score_batch::<S, E, 1>(s, segment, first, scores),
-                2 => self.score_batch::<S, E, 2>(s, segment, first, scores),
-                3 => self.score_batch::<S, E, 3>(s, segment, first, scores),
-                4 => self.score_batch::<S, E, 4>(s, segment, first, scores),
-                5 => self.score_batch::<S, E, 5>(s, segment, first, scores),
-                _ => self.score_batch::<S, E, BATCH>(s, segment, first, scores),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn score_batch<S: Simd, E: Stored, const R: usize>(
-        &self,
-        s: S,
-        segment: Segment,
-        first: usize,
-        scores: &mut Scores,
-    ) {
-        let dim = self.op.key_dim;
-        let (chunks, tail) = split(dim);
-        let queries: [*const f32; R] = std::array::from_fn(|r| self.q_row(first + r));
-        let rows = segment.rows(&self.kv.keys);
-        for column in segment.start..segment.end {
-            let key = &rows[(column - segment.start) * self.kv.keys.row_bytes..]
-                [..self.kv.keys.row_bytes];
-            let mut dots = [s.zero(); R];
-            // SAFETY: `key` is one stored row and every query row holds `dim` elements.
-            unsafe {
-                for chunk in 0..chunks {
-                    let k = E::load(s, key.as_ptr(), chunk, dim);
-                    for r in 0..R {
-                        dots[r] = s.fma(s.load(queries[r].add(chunk * LANES)), k, dots[r]);
-                    }
-                }
-                if tail > 0 {
-                    let k = E::load_part(s, key.as_ptr(), chunks, dim);
-                    for r in 0..R {
-                        dots[r] = s.fma(
-                            s.load_part(queries[r].add(chunks * LANES), tail),
-                            k,
-                            dots[r],
-                        );
-                    }
-                }
-            }
-            for r in 0..R {
-                scores[first + r][column] = s.sum(dots[r]);
-            }
-        }
-    }
-
     /// Scales and caps a row's scores and removes what its query does not see.
     #[inline(always)]
     fn finish_scores<S: Simd>(
@@ -390,15 +258,12 @@ impl Item<'_> {
                 s.store(p, v);
             }
         }
-        if self.op.softcap.is_some() {
-            // Capping has made the columns without a key finite.
-            let mut column = 0;
-            for segment in segments {
-                scores[column..segment.start].fill(f32::NEG_INFINITY);
-                column = segment.end;
-            }
-            scores[column..].fill(f32::NEG_INFINITY);
+        let mut column = 0;
+        for segment in segments {
+            scores[column..segment.start].fill(f32::NEG_INFINITY);
+            column = segment.end;
         }
+        scores[column..].fill(f32::NEG_INFINITY);
         let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
         let from = (view.start as usize).saturating_sub(base).min(BLOCK);
         let to = (view.end as usize).saturating_sub(base).min(BLOCK);
@@ -546,13 +411,5 @@ fn prefetch<S: Simd>(s: S, start: *const u8, bytes: usize) {
     const CACHE_LINE: usize = 64;
     for at in (0..bytes).step_by(CACHE_LINE) {
         s.prefetch(start.wrapping_add(at));
-    }
-}
-
-impl Segment {
-    /// The stored rows from the segment's first on.
-    #[inline(always)]
-    fn rows<'a>(&self, side: &HeadRows<'a>) -> &'a [u8] {
-        &(if self.frozen { side.frozen } else { side.own })[self.row * side.row_bytes..]
     }
 }

@@ -49,6 +49,11 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
+        from_fn(|i| from_fn(|j| rows[j][i]))
+    }
+
+    #[inline(always)]
     fn max(self, a: Self::V, b: Self::V) -> Self::V {
         from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }

@@ -38,11 +38,6 @@ pub(crate) trait Integers: Simd {
     unsafe fn high(self, p: *const u8) -> Self::Line;
     /// Replaces numbers below sixteen by entries of a table.
     fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line;
-    /// Numbers below sixteen, times sixteen.
-    fn sixteenfold(self, line: Self::Line) -> Self::Line;
-    /// # Safety
-    /// 64 bytes must be writable at `p`.
-    unsafe fn store_line(self, p: *mut u8, line: Self::Line);
 
     fn no_sums(self) -> Self::Sums;
     /// Adds the products of a line with activations `4 · INDEX` to `4 · INDEX + 3` of an arranged block.
@@ -55,19 +50,8 @@ pub(crate) trait Integers: Simd {
         line: Self::Line,
         block: *const u8,
     ) -> Self::Sums;
-    /// Sums whose high parts are at one address and whose low parts are at another.
-    ///
-    /// # Safety
-    /// Sixteen numbers must be readable at both addresses.
-    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Self::Sums;
     /// The sums and `offset`, as numbers.
     fn total<const SHIFT: u32>(self, sums: Self::Sums, offset: i32) -> Self::V;
-    /// Sixteen integers and `offset`, as numbers.
-    ///
-    /// # Safety
-    /// Sixteen integers must be readable at `p`.
-    unsafe fn load_integers(self, p: *const i32, offset: i32) -> Self::V;
-
     /// Writes integral numbers of magnitude up to [`largest_activation`] as an arranged block.
     ///
     /// # Safety
@@ -105,17 +89,6 @@ impl Integers for Generic {
     }
 
     #[inline(always)]
-    fn sixteenfold(self, line: Self::Line) -> Self::Line {
-        line.map(|b| b << 4)
-    }
-
-    #[inline(always)]
-    unsafe fn store_line(self, p: *mut u8, line: Self::Line) {
-        // SAFETY: the caller vouches for 64 bytes.
-        unsafe { p.cast::<Self::Line>().write_unaligned(line) }
-    }
-
-    #[inline(always)]
     fn no_sums(self) -> Self::Sums {
         [0; LANES]
     }
@@ -135,18 +108,6 @@ impl Integers for Generic {
             }
         }
         sums
-    }
-
-    #[inline(always)]
-    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Self::Sums {
-        // SAFETY: the caller vouches for sixteen numbers.
-        std::array::from_fn(|i| unsafe { (*high.add(i) << SHIFT) + *low.add(i) })
-    }
-
-    #[inline(always)]
-    unsafe fn load_integers(self, p: *const i32, offset: i32) -> Self::V {
-        // SAFETY: the caller vouches for sixteen integers.
-        std::array::from_fn(|i| unsafe { (*p.add(i) + offset) as f32 })
     }
 
     #[inline(always)]

@@ -77,6 +77,9 @@ pub(crate) trait Simd: Copy {
     /// Sixteen bytes must be readable at `p`.
     unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
 
+    /// Sixteen vectors as a square, turned over: lane `j` of result `i` is lane `i` of vector `j`.
+    fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
+
     /// Asks for the line at `p` to be brought near. Any address will do, also one outside all memory.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
@@ -223,6 +226,13 @@ mod tests {
                 push(s.affine(halves.as_ptr().cast(), a));
                 for x in s.widen4(halves.as_ptr().cast()) {
                     push(s.splat(x));
+                }
+                let mut square = [a; LANES];
+                for (i, row) in square.iter_mut().enumerate() {
+                    *row = s.mul(a, s.splat(i as f32 + 0.5));
+                }
+                for row in s.transpose(square) {
+                    push(row);
                 }
                 push(s.splat(s.sum(a)));
                 push(s.splat(s.largest(a)));

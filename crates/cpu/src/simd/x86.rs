@@ -1,4 +1,8 @@
 //! The lanes as one AVX-512 register or two AVX2 registers.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "iterators over registers are not inlined with the tier's features"
+)]
 
 use super::Simd;
 use std::arch::x86_64::*;
@@ -129,6 +133,33 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         // SAFETY: `self` proves that the CPU has AVX2.
         let half = |x, limit, v| unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), v) };
         Pair(half(x.0, limit.0, v.0), half(x.1, limit.1, v.1))
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: [Pair; 16]) -> [Pair; 16] {
+        let mut out = rows;
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            let mut quarter = [rows[0].0; 8];
+            for upper in 0..2 {
+                for i in 0..8 {
+                    quarter[i] = rows[8 * upper + i].0;
+                }
+                let left = transpose8(quarter);
+                for i in 0..8 {
+                    quarter[i] = rows[8 * upper + i].1;
+                }
+                let right = transpose8(quarter);
+                for i in 0..8 {
+                    if upper == 0 {
+                        (out[i].0, out[8 + i].0) = (left[i], right[i]);
+                    } else {
+                        (out[i].1, out[8 + i].1) = (left[i], right[i]);
+                    }
+                }
+            }
+        }
+        out
     }
 
     #[inline(always)]
@@ -283,6 +314,38 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    fn transpose(self, r: [__m512; 16]) -> [__m512; 16] {
+        let (mut pairs, mut fours, mut out) = (r, r, r);
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe {
+            for i in 0..8 {
+                pairs[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                pairs[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            for i in 0..4 {
+                for half in 0..2 {
+                    let a = _mm512_castps_pd(pairs[4 * i + half]);
+                    let b = _mm512_castps_pd(pairs[4 * i + half + 2]);
+                    fours[4 * i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                    fours[4 * i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+                }
+            }
+            // Four rows are together in every quarter now; the quarters are dealt out.
+            for j in 0..4 {
+                let even = _mm512_shuffle_f32x4::<0x88>(fours[j], fours[4 + j]);
+                let odd = _mm512_shuffle_f32x4::<0xdd>(fours[j], fours[4 + j]);
+                let even_below = _mm512_shuffle_f32x4::<0x88>(fours[8 + j], fours[12 + j]);
+                let odd_below = _mm512_shuffle_f32x4::<0xdd>(fours[8 + j], fours[12 + j]);
+                out[j] = _mm512_shuffle_f32x4::<0x88>(even, even_below);
+                out[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, odd_below);
+                out[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, even_below);
+                out[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, odd_below);
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
     fn sum(self, a: __m512) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
@@ -362,6 +425,33 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
             ]
         }
     }
+}
+
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
+    let (mut pairs, mut fours, mut out) = (r, r, r);
+    // SAFETY: the caller vouches for AVX2.
+    unsafe {
+        for i in 0..4 {
+            pairs[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            pairs[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        for i in 0..2 {
+            for half in 0..2 {
+                let a = _mm256_castps_pd(pairs[4 * i + half]);
+                let b = _mm256_castps_pd(pairs[4 * i + half + 2]);
+                fours[4 * i + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+                fours[4 * i + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+            }
+        }
+        for j in 0..4 {
+            out[j] = _mm256_permute2f128_ps::<0x20>(fours[j], fours[4 + j]);
+            out[4 + j] = _mm256_permute2f128_ps::<0x31>(fours[j], fours[4 + j]);
+        }
+    }
+    out
 }
 
 /// # Safety

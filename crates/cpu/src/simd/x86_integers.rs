@@ -53,18 +53,6 @@ unsafe fn sra256<const SHIFT: u32>(v: __m256i) -> __m256i {
 macro_rules! avx2_lines {
     () => {
         #[inline(always)]
-        unsafe fn load_integers(self, p: *const i32, offset: i32) -> Pair {
-            // SAFETY: the caller vouches for sixteen integers; AVX2 is proven.
-            unsafe {
-                let (v, offset) = (self.bytes(p.cast()), _mm256_set1_epi32(offset));
-                Pair(
-                    _mm256_cvtepi32_ps(_mm256_add_epi32(v.0, offset)),
-                    _mm256_cvtepi32_ps(_mm256_add_epi32(v.1, offset)),
-                )
-            }
-        }
-
-        #[inline(always)]
         unsafe fn bytes(self, p: *const u8) -> Halves {
             // SAFETY: the caller vouches for 64 bytes; AVX2 is proven.
             unsafe {
@@ -110,26 +98,6 @@ macro_rules! avx2_lines {
                 )
             }
         }
-
-        #[inline(always)]
-        fn sixteenfold(self, line: Halves) -> Halves {
-            // SAFETY: AVX2 is proven.
-            unsafe {
-                Halves(
-                    _mm256_slli_epi16::<4>(line.0),
-                    _mm256_slli_epi16::<4>(line.1),
-                )
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn store_line(self, p: *mut u8, line: Halves) {
-            // SAFETY: the caller vouches for 64 bytes; AVX2 is proven.
-            unsafe {
-                _mm256_storeu_si256(p.cast(), line.0);
-                _mm256_storeu_si256(p.add(32).cast(), line.1);
-            }
-        }
     };
 }
 
@@ -170,18 +138,6 @@ impl Integers for Avx2<false> {
             Halves(
                 _mm256_add_epi32(_mm256_add_epi32(sums.0, evens.0), odds.0),
                 _mm256_add_epi32(_mm256_add_epi32(sums.1, evens.1), odds.1),
-            )
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Halves {
-        // SAFETY: the caller vouches for sixteen numbers; AVX2 is proven.
-        unsafe {
-            let (high, low) = (self.bytes(high.cast()), self.bytes(low.cast()));
-            Halves(
-                _mm256_add_epi32(shl256::<SHIFT>(high.0), low.0),
-                _mm256_add_epi32(shl256::<SHIFT>(high.1), low.1),
             )
         }
     }
@@ -257,12 +213,6 @@ impl Integers for Avx2<true> {
     }
 
     #[inline(always)]
-    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Planes<Halves> {
-        // SAFETY: the caller vouches for sixteen numbers.
-        unsafe { Planes(self.bytes(high.cast()), self.bytes(low.cast())) }
-    }
-
-    #[inline(always)]
     fn total<const SHIFT: u32>(self, sums: Planes<Halves>, offset: i32) -> Pair {
         // SAFETY: AVX2 is proven.
         unsafe {
@@ -308,15 +258,6 @@ impl Integers for Avx2<true> {
 macro_rules! avx512_lines {
     () => {
         #[inline(always)]
-        unsafe fn load_integers(self, p: *const i32, offset: i32) -> __m512 {
-            // SAFETY: the caller vouches for sixteen integers; AVX-512 is proven.
-            unsafe {
-                let v = _mm512_loadu_si512(p.cast());
-                _mm512_cvtepi32_ps(_mm512_add_epi32(v, _mm512_set1_epi32(offset)))
-            }
-        }
-
-        #[inline(always)]
         unsafe fn bytes(self, p: *const u8) -> __m512i {
             // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
             unsafe { _mm512_loadu_si512(p.cast()) }
@@ -341,18 +282,6 @@ macro_rules! avx512_lines {
                 let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
                 _mm512_shuffle_epi8(table, line)
             }
-        }
-
-        #[inline(always)]
-        fn sixteenfold(self, line: __m512i) -> __m512i {
-            // SAFETY: AVX-512 is proven.
-            unsafe { _mm512_slli_epi16::<4>(line) }
-        }
-
-        #[inline(always)]
-        unsafe fn store_line(self, p: *mut u8, line: __m512i) {
-            // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
-            unsafe { _mm512_storeu_si512(p.cast(), line) }
         }
     };
 }
@@ -386,15 +315,6 @@ impl Integers for Avx512<false> {
             let evens = _mm512_madd_epi16(low_bytes, even);
             let odds = _mm512_madd_epi16(_mm512_srli_epi16::<8>(line), odd);
             _mm512_add_epi32(_mm512_add_epi32(sums, evens), odds)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> __m512i {
-        // SAFETY: the caller vouches for sixteen numbers; AVX-512 is proven.
-        unsafe {
-            let high = _mm512_slli_epi32::<SHIFT>(self.bytes(high.cast()));
-            _mm512_add_epi32(high, self.bytes(low.cast()))
         }
     }
 
@@ -478,12 +398,6 @@ impl Integers for Avx512<true> {
     }
 
     #[inline(always)]
-    unsafe fn join<const SHIFT: u32>(self, high: *const i32, low: *const i32) -> Planes<__m512i> {
-        // SAFETY: the caller vouches for sixteen numbers.
-        unsafe { Planes(self.bytes(high.cast()), self.bytes(low.cast())) }
-    }
-
-    #[inline(always)]
     fn total<const SHIFT: u32>(self, sums: Planes<__m512i>, offset: i32) -> __m512 {
         // SAFETY: AVX-512 is proven.
         unsafe {
@@ -511,5 +425,43 @@ impl Integers for Avx512<true> {
                 );
             }
         }
+    }
+}
+
+/// What matrix tiles need besides: they exist only where this tier does.
+impl Avx512<true> {
+    /// Numbers below sixteen, times sixteen.
+    #[inline(always)]
+    pub(crate) fn sixteenfold(self, line: __m512i) -> __m512i {
+        // SAFETY: AVX-512 is proven.
+        unsafe { _mm512_slli_epi16::<4>(line) }
+    }
+
+    /// # Safety
+    /// 64 bytes must be writable at `p`.
+    #[inline(always)]
+    pub(crate) unsafe fn store_line(self, p: *mut u8, line: __m512i) {
+        // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
+        unsafe { _mm512_storeu_si512(p.cast(), line) }
+    }
+
+    /// Sixteen integers as numbers.
+    ///
+    /// # Safety
+    /// Sixteen integers must be readable at `p`.
+    #[inline(always)]
+    pub(crate) unsafe fn load_integers(self, p: *const i32) -> __m512 {
+        // SAFETY: the caller vouches for sixteen integers; AVX-512 is proven.
+        unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(p.cast())) }
+    }
+
+    /// Sums whose high parts are at one address and whose low parts are at another.
+    ///
+    /// # Safety
+    /// Sixteen numbers must be readable at both addresses.
+    #[inline(always)]
+    pub(crate) unsafe fn join(self, high: *const i32, low: *const i32) -> Planes<__m512i> {
+        // SAFETY: the caller vouches for sixteen numbers.
+        unsafe { Planes(self.bytes(high.cast()), self.bytes(low.cast())) }
     }
 }

@@ -120,7 +120,7 @@ impl PackedLinear {
             };
             #[cfg(target_arch = "x86_64")]
             if tiled {
-                ctx.isa.run_integers(tiles::Panel(task));
+                ctx.isa.run_tiles(tiles::Panel(task));
                 return;
             }
             ctx.isa.run_integers(Strips(task));

@@ -8,8 +8,8 @@ use crate::simd::Integers;
 
 /// Lines of the quants of four inputs each in half a block.
 const HALF: usize = BLOCK / 8;
-/// How far ahead of their use quants are asked for, in bytes.
-const AHEAD: usize = 4096;
+/// How far ahead of their use quants are asked for at most, in bytes; else it is the same place of the next strip.
+const AHEAD: usize = 8192;
 
 /// How a line of quants is read; fixed at compile time.
 pub(super) trait Lines {
@@ -161,6 +161,14 @@ impl Scales {
         }
     }
 
+    /// Asks for the scales and mins of a group `ahead` bytes on.
+    #[inline(always)]
+    fn prefetch<S: Integers>(&self, s: S, group: usize, ahead: usize) {
+        let at = ahead + group * 2 * STRIP;
+        s.prefetch(self.scales.wrapping_add(at));
+        s.prefetch(self.mins.wrapping_add(at));
+    }
+
     #[inline(always)]
     unsafe fn side<S: Integers>(&self, s: S, side: *const u8, group: usize) -> S::V {
         // SAFETY: a side holds sixteen halves and, when nested, sixteen bytes for each group.
@@ -214,7 +222,9 @@ unsafe fn strips<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
                 match rows {
                     1 => some_rows::<S, L, SHIFT, GROUP, 1>(s, task, strip, row, rows),
                     2 => some_rows::<S, L, SHIFT, GROUP, 2>(s, task, strip, row, rows),
-                    3 | 4 => some_rows::<S, L, SHIFT, GROUP, 4>(s, task, strip, row, rows),
+                    _ if const { S::ROWS <= 4 } || rows <= 4 => {
+                        some_rows::<S, L, SHIFT, GROUP, 4>(s, task, strip, row, rows);
+                    }
                     _ => some_rows::<S, L, SHIFT, GROUP, 8>(s, task, strip, row, rows),
                 }
             }
@@ -243,12 +253,14 @@ unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize,
         let start = task.operands.0.weight.add(strip * strip_bytes);
         let scales = Scales::of(linear.form, linear.k, start);
         let x = task.activations.rows(first);
+        let ahead = strip_bytes.min(AHEAD);
         let mut out = [s.zero(); R];
         for block in 0..linear.k / BLOCK {
             let quants = start.add(block * block_bytes);
             for line in 0..block_bytes / LINE {
-                s.prefetch(quants.wrapping_add(AHEAD + line * LINE));
+                s.prefetch(quants.wrapping_add(ahead + line * LINE));
             }
+            scales.prefetch(s, block * BLOCK / GROUP, strip_bytes);
             let x_block = x.block(block).cast_const();
             let mut sums = [s.no_sums(); R];
             macro_rules! half {

@@ -8,8 +8,11 @@ use super::activations::Rows;
 use super::strip::{Lines, Scales, with_lines, write};
 use super::weights::{BLOCK, LINE, Quant};
 use crate::amx::{SIDE, Tiles};
-use crate::isa::IntegerKernel;
-use crate::simd::Integers;
+use crate::isa::TileKernel;
+use crate::simd::{Avx512, Integers, Simd};
+
+/// The only tier with tiles.
+type S = Avx512<true>;
 
 /// Strips whose weights are spread out into bytes together.
 pub(super) const PANEL: usize = 4;
@@ -90,18 +93,16 @@ pub(super) fn panel_bytes(groups: usize) -> usize {
     PANEL * spread_bytes(groups)
 }
 
-impl IntegerKernel for Panel<'_> {
-    type Output = ();
-
+impl TileKernel for Panel<'_> {
     #[inline(always)]
-    fn run<S: Integers>(self, s: S) {
+    fn run(self, s: S) {
         let form = self.0.linear.form;
         // SAFETY: `PackedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
         unsafe {
             with_lines!(form.quant, L, SHIFT => if form.group == BLOCK {
-                panel::<S, L, SHIFT, BLOCK>(s, &self.0);
+                panel::<L, SHIFT, BLOCK>(s, &self.0);
             } else {
-                panel::<S, L, SHIFT, { BLOCK / 2 }>(s, &self.0);
+                panel::<L, SHIFT, { BLOCK / 2 }>(s, &self.0);
             });
         }
     }
@@ -110,10 +111,7 @@ impl IntegerKernel for Panel<'_> {
 /// # Safety
 /// As for [`super::PackedLinear::run`], within the task's strips; tiles must be available.
 #[inline(always)]
-unsafe fn panel<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
-    s: S,
-    task: &Task<'_>,
-) {
+unsafe fn panel<L: Lines, const SHIFT: u32, const GROUP: usize>(s: S, task: &Task<'_>) {
     let linear = &task.linear;
     let (_, _, strip_bytes) = linear.form.offsets(linear.k);
     let mut products = Products([[0; PRODUCTS]; BUFFERS]);
@@ -124,7 +122,7 @@ unsafe fn panel<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
         let spread = spread_bytes(linear.k / GROUP);
         for (i, strip) in task.strips.clone().enumerate() {
             let start = task.operands.0.weight.add(strip * strip_bytes);
-            spread_out::<S, L, SHIFT, GROUP>(s, task, start, task.panel.add(i * spread));
+            spread_out::<L, SHIFT, GROUP>(s, task, start, task.panel.add(i * spread));
         }
         for first in (0..linear.m).step_by(SIDE) {
             let rows = (linear.m - first).min(SIDE);
@@ -132,7 +130,7 @@ unsafe fn panel<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
                 let start = task.operands.0.weight.add(strip * strip_bytes);
                 let weights = task.panel.add(i * spread).cast_const();
                 let scales = Scales::of(linear.form, linear.k, start);
-                tile::<S, SHIFT, GROUP>(
+                tile::<SHIFT, GROUP>(
                     s,
                     task,
                     &tiles,
@@ -151,7 +149,7 @@ unsafe fn panel<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
 /// # Safety
 /// As for [`panel`].
 #[inline(always)]
-unsafe fn tile<S: Integers, const SHIFT: u32, const GROUP: usize>(
+unsafe fn tile<const SHIFT: u32, const GROUP: usize>(
     s: S,
     task: &Task<'_>,
     tiles: &Tiles,
@@ -176,9 +174,9 @@ unsafe fn tile<S: Integers, const SHIFT: u32, const GROUP: usize>(
             each_row!(R => {
                 let x = *x_group.add(R);
                 let total = if combined(SHIFT) {
-                    s.load_integers(done.add(R * SIDE), 0)
+                    s.load_integers(done.add(R * SIDE))
                 } else {
-                    let sums = s.join::<SHIFT>(done.add(R * SIDE), done.add((SIDE + R) * SIDE));
+                    let sums = s.join(done.add(R * SIDE), done.add((SIDE + R) * SIDE));
                     s.total::<SHIFT>(sums, x.offset)
                 };
                 out[R] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[R]);
@@ -199,7 +197,7 @@ unsafe fn tile<S: Integers, const SHIFT: u32, const GROUP: usize>(
 /// # Safety
 /// A packed strip must be at `from` and its bytes fit at `to`.
 #[inline(always)]
-unsafe fn spread_out<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
+unsafe fn spread_out<L: Lines, const SHIFT: u32, const GROUP: usize>(
     s: S,
     task: &Task<'_>,
     from: *const u8,

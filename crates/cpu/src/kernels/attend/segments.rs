@@ -1,0 +1,87 @@
+//! Where the keys of a block lie.
+
+use super::BLOCK;
+use crate::kv::HeadRows;
+use kv::Run;
+
+/// Keys of a block that lie in consecutive rows: columns of the block, and the first one's row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    row: usize,
+    frozen: bool,
+}
+
+/// The segments of one block: a run per column at most, and one more where the frozen rows end.
+#[derive(Clone, Copy)]
+pub(super) struct Segments {
+    list: [Segment; BLOCK + 1],
+    len: usize,
+}
+
+impl Segments {
+    #[inline(always)]
+    pub(super) fn new() -> Segments {
+        Segments {
+            list: [Segment {
+                start: 0,
+                end: 0,
+                row: 0,
+                frozen: false,
+            }; BLOCK + 1],
+            len: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self) -> &[Segment] {
+        &self.list[..self.len]
+    }
+
+    /// The parts of `runs` inside the block at `base`; `runs` begins with the first that reaches into it.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, runs: &[Run], base: usize, frozen_cells: usize) {
+        self.len = 0;
+        for run in runs {
+            let (from, to) = (run.position as usize, (run.position + run.len) as usize);
+            if from >= base + BLOCK {
+                break;
+            }
+            let (start, end) = (from.max(base), to.min(base + BLOCK));
+            let cell = run.cell as usize + (start - from);
+            let frozen = frozen_cells.saturating_sub(cell).min(end - start);
+            if frozen > 0 {
+                self.push(Segment {
+                    start: start - base,
+                    end: start - base + frozen,
+                    row: cell,
+                    frozen: true,
+                });
+            }
+            if start + frozen < end {
+                let row = cell + frozen - frozen_cells;
+                self.push(Segment {
+                    start: start - base + frozen,
+                    end: end - base,
+                    row,
+                    frozen: false,
+                });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, segment: Segment) {
+        self.list[self.len] = segment;
+        self.len += 1;
+    }
+}
+
+impl Segment {
+    /// The stored rows from the segment's first on.
+    #[inline(always)]
+    pub(super) fn rows<'a>(&self, side: &HeadRows<'a>) -> &'a [u8] {
+        &(if self.frozen { side.frozen } else { side.own })[self.row * side.row_bytes..]
+    }
+}
