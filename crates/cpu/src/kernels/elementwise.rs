@@ -1,5 +1,6 @@
 //! Elementwise arithmetic and activations. The result may be any operand's own memory.
 
+use super::functions::{Add, Gated, Map, Mul, Scale, SoftCap, activate};
 use super::{Context, Shared, over_rows, split};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
@@ -72,16 +73,8 @@ impl Kernel for Range {
             Function::Binary(BinaryFunction::Mul) => self.map(s, Mul),
             Function::Scale(factor) => self.map(s, Scale(factor)),
             Function::SoftCap(cap) => self.map(s, SoftCap(cap)),
-            Function::Unary(activation) => match activation {
-                Activation::Silu => self.map(s, Silu),
-                Activation::GeluTanh => self.map(s, GeluTanh),
-                Activation::GeluErf => self.map(s, GeluErf),
-            },
-            Function::Gated(activation) => match activation {
-                Activation::Silu => self.map(s, Gated(Silu)),
-                Activation::GeluTanh => self.map(s, Gated(GeluTanh)),
-                Activation::GeluErf => self.map(s, Gated(GeluErf)),
-            },
+            Function::Unary(activation) => activate!(activation, f => self.map(s, f)),
+            Function::Gated(activation) => activate!(activation, f => self.map(s, Gated(f))),
         }
     }
 }
@@ -115,72 +108,5 @@ impl Range {
                 }
             }
         }
-    }
-}
-
-/// A function of two vectors. Closures would do, if they could be told to inline: code that is not inlined into its
-/// tier's entry is compiled without the tier's features.
-trait Map: Copy {
-    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V;
-}
-
-macro_rules! maps {
-    ($($name:ident $(($($field:ty),*))?, ($this:pat, $s:ident, $a:pat, $b:pat) => $body:expr;)*) => {$(
-        #[derive(Clone, Copy)]
-        struct $name $(($($field),*))?;
-
-        impl Map for $name {
-            #[inline(always)]
-            fn apply<S: Simd>(self, $s: S, $a: S::V, $b: S::V) -> S::V {
-                let $this = self;
-                $body
-            }
-        }
-    )*};
-}
-
-maps! {
-    Add, (_, s, a, b) => s.add(a, b);
-    Mul, (_, s, a, b) => s.mul(a, b);
-    Scale(f32), (Scale(factor), s, a, _) => s.mul(a, s.splat(factor));
-    SoftCap(f32), (SoftCap(cap), s, a, _) => s.mul(s.splat(cap), s.tanh(s.div(a, s.splat(cap))));
-    Silu, (_, s, a, _) => silu(s, a);
-    GeluTanh, (_, s, a, _) => gelu_tanh(s, a);
-    GeluErf, (_, s, a, _) => gelu_erf(s, a);
-}
-
-/// An activation times the other operand.
-#[derive(Clone, Copy)]
-struct Gated<F>(F);
-
-impl<F: Map> Map for Gated<F> {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V {
-        s.mul(self.0.apply(s, a, b), b)
-    }
-}
-
-#[inline(always)]
-fn silu<S: Simd>(s: S, x: S::V) -> S::V {
-    let one = s.splat(1.0);
-    s.div(x, s.add(one, s.exp(s.sub(s.zero(), x))))
-}
-
-#[inline(always)]
-fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
-    let cube = s.mul(s.mul(x, x), x);
-    let inner = s.mul(s.splat(0.797_884_6), s.fma(s.splat(0.044715), cube, x));
-    s.mul(s.mul(s.splat(0.5), x), s.add(s.splat(1.0), s.tanh(inner)))
-}
-
-/// Lane by lane: the error function has no vector form here.
-#[inline(always)]
-fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
-    let mut lanes = [0.0; LANES];
-    // SAFETY: `lanes` holds sixteen f32.
-    unsafe {
-        s.store(lanes.as_mut_ptr(), x);
-        lanes = lanes.map(|x| Activation::GeluErf.apply(x));
-        s.load(lanes.as_ptr())
     }
 }

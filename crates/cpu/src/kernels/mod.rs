@@ -5,9 +5,13 @@
 )]
 
 pub(crate) mod attend;
+pub(crate) mod dense;
 pub(crate) mod elementwise;
 pub(crate) mod format;
+mod functions;
+mod gemm;
 pub(crate) mod linear;
+pub(crate) mod pack;
 pub(crate) mod rope;
 pub(crate) mod rows;
 mod stored;
