@@ -287,18 +287,16 @@ mod tests {
             Layout::Plain => b[row * n + column],
             _ => b[column * k + row],
         };
-        let packed = match layout {
-            // SAFETY: `b` is a whole matrix.
-            Layout::Packed => unsafe {
-                Pack {
-                    n,
-                    k,
-                    transposed: true,
-                }
-                .packed(ctx, b.as_ptr())
-            },
-            _ => vec![],
+        let pack = Pack {
+            n,
+            k,
+            transposed: true,
         };
+        let mut packed = vec![f32::NAN; pack.elements()];
+        if layout == Layout::Packed {
+            // SAFETY: `b` is a whole matrix, and `packed` has room for its panels.
+            unsafe { pack.all(ctx, b.as_ptr(), packed.as_mut_ptr()) };
+        }
         let compute = |m: usize, batch: Vec<(usize, usize)>, a: &[f32]| {
             let op = MatMul {
                 m,

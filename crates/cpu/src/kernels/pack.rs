@@ -29,18 +29,16 @@ impl Pack {
         self.k * PANEL
     }
 
-    /// A packed copy.
+    /// Packs all panels.
     ///
     /// # Safety
-    /// The whole matrix must be readable at `from`.
-    pub(crate) unsafe fn packed(&self, ctx: &Context<'_>, from: *const f32) -> Vec<f32> {
-        let mut to = vec![0.0; self.elements()];
-        let (from, at) = (Shared(from.cast_mut()), Shared(to.as_mut_ptr()));
+    /// The whole matrix must be readable at `from`, and all panels be writable at `to`.
+    pub(crate) unsafe fn all(&self, ctx: &Context<'_>, from: *const f32, to: *mut f32) {
+        let (from, to) = (Shared(from.cast_mut()), Shared(to));
         ctx.threads.run(self.panels(), &|panel, _| {
-            // SAFETY: the caller vouches for the matrix, and every task writes its own panel.
-            unsafe { self.panel(panel, from.at(0), at.at(0)) };
+            // SAFETY: the caller vouches for the matrix and the panels, of which every task writes its own.
+            unsafe { self.panel(panel, from.at(0), to.at(0)) };
         });
-        to
     }
 
     /// Packs one panel.
