@@ -55,19 +55,17 @@ impl Reduce {
                 // SAFETY: the caller vouches for the loops; every result is written by one task.
                 unsafe {
                     let x = x.at(from).cast_const();
+                    let (out, index) = (out.at(0).cast::<T>().add(to), out.at(0).cast::<i64>());
                     match self.function {
-                        ReduceFunction::Sum => *out.0.cast::<T>().add(to) = T::sum(self.total(x)),
-                        ReduceFunction::Mean => {
-                            *out.0.cast::<T>().add(to) = T::mean(self.total(x), len);
-                        }
+                        ReduceFunction::Sum => *out = T::sum(self.total(x)),
+                        ReduceFunction::Mean => *out = T::mean(self.total(x), len),
                         ReduceFunction::Prod => {
-                            let product = self.fold(x, T::ONE, |a, _, x| T::multiply(a, x));
-                            *out.0.cast::<T>().add(to) = T::product(product);
+                            *out = T::product(self.fold(x, T::ONE, |a, _, x| T::multiply(a, x)));
                         }
-                        ReduceFunction::Max => *out.0.cast::<T>().add(to) = *x.add(self.best(x, T::gt).0),
-                        ReduceFunction::Min => *out.0.cast::<T>().add(to) = *x.add(self.best(x, T::lt).0),
-                        ReduceFunction::ArgMax => *out.0.cast::<i64>().add(to) = self.best(x, T::gt).1,
-                        ReduceFunction::ArgMin => *out.0.cast::<i64>().add(to) = self.best(x, T::lt).1,
+                        ReduceFunction::Max => *out = *x.add(self.best(x, T::gt).0),
+                        ReduceFunction::Min => *out = *x.add(self.best(x, T::lt).0),
+                        ReduceFunction::ArgMax => *index.add(to) = self.best(x, T::gt).1,
+                        ReduceFunction::ArgMin => *index.add(to) = self.best(x, T::lt).1,
                     }
                 }
             }
