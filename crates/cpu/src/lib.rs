@@ -89,9 +89,7 @@ impl Backend for Cpu {
         let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
         Ok(match options.executor {
             ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa)?),
-            ExecutorKind::Interpreted => {
-                Box::new(Interpreted::new(graph, threads, self.isa)?)
-            }
+            ExecutorKind::Interpreted => Box::new(Interpreted::new(graph, threads, self.isa)?),
         })
     }
 }

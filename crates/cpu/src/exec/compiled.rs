@@ -9,7 +9,7 @@ use crate::kernels::Context;
 use crate::threads::Threads;
 use backend::{BackendError, CacheStep, Executable};
 use graph::plan::{MemoryPlan, Place};
-use graph::{Bindings, Graph, NodeId, TensorId, Value};
+use graph::{Bindings, Graph, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -136,8 +136,12 @@ impl Compiled {
             let node = &graph.nodes()[i];
             let start = locations.len();
             for (operand, id) in node.inputs.iter().enumerate() {
-                let panels = self.constants.panels(node, operand);
-                locations.push(panels.map_or_else(|| locate(*id), Location::Fixed));
+                locations.push(match graph.tensor(*id).kind {
+                    TensorKind::Constant(_) => {
+                        Location::Fixed(self.constants.operand(&call, operand, *id))
+                    }
+                    _ => locate(*id),
+                });
             }
             let operands = start..locations.len();
             let scratch = plan.scratch(i).map(|slot| Location::Arena(slot.offset));

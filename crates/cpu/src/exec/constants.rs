@@ -1,7 +1,9 @@
 //! The model's constants as the kernels read them.
 
+use super::call::Call;
 use crate::aligned::Aligned;
 use crate::kernels::Context;
+use crate::kernels::dense::Layout;
 use crate::kernels::pack::Pack;
 use backend::BackendError;
 use base::{Bytes, DType};
@@ -45,7 +47,8 @@ impl Constants {
 
     /// The weight of a linear layer that is worth packing and is not yet.
     fn packable(&self, graph: &Graph, node: &Node) -> Option<(TensorId, Pack)> {
-        let id = panel_operand(node)?;
+        let Op::Linear(_) = node.op else { return None };
+        let id = node.inputs[1];
         let tensor = graph.tensor(id);
         let fits = tensor.ty.dtype == DType::F32 && self.panels[id.0 as usize].is_none();
         let &[n, k] = &tensor.ty.dims(&Default::default())?[..] else {
@@ -69,22 +72,21 @@ impl Constants {
             .as_ptr()
     }
 
-    /// Where the panels are that a node reads instead of one of its operands.
-    pub(crate) fn panels(&self, node: &Node, operand: usize) -> Option<*const u8> {
-        let id = panel_operand(node).filter(|id| *id == node.inputs[operand] && operand == 1)?;
-        Some(self.panels[id.0 as usize].as_ref()?.as_ptr())
+    /// Whether a weight is there in panels.
+    pub(crate) fn has_panels(&self, id: TensorId) -> bool {
+        self.panels[id.0 as usize].is_some()
+    }
+
+    /// Where operand `index` of a call finds its constant.
+    pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
+        match (call, index, &self.panels[id.0 as usize]) {
+            (Call::MatMul(op), 1, Some(panels)) if op.layout == Layout::Packed => panels.as_ptr(),
+            _ => self.address(id),
+        }
     }
 
     /// Bytes of panels, besides the graph's own constants.
     pub(crate) fn panel_bytes(&self) -> usize {
         self.panels.iter().flatten().map(Aligned::len).sum()
-    }
-}
-
-/// The operand that a node would rather read in panels.
-fn panel_operand(node: &Node) -> Option<TensorId> {
-    match node.op {
-        Op::Linear(_) => Some(node.inputs[1]),
-        _ => None,
     }
 }

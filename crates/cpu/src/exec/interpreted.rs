@@ -76,9 +76,9 @@ impl Interpreted {
                 let bytes = ty.bytes(&bindings).expect("resolved with the call");
                 let mut result = Aligned::new(bytes)?;
                 let mut scratch = Aligned::new(call.scratch(self.threads.count()))?;
-                let operand = |(i, id): (usize, &TensorId)| {
-                    let panels = self.constants.panels(node, i);
-                    panels.unwrap_or(addresses[id.0 as usize])
+                let operand = |(i, id): (usize, &TensorId)| match graph.tensor(*id).kind {
+                    TensorKind::Constant(_) => self.constants.operand(&call, i, *id),
+                    _ => addresses[id.0 as usize],
                 };
                 let operands: Vec<*const u8> =
                     node.inputs.iter().enumerate().map(operand).collect();

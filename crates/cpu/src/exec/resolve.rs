@@ -9,8 +9,8 @@ use crate::kernels::copy::CopyStrided;
 use crate::kernels::dense::{Layout, MatMul};
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::index::{Index, Take, TakeElements};
-use crate::kernels::lines::{CumSum, Lines, Softmax};
 use crate::kernels::linear::Linear;
+use crate::kernels::lines::{CumSum, Lines, Softmax};
 use crate::kernels::nest::{Nest, broadcast_strides, strides};
 use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
 use crate::kernels::reduce::Reduce;
@@ -105,12 +105,7 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    fn call(
-        &self,
-        op: &Op,
-        bindings: &Bindings,
-        constants: &Constants,
-    ) -> Result<Call, String> {
+    fn call(&self, op: &Op, bindings: &Bindings, constants: &Constants) -> Result<Call, String> {
         if let Sharing::Alias { offset } = op.sharing(&self.types, bindings)? {
             return Ok(Call::Alias { offset });
         }
@@ -275,7 +270,7 @@ impl<'a> Sizes<'a> {
         let (rows, width) = self.rows();
         let (n, k) = (self.inputs[1][0], self.inputs[1][1]);
         if self.input_type(1) == DType::F32 {
-            let packed = constants.panels(self.node, 1).is_some();
+            let packed = constants.has_panels(self.node.inputs[1]);
             return Call::MatMul(MatMul {
                 m: rows,
                 n,

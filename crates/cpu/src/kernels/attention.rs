@@ -8,7 +8,7 @@ use super::gemm::{Finish, Left, PANEL, Product, Right};
 use super::lines::largest;
 use super::pack::Pack;
 use super::{Context, Shared, split};
-use crate::isa::Kernel;
+use crate::isa::{Isa, Kernel};
 use crate::simd::{LANES, Simd};
 use base::DType;
 
@@ -155,14 +155,17 @@ impl Attention {
             // The last queries of a causal head see most, so they are taken first.
             let block = blocks - 1 - task / heads;
             let first = block * QUERIES;
-            ctx.isa.run(Task {
+            let task = Task {
                 op: self,
                 o: o.get(),
+                isa: ctx.isa,
                 head: task % heads,
                 first,
                 rows: QUERIES.min(self.queries - first),
                 thread,
-            });
+            };
+            // SAFETY: the caller vouches for the operands and the scratch.
+            unsafe { task.run() };
         });
     }
 }
@@ -171,6 +174,7 @@ impl Attention {
 struct Task<'a> {
     op: &'a Attention,
     o: Operands,
+    isa: Isa,
     /// Counts the heads of all batches.
     head: usize,
     first: usize,
@@ -178,11 +182,10 @@ struct Task<'a> {
     thread: usize,
 }
 
-impl Kernel for Task<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+impl Task<'_> {
+    /// # Safety
+    /// As for [`Attention::run`].
+    unsafe fn run(&self) {
         let op = self.op;
         let (mut maxima, mut sums) = ([f32::NEG_INFINITY; QUERIES], [0.0f32; QUERIES]);
         let seen = if op.causal {
@@ -190,8 +193,7 @@ impl Kernel for Task<'_> {
         } else {
             op.keys
         };
-        let row = op.score_row();
-        // SAFETY: `Attention::run`'s caller vouches for the operands and the scratch.
+        // SAFETY: the caller vouches for the operands and the scratch.
         unsafe {
             let scores = self
                 .o
@@ -199,35 +201,24 @@ impl Kernel for Task<'_> {
                 .add(op.panel_elements() + self.thread * op.score_elements());
             for start in (0..seen).step_by(op.block.max(1)) {
                 let keys = op.block.min(seen - start);
-                self.score(s, start, keys, scores);
-                for r in 0..self.rows {
-                    let line = scores.add(r * row);
-                    let visible = self.finish_scores(s, r, start, keys, line);
-                    // Everything behind what is visible weighs nothing, to whole vectors.
-                    let padded = keys.next_multiple_of(LANES);
-                    for i in visible..padded {
-                        *line.add(i) = f32::NEG_INFINITY;
-                    }
-                    let factor = weigh(s, line, padded, &mut maxima[r], &mut sums[r]);
-                    if start > 0 && factor != 1.0 {
-                        scale(s, self.out(r), op.value_dim, factor);
-                    }
-                }
-                self.mix(s, start, keys, scores);
+                self.score(start, keys, scores);
+                self.isa.run(Weigh {
+                    task: self,
+                    start,
+                    keys,
+                    scores,
+                    maxima: &mut maxima,
+                    sums: &mut sums,
+                });
+                self.mix(start, keys, scores);
             }
-            for r in 0..self.rows {
-                // A query that sees nothing gives zeros.
-                if sums[r] > 0.0 {
-                    scale(s, self.out(r), op.value_dim, 1.0 / sums[r]);
-                } else {
-                    std::slice::from_raw_parts_mut(self.out(r), op.value_dim).fill(0.0);
-                }
-            }
+            self.isa.run(Divide {
+                task: self,
+                sums: &sums,
+            });
         }
     }
-}
 
-impl Task<'_> {
     /// The KV head that this head reads, counted over all batches.
     fn kv_head(&self) -> usize {
         let group = self.op.heads / self.op.kv_heads;
@@ -247,8 +238,7 @@ impl Task<'_> {
     ///
     /// # Safety
     /// As for [`Attention::run`]; the block lies inside the keys and begins with a panel.
-    #[inline(always)]
-    unsafe fn score<S: Simd>(&self, s: S, start: usize, keys: usize, scores: *mut f32) {
+    unsafe fn score(&self, start: usize, keys: usize, scores: *mut f32) {
         let op = self.op;
         let pack = op.pack_keys();
         // SAFETY: as the caller vouches.
@@ -273,65 +263,15 @@ impl Task<'_> {
                     ..Finish::PLAIN
                 },
             };
-            product.run(s);
+            product.run(self.isa);
         }
-    }
-
-    /// Caps and masks a row's scores; how many of its keys may be visible.
-    ///
-    /// # Safety
-    /// As for [`Attention::run`]; `line` holds the row's scores.
-    #[inline(always)]
-    unsafe fn finish_scores<S: Simd>(
-        &self,
-        s: S,
-        r: usize,
-        start: usize,
-        keys: usize,
-        line: *mut f32,
-    ) -> usize {
-        let op = self.op;
-        let visible = if op.causal {
-            keys.min((self.first + r + 1).saturating_sub(start))
-        } else {
-            keys
-        };
-        // SAFETY: rows of scores are padded to whole vectors, and the mask has an element for every key.
-        unsafe {
-            if let Some(cap) = op.softcap {
-                for chunk in 0..visible.div_ceil(LANES) {
-                    let at = line.add(chunk * LANES);
-                    let v = s.tanh(s.div(s.load(at), s.splat(cap)));
-                    s.store(at, s.mul(s.splat(cap), v));
-                }
-            }
-            if let Some(mask) = &op.mask {
-                let first = mask.planes[self.head]
-                    + (self.first + r) * mask.row
-                    + start * mask.column;
-                if mask.dtype == DType::Bool {
-                    for i in 0..visible {
-                        if *self.o.mask.add(first + i * mask.column) == 0 {
-                            *line.add(i) = f32::NEG_INFINITY;
-                        }
-                    }
-                } else {
-                    let bias = self.o.mask.cast::<f32>().add(first);
-                    for i in 0..visible {
-                        *line.add(i) += *bias.add(i * mask.column);
-                    }
-                }
-            }
-        }
-        visible
     }
 
     /// Adds the values of a block of keys, each by its weight.
     ///
     /// # Safety
     /// As for [`Attention::run`]; `scores` holds the weights.
-    #[inline(always)]
-    unsafe fn mix<S: Simd>(&self, s: S, start: usize, keys: usize, scores: *const f32) {
+    unsafe fn mix(&self, start: usize, keys: usize, scores: *const f32) {
         let op = self.op;
         // SAFETY: as the caller vouches.
         unsafe {
@@ -367,7 +307,112 @@ impl Task<'_> {
                     ..Finish::PLAIN
                 },
             };
-            product.run(s);
+            product.run(self.isa);
+        }
+    }
+}
+
+/// Makes weights of a block's scores.
+struct Weigh<'a> {
+    task: &'a Task<'a>,
+    start: usize,
+    keys: usize,
+    scores: *mut f32,
+    maxima: &'a mut [f32; QUERIES],
+    sums: &'a mut [f32; QUERIES],
+}
+
+impl Kernel for Weigh<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let op = self.task.op;
+        for r in 0..self.task.rows {
+            // SAFETY: `Attention::run`'s caller vouches for the operands and the scratch.
+            unsafe {
+                let line = self.scores.add(r * op.score_row());
+                let visible = self.finish_scores(s, r, line);
+                // Everything behind what is visible weighs nothing, to whole vectors.
+                let padded = self.keys.next_multiple_of(LANES);
+                for i in visible..padded {
+                    *line.add(i) = f32::NEG_INFINITY;
+                }
+                let factor = weigh(s, line, padded, &mut self.maxima[r], &mut self.sums[r]);
+                if self.start > 0 && factor != 1.0 {
+                    scale(s, self.task.out(r), op.value_dim, factor);
+                }
+            }
+        }
+    }
+}
+
+impl Weigh<'_> {
+    /// Caps and masks a row's scores; how many of its keys may be visible.
+    ///
+    /// # Safety
+    /// As for [`Attention::run`]; `line` holds the row's scores.
+    #[inline(always)]
+    unsafe fn finish_scores<S: Simd>(&self, s: S, r: usize, line: *mut f32) -> usize {
+        let (task, op) = (self.task, self.task.op);
+        let (start, keys) = (self.start, self.keys);
+        let visible = if op.causal {
+            keys.min((task.first + r + 1).saturating_sub(start))
+        } else {
+            keys
+        };
+        // SAFETY: rows of scores are padded to whole vectors, and the mask has an element for every key.
+        unsafe {
+            if let Some(cap) = op.softcap {
+                for chunk in 0..visible.div_ceil(LANES) {
+                    let at = line.add(chunk * LANES);
+                    let v = s.tanh(s.div(s.load(at), s.splat(cap)));
+                    s.store(at, s.mul(s.splat(cap), v));
+                }
+            }
+            if let Some(mask) = &op.mask {
+                let first =
+                    mask.planes[task.head] + (task.first + r) * mask.row + start * mask.column;
+                if mask.dtype == DType::Bool {
+                    for i in 0..visible {
+                        if *task.o.mask.add(first + i * mask.column) == 0 {
+                            *line.add(i) = f32::NEG_INFINITY;
+                        }
+                    }
+                } else {
+                    let bias = task.o.mask.cast::<f32>().add(first);
+                    for i in 0..visible {
+                        *line.add(i) += *bias.add(i * mask.column);
+                    }
+                }
+            }
+        }
+        visible
+    }
+}
+
+/// Divides what was summed by the sum of its weights.
+struct Divide<'a> {
+    task: &'a Task<'a>,
+    sums: &'a [f32; QUERIES],
+}
+
+impl Kernel for Divide<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let width = self.task.op.value_dim;
+        for r in 0..self.task.rows {
+            // SAFETY: `Attention::run`'s caller vouches for the rows.
+            unsafe {
+                // A query that sees nothing gives zeros.
+                if self.sums[r] > 0.0 {
+                    scale(s, self.task.out(r), width, 1.0 / self.sums[r]);
+                } else {
+                    std::slice::from_raw_parts_mut(self.task.out(r), width).fill(0.0);
+                }
+            }
         }
     }
 }

@@ -56,10 +56,7 @@ impl CopyStrided {
         let pick = |of: &[usize]| order.iter().map(|axis| of[*axis]).collect::<Vec<_>>();
         let (shape, to, from) = (pick(shape), pick(to), pick(from));
         let outer = shape.len() - 2;
-        let mut nest = Nest::new(
-            &shape[..outer],
-            [&to[..outer], &from[..outer]],
-        );
+        let mut nest = Nest::new(&shape[..outer], [&to[..outer], &from[..outer]]);
         nest.push_inner(shape[outer + 1], [to[outer + 1], from[outer + 1]]);
         CopyStrided {
             nest,
@@ -103,7 +100,10 @@ impl CopyStrided {
         if rows * width == 0 {
             return;
         }
-        if rows == 1 && width >= SERIAL_ELEMENTS && let Some((turns, _)) = self.crosswise {
+        if rows == 1
+            && width >= SERIAL_ELEMENTS
+            && let Some((turns, _)) = self.crosswise
+        {
             // One large transpose is cut along its strips.
             let strips = turns.div_ceil(BLOCK);
             over_rows(ctx, strips, width / strips, &|start, end| {
@@ -192,7 +192,12 @@ mod tests {
             vec![1, 3, 0, 2],
             vec![0, 1, 3, 2],
         ];
-        for shape in [[2, 3, 5, 7], [1, 40, 1, 33], [3, 1, 17, 16], [1, 1, 200, 130]] {
+        for shape in [
+            [2, 3, 5, 7],
+            [1, 40, 1, 33],
+            [3, 1, 17, 16],
+            [1, 1, 200, 130],
+        ] {
             let x: Vec<u32> = (0..shape.iter().product::<usize>() as u32).collect();
             let own = strides(&shape);
             for order in &orders {

@@ -3,8 +3,7 @@
 use super::Context;
 use super::gemm::{Finish, Left, PANEL, Product, Right};
 use super::pack::Pack;
-use crate::isa::Kernel;
-use crate::simd::{LANES, Simd};
+use crate::simd::LANES;
 use graph::ops::Activation;
 
 /// `out [batch.., m, n] = activation(alpha · a [.., m, k] · b [.., k, n] + bias [n])`.
@@ -112,7 +111,8 @@ impl MatMul {
         let grid = Grid::new(self, threads);
         spread(ctx, threads, grid.tasks(), &|task, _| {
             let product = self.part(o.get(), &grid, task);
-            ctx.isa.run(Run(product));
+            // SAFETY: the caller vouches for the operands; the part lies inside them.
+            unsafe { product.run(ctx.isa) };
         });
     }
 
@@ -225,18 +225,6 @@ unsafe impl Sync for SharedOperands {}
 impl SharedOperands {
     fn get(&self) -> Operands {
         self.0
-    }
-}
-
-struct Run(Product);
-
-impl Kernel for Run {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // SAFETY: `MatMul::run`'s caller vouches for the operands; the part lies inside them.
-        unsafe { self.0.run(s) }
     }
 }
 

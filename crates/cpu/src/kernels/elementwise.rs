@@ -62,21 +62,38 @@ impl Kernel for Rows<'_> {
     fn run<S: Simd>(self, s: S) {
         // The match is outside the loop, so that each function has a loop of its own.
         match self.op.function {
-            Function::Scale(factor) => self.map(s, functions::Scale(factor)),
-            Function::SoftCap(cap) => self.map(s, functions::SoftCap(cap)),
-            Function::Gated(a) => activate!(a, f => self.map(s, functions::Gated(f))),
+            Function::Scale(factor) => self.map_together(s, functions::Scale(factor)),
+            Function::SoftCap(cap) => self.map_together(s, functions::SoftCap(cap)),
+            Function::Gated(a) => activate!(a, f => self.map_together(s, functions::Gated(f))),
             Function::Binary(function) => with_function!(function, f => self.map(s, f),
                 BinaryFunction { Add, Sub, Mul, Div, Min, Max }
                 _ => self.map(s, functions::BinaryByLane(function))),
-            Function::Unary(UnaryFunction::Activation(a)) => activate!(a, f => self.map(s, f)),
-            Function::Unary(function) => with_function!(function, f => self.map(s, f),
+            Function::Unary(UnaryFunction::Activation(a)) => {
+                activate!(a, f => self.map_together(s, f));
+            }
+            Function::Unary(function) => with_function!(function, f => self.map_together(s, f),
                 UnaryFunction { Neg, Abs, Exp, Sqrt, Rsqrt, Reciprocal, Erf, Floor, Ceil, Round }
-                _ => self.map(s, functions::UnaryByLane(function))),
+                _ => self.map_together(s, functions::UnaryByLane(function))),
         }
     }
 }
 
 impl Rows<'_> {
+    /// Operands that have the result's shape.
+    #[inline(always)]
+    fn map_together<S: Simd>(&self, s: S, function: impl Map) {
+        debug_assert_eq!((self.op.nest.rows(), self.op.nest.steps), (1, [1; 3]));
+        let Part {
+            column, columns, ..
+        } = self.part;
+        // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
+        unsafe {
+            let [out, a, b] = self.tensors.map(|t| t.at(column));
+            row::<S, true, true>(s, function, out, a, b, columns);
+        }
+    }
+
+    /// Operands that broadcast.
     #[inline(always)]
     fn map<S: Simd>(&self, s: S, function: impl Map) {
         let (nest, part) = (&self.op.nest, self.part);
@@ -127,8 +144,16 @@ unsafe fn row<S: Simd, const A: bool, const B: bool>(
         }
         if tail > 0 {
             let at = chunks * LANES;
-            let a = if A { s.load_part(a.add(at), tail) } else { a_all };
-            let b = if B { s.load_part(b.add(at), tail) } else { b_all };
+            let a = if A {
+                s.load_part(a.add(at), tail)
+            } else {
+                a_all
+            };
+            let b = if B {
+                s.load_part(b.add(at), tail)
+            } else {
+                b_all
+            };
             s.store_part(out.add(at), function.apply(s, a, b), tail);
         }
     }

@@ -134,7 +134,13 @@ fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let near = polynomial(
         s,
         square,
-        [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_2e-2, 1.333_144_1e-1, -3.333_328_2e-1],
+        [
+            -5.704_988_7e-3,
+            2.063_908_9e-2,
+            -5.373_971_2e-2,
+            1.333_144_1e-1,
+            -3.333_328_2e-1,
+        ],
     );
     let near = s.fma(s.mul(near, square), x, x);
     let clamped = s.max(s.splat(-1.0), s.min(s.splat(1.0), near));
@@ -251,7 +257,11 @@ mod tests {
             }
             for x in [f32::NAN, 89.0, -200.0, 1e30] {
                 let (found, expect) = (isa.run(Curve(function, x, x)), definition(x));
-                assert_eq!(found.is_nan(), expect.is_nan(), "{isa}: {name}({x}) = {found}");
+                assert_eq!(
+                    found.is_nan(),
+                    expect.is_nan(),
+                    "{isa}: {name}({x}) = {found}"
+                );
             }
         }
     }
@@ -277,10 +287,19 @@ mod tests {
     fn extremes_keep_what_is_not_a_number() {
         let numbers = [f32::NAN, 1.0, -2.0, f32::INFINITY, f32::NEG_INFINITY];
         for isa in Isa::available() {
-            for (a, b) in numbers.iter().flat_map(|a| numbers.iter().map(move |b| (*a, *b))) {
+            for (a, b) in numbers
+                .iter()
+                .flat_map(|a| numbers.iter().map(move |b| (*a, *b)))
+            {
                 let same = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
-                assert!(same(isa.run(Curve(Min, a, b)), BinaryFunction::Min.apply(a, b)));
-                assert!(same(isa.run(Curve(Max, a, b)), BinaryFunction::Max.apply(a, b)));
+                assert!(same(
+                    isa.run(Curve(Min, a, b)),
+                    BinaryFunction::Min.apply(a, b)
+                ));
+                assert!(same(
+                    isa.run(Curve(Max, a, b)),
+                    BinaryFunction::Max.apply(a, b)
+                ));
             }
         }
     }

@@ -7,6 +7,7 @@
 
 use super::functions::{Map, activate};
 use super::split;
+use crate::isa::{Isa, Kernel};
 use crate::simd::{LANES, Simd};
 use graph::ops::Activation;
 
@@ -91,14 +92,24 @@ pub(crate) struct Product {
     pub(crate) finish: Finish,
 }
 
-/// Calls `$self.tile::<S, V, R>` for the `V` and `R` that `$v` and `$r` name, as far as the tier has registers for them.
+/// Calls `$self.tile::<S, V, R>` for the `V` and `R` that `$v` and `$r` name. Tiles that a tier has no registers for are
+/// not compiled for it.
 macro_rules! tile {
     ($self:ident, $s:ident, $at:expr, ($v:expr, $r:expr), $($V:literal: $($R:literal)*;)*) => {
         match ($v, $r) {
-            $($(($V, $R) if $V * $R <= accumulators::<S>().max(2) => $self.tile::<S, $V, $R>($s, $at),)*)*
+            $($(($V, $R) => {
+                if const { fits::<S>($V, $R) } {
+                    $self.tile::<S, $V, $R>($s, $at);
+                }
+            })*)*
             (v, r) => unreachable!("a tile of {v} vectors and {r} rows"),
         }
     };
+}
+
+/// Whether a tile's sums fit the registers of a tier.
+const fn fits<S: Simd>(vectors: usize, rows: usize) -> bool {
+    vectors * rows <= accumulators::<S>() && rows <= tile_rows::<S>()
 }
 
 /// Vectors of sums that fit the registers of a tier.
@@ -123,8 +134,14 @@ struct Place {
 impl Product {
     /// # Safety
     /// All operands must be valid for their sizes, panels readable to whole vectors, and the output must overlap none.
+    pub(crate) unsafe fn run(&self, isa: Isa) {
+        isa.run(Run(*self));
+    }
+
+    /// # Safety
+    /// As for [`run`](Product::run).
     #[inline(always)]
-    pub(crate) unsafe fn run<S: Simd>(&self, s: S) {
+    unsafe fn on<S: Simd>(&self, s: S) {
         let (m, n) = (self.m, self.n);
         if m == 0 {
             return;
@@ -276,6 +293,19 @@ impl Product {
             let out = self.out.add(place.row * self.out_row + place.column);
             activate!(activation, f => map_tile(s, f, out, self.out_row, rows, width));
         }
+    }
+}
+
+/// The product as a kernel of its own: its many tiles are compiled once a tier, whoever multiplies.
+struct Run(Product);
+
+impl Kernel for Run {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: made by `Product::run` alone, whose caller vouches for the operands.
+        unsafe { self.0.on(s) }
     }
 }
 

@@ -224,7 +224,11 @@ impl CumSum {
                 // SAFETY: the caller vouches for the line.
                 unsafe {
                     let x = *x.add(at);
-                    *out.add(at) = if i == 0 { x } else { add(*out.add(at - inner), x) };
+                    *out.add(at) = if i == 0 {
+                        x
+                    } else {
+                        add(*out.add(at - inner), x)
+                    };
                 }
             }
         }

@@ -209,10 +209,7 @@ mod tests {
         let shape = [2, 3, 1, 4];
         let whole = Nest::new(&shape, [&strides(&shape), &strides(&shape)]);
         assert_eq!((whole.rows(), whole.width, whole.steps), (1, 24, [1, 1]));
-        let row = Nest::new(
-            &shape,
-            [&strides(&shape), &broadcast_strides(&[4], &shape)],
-        );
+        let row = Nest::new(&shape, [&strides(&shape), &broadcast_strides(&[4], &shape)]);
         assert_eq!((row.rows(), row.width, row.steps), (6, 4, [1, 1]));
         let scalar = Nest::new(&shape, [&strides(&shape), &broadcast_strides(&[], &shape)]);
         assert_eq!((scalar.rows(), scalar.width, scalar.steps), (1, 24, [1, 0]));

@@ -86,13 +86,7 @@ pub(crate) struct Compare {
 impl Compare {
     /// # Safety
     /// The loops' tensors must lie in their buffers.
-    pub(crate) unsafe fn run(
-        &self,
-        ctx: &Context<'_>,
-        a: *const u8,
-        b: *const u8,
-        out: *mut u8,
-    ) {
+    pub(crate) unsafe fn run(&self, ctx: &Context<'_>, a: *const u8, b: *const u8, out: *mut u8) {
         // SAFETY: the caller vouches for the tensors, whose type was fixed by inference.
         unsafe {
             match self.dtype {

@@ -19,7 +19,12 @@ pub(crate) struct Reduce {
 impl Reduce {
     /// # Safety
     /// The loops' tensors must lie in their buffers, which must not overlap.
-    pub(crate) unsafe fn run(&self, ctx: &Context<'_>, x: *const u8, out: *mut u8) -> Result<(), String> {
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: &Context<'_>,
+        x: *const u8,
+        out: *mut u8,
+    ) -> Result<(), String> {
         let len = self.group.rows() * self.group.width;
         let needs_one = !matches!(
             self.function,
@@ -85,9 +90,7 @@ impl Reduce {
         let mut cursor = self.group.cursor(0);
         for _ in 0..self.group.rows() {
             // SAFETY: the caller vouches for the group, whose rows are contiguous.
-            let row = unsafe {
-                std::slice::from_raw_parts(x.add(cursor.at[0]), self.group.width)
-            };
+            let row = unsafe { std::slice::from_raw_parts(x.add(cursor.at[0]), self.group.width) };
             let (chunks, rest) = row.as_chunks::<8>();
             for chunk in chunks {
                 for i in 0..8 {
@@ -127,15 +130,19 @@ impl Reduce {
     unsafe fn best<T: Number>(&self, x: *const T, beats: fn(&T, &T) -> bool) -> (usize, i64) {
         // SAFETY: as the caller vouches.
         unsafe {
-            let (at, index, ..) = self.fold(x, (0, 0i64, 0i64, *x), |(at, index, i, old), new_at, new| {
-                let ordered = old.partial_cmp(&old).is_some();
-                let wins = beats(&new, &old) || new.partial_cmp(&new).is_none();
-                if ordered && wins {
-                    (new_at, i, i + 1, new)
-                } else {
-                    (at, index, i + 1, old)
-                }
-            });
+            let (at, index, ..) = self.fold(
+                x,
+                (0, 0i64, 0i64, *x),
+                |(at, index, i, old), new_at, new| {
+                    let ordered = old.partial_cmp(&old).is_some();
+                    let wins = beats(&new, &old) || new.partial_cmp(&new).is_none();
+                    if ordered && wins {
+                        (new_at, i, i + 1, new)
+                    } else {
+                        (at, index, i + 1, old)
+                    }
+                },
+            );
             (at, index)
         }
     }

@@ -31,7 +31,9 @@ impl Case {
             k: noise.units(batch * kv_heads * keys * key_dim),
             v: noise.units(batch * kv_heads * keys * value_dim),
             bias: noise.units(cells),
-            seen: (0..cells).map(|_| u8::from(noise.bits() & 3 != 0)).collect(),
+            seen: (0..cells)
+                .map(|_| u8::from(noise.bits() & 3 != 0))
+                .collect(),
             op,
         }
     }
@@ -210,6 +212,9 @@ fn attention_crossover() {
         };
         let blocks = [keys, 128, 256, 512, 1024];
         let row: Vec<String> = blocks.map(|b| format!("{:.0}", time(b))).to_vec();
-        eprintln!("{keys} keys, us: standard and blocks of 128, 256, 512, 1024: {}", row.join(", "));
+        eprintln!(
+            "{keys} keys, us: standard and blocks of 128, 256, 512, 1024: {}",
+            row.join(", ")
+        );
     }
 }
