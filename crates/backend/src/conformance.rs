@@ -155,7 +155,7 @@ impl OpCase {
         let name = format!(
             "{} {:?} T={tokens} {operands:?}",
             op.name(),
-            op.attributes()
+            op.attributes(&|dim| format!("{dim:?}"))
         );
         let out = b
             .node("y", op, &ids)
@@ -204,7 +204,10 @@ fn op_cases() -> Vec<OpCase> {
                 add(Binary { function }.into(), tokens, &[row(), vector(width)]);
             }
             for function in [Activation::Silu, Activation::GeluTanh, Activation::GeluErf] {
-                add(Unary { function }.into(), tokens, &[row()]);
+                let unary = Unary {
+                    function: function.into(),
+                };
+                add(unary.into(), tokens, &[row()]);
                 add(Gated { function }.into(), tokens, &[row(), row()]);
             }
             add(Scale { factor: -1.75 }.into(), tokens, &[row()]);
@@ -228,8 +231,12 @@ fn op_cases() -> Vec<OpCase> {
             };
             for &k in widths {
                 let (x, weight) = (|| Rows(vec![k]), |n: usize| Weight(dtype, vec![n, k]));
-                add(Linear.into(), tokens, &[x(), weight(37)]);
-                add(Linear.into(), tokens, &[x(), weight(5), vector(5)]);
+                add(Linear::default().into(), tokens, &[x(), weight(37)]);
+                add(
+                    Linear::default().into(),
+                    tokens,
+                    &[x(), weight(5), vector(5)],
+                );
                 add(GatherRows.into(), tokens, &[weight(9), Index(9)]);
             }
         }

@@ -3,6 +3,7 @@
 use crate::ops::Op;
 use crate::{Bindings, Dim, GraphError, GraphErrorKind, Symbol};
 use base::{Bytes, DType};
+use std::ops::RangeInclusive;
 
 /// A tensor's index in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,11 +93,20 @@ pub struct Node {
     pub output: TensorId,
 }
 
+/// A size that is known only at run time, as the model states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SymbolInfo {
+    /// Name in text form.
+    pub name: String,
+    /// The values it may have.
+    pub range: RangeInclusive<usize>,
+}
+
 /// A computation. Nodes are stored in an order in which they can run.
 #[derive(Clone, Debug)]
 pub struct Graph {
     pub(crate) name: String,
-    pub(crate) symbols: Vec<String>,
+    pub(crate) symbols: Vec<SymbolInfo>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) inputs: Vec<TensorId>,
@@ -109,8 +119,8 @@ impl Graph {
         &self.name
     }
 
-    /// Names of the symbols, in index order.
-    pub fn symbols(&self) -> &[String] {
+    /// The symbols, in index order.
+    pub fn symbols(&self) -> &[SymbolInfo] {
         &self.symbols
     }
 
@@ -194,6 +204,17 @@ impl Graph {
                 if let Some(Symbol(s)) = dim.as_symbol()
                     && !std::mem::replace(&mut bound[s as usize], true)
                 {
+                    let SymbolInfo { name, range } = &self.symbols[s as usize];
+                    if !range.contains(&given) {
+                        let (min, max) = (range.start(), range.end());
+                        let reason = match *max {
+                            usize::MAX => format!("at least {min}"),
+                            max => format!("from {min} to {max}"),
+                        };
+                        let reason =
+                            format!("dimension {axis} is {given}, {name} must be {reason}");
+                        return Err(fail(tensor, reason).into());
+                    }
                     bindings.0[s as usize] = given;
                 }
                 if dim.eval(&bindings) != Some(given) {

@@ -3,7 +3,7 @@
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
 //! roots get memory. Roots are placed first-fit in the order they are born.
 
-use crate::graph::{Graph, TensorId, TensorKind};
+use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
 use crate::ops::Sharing;
 use crate::{Bindings, GraphError, GraphErrorKind};
 
@@ -22,10 +22,20 @@ pub struct Slot {
 /// Where a tensor's contents are during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the caller's input of this index.
-    Input(usize),
-    /// In the model, under this tensor's id.
-    Constant(TensorId),
+    /// In the caller's input of this index, from this byte on.
+    Input {
+        /// Index of the graph input.
+        index: usize,
+        /// Bytes of it before the tensor.
+        offset: usize,
+    },
+    /// In the constant with this id, from this byte on.
+    Constant {
+        /// The constant.
+        id: TensorId,
+        /// Bytes of it before the tensor.
+        offset: usize,
+    },
     /// In the arena.
     Arena(Slot),
 }
@@ -52,35 +62,33 @@ impl MemoryPlan {
         scratch: impl Fn(usize) -> usize,
     ) -> Result<MemoryPlan, GraphError> {
         let sizes = sizes(graph, &bindings)?;
-        let roots = share(graph, &sizes);
+        let roots = Roots::new(graph, &sizes, &bindings)?;
         let mut arena = Arena::default();
         let mut slots = vec![None; graph.tensors().len()];
         let mut work = Vec::with_capacity(graph.nodes().len());
         for (step, node) in graph.nodes().iter().enumerate() {
             arena.release_before(step);
             let output = node.output.0 as usize;
-            if roots.root[output] == node.output {
+            if roots.host[output].0 == node.output {
                 slots[output] = Some(arena.allocate(sizes[output], roots.last_use[output]));
             }
             let bytes = scratch(step);
             work.push((bytes > 0).then(|| arena.allocate(bytes, step)));
         }
         let place = |id: u32| {
-            let root = roots.root[id as usize];
+            let (root, offset) = roots.host[id as usize];
             match graph.tensor(root).kind {
-                TensorKind::Input => Place::Input(
-                    graph
-                        .inputs()
-                        .iter()
-                        .position(|i| *i == root)
-                        .expect("a listed input"),
-                ),
-                TensorKind::Constant(_) => Place::Constant(root),
+                TensorKind::Input => {
+                    let index = graph.inputs().iter().position(|i| *i == root);
+                    let index = index.expect("a listed input");
+                    Place::Input { index, offset }
+                }
+                TensorKind::Constant(_) => Place::Constant { id: root, offset },
                 TensorKind::Value(_) => {
                     let slot = slots[root.0 as usize].expect("every computed root was placed");
                     Place::Arena(Slot {
+                        offset: slot.offset + offset,
                         len: sizes[id as usize],
-                        ..slot
                     })
                 }
             }
@@ -122,47 +130,77 @@ fn sizes(graph: &Graph, bindings: &Bindings) -> Result<Vec<usize>, GraphError> {
 
 /// Which tensors share memory, and until when it is needed.
 struct Roots {
-    root: Vec<TensorId>,
+    /// Per tensor: the tensor whose memory it is in, and from which byte on.
+    host: Vec<(TensorId, usize)>,
     /// Per root: the last step that reads any tensor in its memory (`usize::MAX` for outputs).
     last_use: Vec<usize>,
 }
 
-fn share(graph: &Graph, sizes: &[usize]) -> Roots {
-    let mut last_use = vec![0; graph.tensors().len()];
-    for (step, node) in graph.nodes().iter().enumerate() {
-        last_use[node.output.0 as usize] = step;
-        node.inputs
-            .iter()
-            .for_each(|id| last_use[id.0 as usize] = step);
-    }
-    graph
-        .outputs()
-        .iter()
-        .for_each(|id| last_use[id.0 as usize] = usize::MAX);
-
-    let mut root: Vec<TensorId> = (0..graph.tensors().len() as u32).map(TensorId).collect();
-    for (step, node) in graph.nodes().iter().enumerate() {
-        let output = node.output.0 as usize;
-        let root_of = |operand: usize| root[node.inputs[operand].0 as usize];
-        let host = match node.op.sharing() {
-            Sharing::None => None,
-            Sharing::Alias => Some(root_of(0)),
-            Sharing::InPlace(n) => (0..n.min(node.inputs.len())).find_map(|operand| {
-                let host = root_of(operand);
-                let dies = last_use[host.0 as usize] <= step;
-                let computed = matches!(graph.tensor(host).kind, TensorKind::Value(_));
-                let fits = sizes[node.inputs[operand].0 as usize] == sizes[output];
-                let read_elsewhere = (n..node.inputs.len()).any(|other| root_of(other) == host);
-                (dies && computed && fits && !read_elsewhere).then_some(host)
-            }),
+impl Roots {
+    fn new(graph: &Graph, sizes: &[usize], bindings: &Bindings) -> Result<Roots, GraphError> {
+        let ids = 0..graph.tensors().len() as u32;
+        let mut roots = Roots {
+            host: ids.map(|id| (TensorId(id), 0)).collect(),
+            last_use: vec![0; graph.tensors().len()],
         };
-        if let Some(host) = host {
-            root[output] = host;
-            let last = last_use[host.0 as usize].max(last_use[output]);
-            last_use[host.0 as usize] = last;
+        for (step, node) in graph.nodes().iter().enumerate() {
+            for id in node.inputs.iter().chain([&node.output]) {
+                roots.last_use[id.0 as usize] = step;
+            }
         }
+        for id in graph.outputs() {
+            roots.last_use[id.0 as usize] = usize::MAX;
+        }
+        for (step, node) in graph.nodes().iter().enumerate() {
+            if let Some((root, offset)) = roots.shared(graph, node, step, sizes, bindings)? {
+                let output = node.output.0 as usize;
+                roots.host[output] = (root, offset);
+                let last = &mut roots.last_use;
+                last[root.0 as usize] = last[root.0 as usize].max(last[output]);
+            }
+        }
+        Ok(roots)
     }
-    Roots { root, last_use }
+
+    /// Where a node's result goes when it needs no memory of its own.
+    fn shared(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        step: usize,
+        sizes: &[usize],
+        bindings: &Bindings,
+    ) -> Result<Option<(TensorId, usize)>, GraphError> {
+        let types: Vec<&TensorType> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
+        let sharing = node.op.sharing(&types, bindings);
+        let sharing = sharing.map_err(|reason| GraphErrorKind::Node {
+            node: graph.node_name(node).to_owned(),
+            op: node.op.name(),
+            reason,
+        })?;
+        let host_of = |id: TensorId| self.host[id.0 as usize];
+        Ok(match sharing {
+            Sharing::None => None,
+            Sharing::Alias { offset } => {
+                let (root, start) = host_of(node.inputs[0]);
+                Some((root, start + offset))
+            }
+            Sharing::InPlace(n) => node.inputs.iter().take(n).copied().find_map(|operand| {
+                let (root, offset) = host_of(operand);
+                let size = sizes[operand.0 as usize];
+                let dies = self.last_use[root.0 as usize] <= step;
+                let computed = matches!(graph.tensor(root).kind, TensorKind::Value(_));
+                let fits = size == sizes[node.output.0 as usize];
+                // Another operand in the same memory is safe only when the op reads and writes both in step.
+                let safe = |(i, other): (usize, &TensorId)| {
+                    let same = host_of(*other) == (root, offset) && sizes[other.0 as usize] == size;
+                    host_of(*other).0 != root || (i < n && same)
+                };
+                let alone = node.inputs.iter().enumerate().all(safe);
+                (dies && computed && fits && alone).then_some((root, offset))
+            }),
+        })
+    }
 }
 
 /// First-fit over what is alive.

@@ -43,7 +43,7 @@ enum Location {
     None,
     Fixed(*const u8),
     Arena(usize),
-    Input(usize),
+    Input { index: usize, offset: usize },
 }
 
 // SAFETY: fixed locations point into constants, which the executable owns and nobody writes.
@@ -90,8 +90,10 @@ impl Compiled {
         let threads = self.threads.count();
         let plan = MemoryPlan::new(graph, bindings, |node| resolved[node].scratch(threads))?;
         let locate = |id: TensorId| match plan.place(id) {
-            Place::Input(i) => Location::Input(i),
-            Place::Constant(id) => Location::Fixed(self.constants.address(id)),
+            Place::Input { index, offset } => Location::Input { index, offset },
+            Place::Constant { id, offset } => {
+                Location::Fixed(self.constants.address(id).wrapping_add(offset))
+            }
             Place::Arena(slot) => Location::Arena(slot.offset),
         };
         let entry = |(i, call): (usize, Call)| {
@@ -115,7 +117,7 @@ impl Compiled {
         let calls = resolved
             .into_iter()
             .enumerate()
-            .filter(|(_, call)| !matches!(call, Call::Alias));
+            .filter(|(_, call)| !matches!(call, Call::Alias { .. }));
         let calls = calls.map(entry).collect();
         Ok(Tape { plan, calls })
     }
@@ -139,7 +141,7 @@ impl Executable for Compiled {
             Location::Fixed(p) => p,
             // SAFETY: the plan's offsets lie inside the arena, which is at least as large as the plan.
             Location::Arena(offset) => unsafe { arena.add(offset).cast_const() },
-            Location::Input(i) => input_address(&inputs[i]),
+            Location::Input { index, offset } => input_address(&inputs[index]).wrapping_add(offset),
         };
         for entry in &tape.calls {
             let at = Addresses {
@@ -154,8 +156,8 @@ impl Executable for Compiled {
         }
         let output = |id: &TensorId| {
             let at = match tape.plan.place(*id) {
-                Place::Input(i) => address(Location::Input(i)),
-                Place::Constant(id) => self.constants.address(id),
+                Place::Input { index, offset } => address(Location::Input { index, offset }),
+                Place::Constant { id, offset } => self.constants.address(id).wrapping_add(offset),
                 Place::Arena(slot) => address(Location::Arena(slot.offset)),
             };
             // SAFETY: outputs live to the end of the plan.

@@ -56,8 +56,9 @@ impl Executable for Interpreted {
         for node in graph.nodes() {
             let call = Call::new(graph, node, &bindings)?;
             let output = node.output.0 as usize;
-            if let Call::Alias = call {
-                addresses[output] = addresses[node.inputs[0].0 as usize];
+            if let Call::Alias { offset } = call {
+                // Inside the operand, by the check that resolved the call.
+                addresses[output] = addresses[node.inputs[0].0 as usize].wrapping_add(offset);
                 continue;
             }
             let bytes = graph

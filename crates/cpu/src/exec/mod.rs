@@ -14,16 +14,18 @@ use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
 use crate::kv::CpuKv;
 use backend::{BackendError, BackendErrorKind, CacheStep};
-use base::Bytes;
-use graph::ops::Op;
-use graph::{Bindings, Data, Graph, Node, Tensor, TensorId, Value};
+use base::{Bytes, DType};
+use graph::ops::{Binary, BinaryFunction, Op, Sharing, Unary, UnaryFunction};
+use graph::{Bindings, Data, Graph, Node, Tensor, TensorId, TensorType, Value};
 use std::any::Any;
 
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
-    /// The result is the first operand under another shape.
-    Alias,
+    /// The result is the first operand under another shape, from this byte on.
+    Alias {
+        offset: usize,
+    },
     Linear(Linear),
     Gather(Gather),
     Norm(Norm),
@@ -61,6 +63,11 @@ impl Call {
         };
         let input = |i: usize| dims(node.inputs[i]);
         let dtype = |i: usize| graph.tensor(node.inputs[i]).ty.dtype;
+        let types: Vec<&TensorType> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
+        let sharing = node.op.sharing(&types, bindings);
+        if let Sharing::Alias { offset } = sharing.map_err(|e| node_error(graph, node, e))? {
+            return Ok(Call::Alias { offset });
+        }
         let output = dims(node.output)?;
         let (width, rows) = output
             .split_last()
@@ -74,14 +81,13 @@ impl Call {
             })
         };
         Ok(match &node.op {
-            Op::Reshape(_) => Call::Alias,
-            Op::Linear(_) => Call::Linear(Linear {
+            Op::Linear(op) if op.activation.is_none() => Call::Linear(Linear {
                 m: rows,
                 n: width,
                 k: input(1)?[1],
                 weight: dtype(1),
             }),
-            Op::GatherRows(_) => {
+            Op::GatherRows(_) if dtype(1) == DType::I32 => {
                 let table = input(0)?;
                 Call::Gather(Gather {
                     count: rows,
@@ -102,7 +108,7 @@ impl Call {
                 eps: op.eps,
                 centred: true,
             }),
-            Op::Binary(op) => {
+            Op::Binary(op) if has_fast_path(op, &types) => {
                 let b: usize = input(1)?.iter().product();
                 // `b` is repeated over the outer dimensions, so it is one row of the flattened result.
                 let (rows, repeat) = if b == rows * width {
@@ -118,7 +124,9 @@ impl Call {
                     repeat,
                 })
             }
-            Op::Unary(op) => elementwise(Function::Unary(op.function), false),
+            Op::Unary(Unary {
+                function: UnaryFunction::Activation(activation),
+            }) => elementwise(Function::Unary(*activation), false),
             Op::Gated(op) => elementwise(Function::Gated(op.function), false),
             Op::Scale(op) => elementwise(Function::Scale(op.factor), false),
             Op::SoftCap(op) => elementwise(Function::SoftCap(op.cap), false),
@@ -129,7 +137,7 @@ impl Call {
                 rotated: input(1)?[1],
                 layout: op.layout,
             }),
-            Op::RopeTable(op) => Call::RopeTable(RopeTable {
+            Op::RopeTable(op) if dtype(0) == DType::I32 => Call::RopeTable(RopeTable {
                 tokens: output[0],
                 half: output[1] / 2,
                 magnitude: op.magnitude,
@@ -149,6 +157,10 @@ impl Call {
                     cache_id: op.cache_id as usize,
                     tokens: q[0],
                 }
+            }
+            _ => {
+                let reason = "not on this backend yet".to_owned();
+                return Err(node_error(graph, node, reason));
             }
         })
     }
@@ -177,7 +189,7 @@ impl Call {
         // SAFETY: the caller vouches for the addresses, whose types were fixed by inference.
         unsafe {
             match self {
-                Call::Alias => {}
+                Call::Alias { .. } => {}
                 Call::Linear(op) => {
                     let [_, weight, ..] = at.inputs;
                     op.run(
@@ -227,6 +239,12 @@ impl Call {
         }
         Ok(())
     }
+}
+
+/// Whether `b` is repeated over `a`'s outer dimensions, or is as large, and there is a kernel for it.
+fn has_fast_path(op: &Binary, types: &[&TensorType]) -> bool {
+    let known = matches!(op.function, BinaryFunction::Add | BinaryFunction::Mul);
+    known && types[0].dtype == DType::F32 && types[0].shape.ends_with(&types[1].shape)
 }
 
 /// A kernel's reason for failing, before the node's name is known.
@@ -288,6 +306,7 @@ fn input_address(value: &Value) -> *const u8 {
         Data::F32(v) => v.as_ptr().cast(),
         Data::I32(v) => v.as_ptr().cast(),
         Data::I64(v) => v.as_ptr().cast(),
+        Data::Bool(v) => v.as_ptr().cast(),
     }
 }
 
@@ -311,6 +330,10 @@ unsafe fn output_value(
         match ty.dtype {
             base::DType::I32 => Data::I32(std::slice::from_raw_parts(address.cast(), len).to_vec()),
             base::DType::I64 => Data::I64(std::slice::from_raw_parts(address.cast(), len).to_vec()),
+            base::DType::Bool => {
+                let bytes = std::slice::from_raw_parts(address, len);
+                Data::Bool(bytes.iter().map(|b| *b != 0).collect())
+            }
             _ => Data::F32(std::slice::from_raw_parts(address.cast(), len).to_vec()),
         }
     };

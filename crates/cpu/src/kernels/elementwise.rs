@@ -70,17 +70,24 @@ impl Kernel for Range {
         match self.op.function {
             Function::Binary(BinaryFunction::Add) => self.map(s, Add),
             Function::Binary(BinaryFunction::Mul) => self.map(s, Mul),
+            Function::Binary(_) => unreachable!("refused when the call was resolved"),
             Function::Scale(factor) => self.map(s, Scale(factor)),
             Function::SoftCap(cap) => self.map(s, SoftCap(cap)),
             Function::Unary(activation) => match activation {
                 Activation::Silu => self.map(s, Silu),
                 Activation::GeluTanh => self.map(s, GeluTanh),
                 Activation::GeluErf => self.map(s, GeluErf),
+                Activation::Relu => self.map(s, Relu),
+                Activation::Tanh => self.map(s, Tanh),
+                Activation::Sigmoid => self.map(s, Sigmoid),
             },
             Function::Gated(activation) => match activation {
                 Activation::Silu => self.map(s, Gated(Silu)),
                 Activation::GeluTanh => self.map(s, Gated(GeluTanh)),
                 Activation::GeluErf => self.map(s, Gated(GeluErf)),
+                Activation::Relu => self.map(s, Gated(Relu)),
+                Activation::Tanh => self.map(s, Gated(Tanh)),
+                Activation::Sigmoid => self.map(s, Gated(Sigmoid)),
             },
         }
     }
@@ -147,6 +154,9 @@ maps! {
     Silu, (_, s, a, _) => silu(s, a);
     GeluTanh, (_, s, a, _) => gelu_tanh(s, a);
     GeluErf, (_, s, a, _) => gelu_erf(s, a);
+    Relu, (_, s, a, _) => s.max(a, s.zero());
+    Tanh, (_, s, a, _) => s.tanh(a);
+    Sigmoid, (_, s, a, _) => sigmoid(s, a);
 }
 
 /// An activation times the other operand.
@@ -162,8 +172,13 @@ impl<F: Map> Map for Gated<F> {
 
 #[inline(always)]
 fn silu<S: Simd>(s: S, x: S::V) -> S::V {
+    s.div(x, s.add(s.splat(1.0), s.exp(s.sub(s.zero(), x))))
+}
+
+#[inline(always)]
+fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     let one = s.splat(1.0);
-    s.div(x, s.add(one, s.exp(s.sub(s.zero(), x))))
+    s.div(one, s.add(one, s.exp(s.sub(s.zero(), x))))
 }
 
 #[inline(always)]

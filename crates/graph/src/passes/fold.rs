@@ -2,8 +2,8 @@
 
 use crate::graph::{Graph, Tensor, TensorKind};
 use crate::ops::Op;
-use crate::{Data, GraphError, GraphErrorKind, NodeId, Value};
-use base::{Bytes, DType};
+use crate::{Data, Dim, GraphError, GraphErrorKind, NodeId, Value};
+use base::DType;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     let mut keep = vec![true; graph.nodes.len()];
@@ -18,23 +18,20 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
             continue;
         };
         let output = graph.tensor(node.output);
-        let Some(shape) = output.ty.dims(&Default::default()) else {
+        let fixed = output.ty.shape.iter().map(Dim::as_const);
+        let Some(shape) = fixed.collect::<Option<Vec<usize>>>() else {
             continue;
         };
         let operands: Vec<&Value> = operands.iter().collect();
-        let result =
-            node.op
-                .evaluate(&operands, &shape)
-                .map_err(|reason| GraphErrorKind::Node {
-                    node: output.name.clone(),
-                    op: node.op.name(),
-                    reason,
-                })?;
-        let bytes = match &result.data {
-            Data::F32(v) => Bytes::from_slice(v),
-            Data::I32(v) => Bytes::from_slice(v),
-            Data::I64(v) => Bytes::from_slice(v),
-        };
+        let result = node
+            .op
+            .evaluate(&operands, &shape, &Default::default())
+            .map_err(|reason| GraphErrorKind::Node {
+                node: output.name.clone(),
+                op: node.op.name(),
+                reason,
+            })?;
+        let bytes = result.data.to_bytes();
         graph.tensors[node.output.0 as usize].kind = TensorKind::Constant(bytes);
         *keep = false;
     }
@@ -55,12 +52,11 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
 fn plain_constant(tensor: &Tensor) -> Option<Value> {
     let bytes = tensor.constant()?;
     let shape = tensor.ty.dims(&Default::default())?;
-    let data = match tensor.ty.dtype {
-        DType::F32 => Data::F32(bytes.cast::<f32>()?.to_vec()),
-        DType::I32 => Data::I32(bytes.cast::<i32>()?.to_vec()),
-        DType::I64 => Data::I64(bytes.cast::<i64>()?.to_vec()),
-        _ => return None,
-    };
+    if tensor.ty.dtype.is_real() && tensor.ty.dtype != DType::F32 {
+        return None;
+    }
+    let elements = shape.iter().product();
+    let data = Data::from_bytes(tensor.ty.dtype, bytes, elements)?;
     Some(Value { shape, data })
 }
 
