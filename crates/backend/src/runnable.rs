@@ -1,6 +1,6 @@
 //! A compiled graph bound to its cache: checks a step, plans it, runs it, commits it.
 
-use crate::{BackendError, BackendErrorKind, CacheStep, Executable};
+use crate::{BackendError, BackendErrorKind, CacheStep, Executable, Trace};
 use base::DType;
 use graph::ops::Op;
 use graph::{Graph, Node, Value};
@@ -60,16 +60,35 @@ impl Runnable {
 
     /// Runs one step. When it fails, the cache holds what it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
+        self.step(inputs, |executable, cache| executable.run(inputs, cache))
+    }
+
+    /// Runs one step as [`run`](Runnable::run) does and shows every node's result, where the executor can.
+    pub fn run_traced(
+        &mut self,
+        inputs: &[Value],
+        trace: Trace<'_>,
+    ) -> Result<Vec<Value>, BackendError> {
+        self.step(inputs, |executable, cache| {
+            executable.run_traced(inputs, cache, trace)
+        })
+    }
+
+    fn step(
+        &mut self,
+        inputs: &[Value],
+        run: impl FnOnce(&mut dyn Executable, Option<CacheStep<'_>>) -> Result<Vec<Value>, BackendError>,
+    ) -> Result<Vec<Value>, BackendError> {
         self.check_inputs(inputs)?;
+        let executable = &mut *self.executable;
         let Some(cache) = &self.cache else {
-            return self.executable.run(inputs, None);
+            return run(executable, None);
         };
         let positions = inputs[cache.position_input]
             .as_i32()
             .expect("checked with the inputs");
-        let executable = &mut self.executable;
         cache.entry.try_lock()?.step(positions, |plan, bytes| {
-            executable.run(inputs, Some(CacheStep { plan, bytes }))
+            run(executable, Some(CacheStep { plan, bytes }))
         })
     }
 

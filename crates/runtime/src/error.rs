@@ -54,6 +54,20 @@ pub enum RuntimeErrorKind {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A name that no input of the graph has.
+    #[error("there is no input {name:?}; there are {inputs}")]
+    UnknownInput {
+        /// The name.
+        name: String,
+        /// The graph's inputs with their types.
+        inputs: String,
+    },
+    /// An input that was not given.
+    #[error("the input {0} is missing")]
+    MissingInput(String),
+    /// An input that was given more than once.
+    #[error("the input {0:?} was given twice")]
+    InputTwice(String),
     /// A policy that the model cannot follow.
     #[error("{0}")]
     Policy(String),

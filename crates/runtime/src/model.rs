@@ -1,6 +1,7 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
 use crate::{RuntimeError, RuntimeErrorKind};
+use graph::passes::PassSelection;
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::{Artifact, ImportOptions, ModelFacts};
 use std::path::Path;
@@ -19,7 +20,13 @@ impl Model {
     /// Opens a model file and optimises its graphs. Models with several sets of rotary frequencies choose by the
     /// context that will be used; `None` is all that the model was made for.
     pub fn open(path: &Path, context: Option<usize>) -> Result<Model, RuntimeError> {
-        Ok(Model::new(open_artifact(path, context)?))
+        let passes = PassSelection::default();
+        Model::open_with(path, &OpenOptions { context, passes })
+    }
+
+    /// Opens a model file for a known use, with chosen passes.
+    pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Model, RuntimeError> {
+        Ok(Model::new(open_artifact_with(path, options)?))
     }
 
     /// A model from an imported artifact.
@@ -58,14 +65,31 @@ impl Model {
     }
 }
 
+/// How a model file is opened.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Most positions that will be used; all that the model was made for when `None`.
+    pub context: Option<usize>,
+    /// The passes that its graphs are optimised with.
+    pub passes: PassSelection,
+}
+
 /// Imports a model file and optimises its graphs, as [`Model::open`] does; leaves the tokenizer alone.
 pub fn open_artifact(path: &Path, context: Option<usize>) -> Result<Artifact, RuntimeError> {
-    let options = ImportOptions {
-        context_length: context,
+    let passes = PassSelection::default();
+    open_artifact_with(path, &OpenOptions { context, passes })
+}
+
+/// As [`open_artifact`], with chosen passes.
+pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact, RuntimeError> {
+    let import = ImportOptions {
+        context_length: options.context,
+        ..ImportOptions::default()
     };
-    let mut artifact = import::open_with(path, &options)?;
+    let mut artifact = import::open_with(path, &import)?;
     for method in &mut artifact.methods {
-        graph::passes::optimise(&mut method.graph).map_err(backend::BackendError::from)?;
+        graph::passes::optimise_with(&mut method.graph, &options.passes)
+            .map_err(backend::BackendError::from)?;
     }
     Ok(artifact)
 }
