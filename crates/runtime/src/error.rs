@@ -31,6 +31,9 @@ pub enum RuntimeErrorKind {
     /// The module has no such method.
     #[error("the model has no method {0:?}")]
     UnknownMethod(String),
+    /// The model has several methods and none was named.
+    #[error("the model has several methods: name one of {0}")]
+    WhichMethod(String),
     /// More tokens than the context holds.
     #[error(
         "the prompt has {tokens} tokens, and the context has room for {room} of its {capacity}"

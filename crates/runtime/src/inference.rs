@@ -205,7 +205,13 @@ fn choose(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError
         (None, _) => "forward",
     };
     let found = artifact.methods.iter().position(|m| m.name == wanted);
-    Ok(found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(wanted.to_owned()))?)
+    Ok(found.ok_or_else(|| match name {
+        Some(name) => RuntimeErrorKind::UnknownMethod(name.to_owned()),
+        None => {
+            let names: Vec<&str> = artifact.methods.iter().map(|m| &m.name[..]).collect();
+            RuntimeErrorKind::WhichMethod(names.join(", "))
+        }
+    })?)
 }
 
 #[cfg(test)]

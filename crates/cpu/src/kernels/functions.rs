@@ -154,11 +154,40 @@ fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(s.splat(0.5), x), s.add(s.splat(1.0), s.tanh(inner)))
 }
 
+/// By a rational approximation of the error function, which is right to four units of its last place at one: half the
+/// work of [`erf`], and as close to the exact GELU for everything but tails that are next to nothing.
 #[inline(always)]
 fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
+    let scaled = s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2));
+    let clamped = s.max(s.splat(-4.0), s.min(s.splat(4.0), scaled));
+    let square = s.mul(clamped, clamped);
+    let above = polynomial(
+        s,
+        square,
+        [
+            -2.726_142_3e-10,
+            2.770_681_4e-8,
+            -2.101_024e-6,
+            -5.692_506_4e-5,
+            -7.349_906e-4,
+            -2.954_599_8e-3,
+            -1.609_603_3e-2,
+        ],
+    );
+    let below = polynomial(
+        s,
+        square,
+        [
+            -1.456_607_2e-5,
+            -2.133_740_6e-4,
+            -1.682_827e-3,
+            -7.373_329e-3,
+            -1.426_473_9e-2,
+        ],
+    );
+    let erf = s.div(s.mul(clamped, above), below);
     let half = s.mul(s.splat(0.5), x);
-    let erf = erf(s, s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2)));
-    s.mul(half, s.add(s.splat(1.0), erf))
+    s.fma(half, erf, half)
 }
 
 /// `|x|`.

@@ -223,6 +223,7 @@ impl Product {
                 }
                 right = right.add(self.right.row);
             }
+            let scales = self.finish.alpha != 1.0;
             let adds = self.finish.add || place.depth > 0;
             let ends = place.depth_end == self.k && !self.finish.bias.is_null();
             let whole = place.column + V * LANES <= self.n;
@@ -230,7 +231,10 @@ impl Product {
                 let out = self.out.add((place.row + r) * self.out_row + place.column);
                 for v in 0..V {
                     let at = out.add(v * LANES);
-                    let mut sum = s.mul(sums[r][v], s.splat(self.finish.alpha));
+                    let mut sum = sums[r][v];
+                    if scales {
+                        sum = s.mul(sum, s.splat(self.finish.alpha));
+                    }
                     if whole {
                         if adds {
                             sum = s.add(s.load(at), sum);
