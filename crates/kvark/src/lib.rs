@@ -24,7 +24,7 @@ pub use backend::{Backend, CompileOptions, ExecutorKind};
 pub use base::DType;
 pub use cpu::{Cpu, Isa};
 pub use graph::{Graph, TensorId, Value};
-pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
+pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf, pt2};
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
 pub mod cache {
     pub use kv::{

@@ -54,6 +54,11 @@ pub enum RuntimeErrorKind {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// The model does not turn tokens into logits.
+    #[error(
+        "the model is no decoder: it does not turn tokens and positions into logits over caches"
+    )]
+    NotADecoder,
     /// A policy that the model cannot follow.
     #[error("{0}")]
     Policy(String),
