@@ -110,7 +110,7 @@ mod tests {
                 let packed = pack(&buffers, packing);
                 prop_assert!(packed.bytes >= lower_bound(&buffers));
                 for (i, a) in buffers.iter().enumerate() {
-                    prop_assert!(packed.slots[i].offset % ALIGNMENT == 0);
+                    prop_assert!(packed.slots[i].offset.is_multiple_of(ALIGNMENT));
                     prop_assert!(packed.slots[i].offset + a.size() <= packed.bytes);
                     for (j, b) in buffers.iter().enumerate().skip(i + 1) {
                         let (x, y) = (packed.slots[i].offset, packed.slots[j].offset);
