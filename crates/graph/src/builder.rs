@@ -112,6 +112,11 @@ impl GraphBuilder {
         Ok(output)
     }
 
+    /// Gives a tensor built so far another name.
+    pub fn rename(&mut self, id: TensorId, name: &str) {
+        self.graph.tensors[id.0 as usize].name = name.to_owned();
+    }
+
     /// The type of a tensor built so far.
     pub fn ty(&self, id: TensorId) -> &TensorType {
         &self.graph.tensor(id).ty

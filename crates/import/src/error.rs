@@ -41,6 +41,10 @@ pub enum ImportErrorKind {
     Tensor,
     /// The file has a tensor that the architecture does not use.
     UnusedTensor,
+    /// The program has ops that kvark does not know.
+    UnknownOp,
+    /// A node of the program cannot be expressed.
+    Node,
     /// The graph could not be built.
     Graph,
 }
@@ -58,6 +62,16 @@ pub(crate) enum Problem {
     UnknownFormat { known: &'static str },
     #[error("architecture {name:?} is not one that kvark builds; it builds {known}")]
     UnknownArchitecture { name: String, known: String },
+    #[error("{what} {reason}")]
+    Malformed { what: String, reason: String },
+    #[error("the program has ops that kvark does not know: {ops}")]
+    UnknownOps { ops: String },
+    #[error("node {node} ({op}): {reason}")]
+    Op {
+        node: String,
+        op: String,
+        reason: String,
+    },
     #[error("{what} is not supported")]
     Unsupported { what: String },
     #[error("{what} {reason}")]
@@ -91,6 +105,9 @@ impl ImportError {
             Problem::Graph(_) => K::Graph,
             Problem::UnknownFormat { .. } => K::UnknownFormat,
             Problem::UnknownArchitecture { .. } => K::UnknownArchitecture,
+            Problem::Malformed { .. } => K::Malformed,
+            Problem::UnknownOps { .. } => K::UnknownOp,
+            Problem::Op { .. } => K::Node,
             Problem::Unsupported { .. } => K::Unsupported,
             Problem::Value { .. } => K::Value,
             Problem::MissingTensor { .. } => K::MissingTensor,
@@ -103,6 +120,12 @@ impl ImportError {
     pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
         Problem::Value { what, reason }.into()
+    }
+
+    /// A part of a file that breaks the rules of its format.
+    pub(crate) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
+        let (what, reason) = (what.into(), reason.into());
+        Problem::Malformed { what, reason }.into()
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> ImportError {
