@@ -51,6 +51,9 @@ pub enum BackendErrorKind {
     /// The bound cache is not one the graph can use.
     #[error("the cache does not fit the model: {0}")]
     CacheMismatch(String),
+    /// The executor keeps no intermediate results.
+    #[error("this executor cannot show intermediate results: use the interpreted one")]
+    NoTrace,
     /// Memory for the step could not be had.
     #[error("out of memory: {0} bytes of activations could not be allocated")]
     OutOfMemory(usize),
