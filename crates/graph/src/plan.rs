@@ -1,11 +1,17 @@
 //! Gives every intermediate of a step its place in one arena.
 //!
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
-//! roots get memory. Roots are placed first-fit in the order they are born.
+//! roots get memory. Roots are placed first-fit, in the order they are born or the largest first, whichever needs less.
 
-use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
-use crate::ops::Sharing;
+mod pack;
+mod roots;
+
+pub use pack::Packing;
+
+use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
+use pack::{Lifetime, Packed, lower_bound, pack};
+use roots::Roots;
 
 /// Every offset is a multiple of this, so that vector loads never straddle lines.
 pub const ALIGNMENT: usize = 64;
@@ -40,6 +46,28 @@ pub enum Place {
     Arena(Slot),
 }
 
+/// One piece of the arena over its lifetime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Where it is.
+    pub slot: Slot,
+    /// The first step (node) that needs it.
+    pub first: usize,
+    /// The last step that needs it; `None` when it is needed after the run.
+    pub last: Option<usize>,
+    /// What is in it.
+    pub holds: Holds,
+}
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// This tensor, and those that share its memory.
+    Tensor(TensorId),
+    /// The work space of the node with this index.
+    Scratch(usize),
+}
+
 /// The memory of one step with concrete symbols.
 #[derive(Clone, Debug)]
 pub struct MemoryPlan {
@@ -49,6 +77,10 @@ pub struct MemoryPlan {
     pub arena_bytes: usize,
     /// The largest set of bytes alive at once: no plan can do with less.
     pub lower_bound: usize,
+    /// The order of placement that needed the least.
+    pub packing: Packing,
+    /// Every piece of the arena, by birth.
+    pub buffers: Vec<Buffer>,
     places: Vec<Place>,
     scratch: Vec<Option<Slot>>,
 }
@@ -63,17 +95,47 @@ impl MemoryPlan {
     ) -> Result<MemoryPlan, GraphError> {
         let sizes = sizes(graph, &bindings)?;
         let roots = Roots::new(graph, &sizes, &bindings)?;
-        let mut arena = Arena::default();
-        let mut slots = vec![None; graph.tensors().len()];
-        let mut work = Vec::with_capacity(graph.nodes().len());
+        let mut lifetimes = Vec::new();
+        let mut holds = Vec::new();
         for (step, node) in graph.nodes().iter().enumerate() {
-            arena.release_before(step);
             let output = node.output.0 as usize;
             if roots.host[output].0 == node.output {
-                slots[output] = Some(arena.allocate(sizes[output], roots.last_use[output]));
+                holds.push(Holds::Tensor(node.output));
+                lifetimes.push(Lifetime {
+                    len: sizes[output],
+                    first: step,
+                    last: roots.last_use[output],
+                });
             }
-            let bytes = scratch(step);
-            work.push((bytes > 0).then(|| arena.allocate(bytes, step)));
+            let len = scratch(step);
+            if len > 0 {
+                holds.push(Holds::Scratch(step));
+                lifetimes.push(Lifetime {
+                    len,
+                    first: step,
+                    last: step,
+                });
+            }
+        }
+        let lower_bound = lower_bound(&lifetimes);
+        let (packing, packed) = smallest(&lifetimes, lower_bound);
+
+        let mut slots = vec![None; graph.tensors().len()];
+        let mut work = vec![None; graph.nodes().len()];
+        let mut buffers = Vec::with_capacity(holds.len());
+        for ((holds, life), slot) in holds.into_iter().zip(&lifetimes).zip(packed.slots) {
+            match holds {
+                Holds::Tensor(id) => slots[id.0 as usize] = Some(slot),
+                Holds::Scratch(step) => work[step] = Some(slot),
+            }
+            let last = (life.last != usize::MAX).then_some(life.last);
+            let first = life.first;
+            buffers.push(Buffer {
+                slot,
+                first,
+                last,
+                holds,
+            });
         }
         let place = |id: u32| {
             let (root, offset) = roots.host[id as usize];
@@ -95,11 +157,39 @@ impl MemoryPlan {
         };
         Ok(MemoryPlan {
             bindings,
-            arena_bytes: arena.high,
-            lower_bound: arena.most_live,
+            arena_bytes: packed.bytes,
+            lower_bound,
+            packing,
+            buffers,
             places: (0..graph.tensors().len() as u32).map(place).collect(),
             scratch: work,
         })
+    }
+
+    /// The arena as a table: a line for each buffer with its offset, size, first and last step, and name.
+    pub fn report(&self, graph: &Graph) -> String {
+        let mut text = format!(
+            "{:>12} {:>12} {:>6} {:>6}  name\n",
+            "offset", "bytes", "first", "last"
+        );
+        for buffer in &self.buffers {
+            let last = buffer
+                .last
+                .map_or("end".to_owned(), |step| step.to_string());
+            let name = match buffer.holds {
+                Holds::Tensor(id) => graph.tensor(id).name.clone(),
+                Holds::Scratch(step) => {
+                    format!("scratch of {}", graph.node_name(&graph.nodes()[step]))
+                }
+            };
+            let Slot { offset, len } = buffer.slot;
+            text += &format!(
+                "{offset:>12} {len:>12} {:>6} {last:>6}  {name}\n",
+                buffer.first
+            );
+        }
+        let (arena, bound) = (self.arena_bytes, self.lower_bound);
+        text + &format!("{arena} bytes of arena, at least {bound}\n")
     }
 
     /// Where a tensor is.
@@ -111,6 +201,18 @@ impl MemoryPlan {
     pub fn scratch(&self, node: usize) -> Option<Slot> {
         self.scratch[node]
     }
+}
+
+/// The better of both orders of placement; the second is tried only where the first leaves something to gain.
+fn smallest(lifetimes: &[Lifetime], bound: usize) -> (Packing, Packed) {
+    let first = pack(lifetimes, Packing::ByBirth);
+    if first.bytes > bound {
+        let second = pack(lifetimes, Packing::BySize);
+        if second.bytes < first.bytes {
+            return (Packing::BySize, second);
+        }
+    }
+    (Packing::ByBirth, first)
 }
 
 fn sizes(graph: &Graph, bindings: &Bindings) -> Result<Vec<usize>, GraphError> {
@@ -126,115 +228,6 @@ fn sizes(graph: &Graph, bindings: &Bindings) -> Result<Vec<usize>, GraphError> {
         }
     };
     graph.tensors().iter().map(size).collect()
-}
-
-/// Which tensors share memory, and until when it is needed.
-struct Roots {
-    /// Per tensor: the tensor whose memory it is in, and from which byte on.
-    host: Vec<(TensorId, usize)>,
-    /// Per root: the last step that reads any tensor in its memory (`usize::MAX` for outputs).
-    last_use: Vec<usize>,
-}
-
-impl Roots {
-    fn new(graph: &Graph, sizes: &[usize], bindings: &Bindings) -> Result<Roots, GraphError> {
-        let ids = 0..graph.tensors().len() as u32;
-        let mut roots = Roots {
-            host: ids.map(|id| (TensorId(id), 0)).collect(),
-            last_use: vec![0; graph.tensors().len()],
-        };
-        for (step, node) in graph.nodes().iter().enumerate() {
-            for id in node.inputs.iter().chain([&node.output]) {
-                roots.last_use[id.0 as usize] = step;
-            }
-        }
-        for id in graph.outputs() {
-            roots.last_use[id.0 as usize] = usize::MAX;
-        }
-        for (step, node) in graph.nodes().iter().enumerate() {
-            if let Some((root, offset)) = roots.shared(graph, node, step, sizes, bindings)? {
-                let output = node.output.0 as usize;
-                roots.host[output] = (root, offset);
-                let last = &mut roots.last_use;
-                last[root.0 as usize] = last[root.0 as usize].max(last[output]);
-            }
-        }
-        Ok(roots)
-    }
-
-    /// Where a node's result goes when it needs no memory of its own.
-    fn shared(
-        &self,
-        graph: &Graph,
-        node: &Node,
-        step: usize,
-        sizes: &[usize],
-        bindings: &Bindings,
-    ) -> Result<Option<(TensorId, usize)>, GraphError> {
-        let types: Vec<&TensorType> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
-        let sharing = node.op.sharing(&types, bindings);
-        let sharing = sharing.map_err(|reason| GraphErrorKind::Node {
-            node: graph.node_name(node).to_owned(),
-            op: node.op.name(),
-            reason,
-        })?;
-        let host_of = |id: TensorId| self.host[id.0 as usize];
-        Ok(match sharing {
-            Sharing::None => None,
-            Sharing::Alias { offset } => {
-                let (root, start) = host_of(node.inputs[0]);
-                Some((root, start + offset))
-            }
-            Sharing::InPlace(n) => node.inputs.iter().take(n).copied().find_map(|operand| {
-                let (root, offset) = host_of(operand);
-                let size = sizes[operand.0 as usize];
-                let dies = self.last_use[root.0 as usize] <= step;
-                let computed = matches!(graph.tensor(root).kind, TensorKind::Value(_));
-                let fits = size == sizes[node.output.0 as usize];
-                // Another operand in the same memory is safe only when the op reads and writes both in step.
-                let safe = |(i, other): (usize, &TensorId)| {
-                    let same = host_of(*other) == (root, offset) && sizes[other.0 as usize] == size;
-                    host_of(*other).0 != root || (i < n && same)
-                };
-                let alone = node.inputs.iter().enumerate().all(safe);
-                (dies && computed && fits && alone).then_some((root, offset))
-            }),
-        })
-    }
-}
-
-/// First-fit over what is alive.
-#[derive(Default)]
-struct Arena {
-    /// `(start, end, last step)`, by start; starts and ends are aligned.
-    live: Vec<(usize, usize, usize)>,
-    high: usize,
-    most_live: usize,
-}
-
-impl Arena {
-    fn release_before(&mut self, step: usize) {
-        self.live.retain(|(_, _, last)| *last >= step);
-    }
-
-    fn allocate(&mut self, len: usize, last: usize) -> Slot {
-        let size = len.next_multiple_of(ALIGNMENT);
-        let mut offset = 0;
-        let mut index = 0;
-        for (start, end, _) in &self.live {
-            if start - offset >= size {
-                break;
-            }
-            offset = *end;
-            index += 1;
-        }
-        self.live.insert(index, (offset, offset + size, last));
-        self.high = self.high.max(offset + size);
-        self.most_live = self
-            .most_live
-            .max(self.live.iter().map(|(start, end, _)| end - start).sum());
-        Slot { offset, len }
-    }
 }
 
 #[cfg(test)]

@@ -110,17 +110,32 @@ pub fn open(path: &Path) -> Result<Artifact, ImportError> {
 pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
     let import = || {
         let bytes = Bytes::map(path)?;
-        let extension = path.extension().and_then(|e| e.to_str());
-        if bytes.starts_with(b"GGUF") || extension.is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
-            return gguf::lower(Gguf::parse(bytes)?, options);
+        match recognise(path, &bytes)? {
+            Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
+            Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
         }
-        if Pt2::is_zip(&bytes) || extension.is_some_and(|e| e.eq_ignore_ascii_case("pt2")) {
-            return pt2::lower(Pt2::parse(&bytes)?, options);
-        }
-        let known = "gguf, pt2";
-        Err(Problem::UnknownFormat { known }.into())
     };
     import().map_err(|error: ImportError| error.in_file(path))
+}
+
+/// The format of the file at `path`, by its first bytes or else by its extension.
+pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    let find = || recognise(path, &Bytes::map(path)?);
+    find().map_err(|error: ImportError| error.in_file(path))
+}
+
+fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
+    let extension = path.extension().and_then(|e| e.to_str());
+    let is = |format: Format| extension.is_some_and(|e| e.eq_ignore_ascii_case(format.name()));
+    if bytes.starts_with(b"GGUF") {
+        return Ok(Format::Gguf);
+    }
+    if Pt2::is_zip(bytes) {
+        return Ok(Format::Pt2);
+    }
+    let named = [Format::Gguf, Format::Pt2].into_iter().find(|f| is(*f));
+    let known = "gguf, pt2";
+    named.ok_or_else(|| Problem::UnknownFormat { known }.into())
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub use base::DType;
 pub use cpu::{Cpu, Isa};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
-pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
+pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf, pt2};
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
 pub mod cache {
     pub use kv::{

@@ -71,6 +71,11 @@ pub enum RuntimeErrorKind {
     /// An input that was given more than once.
     #[error("the input {0:?} was given twice")]
     InputTwice(String),
+    /// The model does not turn tokens into logits.
+    #[error(
+        "the model is no decoder: it does not turn tokens and positions into logits over caches"
+    )]
+    NotADecoder,
     /// A policy that the model cannot follow.
     #[error("{0}")]
     Policy(String),

@@ -11,6 +11,7 @@ mod runner;
 mod sampler;
 mod score;
 mod stop;
+mod vocabulary;
 
 pub use branches::{Branch, Branches, Token};
 pub use error::{RuntimeError, RuntimeErrorKind};

@@ -1,11 +1,11 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
+use crate::vocabulary::Vocabulary;
 use crate::{RuntimeError, RuntimeErrorKind};
 use graph::passes::PassSelection;
-use import::gguf::{Array, Gguf, Metadata, Value};
 use import::{Artifact, ImportOptions, ModelFacts};
 use std::path::Path;
-use text::{ChatTemplate, Tokenizer, Vocab, VocabSource};
+use text::{ChatTemplate, Tokenizer};
 
 /// An imported model. Weights stay mapped; any number of runners can share it.
 ///
@@ -31,12 +31,9 @@ impl Model {
 
     /// A model from an imported artifact.
     pub fn new(artifact: Artifact) -> Model {
-        let gguf = artifact
-            .gguf
-            .as_ref()
-            .expect("GGUF is the only format so far");
-        let tokenizer = tokenizer(gguf);
-        let template = template(gguf, tokenizer.as_ref().ok());
+        let vocabulary = Vocabulary::of(&artifact);
+        let tokenizer = vocabulary.tokenizer();
+        let template = vocabulary.template(tokenizer.as_ref().ok());
         Model {
             artifact,
             tokenizer,
@@ -52,6 +49,12 @@ impl Model {
     /// The model's own numbers.
     pub fn facts(&self) -> &ModelFacts {
         &self.artifact.facts
+    }
+
+    /// Most tokens in one step: the caller's choice, and no more than the model's graph takes.
+    pub(crate) fn batch(&self, policy: &crate::Policy) -> usize {
+        let most = self.facts().max_step.unwrap_or(usize::MAX);
+        policy.batch.min(most).max(1)
     }
 
     /// The tokenizer, or why the file has none that can be used.
@@ -96,71 +99,10 @@ pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact
 
 /// The tokenizer of a model file, read without its weights and graphs.
 pub fn open_tokenizer(path: &Path) -> Result<Tokenizer, RuntimeError> {
-    let gguf = Gguf::open(path).map_err(import::ImportError::from)?;
-    Ok(tokenizer(&gguf).map_err(|error| no_tokenizer(&error))?)
-}
-
-fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, text::Error> {
-    Tokenizer::new(Vocab::from_source(&GgufSource(&gguf.metadata))?)
+    let tokenizer = Vocabulary::with_file(path, |vocabulary| vocabulary.tokenizer())?;
+    Ok(tokenizer.map_err(|error| no_tokenizer(&error))?)
 }
 
 fn no_tokenizer(error: &text::Error) -> RuntimeErrorKind {
     RuntimeErrorKind::NoTokenizer(error.clone())
-}
-
-fn template(gguf: &Gguf, tokenizer: Option<&Tokenizer>) -> Result<ChatTemplate, text::Error> {
-    let token_text = |id: Option<u32>| {
-        let bytes = id.zip(tokenizer).and_then(|(id, t)| t.token_bytes(id));
-        bytes.map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
-    };
-    match GgufSource(&gguf.metadata).text("tokenizer.chat_template") {
-        Some(source) => ChatTemplate::new(
-            &source,
-            &token_text(tokenizer.and_then(Tokenizer::bos)),
-            &token_text(tokenizer.and_then(Tokenizer::eos)),
-        ),
-        None => Ok(ChatTemplate::chatml()),
-    }
-}
-
-/// GGUF metadata as the tokenizer reads it.
-struct GgufSource<'a>(&'a Metadata);
-
-impl VocabSource for GgufSource<'_> {
-    fn text(&self, key: &str) -> Option<String> {
-        self.0.str(key).ok()?.map(str::to_owned)
-    }
-
-    fn texts(&self, key: &str) -> Option<Vec<String>> {
-        match self.0.get(key)? {
-            Value::Array(Array::String(list)) => Some(list.clone()),
-            _ => None,
-        }
-    }
-
-    fn floats(&self, key: &str) -> Option<Vec<f32>> {
-        Some(self.0.f32s(key).ok()??.into_owned())
-    }
-
-    fn ints(&self, key: &str) -> Option<Vec<i64>> {
-        Some(
-            self.0
-                .i32s(key)
-                .ok()??
-                .iter()
-                .map(|i| i64::from(*i))
-                .collect(),
-        )
-    }
-
-    fn int(&self, key: &str) -> Option<i64> {
-        self.0
-            .get(key)?
-            .as_integer()
-            .and_then(|i| i64::try_from(i).ok())
-    }
-
-    fn flag(&self, key: &str) -> Option<bool> {
-        self.0.bool(key).ok()?
-    }
 }

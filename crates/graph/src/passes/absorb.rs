@@ -27,24 +27,22 @@ fn as_scale(view: &View<'_>, node: &Node) -> Option<Patch> {
         return None;
     }
     let (factor, x) = view.scaled(node.output)?;
-    let patch = PatchBuilder::new(view, node);
-    match view.made(x) {
-        Some((Op::MatMul(op), [a, b])) => {
+    let patch = || PatchBuilder::new(view, node);
+    let joined = match view.made(x) {
+        Some((Op::MatMul(op), &[a, b])) => {
             let alpha = op.alpha * factor;
-            patch.fuse(
-                MatMul {
-                    alpha,
-                    ..op.clone()
-                },
-                &[*a, *b],
-            )
+            let op = op.clone();
+            patch().fuse(MatMul { alpha, ..op }, &[a, b])
         }
         Some((Op::Scale(inner), operands)) => {
             let factor = inner.factor * factor;
-            patch.replace(Scale { factor }, operands)
+            patch().replace(Scale { factor }, operands)
         }
-        _ if matches!(node.op, Op::Scale(_)) => None,
-        _ => patch.replace(Scale { factor }, &[x]),
+        _ => None,
+    };
+    match node.op {
+        Op::Scale(_) => joined,
+        _ => joined.or_else(|| patch().replace(Scale { factor }, &[x])),
     }
 }
 
@@ -139,4 +137,82 @@ fn scaled_query(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
         },
         &inputs,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::ops::{Attention, MatMul, Scale};
+    use crate::passes::testing::{Sketch, after, tokens};
+
+    #[test]
+    fn linear_layers_come_out_of_transposed_products() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [t, 4.into()]);
+        let y = s.linear("a", x, 3, false);
+        let weight = s.weight("b", &[3, 5]);
+        let y = s.mat_mul(y, weight);
+        let y = s.times(y, 2.0);
+        let y = s.op(Scale { factor: 3.0 }, &[y]);
+        let expect = "\
+graph g(x: f32[T, 4])
+  n2: f32[T, 3] = linear(x, a.weight)
+  n5.scale: f32[T, 3] = scale(n2) {factor: 6}
+  n5: f32[T, 5] = linear(n5.scale, n5.weight)
+  return n5
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+    }
+
+    #[test]
+    fn numbers_around_a_product_become_its_factor() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let q = s.input("q", [2.into(), t, 4.into()]);
+        let k = s.input("k", [t, 2.into(), 4.into()]);
+        let q = s.times(q, 0.5);
+        let turned = s.permute(k, &[1, 2, 0]);
+        let y = s.mat_mul(q, turned);
+        let two = s.number(2.0);
+        let y = s.binary(crate::ops::BinaryFunction::Div, y, two);
+        let expect = "\
+graph g(q: f32[2, T, 4], k: f32[T, 2, 4])
+  n4.permute: f32[2, T, 4] = permute(k) {axes: [1, 0, 2]}
+  n4: f32[2, T, T] = mat_mul(q, n4.permute) {transpose_b, alpha: 0.25}
+  return n4
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+    }
+
+    #[test]
+    fn what_others_read_stays() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let q = s.input("q", [2.into(), t, 4.into()]);
+        let half = s.times(q, 0.5);
+        let op = Attention {
+            scale: 1.0,
+            causal: false,
+            softcap: None,
+        };
+        let a = s.op(op.clone(), &[half, q, half]);
+        let product = s.op(
+            MatMul {
+                transpose_b: true,
+                alpha: 1.0,
+            },
+            &[q, q],
+        );
+        let doubled = s.times(product, 2.0);
+        let expect = "\
+graph g(q: f32[2, T, 4])
+  n1: f32[2, T, 4] = scale(q) {factor: 0.5}
+  n2: f32[2, T, 4] = attention(n1, q, n1) {scale: 1}
+  n3: f32[2, T, T] = mat_mul(q, q) {transpose_b}
+  n4: f32[2, T, T] = scale(n3) {factor: 2}
+  return n2, n3, n4
+";
+        assert_eq!(after(s.finish(&[a, product, doubled]), run), expect);
+    }
 }

@@ -4,8 +4,9 @@ use super::rewrite::{Patch, PatchBuilder, View, rewrite};
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::{
     Attention, BinaryFunction, Linear, MatMul, Op, Permute, Reshape, Softmax, Unary, UnaryFunction,
+    Where,
 };
-use crate::{Dim, GraphError};
+use crate::{Dim, GraphError, Value};
 
 /// A score at most this is never seen: its weight is zero in f32 beside any that is.
 pub(super) const HIDDEN: f32 = -1e4;
@@ -152,18 +153,30 @@ impl Masked {
         if let Some((scores, mask)) = added {
             return (scores, Some(mask));
         }
-        let hidden = |id: TensorId| view.scalar(id).is_some_and(|x| x <= HIDDEN);
+        let hidden = |id: TensorId| view.scalar(id).filter(|x| *x <= HIDDEN);
         let same = |id: TensorId| view.ty(id) == view.ty(masked);
-        match view.made(masked) {
-            Some((Op::Where(_), &[seen, scores, low])) if hidden(low) && same(scores) => {
-                (scores, Some(seen))
-            }
-            Some((Op::Where(_), &[unseen, low, scores])) if hidden(low) && same(scores) => {
+        let Some((Op::Where(_), &[condition, a, b])) = view.made(masked) else {
+            return (masked, None);
+        };
+        let (scores, low, seen) = match (hidden(a), hidden(b)) {
+            (None, Some(low)) if same(a) => (a, low, true),
+            (Some(low), None) if same(b) => (b, low, false),
+            _ => return (masked, None),
+        };
+        let mask = match (low == f32::NEG_INFINITY, seen) {
+            (true, true) => Some(condition),
+            (true, false) => {
                 let function = UnaryFunction::Not;
-                (scores, patch.node(Unary { function }, &[unseen]))
+                patch.node(Unary { function }, &[condition])
             }
-            _ => (masked, None),
-        }
+            // A query that sees nothing then takes the mean of all, which only an added mask keeps.
+            (false, _) => {
+                let zero = patch.constant("zero", &Value::f32([], vec![0.0]));
+                let choices = if seen { [zero, b] } else { [a, zero] };
+                patch.node(Where, &[condition, choices[0], choices[1]])
+            }
+        };
+        (scores, mask)
     }
 }
 
@@ -213,4 +226,183 @@ fn unrepeated(view: &View<'_>, repeated: TensorId) -> Option<TensorId> {
 
 fn is_one(dim: &Dim) -> bool {
     dim.as_const() == Some(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::Dim;
+    use crate::graph::TensorId;
+    use crate::ops::{
+        Activation, Attention, CompareFunction, Gather, MatMul, Range, SoftCap, Where,
+    };
+    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::{Value, passes::fold};
+
+    #[test]
+    fn products_take_bias_and_activation() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [1.into(), t, 4.into()]);
+        let b = s.input("b", [1.into(), 4.into(), 3.into()]);
+        let (weight, bias) = (s.weight("weight", &[3, 4]), s.weight("bias", &[1, 1, 3]));
+        let y = s.op(crate::ops::Linear::default(), &[x, weight]);
+        let y = s.add(bias, y);
+        let y = s.unary(Activation::Relu, y);
+        let z = s.mat_mul(x, b);
+        let row = s.weight("row", &[3]);
+        let z = s.add(z, row);
+        let expect = "\
+graph g(x: f32[1, T, 4], b: f32[1, 4, 3])
+  n2.reshape: f32[3] = reshape(bias)
+  n3: f32[1, T, 3] = linear(x, weight, n2.reshape) {activation: relu}
+  n5: f32[1, T, 3] = mat_mul(x, b, row)
+  return n3, n5
+";
+        assert_eq!(after(s.finish(&[y, z]), run), expect);
+    }
+
+    #[test]
+    fn what_others_read_and_gates_stay() {
+        let mut s = Sketch::new();
+        let x = s.input("x", [2.into(), 4.into()]);
+        let weight = s.weight("weight", &[3, 4]);
+        let bias = s.weight("bias", &[3]);
+        let y = s.op(crate::ops::Linear::default(), &[x, weight]);
+        let z = s.add(y, bias);
+        let gate = s.op(crate::ops::Linear::default(), &[x, weight, bias]);
+        let gate = s.silu(gate);
+        let gated = s.mul(gate, z);
+        let expect = "\
+graph g(x: f32[2, 4])
+  n1: f32[2, 3] = linear(x, weight)
+  n2: f32[2, 3] = add(n1, bias)
+  n3: f32[2, 3] = linear(x, weight, bias)
+  n4: f32[2, 3] = unary(n3) {function: silu}
+  n5: f32[2, 3] = mul(n4, n2)
+  return n1, n5
+";
+        assert_eq!(after(s.finish(&[y, gated]), run), expect);
+    }
+
+    /// Scores of `q` and `k`, both `[2, T, 4]`.
+    fn scores(s: &mut Sketch) -> (TensorId, TensorId, Dim) {
+        let t = tokens(s);
+        let q = s.input("q", [2.into(), t, 4.into()]);
+        let k = s.input("k", [2.into(), t, 4.into()]);
+        let product = MatMul {
+            transpose_b: true,
+            alpha: 0.5,
+        };
+        (s.op(product, &[q, k]), k, t)
+    }
+
+    #[test]
+    fn attention_with_every_mask() {
+        // Added, and with a cap on the scores.
+        let mut s = Sketch::new();
+        let (x, v, t) = scores(&mut s);
+        let mask = s.input("mask", [1.into(), t, t]);
+        let x = s.op(SoftCap { cap: 3.0 }, &[x]);
+        let x = s.add(mask, x);
+        let x = s.softmax(x);
+        let y = s.mat_mul(x, v);
+        let expect = "\
+graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
+  n5: f32[2, T, 4] = attention(q, k, k, mask) {scale: 0.5, softcap: 3}
+  return n5
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+
+        // Chosen, either way around; the first query sees nothing where the choice is turned.
+        for (hide, low) in [
+            (false, f32::MIN),
+            (true, f32::MIN),
+            (false, f32::NEG_INFINITY),
+        ] {
+            let mut s = Sketch::new();
+            let (x, v, t) = scores(&mut s);
+            let index = |s: &mut Sketch| {
+                let (start, len) = (0.into(), t);
+                let dtype = base::DType::I64;
+                s.op(
+                    Range {
+                        start,
+                        step: 1,
+                        len,
+                        dtype,
+                    },
+                    &[],
+                )
+            };
+            let row = index(&mut s);
+            let row = s.reshape(row, [t, 1.into()]);
+            let column = index(&mut s);
+            let condition = s.compare(CompareFunction::Ge, row, column);
+            let low = s.number(low);
+            let operands = match hide {
+                true => [condition, low, x],
+                false => [condition, x, low],
+            };
+            let x = s.op(Where, &operands);
+            let x = s.softmax(x);
+            let y = s.mat_mul(x, v);
+            let text = after(s.finish(&[y]), run);
+            assert!(
+                text.contains("attention(") && !text.contains("softmax("),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_single_head_gets_an_axis() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [t, 4.into()]);
+        let product = MatMul {
+            transpose_b: true,
+            alpha: 1.0,
+        };
+        let weights = s.op(product, &[x, x]);
+        let weights = s.softmax(weights);
+        let y = s.mat_mul(weights, x);
+        let text = after(s.finish(&[y]), run);
+        assert!(
+            text.contains("attention(") && !text.contains("softmax("),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn repeated_heads_are_read_by_the_group() {
+        let attention = Attention {
+            scale: 1.0,
+            causal: true,
+            softcap: None,
+        };
+        for gathered in [false, true] {
+            let mut s = Sketch::new();
+            let t = tokens(&mut s);
+            let q = s.input("q", [1.into(), 4.into(), t, 8.into()]);
+            let k = s.input("k", [1.into(), 2.into(), t, 8.into()]);
+            let repeated = match gathered {
+                true => {
+                    let heads = s.value(&Value::i64([4], vec![0, 0, 1, 1]));
+                    s.op(Gather { axis: 1 }, &[k, heads])
+                }
+                false => {
+                    let grouped = s.reshape(k, [1.into(), 2.into(), 1.into(), t, 8.into()]);
+                    let grouped = s.expand(grouped, [1.into(), 2.into(), 2.into(), t, 8.into()]);
+                    s.reshape(grouped, [1.into(), 4.into(), t, 8.into()])
+                }
+            };
+            let y = s.op(attention.clone(), &[q, repeated, repeated]);
+            let text = after(s.finish(&[y]), |g| Ok(run(g)? | fold::run(g)?));
+            assert!(
+                text.contains("attention(q, k, k) {scale: 1, causal}"),
+                "{text}"
+            );
+        }
+    }
 }

@@ -78,7 +78,7 @@ fn unit_axes_first(
     Some((shape, axes))
 }
 
-/// A permute of a permute is one; one that moves only axes of size one is a reshape; one behind an elementwise op whose
+/// A permute of a permute is one; one that moves only axes of size one is a reshape; one behind elementwise ops whose
 /// operands were all permuted the other way cancels them.
 fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
     let x = node.inputs[0];
@@ -89,43 +89,61 @@ fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
         return patch.replace(Reshape { shape }, &[x]);
     }
     let (before, operands) = view.made(x)?;
-    if let (Op::Permute(first), &[source]) = (before, operands) {
-        return patch.replace(first.then(op), &[source]);
-    }
-    if !is_elementwise(before) || view.uses(x) != 1 {
-        return None;
-    }
-    let undone = |id: &TensorId| match view.made(*id) {
-        Some((Op::Permute(first), &[source])) if first.then(op).is_identity() => Some(source),
+    match (before, operands) {
+        (Op::Permute(first), &[source]) => patch.replace(first.then(op), &[source]),
+        (Op::Reshape(between), &[turned]) => {
+            let (Op::Permute(first), &[source]) = view.made(turned)? else {
+                return None;
+            };
+            let (shape, first) = unit_axes_first(view.shape(source), first, &between.shape)?;
+            let source = patch.node(Reshape { shape }, &[source])?;
+            patch.replace(first.then(op), &[source])
+        }
+        _ if passes_through(before, op) && view.uses(x) == 1 => {
+            let undone = operands.iter().map(|id| undone(view, &mut patch, op, *id));
+            let undone: Option<Vec<TensorId>> = undone.collect();
+            patch.replace(before.clone(), &undone?)
+        }
         _ => None,
-    };
-    // Numbers are the same in any order of axes.
-    let plain = |id: &TensorId| (view.rank(*id) == 0).then_some(*id);
-    if !operands.iter().any(|id| undone(id).is_some()) {
-        return move_before(view, node, op, &mut patch).and_then(|id| patch.redirect(id));
     }
-    let sources: Option<Vec<TensorId>> =
-        operands.iter().map(|id| undone(id).or(plain(id))).collect();
-    patch.replace(before.clone(), &sources?)
 }
 
-/// Through one elementwise op of one operand, when that lets the permute meet another.
-fn move_before(
+/// The tensor that permuting `id` would give, when that takes no permute: those above cancel with it.
+fn undone(
     view: &View<'_>,
-    node: &Node,
-    op: &Permute,
     patch: &mut PatchBuilder<'_, '_>,
+    op: &Permute,
+    id: TensorId,
 ) -> Option<TensorId> {
-    let (before, &[x]) = view.made(node.inputs[0])? else {
-        return None;
-    };
-    let meets = matches!(view.made(x)?, (Op::Permute(_), _)) && view.uses(x) == 1;
-    let moved = meets.then(|| patch.node(op.clone(), &[x])).flatten()?;
-    patch.node(before.clone(), &[moved])
+    let (rank, full) = (view.rank(id), op.axes.len());
+    if rank < full {
+        // It is repeated over the axes before its own, which must be those that stay.
+        let stays = (full - rank..full).all(|axis| op.axes[axis] == axis);
+        return stays.then_some(id);
+    }
+    if view.is_constant(id) {
+        return patch.node(op.clone(), &[id]);
+    }
+    match view.made(id)? {
+        (Op::Permute(first), &[source]) if first.then(op).is_identity() => Some(source),
+        (inner, operands) if passes_through(inner, op) && view.uses(id) == 1 => {
+            let undone = operands.iter().map(|id| undone(view, patch, op, *id));
+            let undone: Option<Vec<TensorId>> = undone.collect();
+            patch.node(inner.clone(), &undone?)
+        }
+        _ => None,
+    }
+}
+
+/// Whether an op of permuted operands is the permuted op of the operands.
+fn passes_through(inner: &Op, op: &Permute) -> bool {
+    let last = op.axes.len() - 1;
+    let rows_stay = op.axes[last] == last;
+    is_elementwise(inner) || (rows_stay && matches!(inner, Op::RmsNorm(_) | Op::LayerNorm(_)))
 }
 
 /// Whether an op computes each element from the elements at its place.
-pub(super) fn is_elementwise(op: &Op) -> bool {
+fn is_elementwise(op: &Op) -> bool {
     matches!(
         op,
         Op::Binary(_)
@@ -137,4 +155,75 @@ pub(super) fn is_elementwise(op: &Op) -> bool {
             | Op::Unary(_)
             | Op::Where(_)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::ops::{Cast, RmsNorm, Scale};
+    use crate::passes::testing::{Sketch, after, tokens};
+    use base::DType;
+
+    #[test]
+    fn permutes_meet_and_cancel() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [1.into(), t, 2.into(), 4.into()]);
+        let heads = s.permute(x, &[0, 2, 1, 3]);
+        let doubled = s.op(Scale { factor: 2.0 }, &[heads]);
+        let sum = s.add(heads, doubled);
+        // Over a reshape that drops an axis of one.
+        let flat = s.reshape(heads, [2.into(), t, 4.into()]);
+        let flat = s.permute(flat, &[1, 0, 2]);
+        let same = s.op(Cast { to: DType::F32 }, &[flat]);
+        let ones = s.weight("ones", &[4]);
+        let normed = s.op(RmsNorm { eps: 1e-5 }, &[same, ones]);
+        let expect = "\
+graph g(x: f32[1, T, 2, 4])
+  n1: f32[1, 2, T, 4] = permute(x) {axes: [0, 2, 1, 3]}
+  n2: f32[1, 2, T, 4] = scale(n1) {factor: 2}
+  n3: f32[1, 2, T, 4] = add(n1, n2)
+  n5.reshape: f32[T, 2, 4] = reshape(x)
+  n7: f32[T, 2, 4] = rms_norm(n5.reshape, ones) {eps: 1e-5}
+  return n3, n7
+";
+        assert_eq!(after(s.finish(&[sum, normed]), run), expect);
+    }
+
+    #[test]
+    fn an_elementwise_op_between_two_permutes_loses_them() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [t, 2.into(), 4.into()]);
+        let y = s.input("y", [t, 2.into(), 4.into()]);
+        let (a, b) = (s.permute(x, &[1, 0, 2]), s.permute(y, &[1, 0, 2]));
+        let sum = s.add(a, b);
+        let sum = s.plus(sum, 1.0);
+        let sum = s.silu(sum);
+        let back = s.permute(sum, &[1, 0, 2]);
+        let expect = "\
+graph g(x: f32[T, 2, 4], y: f32[T, 2, 4])
+  n6.add: f32[T, 2, 4] = add(x, y)
+  n6.add.2: f32[T, 2, 4] = add(n6.add, c1)
+  n6: f32[T, 2, 4] = unary(n6.add.2) {function: silu}
+  return n6
+";
+        assert_eq!(after(s.finish(&[back]), run), expect);
+    }
+
+    #[test]
+    fn reshapes_join_and_moves_of_single_axes_are_reshapes() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [t, 8.into()]);
+        let y = s.reshape(x, [1.into(), t, 2.into(), 4.into()]);
+        let y = s.reshape(y, [t, 1.into(), 8.into()]);
+        let y = s.permute(y, &[1, 0, 2]);
+        let expect = "\
+graph g(x: f32[T, 8])
+  n3: f32[1, T, 8] = reshape(x)
+  return n3
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+    }
 }

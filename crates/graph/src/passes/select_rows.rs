@@ -58,3 +58,32 @@ fn is_rows(view: &View<'_>, id: TensorId, rows: Dim) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::ops::{GatherRows, Linear, RmsNorm, SoftCap};
+    use crate::passes::testing::{Sketch, after, tokens};
+    use base::DType;
+
+    #[test]
+    fn rows_are_chosen_before_the_head() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let r = s.builder.symbol("R");
+        let a = s.input("a", [1.into(), t, 4.into()]);
+        let b = s.input("b", [1.into(), t, 4.into()]);
+        let rows = s.builder.input("rows", DType::I32, [r]);
+        let x = s.add(a, b);
+        let (norm, head) = (s.weight("norm", &[4]), s.weight("head", &[6, 4]));
+        let x = s.op(RmsNorm { eps: 1e-5 }, &[x, norm]);
+        let x = s.op(Linear::default(), &[x, head]);
+        let x = s.op(SoftCap { cap: 30.0 }, &[x]);
+        let x = s.reshape(x, [t, 6.into()]);
+        let y = s.op(GatherRows, &[x, rows]);
+        let text = after(s.finish(&[y]), run);
+        assert_eq!(text.matches("gather_rows(").count(), 1, "{text}");
+        let order = ["gather_rows(", "rms_norm(", "linear(", "soft_cap("].map(|op| text.find(op));
+        assert!(order.is_sorted() && order[0].is_some(), "{text}");
+    }
+}

@@ -42,3 +42,180 @@ fn absorbed(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
         &[q, k, v],
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::graph::{Graph, TensorId};
+    use crate::ops::{
+        Attention, BinaryFunction, Cast, CompareFunction, Fill, Range, Scalar, Slice, Triangle,
+        UnaryFunction, Where,
+    };
+    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::{Dim, Value};
+    use base::DType;
+
+    /// Attention with a mask for `T` queries and keys.
+    fn masked(mask: impl Fn(&mut Sketch, Dim) -> TensorId) -> Graph {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [2.into(), t, 4.into()]);
+        let mask = mask(&mut s, t);
+        let op = Attention {
+            scale: 1.0,
+            causal: false,
+            softcap: None,
+        };
+        let y = s.op(op, &[x, x, x, mask]);
+        s.finish(&[y])
+    }
+
+    fn range(s: &mut Sketch, len: Dim) -> TensorId {
+        let (start, step, dtype) = (Dim::from(0), 1, DType::I64);
+        s.op(
+            Range {
+                start,
+                step,
+                len,
+                dtype,
+            },
+            &[],
+        )
+    }
+
+    fn fill(s: &mut Sketch, value: Scalar, dtype: DType, t: Dim) -> TensorId {
+        let shape = vec![t, t];
+        s.op(
+            Fill {
+                value,
+                shape,
+                dtype,
+            },
+            &[],
+        )
+    }
+
+    /// A constant of 16 by 16, cut to the tokens there are.
+    fn cut(s: &mut Sketch, value: &Value, t: Dim) -> TensorId {
+        let constant = s.value(value);
+        let slice = |axis| Slice {
+            axis,
+            start: 0.into(),
+            len: t,
+            step: 1,
+        };
+        let rows = s.op(slice(0), &[constant]);
+        s.op(slice(1), &[rows])
+    }
+
+    fn places() -> impl Iterator<Item = (usize, usize)> {
+        (0..16).flat_map(|row| (0..16).map(move |column| (row, column)))
+    }
+
+    const CAUSAL: &str = "\
+graph g(x: f32[2, T, 4])
+  NODE: f32[2, T, 4] = attention(x, x, x) {scale: 1, causal}
+  return NODE
+";
+
+    fn expect_causal(mask: impl Fn(&mut Sketch, Dim) -> TensorId) {
+        let text = after(masked(mask), run);
+        let name = text.lines().last().unwrap().trim_start_matches("  return ");
+        assert_eq!(text, CAUSAL.replace("NODE", name));
+    }
+
+    #[test]
+    fn constants_of_both_forms() {
+        expect_causal(|s, t| {
+            let lower = places().map(|(row, column)| column <= row).collect();
+            cut(s, &Value::bool([16, 16], lower), t)
+        });
+        expect_causal(|s, t| {
+            let hidden = |(row, column)| if column > row { f32::NEG_INFINITY } else { 0.0 };
+            cut(s, &Value::f32([16, 16], places().map(hidden).collect()), t)
+        });
+    }
+
+    #[test]
+    fn expressions_of_every_kind() {
+        // arange(T)[:, None] >= arange(T), as a truth.
+        expect_causal(|s, t| {
+            let (row, column) = (range(s, t), range(s, t));
+            let row = s.reshape(row, [t, 1.into()]);
+            s.compare(CompareFunction::Ge, row, column)
+        });
+        // where(column > row, min, 0), for one batch and all heads.
+        expect_causal(|s, t| {
+            let (row, column) = (range(s, t), range(s, t));
+            let row = s.reshape(row, [t, 1.into()]);
+            let future = s.compare(CompareFunction::Gt, column, row);
+            let (low, zero) = (s.number(f32::MIN), s.number(0.0));
+            let mask = s.op(Where, &[future, low, zero]);
+            s.reshape(mask, [1.into(), t, t])
+        });
+        // tril(ones(T, T)).bool() and triu(full(-inf), 1).
+        expect_causal(|s, t| {
+            let ones = fill(s, Scalar::F32(1.0), DType::F32, t);
+            let lower = Triangle {
+                upper: false,
+                diagonal: 0,
+            };
+            let lower = s.op(lower, &[ones]);
+            s.op(Cast { to: DType::Bool }, &[lower])
+        });
+        expect_causal(|s, t| {
+            let low = fill(s, Scalar::F32(f32::NEG_INFINITY), DType::F32, t);
+            let upper = Triangle {
+                upper: true,
+                diagonal: 1,
+            };
+            s.op(upper, &[low])
+        });
+        // (1 - tril) * -1e9, and not(triu(ones, 1)) and everything.
+        expect_causal(|s, t| {
+            let ones = fill(s, Scalar::F32(1.0), DType::F32, t);
+            let lower = s.op(
+                Triangle {
+                    upper: false,
+                    diagonal: 0,
+                },
+                &[ones],
+            );
+            let one = s.number(1.0);
+            let hidden = s.binary(BinaryFunction::Sub, one, lower);
+            s.times(hidden, -1e9)
+        });
+        expect_causal(|s, t| {
+            let all = fill(s, Scalar::Bool(true), DType::Bool, t);
+            let upper = s.op(
+                Triangle {
+                    upper: true,
+                    diagonal: 1,
+                },
+                &[all],
+            );
+            let lower = s.unary(UnaryFunction::Not, upper);
+            s.binary(BinaryFunction::And, all, lower)
+        });
+    }
+
+    #[test]
+    fn other_masks_stay_and_empty_ones_go() {
+        let text = after(
+            masked(|s, t| {
+                let all = fill(s, Scalar::Bool(true), DType::Bool, t);
+                s.op(
+                    Triangle {
+                        upper: false,
+                        diagonal: 1,
+                    },
+                    &[all],
+                )
+            }),
+            run,
+        );
+        assert!(text.contains("attention(x, x, x, n2) {scale: 1}"), "{text}");
+        let text = after(masked(|s, t| fill(s, Scalar::F32(0.0), DType::F32, t)), run);
+        assert!(text.contains("attention(x, x, x) {scale: 1}"), "{text}");
+    }
+}

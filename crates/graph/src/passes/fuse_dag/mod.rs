@@ -16,8 +16,8 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
         Op::Binary(_) | Op::Scale(_) => activation::gelu(view, node)
             .or_else(|| activation::silu(view, node))
             .or_else(|| activation::gated(view, node))
-            .or_else(|| norm::rms_norm(view, node))
             .or_else(|| norm::layer_norm(view, node))
+            .or_else(|| norm::rms_norm(view, node))
             .or_else(|| norm::with_weight(view, node))
             .or_else(|| norm::with_bias(view, node))
             .or_else(|| softmax::softmax(view, node))
@@ -26,3 +26,6 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests;
