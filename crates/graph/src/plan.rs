@@ -1,7 +1,7 @@
 //! Gives every intermediate of a step its place in one arena.
 //!
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
-//! roots get memory. Roots are placed first-fit, in the order they are born or the largest first, whichever needs less.
+//! roots get memory. Roots are placed first-fit, in the order that needs least of a few.
 
 mod pack;
 mod roots;
@@ -10,7 +10,7 @@ pub use pack::Packing;
 
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
-use pack::{Lifetime, Packed, lower_bound, pack};
+use pack::{Lifetime, lower_bound, smallest};
 use roots::Roots;
 
 /// Every offset is a multiple of this, so that vector loads never straddle lines.
@@ -201,18 +201,6 @@ impl MemoryPlan {
     pub fn scratch(&self, node: usize) -> Option<Slot> {
         self.scratch[node]
     }
-}
-
-/// The better of both orders of placement; the second is tried only where the first leaves something to gain.
-fn smallest(lifetimes: &[Lifetime], bound: usize) -> (Packing, Packed) {
-    let first = pack(lifetimes, Packing::ByBirth);
-    if first.bytes > bound {
-        let second = pack(lifetimes, Packing::BySize);
-        if second.bytes < first.bytes {
-            return (Packing::BySize, second);
-        }
-    }
-    (Packing::ByBirth, first)
 }
 
 fn sizes(graph: &Graph, bindings: &Bindings) -> Result<Vec<usize>, GraphError> {

@@ -6,6 +6,7 @@ use crate::ops::{Binary, BinaryFunction, Op, Unary, UnaryFunction};
 use crate::{Data, Dim, GraphError, Value};
 use base::DType;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Most sweeps of one pass; each at least removes a node, so that this is reached only by a rule that undoes another.
 const MOST_SWEEPS: usize = 64;
@@ -223,6 +224,25 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
             shape: value.shape.iter().map(|d| Dim::from(*d)).collect(),
         };
         self.tensor(what, ty, TensorKind::Constant(value.data.to_bytes()))
+    }
+
+    /// Adds a constant that is some rows of another: the bytes are shared.
+    pub(super) fn rows(&mut self, id: TensorId, rows: Range<usize>) -> Option<TensorId> {
+        let whole = self.view.graph.tensor(id);
+        let count = whole.ty.shape.first()?.as_const().filter(|n| *n > 0)?;
+        let bytes = whole.constant()?;
+        let row = bytes.len() / count;
+        // Blocks of a quantised vector are no rows.
+        if row * count != bytes.len()
+            || (whole.ty.shape.len() == 1 && whole.ty.dtype.is_quantised())
+        {
+            return None;
+        }
+        let mut ty = whole.ty.clone();
+        ty.shape[0] = rows.len().into();
+        let what = whole.name.rsplit(['.', '_']).next().unwrap_or("rows");
+        let part = bytes.slice(rows.start * row..rows.end * row)?;
+        Some(self.tensor(what, ty, TensorKind::Constant(part)))
     }
 
     fn tensor(&mut self, what: &str, ty: TensorType, kind: TensorKind) -> TensorId {
