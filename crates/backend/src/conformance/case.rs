@@ -3,7 +3,7 @@
 use super::Noise;
 use crate::{Backend, CompileOptions, Executable};
 use base::DType;
-use graph::ops::Op;
+use graph::ops::{Linear, Op};
 use graph::{Data, Dim, Graph, GraphBuilder, Symbol, Value};
 use std::sync::Arc;
 
@@ -12,6 +12,8 @@ pub(super) struct OpCase {
     pub(super) name: String,
     graph: Arc<Graph>,
     inputs: Vec<Value>,
+    /// The same without the activation behind it.
+    pub(super) before: Option<Box<OpCase>>,
 }
 
 /// What a case's op is given.
@@ -49,6 +51,13 @@ pub(super) fn tokens() -> Dim {
 impl OpCase {
     pub(super) fn new(op: impl Into<Op>, tokens: usize, operands: &[Operand], seed: u64) -> OpCase {
         let op = op.into();
+        let before = match &op {
+            Op::Linear(Linear {
+                activation: Some(_),
+            }) => Some(Linear::default()),
+            _ => None,
+        };
+        let before = before.map(|op| Box::new(OpCase::new(op, tokens, operands, seed)));
         let mut noise = Noise::new(seed);
         let mut b = GraphBuilder::new("case");
         let t = b.symbol("T");
@@ -96,6 +105,7 @@ impl OpCase {
             name,
             graph: Arc::new(b.finish(&[out]).expect("a valid graph")),
             inputs,
+            before,
         }
     }
 

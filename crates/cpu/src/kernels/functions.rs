@@ -154,40 +154,13 @@ fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(s.splat(0.5), x), s.add(s.splat(1.0), s.tanh(inner)))
 }
 
-/// By a rational approximation of the error function, which is right to four units of its last place at one: half the
-/// work of [`erf`], and as close to the exact GELU for everything but tails that are next to nothing.
+/// `x · erf(x)` is even, so no sign is needed.
 #[inline(always)]
 fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
-    let scaled = s.mul(x, s.splat(std::f32::consts::FRAC_1_SQRT_2));
-    let clamped = s.max(s.splat(-4.0), s.min(s.splat(4.0), scaled));
-    let square = s.mul(clamped, clamped);
-    let above = polynomial(
-        s,
-        square,
-        [
-            -2.726_142_3e-10,
-            2.770_681_4e-8,
-            -2.101_024e-6,
-            -5.692_506_4e-5,
-            -7.349_906e-4,
-            -2.954_599_8e-3,
-            -1.609_603_3e-2,
-        ],
-    );
-    let below = polynomial(
-        s,
-        square,
-        [
-            -1.456_607_2e-5,
-            -2.133_740_6e-4,
-            -1.682_827e-3,
-            -7.373_329e-3,
-            -1.426_473_9e-2,
-        ],
-    );
-    let erf = s.div(s.mul(clamped, above), below);
     let half = s.mul(s.splat(0.5), x);
-    s.fma(half, erf, half)
+    let magnitude = absolute(s, half);
+    let erf = erf_of_magnitude(s, s.mul(magnitude, s.splat(std::f32::consts::SQRT_2)));
+    s.fma(magnitude, erf, half)
 }
 
 /// `|x|`.
@@ -202,12 +175,19 @@ fn select_ge<S: Simd>(s: S, x: S::V, limit: S::V, a: S::V, b: S::V) -> S::V {
     s.add(s.keep_ge(x, limit, a), s.sub(b, s.keep_ge(x, limit, b)))
 }
 
-/// The error function to about one unit in the last place: an odd polynomial near zero, and one less the exponential of
-/// a polynomial beyond.
+/// The error function.
 #[inline(always)]
 fn erf<S: Simd>(s: S, x: S::V) -> S::V {
+    let value = erf_of_magnitude(s, absolute(s, x));
+    select_ge(s, x, s.zero(), value, s.sub(s.zero(), value))
+}
+
+/// The error function from zero on to about one unit in the last place: an odd polynomial near zero, and one less the
+/// exponential of a polynomial beyond.
+#[inline(always)]
+fn erf_of_magnitude<S: Simd>(s: S, magnitude: S::V) -> S::V {
     // Past 4 the result is one, and polynomials stay finite.
-    let magnitude = s.min(s.splat(4.0), absolute(s, x));
+    let magnitude = s.min(s.splat(4.0), magnitude);
     let square = s.mul(magnitude, magnitude);
     let near = polynomial(
         s,
@@ -235,11 +215,10 @@ fn erf<S: Simd>(s: S, x: S::V) -> S::V {
             -1.287_175_1e-1,
         ],
     );
-    let far = s.sub(s.fma(far, magnitude, s.zero()), magnitude);
+    let far = s.sub(s.mul(far, magnitude), magnitude);
     let far = s.sub(s.splat(1.0), s.exp(far));
-    let value = select_ge(s, magnitude, s.splat(0.927_734_4), far, near);
-    // With the sign of `x`; the near polynomial has kept what is not a number.
-    select_ge(s, x, s.zero(), value, s.sub(s.zero(), value))
+    // The near polynomial keeps what is not a number.
+    select_ge(s, magnitude, s.splat(0.927_734_4), far, near)
 }
 
 /// A polynomial by Horner's rule, highest power first.
