@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example session -- model.pt2
 //! ```
+#![allow(clippy::print_stdout, reason = "an example talks to its terminal")]
 
 use kvark::{
     CompileOptions, Cpu, DType, Data, InferenceOptions, InferenceSession, Size, TensorInfo, Value,
