@@ -16,10 +16,10 @@ use base::DType;
 const QUERIES: usize = 48;
 /// Keys of a block of the flash way.
 const KEYS: usize = 512;
-/// Keys from which on the flash way is taken. Its blocks stay in the second cache, where all the scores of 48 queries
-/// do not for ever; docs/benchmarks/torch.md has the measurement (`cargo test --release -p kvark-cpu
-/// attention_crossover -- --ignored --nocapture`).
-const FLASH_FROM: usize = 4096;
+/// Keys from which on the flash way is taken: its blocks stay in the second cache, where all the scores of a task do not.
+/// Found by `cargo test --release -p kvark-cpu attention_crossover -- --ignored --nocapture`; the numbers are in
+/// docs/benchmarks/attention.md.
+const FLASH_FROM: usize = 2048;
 /// Multiply-adds below which the work stays on the calling thread.
 const SERIAL_MACS: usize = 256 * 1024;
 
