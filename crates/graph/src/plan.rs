@@ -1,7 +1,7 @@
 //! Gives every intermediate of a step its place in one arena.
 //!
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
-//! roots get memory. Roots are placed first-fit, in the order they are born or the largest first, whichever needs less.
+//! roots get memory. Roots are placed first-fit, in the order that needs least of a few.
 
 mod pack;
 mod roots;
@@ -10,7 +10,7 @@ pub use pack::Packing;
 
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
-use pack::{Lifetime, Packed, lower_bound, pack};
+use pack::{Lifetime, lower_bound, smallest};
 use roots::Roots;
 
 /// Every offset is a multiple of this, so that vector loads never straddle lines.
@@ -77,8 +77,8 @@ pub struct MemoryPlan {
     pub arena_bytes: usize,
     /// The largest set of bytes alive at once: no plan can do with less.
     pub lower_bound: usize,
-    /// The order of placement that needed the least.
-    pub packing: Packing,
+    /// What every order of placement that was tried would need; the arena is the smallest.
+    pub attempts: Vec<(Packing, usize)>,
     /// Every piece of the arena, by birth.
     pub buffers: Vec<Buffer>,
     places: Vec<Place>,
@@ -118,7 +118,7 @@ impl MemoryPlan {
             }
         }
         let lower_bound = lower_bound(&lifetimes);
-        let (packing, packed) = smallest(&lifetimes, lower_bound);
+        let (packed, attempts) = smallest(&lifetimes, lower_bound);
 
         let mut slots = vec![None; graph.tensors().len()];
         let mut work = vec![None; graph.nodes().len()];
@@ -159,7 +159,7 @@ impl MemoryPlan {
             bindings,
             arena_bytes: packed.bytes,
             lower_bound,
-            packing,
+            attempts,
             buffers,
             places: (0..graph.tensors().len() as u32).map(place).collect(),
             scratch: work,
@@ -201,18 +201,6 @@ impl MemoryPlan {
     pub fn scratch(&self, node: usize) -> Option<Slot> {
         self.scratch[node]
     }
-}
-
-/// The better of both orders of placement; the second is tried only where the first leaves something to gain.
-fn smallest(lifetimes: &[Lifetime], bound: usize) -> (Packing, Packed) {
-    let first = pack(lifetimes, Packing::ByBirth);
-    if first.bytes > bound {
-        let second = pack(lifetimes, Packing::BySize);
-        if second.bytes < first.bytes {
-            return (Packing::BySize, second);
-        }
-    }
-    (Packing::ByBirth, first)
 }
 
 fn sizes(graph: &Graph, bindings: &Bindings) -> Result<Vec<usize>, GraphError> {

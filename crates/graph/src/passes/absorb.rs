@@ -2,11 +2,15 @@
 //!
 //! - Arithmetic with a constant number becomes `scale`, and a scale before or behind a product becomes its `alpha`.
 //! - A transposed operand is read where it lies, with `transpose_b`; a constant one is transposed once, here.
-//! - A product with a constant matrix is a `linear`, whose kernels have the weight `[N, K]`.
+//! - A product with a constant matrix is a `linear`, whose kernels have the weight `[N, K]`; one that is only cut into
+//!   columns afterwards is several, with parts of the weight.
+//! - Rows of a constant table by index are `gather_rows`, which takes tables of any type.
 
 use super::rewrite::{Patch, PatchBuilder, View, rewrite};
 use crate::graph::{Graph, Node, TensorId};
-use crate::ops::{Attention, Linear, MatMul, Op, Permute, Scale};
+use crate::ops::{
+    Attention, Gather, GatherRows, Linear, MatMul, Op, Permute, Reshape, Scale, Slice,
+};
 use crate::{Dim, GraphError};
 use base::DType;
 
@@ -17,6 +21,8 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
             .or_else(|| scaled_operand(view, node, op))
             .or_else(|| as_linear(view, node, op)),
         Op::Attention(op) => scaled_query(view, node, op),
+        Op::Slice(op) => cut_linear(view, node, op),
+        Op::Gather(op) => as_rows(view, node, op),
         _ => None,
     })
 }
@@ -121,6 +127,63 @@ fn as_linear(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     patch.replace(Linear::default(), &inputs)
 }
 
+/// Some columns of a linear layer are a linear layer with some rows of the weight, which are cut without copying.
+fn cut_linear(view: &View<'_>, node: &Node, op: &Slice) -> Option<Patch> {
+    let whole = node.inputs[0];
+    let (Op::Linear(linear), operands) = view.made(whole)? else {
+        return None;
+    };
+    let columns = |op: &Slice| {
+        let along = op.step == 1 && op.axis + 1 == view.rank(whole);
+        let (start, len) = op.start.as_const().zip(op.len.as_const())?;
+        along.then_some(start..start + len)
+    };
+    // Every reader cuts, and nothing is computed twice.
+    let cuts = view.readers(whole).map(|reader| match &reader.op {
+        Op::Slice(op) => columns(op),
+        _ => None,
+    });
+    let mut cuts = cuts.collect::<Option<Vec<_>>>()?;
+    cuts.sort_by_key(|cut| cut.start);
+    let apart = cuts.windows(2).all(|pair| pair[0].end <= pair[1].start);
+    if !apart || cuts.len() != view.uses(whole) {
+        return None;
+    }
+    let range = columns(op)?;
+    let mut patch = PatchBuilder::new(view, node);
+    let mut inputs = operands.to_vec();
+    for id in &mut inputs[1..] {
+        *id = patch.rows(*id, range.clone())?;
+    }
+    patch.replace(linear.clone(), &inputs)
+}
+
+/// Rows of a constant table.
+fn as_rows(view: &View<'_>, node: &Node, op: &Gather) -> Option<Patch> {
+    let &[table, indices] = &node.inputs[..] else {
+        return None;
+    };
+    let is_table = view.is_constant(table) && view.rank(table) == 2 && op.axis == 0;
+    if !is_table || !view.ty(table).dtype.is_real() {
+        return None;
+    }
+    // All indices in a row, if their number can be written.
+    let mut count = Dim::from(1);
+    for dim in view.shape(indices) {
+        count = match (count.as_const(), dim.as_const()) {
+            (Some(n), _) => *dim * n,
+            (_, Some(n)) => count * n,
+            _ => return None,
+        };
+    }
+    let mut patch = PatchBuilder::new(view, node);
+    let shape = vec![count];
+    let flat = patch.node(Reshape { shape }, &[indices])?;
+    let rows = patch.node(GatherRows, &[table, flat])?;
+    let shape = view.shape(node.output).to_vec();
+    patch.replace(Reshape { shape }, &[rows])
+}
+
 /// A scaled query is a scale of the scores.
 fn scaled_query(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let mut inputs = node.inputs.clone();
@@ -142,7 +205,7 @@ fn scaled_query(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
 #[cfg(test)]
 mod tests {
     use super::run;
-    use crate::ops::{Attention, MatMul, Scale};
+    use crate::ops::{Attention, Gather, Linear, MatMul, Scale};
     use crate::passes::testing::{Sketch, after, tokens};
 
     #[test]
@@ -214,5 +277,27 @@ graph g(q: f32[2, T, 4])
   return n2, n3, n4
 ";
         assert_eq!(after(s.finish(&[a, product, doubled]), run), expect);
+    }
+
+    #[test]
+    fn a_layer_that_is_cut_is_several() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let ids = s.builder.input("ids", base::DType::I64, [1.into(), t]);
+        let table = s.weight("table", &[6, 4]);
+        let x = s.op(Gather { axis: 0 }, &[table, ids]);
+        let (weight, bias) = (s.weight("weight", &[6, 4]), s.weight("bias", &[6]));
+        let y = s.op(Linear::default(), &[x, weight, bias]);
+        let (a, b) = (s.slice(y, 2, 0, 2), s.slice(y, 2, 2, 4));
+        let expect = "\
+graph g(ids: i64[1, T])
+  n1.reshape: i64[T] = reshape(ids)
+  n1.gather_rows: f32[T, 4] = gather_rows(table, n1.reshape)
+  n1: f32[1, T, 4] = reshape(n1.gather_rows)
+  n3: f32[1, T, 2] = linear(n1, n3.weight, n3.bias)
+  n4: f32[1, T, 4] = linear(n1, n4.weight, n4.bias)
+  return n3, n4
+";
+        assert_eq!(after(s.finish(&[a, b]), run), expect);
     }
 }

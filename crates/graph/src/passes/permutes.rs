@@ -2,15 +2,16 @@
 
 use super::rewrite::{Patch, PatchBuilder, View, rewrite};
 use crate::graph::{Graph, Node, TensorId};
-use crate::ops::{Op, Permute, Reshape};
+use crate::ops::{BinaryFunction, Op, Permute, Reshape};
 use crate::{Dim, GraphError};
+use base::DType;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, |view, node| {
         identity(view, node).or_else(|| match &node.op {
             Op::Reshape(op) => reshaped(view, node, op),
             Op::Permute(op) => permuted(view, node, op),
-            _ => None,
+            _ => narrow_index(view, node),
         })
     })
 }
@@ -26,6 +27,14 @@ fn identity(view: &View<'_>, node: &Node) -> Option<Patch> {
         Op::Slice(op) => same && op.step == 1 && op.start.as_const() == Some(0),
         Op::Permute(op) => op.is_identity(),
         Op::Scale(op) => op.factor == 1.0,
+        Op::Binary(op) => {
+            let neutral = match op.function {
+                BinaryFunction::Add | BinaryFunction::Sub => 0,
+                BinaryFunction::Mul | BinaryFunction::Div => 1,
+                _ => return None,
+            };
+            same && view.is_number(node.inputs[1], neutral)
+        }
         _ => false,
     };
     nothing
@@ -33,21 +42,56 @@ fn identity(view: &View<'_>, node: &Node) -> Option<Patch> {
         .flatten()
 }
 
-/// A reshape of a reshape is one; one that only drops or adds axes of size one moves before a permute.
+/// An index that was only made wider is as good before.
+fn narrow_index(view: &View<'_>, node: &Node) -> Option<Patch> {
+    let first = match node.op {
+        Op::Gather(_) | Op::GatherElements(_) | Op::GatherRows(_) | Op::Index(_) => 1,
+        Op::RopeTable(_) => 0,
+        _ => return None,
+    };
+    let source = |id: TensorId| match view.made(id) {
+        Some((Op::Cast(_), &[x])) if view.ty(x).dtype == DType::I32 => Some(x),
+        _ => None,
+    };
+    let mut inputs = node.inputs.clone();
+    let indices = inputs.iter_mut().skip(first);
+    let narrow = indices.filter(|id| view.ty(**id).dtype == DType::I64);
+    let changed = narrow.filter_map(|id| source(*id).map(|x| *id = x)).count();
+    (changed > 0).then(|| PatchBuilder::new(view, node).replace(node.op.clone(), &inputs))?
+}
+
+/// A reshape of a reshape is one; others move up, where they meet: before a permute when they only drop or add axes of
+/// size one, before ops that work on each row when they keep rows, and before functions of single elements.
 fn reshaped(view: &View<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
-    let (before, &[x]) = view.made(node.inputs[0])? else {
+    let (before, operands) = view.made(node.inputs[0])?;
+    let &[x, ..] = operands else {
         return None;
     };
     let mut patch = PatchBuilder::new(view, node);
-    match before {
-        Op::Reshape(_) => patch.replace(op.clone(), &[x]),
-        Op::Permute(permute) if view.uses(node.inputs[0]) == 1 => {
+    if let Op::Reshape(_) = before {
+        return patch.replace(op.clone(), &[x]);
+    }
+    if view.uses(node.inputs[0]) != 1 {
+        return None;
+    }
+    let shape = match before {
+        Op::Permute(permute) => {
             let (shape, permute) = unit_axes_first(view.shape(x), permute, &op.shape)?;
             let x = patch.node(Reshape { shape }, &[x])?;
-            patch.replace(permute, &[x])
+            return patch.replace(permute, &[x]);
         }
-        _ => None,
-    }
+        Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Linear(_) => {
+            let (last, outer) = op.shape.split_last()?;
+            let rows_stay = view.shape(node.inputs[0]).last() == Some(last);
+            let width = view.shape(x).last().filter(|_| rows_stay)?;
+            [outer, &[*width]].concat()
+        }
+        Op::Cast(_) | Op::Scale(_) | Op::SoftCap(_) | Op::Unary(_) => op.shape.clone(),
+        _ => return None,
+    };
+    let mut operands = operands.to_vec();
+    operands[0] = patch.node(Reshape { shape }, &[x])?;
+    patch.replace(before.clone(), &operands)
 }
 
 /// The reshape and the permute, in this order, that do what `permute` and a reshape to `target` do, when the latter
@@ -160,7 +204,7 @@ fn is_elementwise(op: &Op) -> bool {
 #[cfg(test)]
 mod tests {
     use super::run;
-    use crate::ops::{Cast, RmsNorm, Scale};
+    use crate::ops::{Cast, GatherRows, Linear, RmsNorm, Scale};
     use crate::passes::testing::{Sketch, after, tokens};
     use base::DType;
 
@@ -223,6 +267,31 @@ graph g(x: f32[T, 2, 4], y: f32[T, 2, 4])
 graph g(x: f32[T, 8])
   n3: f32[1, T, 8] = reshape(x)
   return n3
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+    }
+
+    #[test]
+    fn reshapes_move_up_and_indices_stay_narrow() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let ids = s.builder.input("ids", DType::I32, [t]);
+        let table = s.weight("table", &[6, 8]);
+        let wide = s.op(Cast { to: DType::I64 }, &[ids]);
+        let x = s.op(GatherRows, &[table, wide]);
+        let x = s.reshape(x, [1.into(), t, 8.into()]);
+        let x = s.silu(x);
+        let x = s.reshape(x, [t, 8.into()]);
+        let weight = s.weight("weight", &[4, 8]);
+        let x = s.op(Linear::default(), &[x, weight]);
+        let y = s.reshape(x, [1.into(), t, 4.into()]);
+        let expect = "\
+graph g(ids: i32[T])
+  n2: f32[T, 8] = gather_rows(table, ids)
+  n7.reshape.reshape: f32[1, T, 8] = reshape(n2)
+  n7.reshape: f32[1, T, 8] = unary(n7.reshape.reshape) {function: silu}
+  n7: f32[1, T, 4] = linear(n7.reshape, weight)
+  return n7
 ";
         assert_eq!(after(s.finish(&[y]), run), expect);
     }

@@ -4,8 +4,9 @@ use super::dead_code;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
 use crate::ops::{Binary, BinaryFunction, Op, Unary, UnaryFunction};
 use crate::{Data, Dim, GraphError, Value};
-use base::DType;
+use base::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Most sweeps of one pass; each at least removes a node, so that this is reached only by a rule that undoes another.
 const MOST_SWEEPS: usize = 64;
@@ -90,6 +91,21 @@ impl<'g> View<'g> {
             return None;
         }
         self.constant(id)?.as_f32().map(|x| x[0])
+    }
+
+    /// Whether a tensor is a constant of one element, which is this number.
+    pub(super) fn is_number(&self, id: TensorId, number: i64) -> bool {
+        let small = |bytes: &Bytes| bytes.len() <= size_of::<i64>();
+        let value = match self.graph.tensor(id).constant() {
+            Some(bytes) if small(bytes) => self.constant(id),
+            _ => None,
+        };
+        value.is_some_and(|value| match &value.data {
+            Data::F32(x) => x[..] == [number as f32],
+            Data::I32(x) => x[..] == [number as i32],
+            Data::I64(x) => x[..] == [number],
+            Data::Bool(_) => false,
+        })
     }
 
     /// The operands of this arithmetic.
@@ -223,6 +239,25 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
             shape: value.shape.iter().map(|d| Dim::from(*d)).collect(),
         };
         self.tensor(what, ty, TensorKind::Constant(value.data.to_bytes()))
+    }
+
+    /// Adds a constant that is some rows of another: the bytes are shared.
+    pub(super) fn rows(&mut self, id: TensorId, rows: Range<usize>) -> Option<TensorId> {
+        let whole = self.view.graph.tensor(id);
+        let count = whole.ty.shape.first()?.as_const().filter(|n| *n > 0)?;
+        let bytes = whole.constant()?;
+        let row = bytes.len() / count;
+        // Blocks of a quantised vector are no rows.
+        if row * count != bytes.len()
+            || (whole.ty.shape.len() == 1 && whole.ty.dtype.is_quantised())
+        {
+            return None;
+        }
+        let mut ty = whole.ty.clone();
+        ty.shape[0] = rows.len().into();
+        let what = whole.name.rsplit(['.', '_']).next().unwrap_or("rows");
+        let part = bytes.slice(rows.start * row..rows.end * row)?;
+        Some(self.tensor(what, ty, TensorKind::Constant(part)))
     }
 
     fn tensor(&mut self, what: &str, ty: TensorType, kind: TensorKind) -> TensorId {
