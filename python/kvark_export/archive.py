@@ -55,14 +55,14 @@ def save(
 
 
 def rewrite(source: Path, target: Path) -> None:
-    """Copies an archive without stack traces, sample inputs and time stamps; weights stay aligned to 64 bytes."""
+    """Copies an archive without stack traces and time stamps; weights stay aligned to 64 bytes."""
     root = target.stem
     partial = target.with_name(target.name + ".part")
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as new:
         for info in old.infolist():
             # The archive's first folder is named after the file.
             name = info.filename.split("/", 1)[-1]
-            if name.startswith((".data/", "data/sample_inputs/")):
+            if name == ".data/serialization_id":
                 continue
             data = old.read(info)
             if name.startswith("models/") and name.endswith(".json"):

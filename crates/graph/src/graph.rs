@@ -232,3 +232,37 @@ impl Graph {
         Ok(bindings)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::GraphBuilder;
+    use base::DType;
+
+    #[test]
+    fn sizes_out_of_range_are_named() {
+        let mut b = GraphBuilder::new("g");
+        let t = b.symbol_in("T", 1..=8);
+        let open = b.symbol_in("B", 2..=usize::MAX);
+        let x = b.input("x", DType::F32, [open, t]);
+        let y = b.input("y", DType::F32, [t, 4.into()]);
+        let graph = b.finish(&[x, y]).unwrap();
+        let bind = |x: [usize; 2], y: [usize; 2]| {
+            let bound = graph.bind(&[&x, &y]);
+            bound.map(|b| b.0).map_err(|e| e.to_string())
+        };
+        assert_eq!(bind([2, 8], [8, 4]), Ok([8, 2, 0, 0]));
+        let error = |reason: &str| Err(format!("tensor {reason}"));
+        assert_eq!(
+            bind([2, 9], [9, 4]),
+            error("x has no size with these inputs: dimension 1 is 9, T must be from 1 to 8")
+        );
+        assert_eq!(
+            bind([1, 8], [8, 4]),
+            error("x has no size with these inputs: dimension 0 is 1, B must be at least 2")
+        );
+        assert_eq!(
+            bind([2, 8], [7, 4]),
+            error("y has no size with these inputs: dimension 0 is 7, wanted 8")
+        );
+    }
+}

@@ -77,8 +77,8 @@ pub struct MemoryPlan {
     pub arena_bytes: usize,
     /// The largest set of bytes alive at once: no plan can do with less.
     pub lower_bound: usize,
-    /// The order of placement that needed the least.
-    pub packing: Packing,
+    /// What every order of placement that was tried would need; the arena is the smallest.
+    pub attempts: Vec<(Packing, usize)>,
     /// Every piece of the arena, by birth.
     pub buffers: Vec<Buffer>,
     places: Vec<Place>,
@@ -118,7 +118,7 @@ impl MemoryPlan {
             }
         }
         let lower_bound = lower_bound(&lifetimes);
-        let (packing, packed) = smallest(&lifetimes, lower_bound);
+        let (packed, attempts) = smallest(&lifetimes, lower_bound);
 
         let mut slots = vec![None; graph.tensors().len()];
         let mut work = vec![None; graph.nodes().len()];
@@ -159,7 +159,7 @@ impl MemoryPlan {
             bindings,
             arena_bytes: packed.bytes,
             lower_bound,
-            packing,
+            attempts,
             buffers,
             places: (0..graph.tensors().len() as u32).map(place).collect(),
             scratch: work,

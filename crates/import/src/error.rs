@@ -1,6 +1,6 @@
 //! What can be wrong with a model file.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
 use base::{DType, MapError};
@@ -48,6 +48,9 @@ pub enum ImportErrorKind {
     /// The graph could not be built.
     Graph,
 }
+
+/// Characters of a message; a file can make them long.
+const LONGEST_MESSAGE: usize = 16_000;
 
 /// The error proper; messages are complete except for the file's path.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +154,12 @@ impl fmt::Display for ImportError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        self.problem.fmt(f)
+        // Messages repeat names and words of the file, which must not reach a terminal as controls.
+        let message = self.problem.to_string();
+        let shown = message.chars().take(LONGEST_MESSAGE);
+        shown
+            .map(|c| if c.is_control() { '\u{FFFD}' } else { c })
+            .try_for_each(|c| f.write_char(c))
     }
 }
 

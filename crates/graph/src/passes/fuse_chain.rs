@@ -182,30 +182,39 @@ impl Masked {
 
 /// Keys and values that were repeated for groups of query heads are read by the group.
 fn shared_heads(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+    let mut patch = PatchBuilder::new(view, node);
     let mut inputs = node.inputs.clone();
-    inputs[1] = unrepeated(view, inputs[1])?;
-    inputs[2] = unrepeated(view, inputs[2])?;
-    PatchBuilder::new(view, node).replace(op.clone(), &inputs)
+    for id in &mut inputs[1..3] {
+        *id = unrepeated(view, &mut patch, *id)?;
+    }
+    patch.replace(op.clone(), &inputs)
 }
 
 /// `x [.., Hkv, S, D]` of which every head was repeated in place to make `[.., H, S, D]`.
-fn unrepeated(view: &View<'_>, repeated: TensorId) -> Option<TensorId> {
+fn unrepeated(
+    view: &View<'_>,
+    patch: &mut PatchBuilder<'_, '_>,
+    repeated: TensorId,
+) -> Option<TensorId> {
     let heads = view.rank(repeated).checked_sub(3)?;
     match view.made(repeated)? {
         (Op::Reshape(_), &[expanded]) => {
             let (Op::Expand(_), &[single]) = view.made(expanded)? else {
                 return None;
             };
-            let (Op::Reshape(_), &[x]) = view.made(single)? else {
+            // [.., Hkv, 1, S, D] -> [.., Hkv, G, S, D] -> [.., H, S, D]
+            let group = heads + 1;
+            let mut grown = view.shape(single).to_vec();
+            if grown.len() != heads + 4 || !is_one(&grown[group]) {
                 return None;
-            };
-            // [.., Hkv, S, D] -> [.., Hkv, 1, S, D] -> [.., Hkv, G, S, D] -> [.., H, S, D]
-            let mut with_group = view.shape(x).to_vec();
-            (with_group.len() == heads + 3).then(|| with_group.insert(heads + 1, Dim::from(1)))?;
-            let mut grown = with_group.clone();
-            grown[heads + 1] = *view.shape(expanded).get(heads + 1)?;
-            let fits = view.shape(single) == with_group && view.shape(expanded) == grown;
-            fits.then_some(x)
+            }
+            grown[group] = *view.shape(expanded).get(group)?;
+            let mut joined = grown.clone();
+            joined[heads] = grown[heads] * joined.remove(group).as_const()?;
+            let fits = view.shape(expanded) == grown && view.shape(repeated) == joined;
+            let mut shape = view.shape(single).to_vec();
+            shape.remove(group);
+            fits.then(|| patch.node(Reshape { shape }, &[single]))?
         }
         (Op::Gather(op), &[x, indices]) if op.axis == heads => {
             let value = view.constant(indices)?;
@@ -237,7 +246,7 @@ mod tests {
         Activation, Attention, CompareFunction, Gather, MatMul, Range, SoftCap, Where,
     };
     use crate::passes::testing::{Sketch, after, tokens};
-    use crate::{Value, passes::fold};
+    use crate::{Value, passes::permutes};
 
     #[test]
     fn products_take_bias_and_activation() {
@@ -381,24 +390,31 @@ graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
             causal: true,
             softcap: None,
         };
-        for gathered in [false, true] {
+        for spelling in 0..3 {
             let mut s = Sketch::new();
             let t = tokens(&mut s);
             let q = s.input("q", [1.into(), 4.into(), t, 8.into()]);
             let k = s.input("k", [1.into(), 2.into(), t, 8.into()]);
-            let repeated = match gathered {
-                true => {
+            let repeated = match spelling {
+                0 => {
                     let heads = s.value(&Value::i64([4], vec![0, 0, 1, 1]));
                     s.op(Gather { axis: 1 }, &[k, heads])
                 }
-                false => {
-                    let grouped = s.reshape(k, [1.into(), 2.into(), 1.into(), t, 8.into()]);
+                _ => {
+                    // A permute between is what moving reshapes up leaves.
+                    let grouped = match spelling {
+                        1 => s.reshape(k, [1.into(), 2.into(), 1.into(), t, 8.into()]),
+                        _ => {
+                            let grouped = s.reshape(k, [1.into(), 1.into(), 2.into(), t, 8.into()]);
+                            s.permute(grouped, &[0, 2, 1, 3, 4])
+                        }
+                    };
                     let grouped = s.expand(grouped, [1.into(), 2.into(), 2.into(), t, 8.into()]);
                     s.reshape(grouped, [1.into(), 4.into(), t, 8.into()])
                 }
             };
             let y = s.op(attention.clone(), &[q, repeated, repeated]);
-            let text = after(s.finish(&[y]), |g| Ok(run(g)? | fold::run(g)?));
+            let text = after(s.finish(&[y]), |g| Ok(run(g)? | permutes::run(g)?));
             assert!(
                 text.contains("attention(q, k, k) {scale: 1, causal}"),
                 "{text}"

@@ -2,7 +2,7 @@
 
 use super::rewrite::{Patch, PatchBuilder, View, rewrite};
 use crate::graph::{Graph, Node, TensorId};
-use crate::ops::{Op, Permute, Reshape};
+use crate::ops::{BinaryFunction, Op, Permute, Reshape};
 use crate::{Dim, GraphError};
 use base::DType;
 
@@ -27,6 +27,14 @@ fn identity(view: &View<'_>, node: &Node) -> Option<Patch> {
         Op::Slice(op) => same && op.step == 1 && op.start.as_const() == Some(0),
         Op::Permute(op) => op.is_identity(),
         Op::Scale(op) => op.factor == 1.0,
+        Op::Binary(op) => {
+            let neutral = match op.function {
+                BinaryFunction::Add | BinaryFunction::Sub => 0,
+                BinaryFunction::Mul | BinaryFunction::Div => 1,
+                _ => return None,
+            };
+            same && view.is_number(node.inputs[1], neutral)
+        }
         _ => false,
     };
     nothing

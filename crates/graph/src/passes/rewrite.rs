@@ -4,7 +4,7 @@ use super::dead_code;
 use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
 use crate::ops::{Binary, BinaryFunction, Op, Unary, UnaryFunction};
 use crate::{Data, Dim, GraphError, Value};
-use base::DType;
+use base::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -91,6 +91,21 @@ impl<'g> View<'g> {
             return None;
         }
         self.constant(id)?.as_f32().map(|x| x[0])
+    }
+
+    /// Whether a tensor is a constant of one element, which is this number.
+    pub(super) fn is_number(&self, id: TensorId, number: i64) -> bool {
+        let small = |bytes: &Bytes| bytes.len() <= size_of::<i64>();
+        let value = match self.graph.tensor(id).constant() {
+            Some(bytes) if small(bytes) => self.constant(id),
+            _ => None,
+        };
+        value.is_some_and(|value| match &value.data {
+            Data::F32(x) => x[..] == [number as f32],
+            Data::I32(x) => x[..] == [number as i32],
+            Data::I64(x) => x[..] == [number],
+            Data::Bool(_) => false,
+        })
     }
 
     /// The operands of this arithmetic.

@@ -4,11 +4,13 @@ use super::optimise;
 use super::testing::{Sketch, after, op_counts, tokens};
 use crate::graph::{Graph, TensorId};
 use crate::ops::{
-    Attention, BinaryFunction, Cast, Concat, GatherRows, LayerNorm, ReduceFunction, RmsNorm,
-    UnaryFunction, UpdateAndAttend,
+    Activation, Attention, Binary, BinaryFunction, Cast, Concat, GatherRows, LayerNorm, MatMul, Op,
+    Permute, Reduce, ReduceFunction, Reshape, RmsNorm, Scale, Slice, Softmax, Unary, UnaryFunction,
+    UpdateAndAttend,
 };
 use crate::{Dim, GraphError};
 use base::DType;
+use proptest::prelude::*;
 
 fn everything(graph: &mut Graph) -> Result<bool, GraphError> {
     optimise(graph).map(|()| true)
@@ -72,7 +74,7 @@ fn block(spelling: Spelling) -> Graph {
     let x = s.add(x, mixed);
     let normed = norm(&mut s, "norm2", x);
     let up = s.linear("up", normed, 16, true);
-    let up = s.unary(crate::ops::Activation::Relu, up);
+    let up = s.unary(Activation::Relu, up);
     let down = s.linear("down", up, width, true);
     let y = s.add(x, down);
     s.finish(&[y])
@@ -181,7 +183,7 @@ fn llama(layers: usize, spelled_out: bool) -> Graph {
         let gate = s.linear(&format!("{layer}.gate"), normed, 48, false);
         let gate = match spelled_out {
             true => {
-                let sigmoid = s.unary(crate::ops::Activation::Sigmoid, gate);
+                let sigmoid = s.unary(Activation::Sigmoid, gate);
                 s.mul(gate, sigmoid)
             }
             false => s.silu(gate),
@@ -221,5 +223,122 @@ fn an_exported_llama_ends_as_the_decoder_builder_s_ops() {
             chosen < text.rfind("rms_norm("),
             "rows are chosen before the head\n{text}"
         );
+    }
+}
+
+/// One step of a random graph: which op, on which of the tensors so far, with what attribute.
+type Step = (u8, prop::sample::Index, prop::sample::Index, u8);
+
+/// A graph of whatever ops take the tensors that the steps point at.
+fn random_graph(steps: &[Step]) -> Graph {
+    let mut s = Sketch::new();
+    let t = tokens(&mut s);
+    let mut all = vec![
+        s.input("x", [2.into(), t, 4.into()]),
+        s.input("y", [2.into(), t, 4.into()]),
+        s.weight("w", &[4, 4]),
+        s.weight("b", &[4]),
+        s.number(0.5),
+    ];
+    for (i, (kind, first, second, attribute)) in steps.iter().enumerate() {
+        let (a, b) = (*first.get(&all), *second.get(&all));
+        let shape = s.shape(a);
+        let rank = shape.len();
+        let axis = rank.saturating_sub(1);
+        let op: Op = match kind % 14 {
+            0 => Binary {
+                function: BinaryFunction::Add,
+            }
+            .into(),
+            1 => Binary {
+                function: BinaryFunction::Mul,
+            }
+            .into(),
+            2 => Binary {
+                function: BinaryFunction::Sub,
+            }
+            .into(),
+            3 => Unary {
+                function: Activation::ALL[*attribute as usize % 6].into(),
+            }
+            .into(),
+            4 => Unary {
+                function: UnaryFunction::Neg,
+            }
+            .into(),
+            5 => {
+                let mut axes: Vec<usize> = (0..rank).collect();
+                axes.rotate_left(*attribute as usize % rank.max(1));
+                if rank >= 2 && attribute & 8 != 0 {
+                    axes.swap(0, 1);
+                }
+                Permute { axes }.into()
+            }
+            6 if rank >= 2 => Permute::transpose(rank).into(),
+            7 => {
+                let mut shape = shape.clone();
+                match attribute % 3 {
+                    0 => shape.insert(0, Dim::from(1)),
+                    1 if shape.first() == Some(&Dim::from(1)) => drop(shape.remove(0)),
+                    _ if rank >= 2 && shape[0].as_const().is_some() => {
+                        let n = shape.remove(0).as_const().unwrap();
+                        shape[0] = shape[0] * n;
+                    }
+                    _ => {}
+                }
+                Reshape { shape }.into()
+            }
+            8 => MatMul {
+                transpose_b: attribute % 2 == 0,
+                alpha: 0.5,
+            }
+            .into(),
+            9 => Softmax { axis, log: false }.into(),
+            10 => {
+                let functions = [
+                    ReduceFunction::Mean,
+                    ReduceFunction::Max,
+                    ReduceFunction::Sum,
+                ];
+                let function = functions[*attribute as usize % 3];
+                Reduce {
+                    function,
+                    axes: vec![axis],
+                    keep: true,
+                }
+                .into()
+            }
+            11 if shape.last().is_some_and(|d| d.as_const().is_some()) => {
+                let (start, len) = (Dim::from(*attribute as usize % 3), Dim::from(2));
+                Slice {
+                    axis,
+                    start,
+                    len,
+                    step: 1,
+                }
+                .into()
+            }
+            12 => Concat { axis }.into(),
+            _ => Scale {
+                factor: f32::from(*attribute) / 64.0,
+            }
+            .into(),
+        };
+        let binary = matches!(op, Op::Binary(_) | Op::MatMul(_) | Op::Concat(_));
+        let inputs = if binary { vec![a, b] } else { vec![a] };
+        all.extend(s.builder.node(&format!("r{i}"), op, &inputs));
+    }
+    let outputs = [all[all.len() - 1], all[all.len() / 2]];
+    s.finish(&outputs)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Every pass keeps what random graphs compute.
+    #[test]
+    fn random_graphs_keep_their_results(
+        steps in prop::collection::vec(any::<Step>(), 1..30),
+    ) {
+        after(random_graph(&steps), everything);
     }
 }

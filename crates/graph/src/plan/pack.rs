@@ -30,7 +30,7 @@ pub enum Packing {
     BySize,
     /// Those alive when most is alive first, the largest of them first.
     ByBreadth,
-    /// The best of the others, with what stood out at the top placed before all else, again and again.
+    /// As the best before, but what stood out at the top comes first.
     Improved,
 }
 
@@ -40,38 +40,39 @@ pub(super) struct Packed {
     pub(super) slots: Vec<Slot>,
 }
 
-/// The smallest arena that a few attempts find; the next is made only while there is something to gain.
-pub(super) fn smallest(buffers: &[Lifetime], bound: usize) -> (Packing, Packed) {
-    let mut best = (
-        Packing::ByBirth,
-        pack(buffers, &order(buffers, Packing::ByBirth)),
-    );
+/// The smallest arena that a few attempts find, and what each attempt needed; the next is made only while there is
+/// something to gain.
+pub(super) fn smallest(buffers: &[Lifetime], bound: usize) -> (Packed, Vec<(Packing, usize)>) {
+    let mut sequence = order(buffers, Packing::ByBirth);
+    let mut best = pack(buffers, &sequence);
+    let mut attempts = vec![(Packing::ByBirth, best.bytes)];
     for packing in [Packing::BySize, Packing::ByBreadth] {
-        if best.1.bytes == bound {
-            return best;
+        if best.bytes == bound {
+            return (best, attempts);
         }
-        let packed = pack(buffers, &order(buffers, packing));
-        if packed.bytes < best.1.bytes {
-            best = (packing, packed);
+        let other = order(buffers, packing);
+        let packed = pack(buffers, &other);
+        attempts.push((packing, packed.bytes));
+        if packed.bytes < best.bytes {
+            (best, sequence) = (packed, other);
         }
     }
-    let mut sequence = order(buffers, best.0);
-    let mut packed = pack(buffers, &sequence);
+    let mut slots = best.slots.clone();
+    let mut bytes = best.bytes;
     for _ in 0..ATTEMPTS {
-        if best.1.bytes == bound {
+        if best.bytes == bound {
             break;
         }
-        let top = |i: &usize| packed.slots[*i].offset + buffers[*i].size() == packed.bytes;
         // Stable: what stands out comes first, the rest keeps its order.
-        sequence.sort_by_key(|i| !top(i));
-        packed = pack(buffers, &sequence);
-        if packed.bytes < best.1.bytes {
-            let slots = packed.slots.clone();
-            let bytes = packed.bytes;
-            best = (Packing::Improved, Packed { bytes, slots });
+        sequence.sort_by_key(|i| slots[*i].offset + buffers[*i].size() != bytes);
+        let packed = pack(buffers, &sequence);
+        attempts.push((Packing::Improved, packed.bytes));
+        (slots, bytes) = (packed.slots.clone(), packed.bytes);
+        if packed.bytes < best.bytes {
+            best = packed;
         }
     }
-    best
+    (best, attempts)
 }
 
 /// Attempts at improving an order.
@@ -177,7 +178,7 @@ mod tests {
                 live.map(Lifetime::size).sum::<usize>()
             });
             prop_assert_eq!(lower_bound(&buffers), naive.max().unwrap());
-            let (_, best) = smallest(&buffers, lower_bound(&buffers));
+            let (best, _) = smallest(&buffers, lower_bound(&buffers));
             let plain = [Packing::ByBirth, Packing::BySize, Packing::ByBreadth];
             let plain = plain.map(|packing| pack(&buffers, &order(&buffers, packing)));
             prop_assert!(plain.iter().all(|packed| best.bytes <= packed.bytes));

@@ -140,7 +140,6 @@ fn rows_are_picked() {
 }
 
 #[test]
-#[ignore = "waits for positions in i64"]
 fn a_decoder_can_be_left_as_it_was_exported() {
     let options = ImportOptions {
         as_exported: true,

@@ -159,6 +159,26 @@ impl Meaning {
                 let side = if op.upper { -beyond } else { beyond };
                 operand(0)?.where_(Truth::at_most_zero(side))
             }
+            // Positions that begin before the first: each part goes on where the one before ended.
+            Op::Concat(op) => {
+                let axis = view.rank(id) - 1 - op.axis;
+                let (mut at, first) = (Dim::from(0), operand(0)?);
+                for (i, part) in inputs.iter().enumerate() {
+                    if operand(i)? != first.shifted(axis, at)? {
+                        return None;
+                    }
+                    at = at + view.shape(*part)[op.axis];
+                }
+                Some(first)
+            }
+            // Of what is the same everywhere, any part is the same; sums of nothing are nothing.
+            Op::Gather(_) | Op::GatherElements(_) | Op::Index(_) => {
+                operand(0)?.even().map(Meaning::number)
+            }
+            Op::CumSum(_) => operand(0)?
+                .even()
+                .filter(|x| *x == 0.0)
+                .map(Meaning::number),
             Op::Cast(op) => operand(0)?.cast(op.to),
             Op::Unary(op) => match (op.function, operand(0)?) {
                 (UnaryFunction::Not, Meaning::Truth(truth)) => Some(Meaning::Truth(truth.not())),
@@ -339,6 +359,11 @@ impl Meaning {
     fn comparison(function: CompareFunction, a: Meaning, b: Meaning) -> Option<Meaning> {
         let one = Affine::constant(Dim::from(1));
         if let (Meaning::Number(a), Meaning::Number(b)) = (a, b) {
+            if let Some(difference) = (a + -b).number() {
+                let holds = function.apply(difference, 0);
+                let truth = if holds { Truth::Always } else { Truth::Never };
+                return Some(Meaning::Truth(truth));
+            }
             let below = match function {
                 CompareFunction::Lt => a + -b + one,
                 CompareFunction::Le => a + -b,

@@ -48,8 +48,8 @@ mod tests {
     use super::run;
     use crate::graph::{Graph, TensorId};
     use crate::ops::{
-        Attention, BinaryFunction, Cast, CompareFunction, Fill, Range, Scalar, Slice, Triangle,
-        UnaryFunction, Where,
+        Attention, BinaryFunction, Cast, CompareFunction, Concat, CumSum, Fill, Index, Range,
+        Scalar, Slice, Triangle, UnaryFunction, Where,
     };
     use crate::passes::testing::{Sketch, after, tokens};
     use crate::{Dim, Value};
@@ -196,6 +196,37 @@ graph g(x: f32[2, T, 4])
             );
             let lower = s.unary(UnaryFunction::Not, upper);
             s.binary(BinaryFunction::And, all, lower)
+        });
+    }
+
+    /// Hugging Face's mask: causal, and within a run of positions without gaps, of which there is one.
+    #[test]
+    fn a_causal_mask_that_looks_for_gaps() {
+        expect_causal(|s, t| {
+            let position = range(s, t);
+            let position = s.reshape(position, [1.into(), t]);
+            let one = s.value(&Value::i64([], vec![1]));
+            let first = s.slice(position, 1, 0, 1);
+            let before = s.binary(BinaryFunction::Sub, first, one);
+            let with_before = s.op(Concat { axis: 1 }, &[before, position]);
+            let part = |start: usize| Slice {
+                axis: 1,
+                start: start.into(),
+                len: t,
+                step: 1,
+            };
+            let (next, last) = (s.op(part(1), &[with_before]), s.op(part(0), &[with_before]));
+            let step = s.binary(BinaryFunction::Sub, next, last);
+            let gap = s.compare(CompareFunction::Ne, step, one);
+            let gap = s.op(Cast { to: DType::I64 }, &[gap]);
+            let part_of = s.op(CumSum { axis: 1 }, &[gap]);
+            let (row, column) = (s.reshape(position, [t, 1.into()]), range(s, t));
+            let zero = s.value(&Value::i64([], vec![0]));
+            let row_part = s.op(Index, &[part_of, zero, row]);
+            let column_part = s.op(Index, &[part_of, zero, column]);
+            let together = s.compare(CompareFunction::Eq, row_part, column_part);
+            let past = s.compare(CompareFunction::Le, column, row);
+            s.binary(BinaryFunction::And, past, together)
         });
     }
 

@@ -6,11 +6,9 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::{Call, Operand, SizeArg};
+use super::emit::MOST_CONSTANT;
 
 type Results = Result<Vec<TensorId>, String>;
-
-/// Elements of a constant that a rule computes; larger ones would make large graphs of small files.
-const MOST: usize = 1 << 24;
 
 pub(super) fn arange(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let dtype = lower.result_dtype(call, 0)?;
@@ -54,8 +52,8 @@ fn known(lower: &Lower<'_>, call: &Call<'_>) -> Result<Vec<usize>, String> {
     let shape = shape.ok_or("its shape must be known at export")?;
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     match elements {
-        Some(elements) if elements <= MOST => Ok(shape),
-        _ => Err(format!("makes more than {MOST} elements")),
+        Some(elements) if elements <= MOST_CONSTANT => Ok(shape),
+        _ => Err(format!("makes more than {MOST_CONSTANT} elements")),
     }
 }
 

@@ -13,6 +13,9 @@ use crate::pt2::constant::Kind;
 use crate::pt2::expr::Affine;
 use crate::pt2::schema::SymInt;
 
+/// Elements of a constant that a rule computes; larger ones would make large graphs of small files.
+pub(super) const MOST_CONSTANT: usize = 1 << 24;
+
 impl<'a> Lower<'a> {
     /// Adds a node.
     pub(in crate::pt2) fn emit(
@@ -151,7 +154,10 @@ impl<'a> Lower<'a> {
         dtype: DType,
         shape: &[usize],
     ) -> Result<TensorId, String> {
-        let elements = shape.iter().product();
+        let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let elements = elements.filter(|n| *n <= MOST_CONSTANT);
+        let elements =
+            elements.ok_or_else(|| format!("needs more than {MOST_CONSTANT} numbers"))?;
         let data = value.repeat(dtype, elements);
         let data = data.ok_or_else(|| format!("there are no numbers of type {dtype}"))?;
         self.constant(dtype, shape, data.to_bytes())

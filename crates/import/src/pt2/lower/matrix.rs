@@ -193,6 +193,9 @@ fn summed(
     Ok((lower.emit(sum, &[x])?, left))
 }
 
+/// Wider kernels and more groups than a graph has nodes for.
+const MOST_PLACES: usize = 4096;
+
 /// A convolution over one axis: the places that each output sees side by side, times the weights.
 pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
@@ -223,9 +226,10 @@ pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err("only convolutions over one axis are known".into());
     };
     let (out, inner, width) = (*out, *inner, *width);
-    if groups == 0 || stride == 0 || dilation == 0 || out % groups != 0 {
+    let many = width > MOST_PLACES || groups > MOST_PLACES;
+    if many || groups == 0 || stride == 0 || dilation == 0 || out % groups != 0 {
         return Err(format!(
-            "{groups} groups, stride {stride} and dilation {dilation} do not fit"
+            "{groups} groups, width {width}, stride {stride} and dilation {dilation} do not fit"
         ));
     }
     let x = pad_axis(lower, x, 2, [padding; 2], Scalar::I64(0))?;
@@ -234,11 +238,11 @@ pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     for group in 0..groups {
         let (mut x, mut weight) = (x, weight);
         if groups > 1 {
-            x = lower.slice(x, 1, Dim::from(group * inner), Dim::from(inner))?;
+            x = lower.slice(x, 1, Dim::from(inner) * group, Dim::from(inner))?;
             weight = lower.slice(
                 weight,
                 0,
-                Dim::from(group * per_group),
+                Dim::from(per_group) * group,
                 Dim::from(per_group),
             )?;
         }
@@ -259,7 +263,7 @@ pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         let seen = lower.transposed(seen)?;
         // [out, inner, width] -> [width · inner, out]
         let weight = lower.permute(weight, vec![2, 1, 0])?;
-        let weight = lower.reshape(weight, vec![Dim::from(width * inner), Dim::from(per_group)])?;
+        let weight = lower.reshape(weight, vec![Dim::from(inner) * width, Dim::from(per_group)])?;
         parts.push(product(lower, seen, weight, 1.0)?);
     }
     let mut y = lower.concat(&parts, 2)?;

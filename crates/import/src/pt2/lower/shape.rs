@@ -6,6 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::{Call, SizeArg};
+use super::emit::MOST_CONSTANT;
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -123,6 +124,7 @@ pub(super) fn elements(shape: &[Dim]) -> Result<usize, String> {
     let known = shape
         .iter()
         .try_fold(1usize, |n, d| n.checked_mul(d.as_const()?));
+    let known = known.filter(|n| i64::try_from(*n).is_ok());
     known.ok_or_else(|| "its shape must be known at export".into())
 }
 
@@ -265,6 +267,7 @@ pub(super) fn flip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     for axis in call.ints("dims")?.unwrap_or_default() {
         let axis = Lower::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
+        let size = size.filter(|size| *size <= MOST_CONSTANT);
         let size = size.ok_or("an axis that is turned must be known at export")?;
         let backwards: Vec<i64> = (0..size as i64).rev().collect();
         let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&backwards))?;
@@ -318,7 +321,10 @@ pub(super) fn pad_axis(
     value: Scalar,
 ) -> Result<TensorId, String> {
     let mut x = x;
-    let cut = [(-before).max(0), (-after).max(0)];
+    let cut = [
+        before.saturating_neg().max(0),
+        after.saturating_neg().max(0),
+    ];
     if cut != [0, 0] {
         let size = lower.shape(x)[axis];
         let len = size - Dim::constant(cut[0]) - Dim::constant(cut[1]);
