@@ -1,10 +1,11 @@
 """Writes small valid files for the fuzz targets to start from: corpus/TARGET/*.
 
-Run in this folder, then `cargo +nightly fuzz run gguf`. Only the standard library is needed.
+Run in this folder, then `cargo +nightly fuzz run gguf` (or pt2). Only the standard library is needed.
 """
 
 import os
 import struct
+import zipfile
 
 # Type number: (elements in a block, bytes in a block).
 TENSOR_TYPES = {
@@ -73,3 +74,21 @@ os.makedirs("corpus/gguf", exist_ok=True)
 for name, data in files.items():
     with open(f"corpus/gguf/{name}.gguf", "wb") as file:
         file.write(data)
+
+# Exported programs: whole archives behind a 1, programs alone behind a 0.
+os.makedirs("corpus/pt2", exist_ok=True)
+fixtures = os.path.join("..", "crates", "import", "tests", "fixtures", "pt2")
+for name in sorted(os.listdir(fixtures)):
+    if not name.endswith(".pt2") or os.path.getsize(os.path.join(fixtures, name)) > 170_000:
+        continue
+    with open(os.path.join(fixtures, name), "rb") as file:
+        archive = file.read()
+    if len(archive) < 30_000:
+        with open(f"corpus/pt2/{name}", "wb") as file:
+            file.write(b"\1" + archive)
+    with zipfile.ZipFile(os.path.join(fixtures, name)) as members:
+        for member in members.namelist():
+            if "/models/" in member:
+                seed = f"{name}.{os.path.basename(member)}"
+                with open(f"corpus/pt2/{seed}", "wb") as file:
+                    file.write(b"\0" + members.read(member))

@@ -34,6 +34,7 @@ enum Task {
     Fuzz(fuzz::Fuzz),
     BenchPeers(peers::bench::BenchPeers),
     ScorePeers(peers::score::ScorePeers),
+    BenchTorch(peers::torch::BenchTorch),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Task::Fuzz(task) => task.execute(),
         Task::BenchPeers(task) => task.execute(),
         Task::ScorePeers(task) => task.execute(),
+        Task::BenchTorch(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! The traits that every backend implements.
 
-use crate::BackendError;
+use crate::{BackendError, BackendErrorKind};
 use graph::{Graph, Value};
 use kv::{KvBytes, StepPlan};
 use std::sync::Arc;
@@ -45,6 +45,9 @@ pub struct CacheStep<'a> {
     pub bytes: &'a mut dyn KvBytes,
 }
 
+/// Is shown every node's name, op and result, in the order they are computed.
+pub type Trace<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
+
 /// A graph that is ready to run. Sizes, types and positions were checked by [`Runnable`](crate::Runnable).
 pub trait Executable: Send {
     /// Computes the graph's outputs.
@@ -54,6 +57,22 @@ pub trait Executable: Send {
         cache: Option<CacheStep<'_>>,
     ) -> Result<Vec<Value>, BackendError>;
 
+    /// Computes the graph's outputs and shows every node's result on the way.
+    fn run_traced(
+        &mut self,
+        inputs: &[Value],
+        cache: Option<CacheStep<'_>>,
+        trace: Trace<'_>,
+    ) -> Result<Vec<Value>, BackendError> {
+        let _ = (inputs, cache, trace);
+        Err(BackendErrorKind::NoTrace.into())
+    }
+
     /// Bytes of activations and scratch held now.
     fn arena_bytes(&self) -> usize;
+
+    /// Bytes of weights held in another layout, besides the graph's own constants.
+    fn packed_bytes(&self) -> usize {
+        0
+    }
 }

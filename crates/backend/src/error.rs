@@ -48,9 +48,20 @@ pub enum BackendErrorKind {
         /// Shape given.
         shape: Vec<usize>,
     },
+    /// A position is no position.
+    #[error("input {input} holds the position {position}, which no cache has")]
+    Position {
+        /// Name of the input.
+        input: String,
+        /// The position.
+        position: i64,
+    },
     /// The bound cache is not one the graph can use.
     #[error("the cache does not fit the model: {0}")]
     CacheMismatch(String),
+    /// The executor keeps no intermediate results.
+    #[error("this executor cannot show intermediate results: use the interpreted one")]
+    NoTrace,
     /// Memory for the step could not be had.
     #[error("out of memory: {0} bytes of activations could not be allocated")]
     OutOfMemory(usize),

@@ -12,7 +12,7 @@ pub mod reference;
 mod runnable;
 pub mod storage;
 
-pub use contract::{Backend, CacheStep, CompileOptions, Executable, ExecutorKind};
+pub use contract::{Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Trace};
 pub use error::{BackendError, BackendErrorKind};
 pub use pool::KvPool;
 pub use runnable::Runnable;

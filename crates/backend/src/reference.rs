@@ -109,7 +109,10 @@ impl Executable for ReferenceExecutable {
                 (Op::UpdateAndAttend(op), Some(step)) => {
                     update_and_attend(op, node, &operands, step)?
                 }
-                _ => node.op.evaluate(&operands, &shape).map_err(fail)?,
+                _ => node
+                    .op
+                    .evaluate(&operands, &shape, &bindings)
+                    .map_err(fail)?,
             };
             self.values[node.output.0 as usize] = Some(result);
         }
@@ -138,25 +141,9 @@ fn constant_value(tensor: &graph::Tensor, bytes: &base::Bytes) -> Value {
         .ty
         .dims(&Default::default())
         .expect("constants have fixed shapes");
-    let data = match tensor.ty.dtype {
-        base::DType::I32 => Data::I32(
-            bytes
-                .chunks_exact(4)
-                .map(|b| i32::from_le_bytes(b.try_into().unwrap()))
-                .collect(),
-        ),
-        base::DType::I64 => Data::I64(
-            bytes
-                .chunks_exact(8)
-                .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
-                .collect(),
-        ),
-        dtype => {
-            let mut out = vec![0.0; shape.iter().product()];
-            base::quant::dequantise(dtype, bytes, &mut out).expect("the builder checked the size");
-            Data::F32(out)
-        }
-    };
+    let elements = shape.iter().product();
+    let data =
+        Data::from_bytes(tensor.ty.dtype, bytes, elements).expect("the builder checked the size");
     Value { shape, data }
 }
 
@@ -193,9 +180,10 @@ fn update_and_attend(
             .map(|c| AttendedRow {
                 key: keys.row(kv_head, c),
                 value: values.row(kv_head, c),
+                bias: 0.0,
             })
             .collect();
-        attend_row(op, query, &attended, out);
+        attend_row(op.scoring(), query, &attended, out);
     }
     Ok(Value::f32([queries, heads, layer.value_dim], out))
 }

@@ -1,9 +1,9 @@
 //! A compiled graph bound to its cache: checks a step, plans it, runs it, commits it.
 
-use crate::{BackendError, BackendErrorKind, CacheStep, Executable};
+use crate::{BackendError, BackendErrorKind, CacheStep, Executable, Trace};
 use base::DType;
 use graph::ops::Op;
-use graph::{Graph, Node, Value};
+use graph::{Data, Graph, Node, TensorId, TensorKind, Value};
 use kv::{CacheConfig, CacheEntry};
 use std::sync::Arc;
 
@@ -16,8 +16,18 @@ pub struct Runnable {
 
 struct BoundCache {
     entry: Arc<CacheEntry>,
-    /// Which graph input holds the positions.
-    position_input: usize,
+    positions: PositionInput,
+    /// The positions of the step in progress, kept for its memory.
+    current: Vec<i32>,
+}
+
+/// The graph input that holds the positions of a step.
+#[derive(Clone, Copy, PartialEq)]
+struct PositionInput {
+    /// Which graph input.
+    index: usize,
+    /// Numbers for each token; the first is its position.
+    per_token: usize,
 }
 
 impl Runnable {
@@ -27,17 +37,18 @@ impl Runnable {
         executable: Box<dyn Executable>,
         cache: Option<Arc<CacheEntry>>,
     ) -> Result<Runnable, BackendError> {
-        let position = position_input(&graph)?;
-        let cache = match (position, cache) {
+        let cache = match (PositionInput::find(&graph)?, cache) {
             (None, _) => None,
             (Some(_), None) => {
                 return Err(BackendErrorKind::CacheMismatch("none is bound".into()).into());
             }
-            (Some(position_input), Some(entry)) => {
+            (Some(positions), Some(entry)) => {
                 check_layers(&graph, entry.try_lock()?.bytes.config())?;
+                let current = Vec::new();
                 Some(BoundCache {
                     entry,
-                    position_input,
+                    positions,
+                    current,
                 })
             }
         };
@@ -60,16 +71,35 @@ impl Runnable {
 
     /// Runs one step. When it fails, the cache holds what it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
+        self.step(inputs, |executable, cache| executable.run(inputs, cache))
+    }
+
+    /// Runs one step as [`run`](Runnable::run) does and shows every node's result, where the executor can.
+    pub fn run_traced(
+        &mut self,
+        inputs: &[Value],
+        trace: Trace<'_>,
+    ) -> Result<Vec<Value>, BackendError> {
+        self.step(inputs, |executable, cache| {
+            executable.run_traced(inputs, cache, trace)
+        })
+    }
+
+    fn step(
+        &mut self,
+        inputs: &[Value],
+        run: impl FnOnce(&mut dyn Executable, Option<CacheStep<'_>>) -> Result<Vec<Value>, BackendError>,
+    ) -> Result<Vec<Value>, BackendError> {
         self.check_inputs(inputs)?;
-        let Some(cache) = &self.cache else {
-            return self.executable.run(inputs, None);
+        let executable = &mut *self.executable;
+        let Some(cache) = &mut self.cache else {
+            return run(executable, None);
         };
-        let positions = inputs[cache.position_input]
-            .as_i32()
-            .expect("checked with the inputs");
-        let executable = &mut self.executable;
-        cache.entry.try_lock()?.step(positions, |plan, bytes| {
-            executable.run(inputs, Some(CacheStep { plan, bytes }))
+        cache
+            .positions
+            .read(&self.graph, inputs, &mut cache.current)?;
+        cache.entry.try_lock()?.step(&cache.current, |plan, bytes| {
+            run(executable, Some(CacheStep { plan, bytes }))
         })
     }
 
@@ -109,23 +139,70 @@ fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
     })
 }
 
-/// The graph input that every attention node takes as its position.
-fn position_input(graph: &Graph) -> Result<Option<usize>, BackendError> {
-    let mut found = None;
-    for (node, _) in attention_nodes(graph) {
-        let index = graph.inputs().iter().position(|id| *id == node.inputs[3]);
-        let is_i32 = graph.tensor(node.inputs[3]).ty.dtype == DType::I32;
-        if index.is_none() || !is_i32 || found.is_some_and(|f| Some(f) != index) {
-            return Err(BackendErrorKind::Node {
-                node: graph.node_name(node).to_owned(),
-                op: node.op.name(),
-                reason: "its position must be the graph input that all attention shares".into(),
+impl PositionInput {
+    /// The graph input that every attention node takes as its position, perhaps reshaped or converted.
+    fn find(graph: &Graph) -> Result<Option<PositionInput>, BackendError> {
+        let mut found = None;
+        for (node, _) in attention_nodes(graph) {
+            let position = node.inputs[3];
+            let source = source(graph, position);
+            let index = graph.inputs().iter().position(|id| *id == source);
+            let per_token = match graph.tensor(position).ty.shape.get(1) {
+                Some(columns) => columns.as_const(),
+                None => Some(1),
+            };
+            let this = index
+                .zip(per_token)
+                .map(|(index, per_token)| PositionInput { index, per_token });
+            if this.is_none() || found.is_some_and(|found| Some(found) != this) {
+                return Err(BackendErrorKind::Node {
+                    node: graph.node_name(node).to_owned(),
+                    op: node.op.name(),
+                    reason: "its position must be the graph input that all attention shares".into(),
+                }
+                .into());
             }
-            .into());
+            found = this;
         }
-        found = index;
+        Ok(found)
     }
-    Ok(found)
+
+    /// The positions of a step's tokens.
+    fn read(
+        &self,
+        graph: &Graph,
+        inputs: &[Value],
+        positions: &mut Vec<i32>,
+    ) -> Result<(), BackendError> {
+        positions.clear();
+        let step = self.per_token.max(1);
+        match &inputs[self.index].data {
+            Data::I32(all) => positions.extend(all.iter().step_by(step)),
+            Data::I64(all) => {
+                for &position in all.iter().step_by(step) {
+                    let fits = i32::try_from(position);
+                    positions.push(fits.map_err(|_| BackendErrorKind::Position {
+                        input: graph.tensor(graph.inputs()[self.index]).name.clone(),
+                        position,
+                    })?);
+                }
+            }
+            data => unreachable!("attention takes no positions of {}", data.dtype()),
+        }
+        Ok(())
+    }
+}
+
+/// The tensor that this one only renames or converts.
+fn source(graph: &Graph, id: TensorId) -> TensorId {
+    let integer = |id: TensorId| matches!(graph.tensor(id).ty.dtype, DType::I32 | DType::I64);
+    match graph.tensor(id).kind {
+        TensorKind::Value(node) => match (&graph.node(node).op, &graph.node(node).inputs[..]) {
+            (Op::Reshape(_) | Op::Cast(_), &[x]) if integer(x) => source(graph, x),
+            _ => id,
+        },
+        _ => id,
+    }
 }
 
 /// Every cache id a graph names must exist with the heads and dimensions the graph stores.

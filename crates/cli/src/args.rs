@@ -3,7 +3,10 @@
 use crate::catalogue;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{CompileOptions, Cpu, ExecutorKind, Model, Policy, Runner, SamplerOptions, Storage};
+use kvark::{
+    CompileOptions, Cpu, ExecutorKind, Model, OpenOptions, PassSelection, Policy, Runner,
+    SamplerOptions, Storage,
+};
 use std::path::PathBuf;
 
 /// Which model.
@@ -20,10 +23,11 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// Opens the model for the context that will be used.
     pub(crate) fn open(&self, engine: &EngineArgs) -> Result<Model> {
-        Ok(Model::open(
-            &self.path()?,
-            engine.ctx_size.map(|n| n as usize),
-        )?)
+        let options = OpenOptions {
+            context: engine.ctx_size.map(|n| n as usize),
+            passes: engine.graph.passes()?,
+        };
+        Ok(Model::open_with(&self.path()?, &options)?)
     }
 
     /// Where the model's file is; models of the catalogue are fetched if they are not there.
@@ -60,9 +64,49 @@ pub(crate) struct EngineArgs {
     /// How values are stored in the cache
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_v: Storage,
-    /// Run every node on its own instead of replaying a compiled tape
-    #[arg(long)]
-    pub(crate) interpret: bool,
+    #[command(flatten)]
+    pub(crate) graph: GraphArgs,
+}
+
+/// How graphs are optimised and run.
+#[derive(Args)]
+pub(crate) struct GraphArgs {
+    /// compiled replays a tape, interpreted runs every node on its own
+    #[arg(long, value_name = "NAME", value_parser = ["compiled", "interpreted"])]
+    executor: Option<String>,
+    /// The same as --executor interpreted
+    #[arg(long, conflicts_with = "executor")]
+    interpret: bool,
+    /// Passes over the graph: all, none, some (fold,dead_code) or all but some (-fuse_dag); KVARK_PASSES when left out
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    passes: Option<String>,
+}
+
+/// The environment variable that chooses passes.
+const PASSES_VARIABLE: &str = "KVARK_PASSES";
+
+impl GraphArgs {
+    /// The passes that the flag or the environment chooses.
+    pub(crate) fn passes(&self) -> Result<PassSelection> {
+        let named = |variable: &str| std::env::var(variable).ok().filter(|v| !v.is_empty());
+        match (&self.passes, named(PASSES_VARIABLE)) {
+            (Some(list), _) => PassSelection::parse(list).context("--passes"),
+            (None, Some(list)) => PassSelection::parse(&list).context(PASSES_VARIABLE),
+            (None, None) => Ok(PassSelection::default()),
+        }
+    }
+
+    /// The executor; a trace needs the interpreted one.
+    pub(crate) fn executor(&self, traced: bool) -> Result<ExecutorKind> {
+        match self.executor.as_deref() {
+            Some("compiled") if traced => {
+                bail!("--trace shows what the interpreted executor computes, not the compiled one")
+            }
+            Some("compiled") => Ok(ExecutorKind::Compiled),
+            None if !self.interpret && !traced => Ok(ExecutorKind::Compiled),
+            _ => Ok(ExecutorKind::Interpreted),
+        }
+    }
 }
 
 fn storage(name: &str) -> Result<Storage, String> {
@@ -75,8 +119,8 @@ fn storage(name: &str) -> Result<Storage, String> {
 }
 
 impl EngineArgs {
-    pub(crate) fn policy(&self) -> Policy {
-        Policy {
+    pub(crate) fn policy(&self) -> Result<Policy> {
+        Ok(Policy {
             context: self.ctx_size.map(|n| n as usize),
             batch: self.batch_size as usize,
             key_storage: self.cache_type_k,
@@ -84,18 +128,14 @@ impl EngineArgs {
             rings: true,
             compile: CompileOptions {
                 threads: self.threads.map(usize::from),
-                executor: if self.interpret {
-                    ExecutorKind::Interpreted
-                } else {
-                    ExecutorKind::Compiled
-                },
+                executor: self.graph.executor(false)?,
             },
-        }
+        })
     }
 
     /// A runner for the model on the CPU.
     pub(crate) fn runner(&self, model: &Model) -> Result<Runner> {
-        Ok(Runner::new(model, &Cpu::new()?, &self.policy())?)
+        Ok(Runner::new(model, &Cpu::new()?, &self.policy()?)?)
     }
 }
 

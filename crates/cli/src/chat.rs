@@ -79,7 +79,7 @@ impl Chat {
         let model = self.model.open(&self.engine)?;
         model.tokenizer()?;
         model.template()?;
-        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy())?;
+        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),

@@ -1,11 +1,13 @@
 //! `kvark inspect`: what is in a model file.
 
+mod contents;
+
 use crate::args::ModelArgs;
 use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
-use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
-use kvark::{Artifact, Format, Graph, ImportErrorKind, RuntimeErrorKind};
+use contents::{Contents, Exported, TensorRow};
+use kvark::{Artifact, Graph, ImportErrorKind, RuntimeErrorKind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -22,6 +24,7 @@ const SHOWN: (usize, usize) = (6, 60);
 Examples:
   kvark inspect model.gguf
   kvark inspect model.gguf --graph
+  kvark inspect model.pt2
   kvark inspect smollm2 --json"
 )]
 pub(crate) struct Inspect {
@@ -37,7 +40,7 @@ pub(crate) struct Inspect {
 
 /// A file, and the model in it when kvark can build it.
 struct Found {
-    gguf: Gguf,
+    contents: Contents,
     artifact: Result<Artifact, String>,
 }
 
@@ -66,7 +69,7 @@ impl Inspect {
 
 impl Found {
     fn open(path: &Path) -> Result<Found> {
-        let mut artifact = match kvark::open_artifact(path, None) {
+        let artifact = match kvark::open_artifact(path, None) {
             Ok(artifact) => Ok(artifact),
             Err(error) => match error.kind() {
                 // Then the file cannot be shown either.
@@ -83,16 +86,8 @@ impl Found {
                 _ => Err(error.to_string()),
             },
         };
-        let gguf = match artifact.as_mut().ok().and_then(|a| a.gguf.take()) {
-            Some(gguf) => gguf,
-            None => Gguf::open(path)?,
-        };
-        Ok(Found { gguf, artifact })
-    }
-
-    fn architecture(&self) -> Option<&str> {
-        let name = self.gguf.metadata.str("general.architecture");
-        name.ok().flatten()
+        let contents = Contents::read(path, artifact.as_ref().ok())?;
+        Ok(Found { contents, artifact })
     }
 
     fn methods(&self) -> impl Iterator<Item = (&str, &Graph)> {
@@ -109,16 +104,25 @@ impl Found {
         ops
     }
 
-    fn parameters(&self) -> usize {
-        self.gguf.tensors.iter().map(Tensor::len).sum()
-    }
-
     fn json(&self, graph: bool) -> Value {
-        let metadata = self.gguf.metadata.iter();
+        let contents = &self.contents;
+        let metadata = contents.metadata.iter();
         let metadata: Map<String, Value> = metadata
-            .map(|(key, value)| (key.to_owned(), json_of(value)))
+            .map(|(key, value, _)| (key.clone(), value.clone()))
             .collect();
-        let tensor = |t: &Tensor| json!({ "name": t.name, "dtype": t.dtype.to_string(), "shape": t.shape, "bytes": t.data.len() });
+        let tensor = |t: &TensorRow| json!({ "name": t.name, "dtype": t.dtype, "shape": t.shape, "bytes": t.bytes });
+        let program = |p: &Exported| {
+            let ops: Map<String, Value> = p
+                .ops
+                .iter()
+                .map(|(op, n)| (op.clone(), (*n).into()))
+                .collect();
+            let unknown = p
+                .unknown
+                .iter()
+                .map(|(op, node)| json!({ "op": op, "node": node }));
+            json!({ "name": p.name, "ops": ops, "unknown_ops": unknown.collect::<Vec<_>>() })
+        };
         let method = |(name, g): (&str, &Graph)| {
             let list = |ids: &[_]| -> Vec<Value> { ids.iter().map(|id| typed(g, *id)).collect() };
             let mut method =
@@ -130,60 +134,68 @@ impl Found {
         };
         let facts = self.artifact.as_ref().ok().map(|a| &a.facts);
         json!({
-            "format": Format::Gguf.name(),
-            "version": self.gguf.version,
-            "architecture": self.architecture(),
+            "format": contents.format.name(),
+            "version": contents.version.parse::<u64>().map_or_else(|_| json!(contents.version), Value::from),
+            "architecture": contents.architecture,
             "runs": self.artifact.is_ok(),
             "problem": self.artifact.as_ref().err(),
-            "parameters": self.parameters(),
+            "parameters": contents.parameters(),
             "context_length": facts.map(|f| f.context_length),
             "vocab_size": facts.map(|f| f.vocab_size),
             "metadata": metadata,
             "ops": self.ops(),
             "methods": self.methods().map(method).collect::<Vec<_>>(),
-            "tensors": self.gguf.tensors.iter().map(tensor).collect::<Vec<_>>(),
+            "tensors": contents.tensors.iter().map(tensor).collect::<Vec<_>>(),
+            "programs": contents.programs.iter().map(program).collect::<Vec<_>>(),
         })
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Gguf {
-            version,
-            metadata,
-            tensors,
-            ..
-        } = &self.gguf;
-        let weights: u64 = tensors.iter().map(|t| t.data.len() as u64).sum();
-        writeln!(out, "format        {} {version}", Format::Gguf.name())?;
+        let contents = &self.contents;
         writeln!(
             out,
-            "architecture  {}",
-            self.architecture().unwrap_or("not named")
+            "format        {} {}",
+            contents.format.name(),
+            contents.version
         )?;
+        let architecture = contents.architecture.as_deref();
+        writeln!(out, "architecture  {}", architecture.unwrap_or("not named"))?;
         writeln!(
             out,
             "parameters    {} in {} tensors, {}",
-            self.parameters(),
-            tensors.len(),
-            output::bytes(weights)
+            contents.parameters(),
+            contents.tensors.len(),
+            output::bytes(contents.bytes())
         )?;
         match &self.artifact {
             Err(reason) => writeln!(out, "cannot be run: {reason}")?,
-            Ok(Artifact { facts, .. }) => {
+            Ok(Artifact { facts, .. }) if facts.is_decoder() => {
                 writeln!(out, "context       {} tokens", facts.context_length)?;
                 writeln!(out, "vocabulary    {} tokens", facts.vocab_size)?;
                 writeln!(out, "KV caches     {}", facts.caches.len())?;
             }
+            Ok(_) => {}
+        }
+        for (name, op, node) in contents.unknown_ops() {
+            writeln!(out, "unknown op    {op} (node {node} of {name})")?;
         }
         writeln!(out, "\nmetadata")?;
-        for (key, value) in metadata.iter() {
-            writeln!(out, "  {key} = {}", short(value))?;
+        for (key, _, short) in &contents.metadata {
+            writeln!(out, "  {key} = {short}")?;
         }
         writeln!(out, "\ntensors")?;
+        let tensors = &contents.tensors;
         let width = tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
         for tensor in tensors {
             let dims: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-            let (name, dtype) = (&tensor.name, tensor.dtype.to_string());
+            let (name, dtype) = (&tensor.name, &tensor.dtype);
             writeln!(out, "  {name:width$}  {dtype:7} [{}]", dims.join(", "))?;
+        }
+        for program in contents.programs.iter().filter(|_| self.artifact.is_err()) {
+            writeln!(out, "\nops of {}", program.name)?;
+            for (op, count) in &program.ops {
+                writeln!(out, "  {count:>6}  {op}")?;
+            }
         }
         if self.artifact.is_ok() {
             writeln!(out, "\nops")?;
@@ -223,71 +235,4 @@ fn typed(graph: &Graph, id: kvark::TensorId) -> Value {
         "dtype": tensor.ty.dtype.to_string(),
         "shape": dims.collect::<Vec<_>>(),
     })
-}
-
-/// The decimal number that an `f32` was most likely written as; `null` when it is not finite.
-fn number(x: f32) -> Value {
-    x.to_string()
-        .parse::<f64>()
-        .map_or(Value::Null, Value::from)
-}
-
-/// A metadata value, in full.
-fn json_of(value: &Meta) -> Value {
-    match value {
-        Meta::F32(x) => number(*x),
-        Meta::F64(x) => json!(x),
-        Meta::Bool(x) => json!(x),
-        Meta::String(x) => json!(x),
-        Meta::Array(array) => elements(array, usize::MAX).into(),
-        Meta::U64(x) => json!(x),
-        integer => json!(integer.as_integer().and_then(|i| i64::try_from(i).ok())),
-    }
-}
-
-/// The first `most` elements.
-fn elements(array: &Array, most: usize) -> Vec<Value> {
-    macro_rules! list {
-        ($v:expr) => {
-            $v.iter().take(most).map(|x| json!(x)).collect()
-        };
-    }
-    match array {
-        Array::U8(v) => list!(v),
-        Array::I8(v) => list!(v),
-        Array::U16(v) => list!(v),
-        Array::I16(v) => list!(v),
-        Array::U32(v) => list!(v),
-        Array::I32(v) => list!(v),
-        Array::U64(v) => list!(v),
-        Array::I64(v) => list!(v),
-        Array::F32(v) => v.iter().take(most).map(|x| number(*x)).collect(),
-        Array::F64(v) => list!(v),
-        Array::Bool(v) => list!(v),
-        Array::String(v) => list!(v),
-    }
-}
-
-/// A metadata value on part of a line.
-fn short(value: &Meta) -> String {
-    let (most_elements, most_chars) = SHOWN;
-    let clip = |text: String| match text.char_indices().nth(most_chars) {
-        Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),
-        None => text,
-    };
-    match value {
-        Meta::String(text) => clip(format!("{text:?}")),
-        Meta::Array(array) => {
-            let shown = elements(array, most_elements);
-            let shown: Vec<String> = shown.iter().map(|v| clip(v.to_string())).collect();
-            let more = if array.len() > most_elements {
-                ", ..."
-            } else {
-                ""
-            };
-            let (len, kind) = (array.len(), array.type_name());
-            format!("[{}{more}] ({len} of {kind})", shown.join(", "))
-        }
-        other => json_of(other).to_string(),
-    }
 }

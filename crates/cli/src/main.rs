@@ -5,8 +5,10 @@ mod args;
 mod bench;
 mod catalogue;
 mod chat;
+mod exec;
 mod inspect;
 mod interrupt;
+mod npy;
 mod output;
 mod prompt;
 mod run;
@@ -45,6 +47,7 @@ enum Command {
     Chat(chat::Chat),
     Score(score::Score),
     Bench(bench::Bench),
+    Exec(exec::Exec),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
     Detokenize(tokenize::Detokenize),
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Chat(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::Bench(command) => command.execute(),
+        Command::Exec(command) => command.execute(),
         Command::Inspect(command) => command.execute(),
         Command::Tokenize(command) => command.execute(),
         Command::Detokenize(command) => command.execute(),

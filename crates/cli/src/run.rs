@@ -142,7 +142,7 @@ impl Run {
         options: &GenerateOptions,
         count: u32,
     ) -> Result<()> {
-        let mut branches = Branches::new(model, &Cpu::new()?, &self.engine.policy())?;
+        let mut branches = Branches::new(model, &Cpu::new()?, &self.engine.policy()?)?;
         let start = Instant::now();
         let bar = output::progress("prompt", prompt.len());
         let fed = branches.branch(0).feed(prompt, &mut |done| {

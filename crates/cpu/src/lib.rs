@@ -3,6 +3,7 @@
 //! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
 //! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
 
+mod aligned;
 mod amx;
 mod exec;
 mod isa;
@@ -88,8 +89,8 @@ impl Backend for Cpu {
     ) -> Result<Box<dyn Executable>, BackendError> {
         let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
         Ok(match options.executor {
-            ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa)),
-            ExecutorKind::Interpreted => Box::new(Interpreted::new(graph, threads, self.isa)),
+            ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa)?),
+            ExecutorKind::Interpreted => Box::new(Interpreted::new(graph, threads, self.isa)?),
         })
     }
 }

@@ -27,7 +27,8 @@ struct Shared {
     state: AtomicU64,
     /// The open job; written only while no job is open and no worker takes part.
     job: std::cell::UnsafeCell<Job>,
-    next: AtomicUsize,
+    /// Per share of the job, the next task that nobody has taken.
+    next: Box<[AtomicUsize]>,
     sleeping: AtomicUsize,
     panicked: AtomicBool,
     quit: AtomicBool,
@@ -44,6 +45,15 @@ struct Job {
     /// The lifetime is erased: `Threads::run` returns only when no participant is left.
     task: *const (dyn Fn(usize, usize) + Sync),
     tasks: usize,
+    /// Into how many equal runs of tasks the job is cut: one, or one a thread.
+    shares: usize,
+}
+
+impl Job {
+    /// The first task of a share; that of the share behind the last is the number of tasks.
+    fn share(&self, share: usize) -> usize {
+        self.tasks * share / self.shares
+    }
 }
 
 fn no_task(_: usize, _: usize) {}
@@ -56,8 +66,9 @@ impl Threads {
             job: std::cell::UnsafeCell::new(Job {
                 task: &no_task,
                 tasks: 0,
+                shares: 1,
             }),
-            next: AtomicUsize::new(0),
+            next: (0..count.max(1)).map(|_| AtomicUsize::new(0)).collect(),
             sleeping: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             quit: AtomicBool::new(false),
@@ -86,8 +97,19 @@ impl Threads {
         self.workers.len() + 1
     }
 
-    /// Calls `task(i, thread)` for every `i < tasks`, `thread < count()`, and returns when all are done.
+    /// Calls `task(i, thread)` for every `i < tasks`, `thread < count()`, and returns when all are done. Tasks are taken
+    /// in their order.
     pub(crate) fn run(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        self.start(tasks, 1, task);
+    }
+
+    /// As [`run`](Threads::run), but every thread begins with the same part of the tasks each time, and helps with the
+    /// others' parts when it is done: what a thread read last time is in its own cache this time.
+    pub(crate) fn run_near(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        self.start(tasks, self.count(), task);
+    }
+
+    fn start(&self, tasks: usize, shares: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if tasks <= 1 || self.workers.is_empty() {
             (0..tasks).for_each(|i| task(i, 0));
             return;
@@ -97,9 +119,16 @@ impl Threads {
         // SAFETY: only the lifetime changes; this function does not return while a participant may use the reference.
         let task: *const (dyn Fn(usize, usize) + Sync) =
             unsafe { std::mem::transmute(std::ptr::from_ref(task)) };
+        let job = Job {
+            task,
+            tasks,
+            shares,
+        };
+        for share in 0..shares {
+            shared.next[share].store(job.share(share), Ordering::Relaxed);
+        }
         // SAFETY: no job is open and the last one has no participants, so nobody else touches `job`.
-        unsafe { *shared.job.get() = Job { task, tasks } };
-        shared.next.store(0, Ordering::Relaxed);
+        unsafe { *shared.job.get() = job };
         let epoch = (shared.state.load(Ordering::Relaxed) >> 32) + 1;
         shared.state.store(epoch << 32 | OPEN, Ordering::SeqCst);
         if shared.sleeping.load(Ordering::SeqCst) > 0 {
@@ -124,12 +153,16 @@ impl Shared {
         let job = unsafe { *self.job.get() };
         // SAFETY: `Threads::run` keeps the task alive until all participants have left.
         let task = unsafe { &*job.task };
-        loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= job.tasks {
-                return;
+        for turn in 0..job.shares {
+            let share = (thread + turn) % job.shares;
+            let end = job.share(share + 1);
+            loop {
+                let i = self.next[share].fetch_add(1, Ordering::Relaxed);
+                if i >= end {
+                    break;
+                }
+                task(i, thread);
             }
-            task(i, thread);
         }
     }
 
@@ -196,11 +229,13 @@ mod tests {
             for round in 0..2000 {
                 let tasks = round % 17;
                 let hits: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                threads.run(tasks, &|i, thread| {
+                let task = |i: usize, thread: usize| {
                     assert!(thread < count);
                     hits[i].fetch_add(1, Ordering::Relaxed);
-                });
-                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+                };
+                threads.run(tasks, &task);
+                threads.run_near(tasks, &task);
+                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2));
                 if round % 500 == 0 {
                     std::thread::sleep(std::time::Duration::from_millis(3));
                 }

@@ -1,9 +1,10 @@
 //! Builds a graph node by node, inferring every result's type on the way.
 
-use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
+use crate::graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind, TensorType};
 use crate::ops::Op;
 use crate::{Dim, GraphError, GraphErrorKind, MAX_SYMBOLS, Symbol};
 use base::{Bytes, DType};
+use std::ops::RangeInclusive;
 
 /// A graph under construction.
 pub struct GraphBuilder {
@@ -25,15 +26,23 @@ impl GraphBuilder {
         GraphBuilder { graph }
     }
 
-    /// A dimension that is known only at run time.
+    /// A dimension that is known only at run time and may have any value.
     ///
     /// Panics past [`MAX_SYMBOLS`]: importers count their symbols first.
     pub fn symbol(&mut self, name: &str) -> Dim {
+        self.symbol_in(name, 0..=usize::MAX)
+    }
+
+    /// A dimension that is known only at run time and must lie in `range`.
+    ///
+    /// Panics as [`GraphBuilder::symbol`] does.
+    pub fn symbol_in(&mut self, name: &str, range: RangeInclusive<usize>) -> Dim {
         assert!(
             self.graph.symbols.len() < MAX_SYMBOLS,
             "a graph has at most {MAX_SYMBOLS} symbols"
         );
-        self.graph.symbols.push(name.to_owned());
+        let name = name.to_owned();
+        self.graph.symbols.push(SymbolInfo { name, range });
         Symbol(self.graph.symbols.len() as u8 - 1).into()
     }
 
@@ -101,6 +110,11 @@ impl GraphBuilder {
             output,
         });
         Ok(output)
+    }
+
+    /// Gives a tensor built so far another name.
+    pub fn rename(&mut self, id: TensorId, name: &str) {
+        self.graph.tensors[id.0 as usize].name = name.to_owned();
     }
 
     /// The type of a tensor built so far.

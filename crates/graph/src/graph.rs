@@ -3,6 +3,7 @@
 use crate::ops::Op;
 use crate::{Bindings, Dim, GraphError, GraphErrorKind, Symbol};
 use base::{Bytes, DType};
+use std::ops::RangeInclusive;
 
 /// A tensor's index in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,11 +93,20 @@ pub struct Node {
     pub output: TensorId,
 }
 
+/// A size that is known only at run time, as the model states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SymbolInfo {
+    /// Name in text form.
+    pub name: String,
+    /// The values it may have.
+    pub range: RangeInclusive<usize>,
+}
+
 /// A computation. Nodes are stored in an order in which they can run.
 #[derive(Clone, Debug)]
 pub struct Graph {
     pub(crate) name: String,
-    pub(crate) symbols: Vec<String>,
+    pub(crate) symbols: Vec<SymbolInfo>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) inputs: Vec<TensorId>,
@@ -109,8 +119,8 @@ impl Graph {
         &self.name
     }
 
-    /// Names of the symbols, in index order.
-    pub fn symbols(&self) -> &[String] {
+    /// The symbols, in index order.
+    pub fn symbols(&self) -> &[SymbolInfo] {
         &self.symbols
     }
 
@@ -194,6 +204,17 @@ impl Graph {
                 if let Some(Symbol(s)) = dim.as_symbol()
                     && !std::mem::replace(&mut bound[s as usize], true)
                 {
+                    let SymbolInfo { name, range } = &self.symbols[s as usize];
+                    if !range.contains(&given) {
+                        let (min, max) = (range.start(), range.end());
+                        let reason = match *max {
+                            usize::MAX => format!("at least {min}"),
+                            max => format!("from {min} to {max}"),
+                        };
+                        let reason =
+                            format!("dimension {axis} is {given}, {name} must be {reason}");
+                        return Err(fail(tensor, reason).into());
+                    }
                     bindings.0[s as usize] = given;
                 }
                 if dim.eval(&bindings) != Some(given) {
@@ -209,5 +230,39 @@ impl Graph {
             }
         }
         Ok(bindings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::GraphBuilder;
+    use base::DType;
+
+    #[test]
+    fn sizes_out_of_range_are_named() {
+        let mut b = GraphBuilder::new("g");
+        let t = b.symbol_in("T", 1..=8);
+        let open = b.symbol_in("B", 2..=usize::MAX);
+        let x = b.input("x", DType::F32, [open, t]);
+        let y = b.input("y", DType::F32, [t, 4.into()]);
+        let graph = b.finish(&[x, y]).unwrap();
+        let bind = |x: [usize; 2], y: [usize; 2]| {
+            let bound = graph.bind(&[&x, &y]);
+            bound.map(|b| b.0).map_err(|e| e.to_string())
+        };
+        assert_eq!(bind([2, 8], [8, 4]), Ok([8, 2, 0, 0]));
+        let error = |reason: &str| Err(format!("tensor {reason}"));
+        assert_eq!(
+            bind([2, 9], [9, 4]),
+            error("x has no size with these inputs: dimension 1 is 9, T must be from 1 to 8")
+        );
+        assert_eq!(
+            bind([1, 8], [8, 4]),
+            error("x has no size with these inputs: dimension 0 is 1, B must be at least 2")
+        );
+        assert_eq!(
+            bind([2, 8], [7, 4]),
+            error("y has no size with these inputs: dimension 0 is 7, wanted 8")
+        );
     }
 }

@@ -8,7 +8,7 @@
 //! let mut b = GraphBuilder::new("silu");
 //! let tokens = b.symbol("T");
 //! let x = b.input("x", DType::F32, [tokens, Dim::from(4)]);
-//! let y = b.node("y", Unary { function: Activation::Silu }, &[x]).unwrap();
+//! let y = b.node("y", Unary { function: Activation::Silu.into() }, &[x]).unwrap();
 //! let graph = b.finish(&[y]).unwrap();
 //! assert_eq!(graph.to_string(), "\
 //! graph silu(x: f32[T, 4])
@@ -32,5 +32,5 @@ mod verify;
 pub use builder::GraphBuilder;
 pub use dim::{Bindings, Dim, MAX_SYMBOLS, Symbol};
 pub use error::{GraphError, GraphErrorKind};
-pub use graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
+pub use graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind, TensorType};
 pub use value::{Data, Value};

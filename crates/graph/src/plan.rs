@@ -1,11 +1,17 @@
 //! Gives every intermediate of a step its place in one arena.
 //!
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
-//! roots get memory. Roots are placed first-fit in the order they are born.
+//! roots get memory. Roots are placed first-fit, in the order that needs least of a few.
+
+mod pack;
+mod roots;
+
+pub use pack::Packing;
 
 use crate::graph::{Graph, TensorId, TensorKind};
-use crate::ops::Sharing;
 use crate::{Bindings, GraphError, GraphErrorKind};
+use pack::{Lifetime, lower_bound, smallest};
+use roots::Roots;
 
 /// Every offset is a multiple of this, so that vector loads never straddle lines.
 pub const ALIGNMENT: usize = 64;
@@ -22,12 +28,44 @@ pub struct Slot {
 /// Where a tensor's contents are during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the caller's input of this index.
-    Input(usize),
-    /// In the model, under this tensor's id.
-    Constant(TensorId),
+    /// In the caller's input of this index, from this byte on.
+    Input {
+        /// Index of the graph input.
+        index: usize,
+        /// Bytes of it before the tensor.
+        offset: usize,
+    },
+    /// In the constant with this id, from this byte on.
+    Constant {
+        /// The constant.
+        id: TensorId,
+        /// Bytes of it before the tensor.
+        offset: usize,
+    },
     /// In the arena.
     Arena(Slot),
+}
+
+/// One piece of the arena over its lifetime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Where it is.
+    pub slot: Slot,
+    /// The first step (node) that needs it.
+    pub first: usize,
+    /// The last step that needs it; `None` when it is needed after the run.
+    pub last: Option<usize>,
+    /// What is in it.
+    pub holds: Holds,
+}
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// This tensor, and those that share its memory.
+    Tensor(TensorId),
+    /// The work space of the node with this index.
+    Scratch(usize),
 }
 
 /// The memory of one step with concrete symbols.
@@ -39,6 +77,10 @@ pub struct MemoryPlan {
     pub arena_bytes: usize,
     /// The largest set of bytes alive at once: no plan can do with less.
     pub lower_bound: usize,
+    /// What every order of placement that was tried would need; the arena is the smallest.
+    pub attempts: Vec<(Packing, usize)>,
+    /// Every piece of the arena, by birth.
+    pub buffers: Vec<Buffer>,
     places: Vec<Place>,
     scratch: Vec<Option<Slot>>,
 }
@@ -52,46 +94,102 @@ impl MemoryPlan {
         scratch: impl Fn(usize) -> usize,
     ) -> Result<MemoryPlan, GraphError> {
         let sizes = sizes(graph, &bindings)?;
-        let roots = share(graph, &sizes);
-        let mut arena = Arena::default();
-        let mut slots = vec![None; graph.tensors().len()];
-        let mut work = Vec::with_capacity(graph.nodes().len());
+        let roots = Roots::new(graph, &sizes, &bindings)?;
+        let mut lifetimes = Vec::new();
+        let mut holds = Vec::new();
         for (step, node) in graph.nodes().iter().enumerate() {
-            arena.release_before(step);
             let output = node.output.0 as usize;
-            if roots.root[output] == node.output {
-                slots[output] = Some(arena.allocate(sizes[output], roots.last_use[output]));
+            if roots.host[output].0 == node.output {
+                holds.push(Holds::Tensor(node.output));
+                lifetimes.push(Lifetime {
+                    len: sizes[output],
+                    first: step,
+                    last: roots.last_use[output],
+                });
             }
-            let bytes = scratch(step);
-            work.push((bytes > 0).then(|| arena.allocate(bytes, step)));
+            let len = scratch(step);
+            if len > 0 {
+                holds.push(Holds::Scratch(step));
+                lifetimes.push(Lifetime {
+                    len,
+                    first: step,
+                    last: step,
+                });
+            }
+        }
+        let lower_bound = lower_bound(&lifetimes);
+        let (packed, attempts) = smallest(&lifetimes, lower_bound);
+
+        let mut slots = vec![None; graph.tensors().len()];
+        let mut work = vec![None; graph.nodes().len()];
+        let mut buffers = Vec::with_capacity(holds.len());
+        for ((holds, life), slot) in holds.into_iter().zip(&lifetimes).zip(packed.slots) {
+            match holds {
+                Holds::Tensor(id) => slots[id.0 as usize] = Some(slot),
+                Holds::Scratch(step) => work[step] = Some(slot),
+            }
+            let last = (life.last != usize::MAX).then_some(life.last);
+            let first = life.first;
+            buffers.push(Buffer {
+                slot,
+                first,
+                last,
+                holds,
+            });
         }
         let place = |id: u32| {
-            let root = roots.root[id as usize];
+            let (root, offset) = roots.host[id as usize];
             match graph.tensor(root).kind {
-                TensorKind::Input => Place::Input(
-                    graph
-                        .inputs()
-                        .iter()
-                        .position(|i| *i == root)
-                        .expect("a listed input"),
-                ),
-                TensorKind::Constant(_) => Place::Constant(root),
+                TensorKind::Input => {
+                    let index = graph.inputs().iter().position(|i| *i == root);
+                    let index = index.expect("a listed input");
+                    Place::Input { index, offset }
+                }
+                TensorKind::Constant(_) => Place::Constant { id: root, offset },
                 TensorKind::Value(_) => {
                     let slot = slots[root.0 as usize].expect("every computed root was placed");
                     Place::Arena(Slot {
+                        offset: slot.offset + offset,
                         len: sizes[id as usize],
-                        ..slot
                     })
                 }
             }
         };
         Ok(MemoryPlan {
             bindings,
-            arena_bytes: arena.high,
-            lower_bound: arena.most_live,
+            arena_bytes: packed.bytes,
+            lower_bound,
+            attempts,
+            buffers,
             places: (0..graph.tensors().len() as u32).map(place).collect(),
             scratch: work,
         })
+    }
+
+    /// The arena as a table: a line for each buffer with its offset, size, first and last step, and name.
+    pub fn report(&self, graph: &Graph) -> String {
+        let mut text = format!(
+            "{:>12} {:>12} {:>6} {:>6}  name\n",
+            "offset", "bytes", "first", "last"
+        );
+        for buffer in &self.buffers {
+            let last = buffer
+                .last
+                .map_or("end".to_owned(), |step| step.to_string());
+            let name = match buffer.holds {
+                Holds::Tensor(id) => graph.tensor(id).name.clone(),
+                Holds::Scratch(step) => {
+                    format!("scratch of {}", graph.node_name(&graph.nodes()[step]))
+                }
+            };
+            let Slot { offset, len } = buffer.slot;
+            text += &format!(
+                "{offset:>12} {len:>12} {:>6} {last:>6}  {name}\n",
+                buffer.first
+            );
+        }
+        let (arena, bound) = (self.arena_bytes, self.lower_bound);
+        text + &format!("{arena} bytes of arena, at least {bound}\n")
     }
 
     /// Where a tensor is.
@@ -118,85 +216,6 @@ fn sizes(graph: &Graph, bindings: &Bindings) -> Result<Vec<usize>, GraphError> {
         }
     };
     graph.tensors().iter().map(size).collect()
-}
-
-/// Which tensors share memory, and until when it is needed.
-struct Roots {
-    root: Vec<TensorId>,
-    /// Per root: the last step that reads any tensor in its memory (`usize::MAX` for outputs).
-    last_use: Vec<usize>,
-}
-
-fn share(graph: &Graph, sizes: &[usize]) -> Roots {
-    let mut last_use = vec![0; graph.tensors().len()];
-    for (step, node) in graph.nodes().iter().enumerate() {
-        last_use[node.output.0 as usize] = step;
-        node.inputs
-            .iter()
-            .for_each(|id| last_use[id.0 as usize] = step);
-    }
-    graph
-        .outputs()
-        .iter()
-        .for_each(|id| last_use[id.0 as usize] = usize::MAX);
-
-    let mut root: Vec<TensorId> = (0..graph.tensors().len() as u32).map(TensorId).collect();
-    for (step, node) in graph.nodes().iter().enumerate() {
-        let output = node.output.0 as usize;
-        let root_of = |operand: usize| root[node.inputs[operand].0 as usize];
-        let host = match node.op.sharing() {
-            Sharing::None => None,
-            Sharing::Alias => Some(root_of(0)),
-            Sharing::InPlace(n) => (0..n.min(node.inputs.len())).find_map(|operand| {
-                let host = root_of(operand);
-                let dies = last_use[host.0 as usize] <= step;
-                let computed = matches!(graph.tensor(host).kind, TensorKind::Value(_));
-                let fits = sizes[node.inputs[operand].0 as usize] == sizes[output];
-                let read_elsewhere = (n..node.inputs.len()).any(|other| root_of(other) == host);
-                (dies && computed && fits && !read_elsewhere).then_some(host)
-            }),
-        };
-        if let Some(host) = host {
-            root[output] = host;
-            let last = last_use[host.0 as usize].max(last_use[output]);
-            last_use[host.0 as usize] = last;
-        }
-    }
-    Roots { root, last_use }
-}
-
-/// First-fit over what is alive.
-#[derive(Default)]
-struct Arena {
-    /// `(start, end, last step)`, by start; starts and ends are aligned.
-    live: Vec<(usize, usize, usize)>,
-    high: usize,
-    most_live: usize,
-}
-
-impl Arena {
-    fn release_before(&mut self, step: usize) {
-        self.live.retain(|(_, _, last)| *last >= step);
-    }
-
-    fn allocate(&mut self, len: usize, last: usize) -> Slot {
-        let size = len.next_multiple_of(ALIGNMENT);
-        let mut offset = 0;
-        let mut index = 0;
-        for (start, end, _) in &self.live {
-            if start - offset >= size {
-                break;
-            }
-            offset = *end;
-            index += 1;
-        }
-        self.live.insert(index, (offset, offset + size, last));
-        self.high = self.high.max(offset + size);
-        self.most_live = self
-            .most_live
-            .max(self.live.iter().map(|(start, end, _)| end - start).sum());
-        Slot { offset, len }
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, TensorType};
 use crate::{Dim, TensorId};
-use std::fmt::{self, Write};
+use std::fmt;
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,7 +20,7 @@ impl fmt::Display for Graph {
                 node.op.name(),
                 self.names(&node.inputs)
             )?;
-            let attributes = node.op.attributes();
+            let attributes = node.op.attributes(&|dim| self.dim_text(dim));
             if !attributes.is_empty() {
                 write!(f, " {{{}}}", attributes.join(", "))?;
             }
@@ -43,27 +43,12 @@ impl Graph {
         format!("{}[{}]", ty.dtype, dims.join(", "))
     }
 
-    fn dim_text(&self, dim: &Dim) -> String {
-        let (constant, terms) = dim.terms();
-        let mut text = String::new();
-        for (symbol, coefficient) in terms {
-            let plus = if text.is_empty() { "" } else { " + " };
-            let times = if coefficient == 1 {
-                String::new()
-            } else {
-                format!("{coefficient}")
-            };
-            let name = self
-                .symbols
-                .get(symbol.0 as usize)
-                .map_or("?", String::as_str);
-            let _ = write!(text, "{plus}{times}{name}");
-        }
-        match (text.is_empty(), constant) {
-            (true, c) => c.to_string(),
-            (false, 0) => text,
-            (false, c) => format!("{text} + {c}"),
-        }
+    /// A dimension, with this graph's symbol names.
+    pub fn dim_text(&self, dim: &Dim) -> String {
+        dim.text(&|symbol| match self.symbols.get(symbol.0 as usize) {
+            Some(info) => info.name.clone(),
+            None => "?".to_owned(),
+        })
     }
 
     fn names(&self, ids: &[TensorId]) -> String {

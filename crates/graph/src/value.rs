@@ -1,6 +1,6 @@
 //! A concrete tensor: what goes into and comes out of a run.
 
-use base::DType;
+use base::{Bytes, DType};
 
 /// A dense row-major tensor with its contents.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,93 @@ pub enum Data {
     F32(Vec<f32>),
     I32(Vec<i32>),
     I64(Vec<i64>),
+    Bool(Vec<bool>),
+}
+
+/// Does the same to the elements of every type; the result is [`Data`] of that type.
+macro_rules! map_data {
+    ($data:expr, $elements:ident => $body:expr) => {
+        match $data {
+            $crate::Data::F32($elements) => $crate::Data::F32($body),
+            $crate::Data::I32($elements) => $crate::Data::I32($body),
+            $crate::Data::I64($elements) => $crate::Data::I64($body),
+            $crate::Data::Bool($elements) => $crate::Data::Bool($body),
+        }
+    };
+}
+pub(crate) use map_data;
+
+impl Data {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Data::F32(_) => DType::F32,
+            Data::I32(_) => DType::I32,
+            Data::I64(_) => DType::I64,
+            Data::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::F32(v) => v.len(),
+            Data::I32(v) => v.len(),
+            Data::I64(v) => v.len(),
+            Data::Bool(v) => v.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as they lie in memory.
+    pub fn to_bytes(&self) -> Bytes {
+        match self {
+            Data::F32(v) => Bytes::from_slice(v),
+            Data::I32(v) => Bytes::from_slice(v),
+            Data::I64(v) => Bytes::from_slice(v),
+            Data::Bool(v) => Bytes::from_slice(v),
+        }
+    }
+
+    /// The elements of `bytes`; real types are converted to f32, other types that a run does not have give `None`.
+    pub fn from_bytes(dtype: DType, bytes: &[u8], elements: usize) -> Option<Data> {
+        fn read<T, const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T> {
+            bytes.as_chunks().0.iter().map(|b| from(*b)).collect()
+        }
+        Some(match dtype {
+            DType::I32 => Data::I32(read(bytes, i32::from_le_bytes)),
+            DType::I64 => Data::I64(read(bytes, i64::from_le_bytes)),
+            DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
+            DType::F32 => Data::F32(read(bytes, f32::from_le_bytes)),
+            dtype if dtype.is_real() => {
+                let mut out = vec![0.0; elements];
+                base::quant::dequantise(dtype, bytes, &mut out).ok()?;
+                Data::F32(out)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Adds elements of the same type at the end.
+    pub(crate) fn append(&mut self, other: &Data) -> Result<(), String> {
+        match (self, other) {
+            (Data::F32(a), Data::F32(b)) => a.extend_from_slice(b),
+            (Data::I32(a), Data::I32(b)) => a.extend_from_slice(b),
+            (Data::I64(a), Data::I64(b)) => a.extend_from_slice(b),
+            (Data::Bool(a), Data::Bool(b)) => a.extend_from_slice(b),
+            (a, b) => return Err(format!("{} cannot continue {}", b.dtype(), a.dtype())),
+        }
+        Ok(())
+    }
+
+    /// The elements at these indices.
+    pub(crate) fn pick(&self, indices: impl Iterator<Item = usize>) -> Data {
+        map_data!(self, from => indices.map(|i| from[i]).collect())
+    }
 }
 
 impl Value {
@@ -37,22 +124,30 @@ impl Value {
         }
     }
 
+    /// A vector of i64.
+    pub fn i64(shape: impl Into<Vec<usize>>, data: Vec<i64>) -> Value {
+        Value {
+            shape: shape.into(),
+            data: Data::I64(data),
+        }
+    }
+
+    /// A vector of truths.
+    pub fn bool(shape: impl Into<Vec<usize>>, data: Vec<bool>) -> Value {
+        Value {
+            shape: shape.into(),
+            data: Data::Bool(data),
+        }
+    }
+
     /// Element type.
     pub fn dtype(&self) -> DType {
-        match self.data {
-            Data::F32(_) => DType::F32,
-            Data::I32(_) => DType::I32,
-            Data::I64(_) => DType::I64,
-        }
+        self.data.dtype()
     }
 
     /// Number of elements held.
     pub fn len(&self) -> usize {
-        match &self.data {
-            Data::F32(v) => v.len(),
-            Data::I32(v) => v.len(),
-            Data::I64(v) => v.len(),
-        }
+        self.data.len()
     }
 
     /// Whether no element is held.
@@ -72,6 +167,22 @@ impl Value {
     pub fn as_i32(&self) -> Option<&[i32]> {
         match &self.data {
             Data::I32(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The elements when they are i64.
+    pub fn as_i64(&self) -> Option<&[i64]> {
+        match &self.data {
+            Data::I64(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The elements when they are truths.
+    pub fn as_bool(&self) -> Option<&[bool]> {
+        match &self.data {
+            Data::Bool(v) => Some(v),
             _ => None,
         }
     }

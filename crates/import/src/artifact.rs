@@ -8,6 +8,7 @@ use graph::Graph;
 use crate::ImportError;
 use crate::error::Problem;
 use crate::gguf::{self, Gguf};
+use crate::pt2::{self, Pt2};
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Artifact {
     pub facts: ModelFacts,
     /// The file itself, for its metadata, tokenizer and tensor list, when its format is GGUF.
     pub gguf: Option<Gguf>,
+    /// The file itself, for its metadata, tokenizer and tensor list, when its format is `.pt2`.
+    pub pt2: Option<Pt2>,
 }
 
 /// A format of model files.
@@ -32,6 +35,8 @@ pub struct Artifact {
 pub enum Format {
     /// llama.cpp's single-file format.
     Gguf,
+    /// PyTorch's exported programs.
+    Pt2,
 }
 
 impl Format {
@@ -39,6 +44,7 @@ impl Format {
     pub const fn name(self) -> &'static str {
         match self {
             Format::Gguf => "gguf",
+            Format::Pt2 => "pt2",
         }
     }
 }
@@ -59,10 +65,19 @@ pub struct ModelFacts {
     pub caches: Vec<kv::LayerConfig>,
     /// Most positions the graph is made for.
     pub context_length: usize,
-    /// Logits of a row.
+    /// Logits of a row; 0 when the model is no decoder.
     pub vocab_size: usize,
-    /// Width of the residual stream.
+    /// Width of the residual stream; 0 when the file does not say.
     pub hidden_size: usize,
+    /// Most tokens that one step may have, when the graph was made for so many.
+    pub max_step: Option<usize>,
+}
+
+impl ModelFacts {
+    /// Whether the model turns tokens into logits, as runners need it.
+    pub fn is_decoder(&self) -> bool {
+        self.vocab_size > 0
+    }
 }
 
 /// What the caller knows before the model is imported.
@@ -73,6 +88,8 @@ pub struct ImportOptions {
     /// LongRoPE models (Phi-3 with 128k context) have one set of frequencies for short contexts and one for long ones;
     /// this chooses between them.
     pub context_length: Option<usize>,
+    /// Leave exported decoders with the inputs and outputs they were exported with.
+    pub as_exported: bool,
 }
 
 impl Artifact {
@@ -93,14 +110,32 @@ pub fn open(path: &Path) -> Result<Artifact, ImportError> {
 pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
     let import = || {
         let bytes = Bytes::map(path)?;
-        let extension = path.extension().and_then(|e| e.to_str());
-        if bytes.starts_with(b"GGUF") || extension.is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
-            return gguf::lower(Gguf::parse(bytes)?, options);
+        match recognise(path, &bytes)? {
+            Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
+            Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
         }
-        let known = "gguf";
-        Err(Problem::UnknownFormat { known }.into())
     };
     import().map_err(|error: ImportError| error.in_file(path))
+}
+
+/// The format of the file at `path`, by its first bytes or else by its extension.
+pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    let find = || recognise(path, &Bytes::map(path)?);
+    find().map_err(|error: ImportError| error.in_file(path))
+}
+
+fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
+    let extension = path.extension().and_then(|e| e.to_str());
+    let is = |format: Format| extension.is_some_and(|e| e.eq_ignore_ascii_case(format.name()));
+    if bytes.starts_with(b"GGUF") {
+        return Ok(Format::Gguf);
+    }
+    if Pt2::is_zip(bytes) {
+        return Ok(Format::Pt2);
+    }
+    let named = [Format::Gguf, Format::Pt2].into_iter().find(|f| is(*f));
+    let known = "gguf, pt2";
+    named.ok_or_else(|| Problem::UnknownFormat { known }.into())
 }
 
 #[cfg(test)]
@@ -118,6 +153,8 @@ mod tests {
             ("model.gguf", b"hello", K::Malformed),
             ("model.GGUF", b"", K::Malformed),
             ("weights", b"GGUF\x03", K::Malformed),
+            ("model.pt2", b"", K::Malformed),
+            ("archive", b"PK\x03\x04", K::Malformed),
         ];
         for (name, bytes, kind) in table {
             let path = folder.join(name);

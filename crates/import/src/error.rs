@@ -1,6 +1,6 @@
 //! What can be wrong with a model file.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
 use base::{DType, MapError};
@@ -41,9 +41,16 @@ pub enum ImportErrorKind {
     Tensor,
     /// The file has a tensor that the architecture does not use.
     UnusedTensor,
+    /// The program has ops that kvark does not know.
+    UnknownOp,
+    /// A node of the program cannot be expressed.
+    Node,
     /// The graph could not be built.
     Graph,
 }
+
+/// Characters of a message; a file can make them long.
+const LONGEST_MESSAGE: usize = 16_000;
 
 /// The error proper; messages are complete except for the file's path.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +65,16 @@ pub(crate) enum Problem {
     UnknownFormat { known: &'static str },
     #[error("architecture {name:?} is not one that kvark builds; it builds {known}")]
     UnknownArchitecture { name: String, known: String },
+    #[error("{what} {reason}")]
+    Malformed { what: String, reason: String },
+    #[error("the program has ops that kvark does not know: {ops}")]
+    UnknownOps { ops: String },
+    #[error("node {node} ({op}): {reason}")]
+    Op {
+        node: String,
+        op: String,
+        reason: String,
+    },
     #[error("{what} is not supported")]
     Unsupported { what: String },
     #[error("{what} {reason}")]
@@ -91,6 +108,9 @@ impl ImportError {
             Problem::Graph(_) => K::Graph,
             Problem::UnknownFormat { .. } => K::UnknownFormat,
             Problem::UnknownArchitecture { .. } => K::UnknownArchitecture,
+            Problem::Malformed { .. } => K::Malformed,
+            Problem::UnknownOps { .. } => K::UnknownOp,
+            Problem::Op { .. } => K::Node,
             Problem::Unsupported { .. } => K::Unsupported,
             Problem::Value { .. } => K::Value,
             Problem::MissingTensor { .. } => K::MissingTensor,
@@ -103,6 +123,12 @@ impl ImportError {
     pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
         Problem::Value { what, reason }.into()
+    }
+
+    /// A part of a file that breaks the rules of its format.
+    pub(crate) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
+        let (what, reason) = (what.into(), reason.into());
+        Problem::Malformed { what, reason }.into()
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> ImportError {
@@ -128,7 +154,12 @@ impl fmt::Display for ImportError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        self.problem.fmt(f)
+        // Messages repeat names and words of the file, which must not reach a terminal as controls.
+        let message = self.problem.to_string();
+        let shown = message.chars().take(LONGEST_MESSAGE);
+        shown
+            .map(|c| if c.is_control() { '\u{FFFD}' } else { c })
+            .try_for_each(|c| f.write_char(c))
     }
 }
 

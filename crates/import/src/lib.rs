@@ -14,6 +14,9 @@ mod artifact;
 pub mod decoder;
 mod error;
 pub mod gguf;
+pub mod pt2;
 
-pub use artifact::{Artifact, Format, ImportOptions, Method, ModelFacts, open, open_with};
+pub use artifact::{
+    Artifact, Format, ImportOptions, Method, ModelFacts, format_of, open, open_with,
+};
 pub use error::{ImportError, ImportErrorKind};

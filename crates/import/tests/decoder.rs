@@ -41,6 +41,7 @@ fn fixture(path: &Path) -> Fixture {
     // Its sequence is within the original context, where LongRoPE uses the other factors.
     let options = ImportOptions {
         context_length: (name == "phi3_shortrope").then_some(32),
+        ..ImportOptions::default()
     };
     let artifact = import::open_with(path, &options).unwrap();
     let text = fs::read_to_string(path.with_extension("json")).unwrap();

@@ -20,11 +20,15 @@
 
 pub mod catalogue;
 
-pub use backend::{Backend, CompileOptions, ExecutorKind};
+pub use backend::{Backend, CompileOptions, ExecutorKind, Trace};
 pub use base::DType;
 pub use cpu::{Cpu, Isa};
-pub use graph::{Graph, TensorId, Value};
-pub use import::{Artifact, Format, ImportError, ImportErrorKind, ModelFacts, gguf};
+pub use graph::passes::{PassSelection, UnknownPass};
+pub use graph::{Data, Graph, TensorId, Value};
+pub use import::{
+    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, gguf, pt2,
+};
+pub use kv::metadata::Value as CacheMetadata;
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
 pub mod cache {
     pub use kv::{
@@ -36,8 +40,9 @@ pub mod cache {
 
 pub use kv::{CacheConfig, Group, KvError, LayerConfig, Run, SeqId, Storage};
 pub use runtime::{
-    Branch, Branches, Finish, GenerateOptions, Generated, Memory, Model, Module, ModuleOptions,
-    Piece, Policy, Prefix, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score,
-    Sequence, Timings, Token, generate, open_artifact, open_tokenizer,
+    Branch, Branches, Finish, GenerateOptions, Generated, InferenceOptions, InferenceSession,
+    Memory, Model, Module, ModuleOptions, OpenOptions, Piece, Policy, Prefix, Runner, RuntimeError,
+    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, TensorInfo, Timings, Token,
+    generate, open_artifact, open_artifact_with, open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};

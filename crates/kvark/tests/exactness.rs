@@ -33,7 +33,14 @@ fn fixture(path: &Path) -> Fixture {
     let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
     // Its truth was made within the original context, where LongRoPE uses its short factors.
     let context_length = (name == "phi3_shortrope").then_some(32);
-    let mut artifact = import::open_with(path, &ImportOptions { context_length }).unwrap();
+    let mut artifact = import::open_with(
+        path,
+        &ImportOptions {
+            context_length,
+            ..ImportOptions::default()
+        },
+    )
+    .unwrap();
     artifact
         .methods
         .iter_mut()

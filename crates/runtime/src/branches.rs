@@ -51,7 +51,7 @@ impl Branches {
             module,
             session,
             vocab: model.facts().vocab_size,
-            batch: policy.batch.max(1),
+            batch: model.batch(policy),
             states: vec![State::default(); MAX_SEQUENCES as usize],
         })
     }

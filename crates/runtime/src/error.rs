@@ -31,6 +31,9 @@ pub enum RuntimeErrorKind {
     /// The module has no such method.
     #[error("the model has no method {0:?}")]
     UnknownMethod(String),
+    /// The model has several methods and none was named.
+    #[error("the model has several methods: name one of {0}")]
+    WhichMethod(String),
     /// More tokens than the context holds.
     #[error(
         "the prompt has {tokens} tokens, and the context has room for {room} of its {capacity}"
@@ -54,6 +57,25 @@ pub enum RuntimeErrorKind {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A name that no input of the graph has.
+    #[error("there is no input {name:?}; there are {inputs}")]
+    UnknownInput {
+        /// The name.
+        name: String,
+        /// The graph's inputs with their types.
+        inputs: String,
+    },
+    /// An input that was not given.
+    #[error("the input {0} is missing")]
+    MissingInput(String),
+    /// An input that was given more than once.
+    #[error("the input {0:?} was given twice")]
+    InputTwice(String),
+    /// The model does not turn tokens into logits.
+    #[error(
+        "the model is no decoder: it does not turn tokens and positions into logits over caches"
+    )]
+    NotADecoder,
     /// A policy that the model cannot follow.
     #[error("{0}")]
     Policy(String),

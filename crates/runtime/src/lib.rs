@@ -4,17 +4,20 @@
 mod branches;
 mod error;
 mod generate;
+mod inference;
 mod model;
 mod module;
 mod runner;
 mod sampler;
 mod score;
 mod stop;
+mod vocabulary;
 
 pub use branches::{Branch, Branches, Token};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, generate};
-pub use model::{Model, open_artifact, open_tokenizer};
+pub use inference::{InferenceOptions, InferenceSession, Size, TensorInfo};
+pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{Module, ModuleOptions};
 pub use runner::{Memory, Policy, Prefix, Runner};
 pub use sampler::{Sampler, SamplerOptions};

@@ -85,6 +85,9 @@ impl Prefix {
 /// Joins the model's facts with the caller's policy.
 pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig, RuntimeError> {
     let facts = model.facts();
+    if !facts.is_decoder() {
+        return Err(RuntimeErrorKind::NotADecoder.into());
+    }
     let context = policy.context.unwrap_or(facts.context_length);
     let capacity = u32::try_from(context)
         .ok()
@@ -92,7 +95,7 @@ pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig,
     let capacity = capacity.ok_or_else(|| {
         RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
     })?;
-    let step = u32::try_from(policy.batch)
+    let step = u32::try_from(model.batch(policy))
         .unwrap_or(u32::MAX)
         .clamp(1, capacity);
     let cache_policy = CachePolicy {
@@ -151,7 +154,7 @@ impl Runner {
             module,
             session,
             vocab,
-            batch: policy.batch.max(1),
+            batch: model.batch(policy),
             tokens,
             logits: vec![],
         })

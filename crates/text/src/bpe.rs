@@ -24,30 +24,13 @@ impl Bpe {
     /// # Errors
     /// When the pre-tokenizer is unknown, or a merge is malformed or joins what is no token.
     pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
-        let words = PreTokenizer::new(&vocab.pre)?;
-        let ids: HashMap<&str, u32> = (0..)
-            .zip(&vocab.tokens)
-            .map(|(id, token)| (token.as_str(), id))
-            .collect();
-        let mut merges = HashMap::with_capacity(vocab.merges.len());
-        for (index, merge) in vocab.merges.iter().enumerate() {
-            let (left, right) = halves(merge).ok_or_else(|| Error::MalformedMerge {
-                index,
-                merge: merge.clone(),
-            })?;
-            let id = |part: &str| {
-                let outside = || Error::MergeOutsideVocab {
-                    index,
-                    merge: merge.clone(),
-                    part: part.to_owned(),
-                };
-                ids.get(part).copied().ok_or_else(outside)
-            };
-            let pair = (id(left)?, id(right)?);
-            let id = id(&[left, right].concat())?;
-            let rank = u32::try_from(index).unwrap_or(u32::MAX);
-            merges.entry(pair).or_insert(Merge { rank, id });
-        }
+        let mut words = match vocab.split.is_empty() {
+            true => PreTokenizer::new(&vocab.pre)?,
+            false => PreTokenizer::from_splits(&vocab.split, false)?,
+        };
+        words.whole_words = vocab.whole_words.unwrap_or(words.whole_words);
+        let ids = ids(vocab);
+        let merges = merges(vocab, &ids)?;
         let mut spelling = [0; 4];
         let bytes =
             (0..=u8::MAX).map(|byte| ids.get(&*char_of(byte).encode_utf8(&mut spelling)).copied());
@@ -93,6 +76,42 @@ impl Bpe {
         });
         out.extend(merged.filter_map(|symbol| symbol.id));
     }
+}
+
+/// Token ids by text.
+pub(crate) fn ids(vocab: &Vocab) -> HashMap<&str, u32> {
+    let tokens = (0..).zip(&vocab.tokens);
+    tokens.map(|(id, token)| (token.as_str(), id)).collect()
+}
+
+/// The merges by the pair they join.
+///
+/// # Errors
+/// When one is malformed or joins what is no token.
+pub(crate) fn merges(
+    vocab: &Vocab,
+    ids: &HashMap<&str, u32>,
+) -> Result<HashMap<(u32, u32), Merge>, Error> {
+    let mut merges = HashMap::with_capacity(vocab.merges.len());
+    for (index, merge) in vocab.merges.iter().enumerate() {
+        let (left, right) = halves(merge).ok_or_else(|| Error::MalformedMerge {
+            index,
+            merge: merge.clone(),
+        })?;
+        let id = |part: &str| {
+            let outside = || Error::MergeOutsideVocab {
+                index,
+                merge: merge.clone(),
+                part: part.to_owned(),
+            };
+            ids.get(part).copied().ok_or_else(outside)
+        };
+        let pair = (id(left)?, id(right)?);
+        let id = id(&[left, right].concat())?;
+        let rank = u32::try_from(index).unwrap_or(u32::MAX);
+        merges.entry(pair).or_insert(Merge { rank, id });
+    }
+    Ok(merges)
 }
 
 /// Both sides of a merge; a token may begin with a space but not contain one later.

@@ -7,8 +7,11 @@ pub enum Error {
     /// The metadata lack a key that every vocabulary needs, or its value has the wrong type.
     #[error("metadata key `{0}` is missing or has the wrong type")]
     MissingKey(&'static str),
+    /// A file of a Hugging Face folder is damaged or asks for what kvark does not do.
+    #[error("{0}")]
+    TokenizerFile(String),
     /// `tokenizer.ggml.model` names an algorithm kvark does not have.
-    #[error("unknown tokenizer model `{0}` (known: gpt2, llama, bert)")]
+    #[error("unknown tokenizer model `{0}` (known: gpt2, llama, bert; BPE, WordPiece)")]
     UnknownModel(String),
     /// `tokenizer.ggml.pre` names a pre-tokenizer kvark does not have.
     #[error("unknown pre-tokenizer `{0}`")]

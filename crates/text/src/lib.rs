@@ -1,8 +1,8 @@
-//! Tokenizers and chat templates for GGUF models.
+//! Tokenizers and chat templates.
 //!
 //! | to | use |
 //! |---|---|
-//! | hold what a model file says about its tokens | [`Vocab`], read from metadata through [`VocabSource`] |
+//! | hold what a model file says about its tokens | [`Vocab`], read from metadata through [`VocabSource`] or by [`HuggingFace`] |
 //! | turn text into ids and ids into text | [`Tokenizer`] |
 //! | show text while its tokens arrive | [`Utf8Stream`] |
 //! | turn a conversation into a prompt | [`ChatTemplate`] and [`Message`] |
@@ -46,6 +46,8 @@ mod bpe;
 mod byte_level;
 mod chat;
 mod error;
+mod hugging_face;
+mod json_metadata;
 mod merge;
 mod pieces;
 mod pretokenize;
@@ -59,7 +61,9 @@ mod wordpiece;
 
 pub use chat::{ChatTemplate, Message};
 pub use error::Error;
+pub use hugging_face::HuggingFace;
+pub use json_metadata::JsonMetadata;
 pub use source::VocabSource;
 pub use tokenizer::{EncodeOptions, Tokenizer};
 pub use utf8::Utf8Stream;
-pub use vocab::{TokenKind, Vocab, VocabModel};
+pub use vocab::{Split, TokenKind, Vocab, VocabModel};

@@ -7,10 +7,10 @@
 
 use regex::Regex;
 
-use crate::Error;
+use crate::{Error, Split};
 
 /// GPT-2's words: contractions, and letters, digits or other signs with the one space before them.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
+pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 /// Llama 3's words: as GPT-2's, but any sign may lead letters, digits come in threes and line ends stay together.
 const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
@@ -112,6 +112,27 @@ impl PreTokenizer {
             stages: stages.iter().map(compile).collect(),
             whole_words: llama,
             adds_bos: llama,
+        })
+    }
+
+    /// The pre-tokenizer of a file that spells out its patterns.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPreTokenizer`] with a pattern that is no plain regular expression.
+    pub(crate) fn from_splits(splits: &[Split], whole_words: bool) -> Result<Self, Error> {
+        let compile = |split: &Split| {
+            let gap = match split.last_space_apart {
+                true => Gap::LastApart,
+                false => Gap::Whole,
+            };
+            let regex = Regex::new(&split.pattern);
+            let unknown = |_| Error::UnknownPreTokenizer(split.pattern.clone());
+            Ok((regex.map_err(unknown)?, gap))
+        };
+        Ok(Self {
+            stages: splits.iter().map(compile).collect::<Result<_, _>>()?,
+            whole_words,
+            adds_bos: false,
         })
     }
 

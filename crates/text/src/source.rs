@@ -53,11 +53,22 @@ impl Vocab {
             id("eot", "tokenizer.ggml.eot_token_id")?,
             id("eom", "tokenizer.ggml.eom_token_id")?,
         ];
+        let model = VocabModel::from_name(&model)?;
+        // SentencePiece merges by its scores, whatever else a file lists.
+        let merges = match model {
+            VocabModel::Spm => vec![],
+            _ => source.texts("tokenizer.ggml.merges").unwrap_or_default(),
+        };
         let vocab = Self {
-            model: VocabModel::from_name(&model)?,
+            model,
             pre: source.text("tokenizer.ggml.pre").unwrap_or_default(),
             scores: source.floats("tokenizer.ggml.scores").unwrap_or_default(),
-            merges: source.texts("tokenizer.ggml.merges").unwrap_or_default(),
+            split: vec![],
+            whole_words: None,
+            space_prefix_once: false,
+            space_prefix_if_missing: false,
+            cased: false,
+            merges,
             bos: id("bos", "tokenizer.ggml.bos_token_id")?,
             eos: id("eos", "tokenizer.ggml.eos_token_id")?,
             unk: id("unk", "tokenizer.ggml.unknown_token_id")?,
@@ -82,35 +93,9 @@ impl Vocab {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::JsonMetadata;
 
-    /// Metadata as a JSON object: the smallest source there is.
-    struct Json(serde_json::Value);
-
-    impl VocabSource for Json {
-        fn text(&self, key: &str) -> Option<String> {
-            Some(self.0.get(key)?.as_str()?.to_owned())
-        }
-        fn texts(&self, key: &str) -> Option<Vec<String>> {
-            let list = self.0.get(key)?.as_array()?.iter();
-            list.map(|v| v.as_str().map(str::to_owned)).collect()
-        }
-        fn floats(&self, key: &str) -> Option<Vec<f32>> {
-            let list = self.0.get(key)?.as_array()?.iter();
-            list.map(|v| v.as_f64().map(|f| f as f32)).collect()
-        }
-        fn ints(&self, key: &str) -> Option<Vec<i64>> {
-            let list = self.0.get(key)?.as_array()?.iter();
-            list.map(serde_json::Value::as_i64).collect()
-        }
-        fn int(&self, key: &str) -> Option<i64> {
-            self.0.get(key)?.as_i64()
-        }
-        fn flag(&self, key: &str) -> Option<bool> {
-            self.0.get(key)?.as_bool()
-        }
-    }
-
-    fn source(change: impl FnOnce(&mut serde_json::Value)) -> Json {
+    fn source(change: impl FnOnce(&mut serde_json::Value)) -> JsonMetadata {
         let mut json = serde_json::json!({
             "tokenizer.ggml.model": "llama",
             "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "a"],
@@ -123,7 +108,7 @@ mod tests {
             "tokenizer.ggml.add_bos_token": true,
         });
         change(&mut json);
-        Json(json)
+        json.into()
     }
 
     #[test]

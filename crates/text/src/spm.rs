@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::bpe;
 use crate::merge::{Merge, Symbol, merge_all};
 use crate::{Error, TokenKind, Vocab};
 
@@ -12,9 +13,13 @@ pub(crate) const SPACE: char = '▁';
 #[derive(Debug)]
 pub(crate) struct Spm {
     pieces: HashMap<Box<str>, Merge>,
+    /// Which pairs merge, where the file lists them; else the pieces' scores decide.
+    merges: HashMap<(u32, u32), Merge>,
     bytes: Vec<Option<u32>>,
     unknown: Option<u32>,
     space_prefix: bool,
+    space_prefix_once: bool,
+    space_prefix_if_missing: bool,
     squeeze: bool,
 }
 
@@ -48,10 +53,13 @@ impl Spm {
             return Err(Error::NoUnknown);
         }
         Ok(Self {
+            merges: bpe::merges(vocab, &bpe::ids(vocab))?,
             pieces,
             bytes,
             unknown: vocab.unk,
             space_prefix: vocab.add_space_prefix.unwrap_or(true),
+            space_prefix_once: vocab.space_prefix_once,
+            space_prefix_if_missing: vocab.space_prefix_if_missing,
             squeeze: vocab.remove_extra_whitespaces.unwrap_or(false),
         })
     }
@@ -61,12 +69,20 @@ impl Spm {
         self.space_prefix
     }
 
-    /// Appends the tokens of `text`, which begins a text or follows a special token.
-    pub(crate) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+    /// Whether so does text behind special tokens.
+    pub(crate) fn space_prefix_everywhere(&self) -> bool {
+        !self.space_prefix_once
+    }
+
+    /// Appends the tokens of `text`, which begins a text (`first`) or follows a special token.
+    pub(crate) fn encode(&self, text: &str, first: bool, out: &mut Vec<u32>) {
         if text.is_empty() {
             return;
         }
-        let escaped = self.escape(text);
+        let prefixed = self.space_prefix
+            && (first || !self.space_prefix_once)
+            && !(self.space_prefix_if_missing && text.starts_with(' '));
+        let escaped = self.escape(text, prefixed);
         let symbol = |(start, c): (usize, char)| {
             let end = start + c.len_utf8();
             Symbol {
@@ -77,7 +93,10 @@ impl Spm {
         };
         let symbols = escaped.char_indices().map(symbol).collect();
         let merged = merge_all(symbols, |left, right| {
-            self.pieces.get(&escaped[left.start..right.end]).copied()
+            if self.merges.is_empty() {
+                return self.pieces.get(&escaped[left.start..right.end]).copied();
+            }
+            self.merges.get(&(left.id?, right.id?)).copied()
         });
         for Symbol { start, end, id } in merged {
             match id {
@@ -87,9 +106,9 @@ impl Spm {
         }
     }
 
-    fn escape(&self, text: &str) -> String {
+    fn escape(&self, text: &str, prefixed: bool) -> String {
         let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
-        if self.space_prefix {
+        if prefixed {
             escaped.push(SPACE);
         }
         if self.squeeze {
@@ -166,7 +185,7 @@ pub(crate) mod tests {
 
     fn encode(vocab: &Vocab, text: &str) -> Vec<String> {
         let mut ids = Vec::new();
-        Spm::new(vocab).unwrap().encode(text, &mut ids);
+        Spm::new(vocab).unwrap().encode(text, true, &mut ids);
         ids.iter()
             .map(|&id| vocab.tokens[id as usize].clone())
             .collect()

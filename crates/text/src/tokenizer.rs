@@ -116,12 +116,12 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 2);
         ids.extend(self.bos.filter(|_| options.bos));
-        for part in self.special.split(text, options.special) {
-            match part {
+        for (at, part) in self.special.split(text, options.special).iter().enumerate() {
+            match *part {
                 Part::Token(id) => ids.push(id),
                 Part::Text(text) => match &self.algorithm {
                     Algorithm::Bpe(bpe) => bpe.encode(text, &mut ids),
-                    Algorithm::Spm(spm) => spm.encode(text, &mut ids),
+                    Algorithm::Spm(spm) => spm.encode(text, at == 0, &mut ids),
                     Algorithm::WordPiece(words) => words.encode(text, &mut ids),
                 },
             }
@@ -146,10 +146,10 @@ impl Tokenizer {
     /// again; a continuation is therefore better decoded with [`token_bytes`](Self::token_bytes). Ids outside the
     /// vocabulary write nothing.
     pub fn decode_bytes(&self, ids: &[u32], special: bool) -> Vec<u8> {
-        let prefixed = match &self.algorithm {
-            Algorithm::Bpe(_) => false,
-            Algorithm::Spm(spm) => spm.space_prefix(),
-            Algorithm::WordPiece(_) => true,
+        let (prefixed, everywhere) = match &self.algorithm {
+            Algorithm::Bpe(_) => (false, false),
+            Algorithm::Spm(spm) => (spm.space_prefix(), spm.space_prefix_everywhere()),
+            Algorithm::WordPiece(_) => (true, true),
         };
         let mut bytes = Vec::new();
         let mut begins = true;
@@ -166,7 +166,7 @@ impl Tokenizer {
                 };
                 bytes.extend_from_slice(piece);
             }
-            begins = is_special;
+            begins = is_special && everywhere;
         }
         bytes
     }

@@ -67,6 +67,16 @@ impl VocabModel {
     }
 }
 
+/// One stage of a pre-tokenizer that a file spells out: what the pattern matches are words, and so is what lies between.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// A regular expression without look-around.
+    pub pattern: String,
+    /// Whether the last character of white space before a word is a word of its own, which files write as
+    /// `|\s+(?!\S)|\s+` at the pattern's end.
+    pub last_space_apart: bool,
+}
+
 /// Everything a model file says about its tokens (GGUF's `tokenizer.ggml.*` keys).
 #[derive(Debug, Clone, Default)]
 pub struct Vocab {
@@ -74,13 +84,17 @@ pub struct Vocab {
     pub model: VocabModel,
     /// The pre-tokenizer's name; only byte-level BPE looks at it. Empty means `default`.
     pub pre: String,
+    /// The pre-tokenizer's stages where the file spells them out; then `pre` is not looked at.
+    pub split: Vec<Split>,
+    /// Whether byte-level BPE takes a word that is a token without merging; `None` leaves it to `pre`.
+    pub whole_words: Option<bool>,
     /// Token texts in id order, in the algorithm's own spelling.
     pub tokens: Vec<String>,
     /// One score per token (higher merges first); empty where the algorithm has none.
     pub scores: Vec<f32>,
     /// One kind per token; empty means all normal.
     pub kinds: Vec<TokenKind>,
-    /// Merges `"left right"` in rank order, for byte-level BPE.
+    /// Merges `"left right"` in rank order, for BPE; SentencePiece without them merges by score.
     pub merges: Vec<String>,
     /// Beginning of sequence.
     pub bos: Option<u32>,
@@ -104,6 +118,12 @@ pub struct Vocab {
     pub add_eos: Option<bool>,
     /// Whether SentencePiece puts a space before the text; `None` means yes.
     pub add_space_prefix: Option<bool>,
+    /// Whether that space comes only before the whole text, and not also behind special tokens.
+    pub space_prefix_once: bool,
+    /// Whether that space is left out before text that begins with one.
+    pub space_prefix_if_missing: bool,
+    /// Whether WordPiece keeps capitals and accents.
+    pub cased: bool,
     /// Whether SentencePiece trims spaces and makes one of several; `None` means no.
     pub remove_extra_whitespaces: Option<bool>,
 }

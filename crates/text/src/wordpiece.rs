@@ -27,6 +27,7 @@ pub(crate) struct WordPiece {
     /// The longest token in bytes: no longer match need be tried.
     longest: usize,
     unknown: u32,
+    cased: bool,
     dropped: Regex,
     accents: Regex,
     words: Regex,
@@ -53,6 +54,7 @@ impl WordPiece {
             longest: tokens.keys().map(|token| token.len()).max().unwrap_or(0),
             tokens,
             unknown: vocab.unk.ok_or(Error::NoUnknown)?,
+            cased: vocab.cased,
             dropped: compile(DROPPED),
             accents: compile(ACCENTS),
             words: compile(WORDS),
@@ -67,9 +69,12 @@ impl WordPiece {
         }
     }
 
-    /// Drops control characters and accents, and lower-cases.
+    /// Drops control characters; unless the vocabulary is cased, also accents, and lower-cases.
     fn normalize(&self, text: &str) -> String {
         let kept = self.dropped.replace_all(text, "");
+        if self.cased {
+            return kept.into_owned();
+        }
         let decomposed: Cow<str> = if kept.is_ascii() {
             kept
         } else {

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod score;
+pub(crate) mod torch;
 mod venv;
 
 use crate::shell;

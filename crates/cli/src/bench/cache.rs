@@ -113,7 +113,7 @@ fn branches(
     repetitions: u32,
 ) -> Result<Vec<(&'static str, f64, &'static str)>> {
     const STEPS: usize = 8;
-    let mut branches = Branches::new(model, &Cpu::new()?, &engine.policy())?;
+    let mut branches = Branches::new(model, &Cpu::new()?, &engine.policy()?)?;
     let vocab = model.facts().vocab_size as u32;
     let trunk: Vec<u32> = (0..TRUNK as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % vocab)

@@ -27,6 +27,10 @@ fn every_command_explains_itself() {
             "bench",
             format!("--n-prompt --n-gen --n-depth --repetitions --json {engine}"),
         ),
+        (
+            "exec",
+            "--input --random --dim --trace --output --repeat --passes --executor --json".into(),
+        ),
         ("inspect", "--model --graph --json".into()),
         (
             "tokenize",

@@ -1,12 +1,16 @@
 //! Replays a tape: every node resolved once per plan, every result at its planned place in one arena.
 
-use super::{Addresses, Call, Constants, Line, input_address, named, output_value};
+use super::call::{Addresses, Call};
+use super::constants::Constants;
+use super::{input_address, named, value_at};
+use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::threads::Threads;
-use backend::{BackendError, BackendErrorKind, CacheStep, Executable};
+use backend::{BackendError, CacheStep, Executable};
 use graph::plan::{MemoryPlan, Place};
-use graph::{Bindings, Graph, NodeId, TensorId, Value};
+use graph::{Bindings, Graph, NodeId, TensorId, TensorKind, Value};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Tapes kept at once: a decode step, a full prefill chunk and a few odd lengths.
@@ -18,110 +22,172 @@ pub(crate) struct Compiled {
     constants: Constants,
     threads: Threads,
     isa: Isa,
-    arena: Arena,
+    /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
+    arena: Aligned,
     /// Most recently used first.
     tapes: Vec<Tape>,
 }
 
-/// A graph resolved for concrete symbols.
+/// A graph resolved for inputs of certain shapes.
 struct Tape {
-    plan: MemoryPlan,
+    shapes: Vec<Vec<usize>>,
+    bindings: Bindings,
     calls: Vec<Entry>,
+    /// Where every operand, result and work space of the calls is, and behind them the graph's outputs.
+    locations: Vec<Location>,
+    /// The same as addresses; those of the caller's inputs are of the last run.
+    addresses: Vec<*const u8>,
+    /// The arena that the addresses were made for.
+    arena: *mut u8,
+    /// The places in `locations` that are a caller's input.
+    inputs: Vec<usize>,
+    outputs: Range<usize>,
 }
+
+// SAFETY: addresses point into the constants and the arena, which the executable owns, or are made anew for a run.
+unsafe impl Send for Tape {}
 
 struct Entry {
     call: Call,
     node: NodeId,
-    inputs: [Location; 4],
-    output: Location,
-    scratch: Location,
+    /// Operands, and behind them result and work space.
+    operands: Range<usize>,
 }
 
-/// Where an operand is, as far as it is known before the run.
+/// Where a tensor is, as far as it is known before the run.
 #[derive(Clone, Copy)]
 enum Location {
     None,
     Fixed(*const u8),
     Arena(usize),
-    Input(usize),
+    Input { index: usize, offset: usize },
 }
 
-// SAFETY: fixed locations point into constants, which the executable owns and nobody writes.
-unsafe impl Send for Location {}
-
 impl Compiled {
-    pub(crate) fn new(graph: Arc<Graph>, threads: Threads, isa: Isa) -> Compiled {
-        let constants = Constants::new(&graph, &threads);
-        Compiled {
+    pub(crate) fn new(
+        graph: Arc<Graph>,
+        threads: Threads,
+        isa: Isa,
+    ) -> Result<Compiled, BackendError> {
+        let context = Context {
+            isa,
+            threads: &threads,
+        };
+        let constants = Constants::new(&graph, &context)?;
+        Ok(Compiled {
             graph,
             constants,
             threads,
             isa,
-            arena: Arena::default(),
+            arena: Aligned::default(),
             tapes: Vec::new(),
-        }
+        })
     }
 
-    /// Brings the tape for these symbols to the front, making it if need be.
-    fn select_tape(&mut self, bindings: Bindings) -> Result<(), BackendError> {
-        if let Some(i) = self
-            .tapes
-            .iter()
-            .position(|tape| tape.plan.bindings == bindings)
-        {
-            self.tapes[..=i].rotate_right(1);
-            return Ok(());
+    /// Brings the tape for these inputs to the front, making it if need be, and gives it their addresses.
+    fn select_tape(&mut self, inputs: &[Value]) -> Result<(), BackendError> {
+        let same = |tape: &Tape| {
+            let mut shapes = tape.shapes.iter().zip(inputs);
+            tape.shapes.len() == inputs.len() && shapes.all(|(shape, v)| *shape == v.shape)
+        };
+        match self.tapes.iter().position(same) {
+            Some(i) => self.tapes[..=i].rotate_right(1),
+            None => {
+                let tape = self.record(inputs)?;
+                self.tapes.truncate(TAPES - 1);
+                self.tapes.insert(0, tape);
+            }
         }
-        let tape = self.record(bindings)?;
-        self.arena.ensure(tape.plan.arena_bytes)?;
-        self.tapes.truncate(TAPES - 1);
-        self.tapes.insert(0, tape);
+        self.tapes[0].resolve(self.arena.as_mut_ptr(), inputs);
         Ok(())
     }
 
-    fn record(&self, bindings: Bindings) -> Result<Tape, BackendError> {
+    fn record(&mut self, inputs: &[Value]) -> Result<Tape, BackendError> {
         let graph = &*self.graph;
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|v| v.shape.clone()).collect();
+        let bindings = graph.bind(&shapes.iter().map(|s| &s[..]).collect::<Vec<_>>())?;
         let resolved: Result<Vec<Call>, BackendError> = graph
             .nodes()
             .iter()
-            .map(|node| Call::new(graph, node, &bindings))
+            .map(|node| Call::new(graph, node, &bindings, &self.constants))
             .collect();
         let resolved = resolved?;
         let threads = self.threads.count();
         let plan = MemoryPlan::new(graph, bindings, |node| resolved[node].scratch(threads))?;
+        if plan.arena_bytes > self.arena.len() {
+            // Nothing in the arena outlives a step, so the old contents need not be kept.
+            self.arena = Aligned::default();
+            self.arena = Aligned::new(plan.arena_bytes)?;
+        }
         let locate = |id: TensorId| match plan.place(id) {
-            Place::Input(i) => Location::Input(i),
-            Place::Constant(id) => Location::Fixed(self.constants.address(id)),
+            Place::Input { index, offset } => Location::Input { index, offset },
+            Place::Constant { id, offset } => {
+                Location::Fixed(self.constants.address(id).wrapping_add(offset))
+            }
             Place::Arena(slot) => Location::Arena(slot.offset),
         };
-        let locate_operand = |call: &Call, (index, id): (usize, TensorId)| match plan.place(id) {
-            Place::Constant(id) => Location::Fixed(self.constants.operand(call, index, id)),
-            _ => locate(id),
-        };
-        let entry = |(i, call): (usize, Call)| {
-            let node = &graph.nodes()[i];
-            let mut inputs = [Location::None; 4];
-            for (i, id) in node.inputs.iter().enumerate() {
-                inputs[i] = locate_operand(&call, (i, *id));
+        let mut locations = Vec::new();
+        let mut calls = Vec::new();
+        for (i, call) in resolved.into_iter().enumerate() {
+            if let Call::Alias { .. } = call {
+                // Resolved by the plan.
+                continue;
             }
-            let scratch = plan
-                .scratch(i)
-                .map_or(Location::None, |slot| Location::Arena(slot.offset));
-            Entry {
+            let node = &graph.nodes()[i];
+            let start = locations.len();
+            for (operand, id) in node.inputs.iter().enumerate() {
+                locations.push(match graph.tensor(*id).kind {
+                    TensorKind::Constant(_) => {
+                        Location::Fixed(self.constants.operand(&call, operand, *id))
+                    }
+                    _ => locate(*id),
+                });
+            }
+            let operands = start..locations.len();
+            let scratch = plan.scratch(i).map(|slot| Location::Arena(slot.offset));
+            locations.extend([locate(node.output), scratch.unwrap_or(Location::None)]);
+            calls.push(Entry {
                 call,
                 node: NodeId(i as u32),
-                inputs,
-                output: locate(node.output),
-                scratch,
-            }
+                operands,
+            });
+        }
+        let start = locations.len();
+        locations.extend(graph.outputs().iter().map(|id| locate(*id)));
+        let inputs = (0..locations.len())
+            .filter(|i| matches!(locations[*i], Location::Input { .. }))
+            .collect();
+        Ok(Tape {
+            shapes,
+            bindings,
+            calls,
+            addresses: Vec::new(),
+            arena: std::ptr::null_mut(),
+            inputs,
+            outputs: start..locations.len(),
+            locations,
+        })
+    }
+}
+
+impl Tape {
+    /// Makes the addresses for an arena and a run's inputs.
+    fn resolve(&mut self, arena: *mut u8, inputs: &[Value]) {
+        let address = |location: &Location| match *location {
+            Location::None => std::ptr::null(),
+            Location::Fixed(p) => p,
+            Location::Arena(offset) => arena.wrapping_add(offset).cast_const(),
+            Location::Input { index, offset } => input_address(&inputs[index]).wrapping_add(offset),
         };
-        // Aliases were resolved by the plan and do nothing.
-        let calls = resolved
-            .into_iter()
-            .enumerate()
-            .filter(|(_, call)| !matches!(call, Call::Alias));
-        let calls = calls.map(entry).collect();
-        Ok(Tape { plan, calls })
+        if self.addresses.is_empty() || self.arena != arena {
+            self.arena = arena;
+            self.addresses.clear();
+            self.addresses.extend(self.locations.iter().map(address));
+        } else {
+            for i in &self.inputs {
+                self.addresses[*i] = address(&self.locations[*i]);
+            }
+        }
     }
 }
 
@@ -131,69 +197,38 @@ impl Executable for Compiled {
         inputs: &[Value],
         mut cache: Option<CacheStep<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
-        self.select_tape(self.graph.bind(&shapes)?)?;
-        let (graph, tape, arena) = (&*self.graph, &self.tapes[0], self.arena.base());
+        self.select_tape(inputs)?;
+        let (graph, tape) = (&*self.graph, &self.tapes[0]);
         let ctx = Context {
             isa: self.isa,
             threads: &self.threads,
         };
-        let address = |location: Location| match location {
-            Location::None => std::ptr::null(),
-            Location::Fixed(p) => p,
-            // SAFETY: the plan's offsets lie inside the arena, which is at least as large as the plan.
-            Location::Arena(offset) => unsafe { arena.add(offset).cast_const() },
-            Location::Input(i) => input_address(&inputs[i]),
-        };
         for entry in &tape.calls {
+            let end = entry.operands.end;
             let at = Addresses {
-                inputs: entry.inputs.map(address),
-                output: address(entry.output).cast_mut(),
-                scratch: address(entry.scratch).cast_mut(),
+                inputs: &tape.addresses[entry.operands.clone()],
+                output: tape.addresses[end].cast_mut(),
+                scratch: tape.addresses[end + 1].cast_mut(),
             };
             // SAFETY: the plan keeps every operand whole until its last use and lets a result share memory only where
-            // its op allows; a computed result is never planned into an input or a constant.
+            // its op allows; a computed result is never planned into an input or a constant. Its offsets lie inside the
+            // arena, which is at least as large as the plan.
             unsafe { entry.call.run(&ctx, at, &mut cache) }
                 .map_err(|e| named(graph, graph.node(entry.node), e))?;
         }
-        let output = |id: &TensorId| {
-            let at = match tape.plan.place(*id) {
-                Place::Input(i) => address(Location::Input(i)),
-                Place::Constant(id) => self.constants.address(id),
-                Place::Arena(slot) => address(Location::Arena(slot.offset)),
-            };
-            // SAFETY: outputs live to the end of the plan.
-            unsafe { output_value(graph, *id, &tape.plan.bindings, at) }
+        let addresses = &tape.addresses[tape.outputs.clone()];
+        // SAFETY: outputs live to the end of the plan.
+        let output = |(id, at): (&TensorId, &*const u8)| unsafe {
+            value_at(graph, *id, &tape.bindings, *at)
         };
-        Ok(graph.outputs().iter().map(output).collect())
+        Ok(graph.outputs().iter().zip(addresses).map(output).collect())
     }
 
     fn arena_bytes(&self) -> usize {
-        self.arena.lines.len() * size_of::<Line>()
-    }
-}
-
-/// The memory that plans lay their tensors out in; it grows to the largest plan seen.
-#[derive(Default)]
-struct Arena {
-    lines: Vec<Line>,
-}
-
-impl Arena {
-    fn ensure(&mut self, bytes: usize) -> Result<(), BackendError> {
-        let lines = bytes.div_ceil(size_of::<Line>());
-        if lines > self.lines.len() {
-            // Nothing in the arena outlives a step, so the old contents need not be kept.
-            self.lines = Vec::new();
-            self.lines
-                .try_reserve_exact(lines)
-                .map_err(|_| BackendErrorKind::OutOfMemory(bytes))?;
-            self.lines.resize(lines, Line::default());
-        }
-        Ok(())
+        self.arena.len()
     }
 
-    fn base(&mut self) -> *mut u8 {
-        self.lines.as_mut_ptr().cast()
+    fn packed_bytes(&self) -> usize {
+        self.constants.packed_bytes()
     }
 }

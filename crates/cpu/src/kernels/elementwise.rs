@@ -1,35 +1,34 @@
-//! Elementwise arithmetic and activations. The result may be any operand's own memory.
+//! Elementwise arithmetic and functions of f32. The result may be any operand's own memory.
 
-use super::{Context, Shared, over_rows, split};
+use super::functions::{self, Map, activate, with_function};
+use super::nest::{Nest, Part};
+use super::{Context, Shared, split};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
-use graph::ops::{Activation, BinaryFunction};
+use graph::ops::{Activation, BinaryFunction, UnaryFunction};
 
 /// One function of one or two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Function {
     Binary(BinaryFunction),
-    Unary(Activation),
+    Unary(UnaryFunction),
     /// `activation(a) · b`.
     Gated(Activation),
     Scale(f32),
     SoftCap(f32),
 }
 
-/// `out[i] = function(a[i], b[i % period])` for `rows · width` elements.
-#[derive(Clone, Copy, Debug)]
+/// `out = function(a, b)`; the tensors of the loops are `out`, `a` and `b`, which functions of one element do not read.
+#[derive(Clone, Debug)]
 pub(crate) struct Elementwise {
     pub(crate) function: Function,
-    pub(crate) rows: usize,
-    pub(crate) width: usize,
-    /// Whether `b` is one row for all.
-    pub(crate) repeat: bool,
+    pub(crate) nest: Nest<3>,
 }
 
 impl Elementwise {
     /// # Safety
-    /// `a` and `out` must hold `rows · width` elements, `b` as many or one row; `b` is not read by functions of one
-    /// element. `out` may be `a` or `b`.
+    /// The loops' tensors must lie in their buffers. Along the innermost loop `out` must move by one element and the
+    /// others by one or none; where `out` is an operand's memory, they must move together.
     pub(crate) unsafe fn run(
         &self,
         ctx: &Context<'_>,
@@ -37,150 +36,125 @@ impl Elementwise {
         b: *const f32,
         out: *mut f32,
     ) {
-        let (a, b, out) = (Shared(a.cast_mut()), Shared(b.cast_mut()), Shared(out));
-        over_rows(ctx, self.rows, self.width, &|start, end| {
-            let range = Range {
-                op: *self,
-                a,
-                b,
-                out,
-                start,
-                end,
-            };
-            ctx.isa.run(range);
+        let reads_b = matches!(self.function, Function::Binary(_) | Function::Gated(_));
+        let b = if reads_b { b } else { a };
+        let tensors = [Shared(out), Shared(a.cast_mut()), Shared(b.cast_mut())];
+        self.nest.run(ctx, &|part| {
+            ctx.isa.run(Rows {
+                op: self,
+                part,
+                tensors,
+            });
         });
     }
 }
 
-struct Range {
-    op: Elementwise,
-    a: Shared<f32>,
-    b: Shared<f32>,
-    out: Shared<f32>,
-    start: usize,
-    end: usize,
+struct Rows<'a> {
+    op: &'a Elementwise,
+    part: Part,
+    tensors: [Shared<f32>; 3],
 }
 
-impl Kernel for Range {
+impl Kernel for Rows<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         // The match is outside the loop, so that each function has a loop of its own.
         match self.op.function {
-            Function::Binary(BinaryFunction::Add) => self.map(s, Add),
-            Function::Binary(BinaryFunction::Mul) => self.map(s, Mul),
-            Function::Scale(factor) => self.map(s, Scale(factor)),
-            Function::SoftCap(cap) => self.map(s, SoftCap(cap)),
-            Function::Unary(activation) => match activation {
-                Activation::Silu => self.map(s, Silu),
-                Activation::GeluTanh => self.map(s, GeluTanh),
-                Activation::GeluErf => self.map(s, GeluErf),
-            },
-            Function::Gated(activation) => match activation {
-                Activation::Silu => self.map(s, Gated(Silu)),
-                Activation::GeluTanh => self.map(s, Gated(GeluTanh)),
-                Activation::GeluErf => self.map(s, Gated(GeluErf)),
-            },
+            Function::Scale(factor) => self.map_together(s, functions::Scale(factor)),
+            Function::SoftCap(cap) => self.map_together(s, functions::SoftCap(cap)),
+            Function::Gated(a) => activate!(a, f => self.map_together(s, functions::Gated(f))),
+            Function::Binary(function) => with_function!(function, f => self.map(s, f),
+                BinaryFunction { Add, Sub, Mul, Div, Min, Max }
+                _ => self.map(s, functions::BinaryByLane(function))),
+            Function::Unary(UnaryFunction::Activation(a)) => {
+                activate!(a, f => self.map_together(s, f));
+            }
+            Function::Unary(function) => with_function!(function, f => self.map_together(s, f),
+                UnaryFunction { Neg, Abs, Exp, Sqrt, Rsqrt, Reciprocal, Erf, Floor, Ceil, Round }
+                _ => self.map_together(s, functions::UnaryByLane(function))),
         }
     }
 }
 
-impl Range {
+impl Rows<'_> {
+    /// Operands that have the result's shape.
+    #[inline(always)]
+    fn map_together<S: Simd>(&self, s: S, function: impl Map) {
+        debug_assert_eq!((self.op.nest.rows(), self.op.nest.steps), (1, [1; 3]));
+        let Part {
+            column, columns, ..
+        } = self.part;
+        // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
+        unsafe {
+            let [out, a, b] = self.tensors.map(|t| t.at(column));
+            row::<S, true, true>(s, function, out, a, b, columns);
+        }
+    }
+
+    /// Operands that broadcast.
     #[inline(always)]
     fn map<S: Simd>(&self, s: S, function: impl Map) {
-        let (chunks, tail) = split(self.op.width);
-        let reads_b = matches!(self.op.function, Function::Binary(_) | Function::Gated(_));
-        for row in self.start..self.end {
-            // SAFETY: `Elementwise::run`'s caller vouches for the rows; each element is read before it is written.
+        let (nest, part) = (&self.op.nest, self.part);
+        let [_, a_moves, b_moves] = nest.steps.map(|step| step > 0);
+        let mut cursor = nest.cursor(part.row);
+        for _ in 0..part.rows {
+            let [out, a, b] = nest.start(&cursor, part);
+            // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
             unsafe {
-                let a = self.a.at(row * self.op.width);
-                let out = self.out.at(row * self.op.width);
-                let b = match (reads_b, self.op.repeat) {
-                    (false, _) => a,
-                    (true, true) => self.b.at(0),
-                    (true, false) => self.b.at(row * self.op.width),
-                };
-                for chunk in 0..chunks {
-                    let at = chunk * LANES;
-                    s.store(
-                        out.add(at),
-                        function.apply(s, s.load(a.add(at)), s.load(b.add(at))),
-                    );
-                }
-                if tail > 0 {
-                    let at = chunks * LANES;
-                    let (a, b) = (s.load_part(a.add(at), tail), s.load_part(b.add(at), tail));
-                    s.store_part(out.add(at), function.apply(s, a, b), tail);
+                let (out, a, b) = (
+                    self.tensors[0].at(out),
+                    self.tensors[1].at(a),
+                    self.tensors[2].at(b),
+                );
+                match (a_moves, b_moves) {
+                    (true, true) => row::<S, true, true>(s, function, out, a, b, part.columns),
+                    (true, false) => row::<S, true, false>(s, function, out, a, b, part.columns),
+                    _ => row::<S, false, true>(s, function, out, a, b, part.columns),
                 }
             }
+            cursor.advance();
         }
     }
 }
 
-/// A function of two vectors. Closures would do, if they could be told to inline: code that is not inlined into its
-/// tier's entry is compiled without the tier's features.
-trait Map: Copy {
-    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V;
-}
-
-macro_rules! maps {
-    ($($name:ident $(($($field:ty),*))?, ($this:pat, $s:ident, $a:pat, $b:pat) => $body:expr;)*) => {$(
-        #[derive(Clone, Copy)]
-        struct $name $(($($field),*))?;
-
-        impl Map for $name {
-            #[inline(always)]
-            fn apply<S: Simd>(self, $s: S, $a: S::V, $b: S::V) -> S::V {
-                let $this = self;
-                $body
-            }
-        }
-    )*};
-}
-
-maps! {
-    Add, (_, s, a, b) => s.add(a, b);
-    Mul, (_, s, a, b) => s.mul(a, b);
-    Scale(f32), (Scale(factor), s, a, _) => s.mul(a, s.splat(factor));
-    SoftCap(f32), (SoftCap(cap), s, a, _) => s.mul(s.splat(cap), s.tanh(s.div(a, s.splat(cap))));
-    Silu, (_, s, a, _) => silu(s, a);
-    GeluTanh, (_, s, a, _) => gelu_tanh(s, a);
-    GeluErf, (_, s, a, _) => gelu_erf(s, a);
-}
-
-/// An activation times the other operand.
-#[derive(Clone, Copy)]
-struct Gated<F>(F);
-
-impl<F: Map> Map for Gated<F> {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V {
-        s.mul(self.0.apply(s, a, b), b)
-    }
-}
-
+/// One row; an operand that does not move is one element for all.
+///
+/// # Safety
+/// `n` elements must be writable at `out` and readable at `a` and `b`, one where it does not move.
 #[inline(always)]
-fn silu<S: Simd>(s: S, x: S::V) -> S::V {
-    let one = s.splat(1.0);
-    s.div(x, s.add(one, s.exp(s.sub(s.zero(), x))))
-}
-
-#[inline(always)]
-fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
-    let cube = s.mul(s.mul(x, x), x);
-    let inner = s.mul(s.splat(0.797_884_6), s.fma(s.splat(0.044715), cube, x));
-    s.mul(s.mul(s.splat(0.5), x), s.add(s.splat(1.0), s.tanh(inner)))
-}
-
-/// Lane by lane: the error function has no vector form here.
-#[inline(always)]
-fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
-    let mut lanes = [0.0; LANES];
-    // SAFETY: `lanes` holds sixteen f32.
+unsafe fn row<S: Simd, const A: bool, const B: bool>(
+    s: S,
+    function: impl Map,
+    out: *mut f32,
+    a: *const f32,
+    b: *const f32,
+    n: usize,
+) {
+    let (chunks, tail) = split(n);
+    // SAFETY: the caller vouches for the elements.
     unsafe {
-        s.store(lanes.as_mut_ptr(), x);
-        lanes = lanes.map(|x| Activation::GeluErf.apply(x));
-        s.load(lanes.as_ptr())
+        let (a_all, b_all) = (s.splat(*a), s.splat(*b));
+        for chunk in 0..chunks {
+            let at = chunk * LANES;
+            let a = if A { s.load(a.add(at)) } else { a_all };
+            let b = if B { s.load(b.add(at)) } else { b_all };
+            s.store(out.add(at), function.apply(s, a, b));
+        }
+        if tail > 0 {
+            let at = chunks * LANES;
+            let a = if A {
+                s.load_part(a.add(at), tail)
+            } else {
+                a_all
+            };
+            let b = if B {
+                s.load_part(b.add(at), tail)
+            } else {
+                b_all
+            };
+            s.store_part(out.add(at), function.apply(s, a, b), tail);
+        }
     }
 }

@@ -5,10 +5,21 @@
 )]
 
 pub(crate) mod attend;
+pub(crate) mod attention;
+pub(crate) mod copy;
+pub(crate) mod dense;
 pub(crate) mod elementwise;
 pub(crate) mod format;
+mod functions;
+mod gemm;
+pub(crate) mod index;
 pub(crate) mod linear;
+pub(crate) mod lines;
+pub(crate) mod nest;
+pub(crate) mod pack;
 pub(crate) mod packed;
+pub(crate) mod plain;
+pub(crate) mod reduce;
 pub(crate) mod rope;
 pub(crate) mod rows;
 mod stored;

@@ -1,6 +1,8 @@
 //! The rotary embedding. Plain loops over slices: the compiler vectorises them, and they are a small part of a step.
 
+use super::index::Integers;
 use super::{Context, Shared, over_rows};
+use base::DType;
 use graph::ops::RopeLayout;
 
 /// Rotates the first `rotated` elements of every head.
@@ -67,27 +69,32 @@ pub(crate) struct RopeTable {
     pub(crate) tokens: usize,
     pub(crate) half: usize,
     pub(crate) magnitude: f32,
+    /// Type of the positions.
+    pub(crate) position: DType,
 }
 
 impl RopeTable {
     /// # Safety
     /// `position` must hold `tokens` numbers, `frequency` `half`, and `out` `tokens · 2 · half`.
-    pub(crate) unsafe fn run(&self, position: *const i32, frequency: *const f32, out: *mut f32) {
-        // SAFETY: the caller vouches for all three.
-        let (position, frequency, out) = unsafe {
+    pub(crate) unsafe fn run(&self, position: *const u8, frequency: *const f32, out: *mut f32) {
+        let position = Integers {
+            at: position,
+            dtype: self.position,
+        };
+        // SAFETY: the caller vouches for both.
+        let (frequency, out) = unsafe {
             (
-                std::slice::from_raw_parts(position, self.tokens),
                 std::slice::from_raw_parts(frequency, self.half),
                 std::slice::from_raw_parts_mut(out, self.tokens * 2 * self.half),
             )
         };
-        for (p, row) in position
-            .iter()
-            .zip(out.chunks_exact_mut((2 * self.half).max(1)))
-        {
+        let rows = out.chunks_exact_mut((2 * self.half).max(1));
+        for (token, row) in rows.enumerate() {
+            // SAFETY: the caller vouches for `tokens` numbers.
+            let p = unsafe { position.get(token) } as f32;
             let (cos, sin) = row.split_at_mut(self.half);
             for ((f, cos), sin) in frequency.iter().zip(cos).zip(sin) {
-                let angle = *p as f32 * f;
+                let angle = p * f;
                 *cos = angle.cos() * self.magnitude;
                 *sin = angle.sin() * self.magnitude;
             }

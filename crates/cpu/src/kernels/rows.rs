@@ -1,6 +1,7 @@
 //! Kernels that work row by row: normalisation and gathering.
 
 use super::format::{Format, with_format};
+use super::index::Integers;
 use super::{Context, Shared, over_rows, split};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
@@ -137,6 +138,8 @@ pub(crate) struct Gather {
     pub(crate) table_rows: usize,
     pub(crate) width: usize,
     pub(crate) table: DType,
+    /// Type of the indices.
+    pub(crate) index: DType,
 }
 
 impl Gather {
@@ -146,16 +149,20 @@ impl Gather {
         &self,
         ctx: &Context<'_>,
         table: *const u8,
-        index: *const i32,
+        index: *const u8,
         out: *mut f32,
     ) -> Result<(), String> {
-        // SAFETY: the caller vouches for `count` numbers.
-        let index = unsafe { std::slice::from_raw_parts(index, self.count) };
+        let index = Integers {
+            at: index,
+            dtype: self.index,
+        };
         let row_bytes = self
             .table
             .row_bytes(self.width)
             .expect("the table's rows are whole blocks");
-        for (i, &row) in index.iter().enumerate() {
+        for i in 0..self.count {
+            // SAFETY: the caller vouches for `count` numbers.
+            let row = unsafe { index.get(i) };
             let Some(row) = usize::try_from(row).ok().filter(|r| *r < self.table_rows) else {
                 return Err(format!(
                     "index {row} is outside a table of {} rows",

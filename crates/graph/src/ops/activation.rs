@@ -1,8 +1,4 @@
-//! Elementwise activations, alone and as the gate of a feed-forward block.
-
-use super::{Definition, Sharing, f32s, operands, want_f32, want_shape};
-use crate::Value;
-use crate::graph::TensorType;
+//! Nonlinearities, alone, as the gate of a feed-forward block and behind a matrix product.
 
 /// A nonlinearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +9,34 @@ pub enum Activation {
     GeluTanh,
     /// The Gaussian error linear unit by the error function.
     GeluErf,
+    /// `max(x, 0)`.
+    Relu,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `1 / (1 + exp(−x))`.
+    Sigmoid,
 }
 
 impl Activation {
+    /// Every activation.
+    pub const ALL: [Activation; 6] = [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::GeluErf,
+        Activation::Relu,
+        Activation::Tanh,
+        Activation::Sigmoid,
+    ];
+
     /// Name in text form.
     pub fn name(self) -> &'static str {
         match self {
             Activation::Silu => "silu",
             Activation::GeluTanh => "gelu_tanh",
             Activation::GeluErf => "gelu_erf",
+            Activation::Relu => "relu",
+            Activation::Tanh => "tanh",
+            Activation::Sigmoid => "sigmoid",
         }
     }
 
@@ -36,12 +51,22 @@ impl Activation {
             Activation::GeluErf => {
                 (0.5 * x as f64 * (1.0 + erf(x as f64 / std::f64::consts::SQRT_2))) as f32
             }
+            // Written so that a value that is not a number stays one.
+            Activation::Relu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x
+                }
+            }
+            Activation::Tanh => x.tanh(),
+            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         }
     }
 }
 
 /// The error function to about 1e-15: its Maclaurin series near zero, a continued fraction of `erfc` beyond.
-fn erf(x: f64) -> f64 {
+pub(super) fn erf(x: f64) -> f64 {
     let a = x.abs();
     let value = if a < 2.5 {
         let (mut term, mut sum, mut n) = (a, a, 0.0);
@@ -56,82 +81,6 @@ fn erf(x: f64) -> f64 {
         1.0 - (-a * a).exp() / std::f64::consts::PI.sqrt() / (a + fraction)
     };
     value.copysign(x)
-}
-
-/// `function(x)`, elementwise.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Unary {
-    /// The function.
-    pub function: Activation,
-}
-
-impl Definition for Unary {
-    fn name(&self) -> &'static str {
-        "unary"
-    }
-
-    fn attributes(&self) -> Vec<String> {
-        vec![format!("function: {}", self.function.name())]
-    }
-
-    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
-        let [x] = operands(inputs)?;
-        want_f32("x", x)?;
-        Ok(x.clone())
-    }
-
-    fn sharing(&self) -> Sharing {
-        Sharing::InPlace(1)
-    }
-
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
-        Ok(Value::f32(
-            shape,
-            f32s(&inputs[0])?
-                .iter()
-                .map(|x| self.function.apply(*x))
-                .collect(),
-        ))
-    }
-}
-
-/// `function(gate) · up`, elementwise: SwiGLU and its relatives.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Gated {
-    /// The gate's function.
-    pub function: Activation,
-}
-
-impl Definition for Gated {
-    fn name(&self) -> &'static str {
-        "gated"
-    }
-
-    fn attributes(&self) -> Vec<String> {
-        vec![format!("function: {}", self.function.name())]
-    }
-
-    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
-        let [gate, up] = operands(inputs)?;
-        want_f32("gate", gate)?;
-        want_f32("up", up)?;
-        want_shape("up", up, &gate.shape)?;
-        Ok(gate.clone())
-    }
-
-    fn sharing(&self) -> Sharing {
-        Sharing::InPlace(2)
-    }
-
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
-        let pairs = f32s(&inputs[0])?.iter().zip(f32s(&inputs[1])?);
-        Ok(Value::f32(
-            shape,
-            pairs
-                .map(|(gate, up)| self.function.apply(*gate) * up)
-                .collect(),
-        ))
-    }
 }
 
 #[cfg(test)]
@@ -151,6 +100,9 @@ mod tests {
         }
         assert_eq!(Activation::Silu.apply(0.0), 0.0);
         assert!((Activation::GeluErf.apply(1.0) - 0.841_344_8).abs() < 1e-6);
+        assert_eq!([-2.0, 3.0].map(|x| Activation::Relu.apply(x)), [0.0, 3.0]);
+        assert!(Activation::Relu.apply(f32::NAN).is_nan());
+        assert_eq!(Activation::Sigmoid.apply(0.0), 0.5);
         assert!((Activation::GeluTanh.apply(1.0) - 0.841_192).abs() < 1e-6);
     }
 }

@@ -1,19 +1,135 @@
 //! Elementwise arithmetic of two tensors.
 
-use super::{Definition, Sharing, f32s, operands, want_f32};
-use crate::Value;
+use super::check::{operands, want_dtype};
+use super::elementwise::{Broadcast, infer_alike, zip};
+use super::{Definition, Sharing};
 use crate::graph::TensorType;
+use crate::{Bindings, Data, Value};
+use base::DType;
 
-/// Which arithmetic.
+/// Which arithmetic. All take f32 and integers, except the last three, which take bool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryFunction {
     /// `a + b`.
     Add,
+    /// `a − b`.
+    Sub,
     /// `a · b`.
     Mul,
+    /// `a / b`; integers are cut towards zero.
+    Div,
+    /// `a` to the power `b`.
+    Pow,
+    /// The smaller; not a number if either is not.
+    Min,
+    /// The larger; not a number if either is not.
+    Max,
+    /// What is left of `a / b`, with the sign of `b`.
+    Mod,
+    /// `a / b`, rounded down.
+    FloorDiv,
+    /// Both.
+    And,
+    /// Either or both.
+    Or,
+    /// Exactly one.
+    Xor,
 }
 
-/// `function(a, b)`, elementwise; `b` has `a`'s shape or is repeated over `a`'s outer dimensions.
+impl BinaryFunction {
+    /// Every function.
+    pub const ALL: [BinaryFunction; 12] = [
+        BinaryFunction::Add,
+        BinaryFunction::Sub,
+        BinaryFunction::Mul,
+        BinaryFunction::Div,
+        BinaryFunction::Pow,
+        BinaryFunction::Min,
+        BinaryFunction::Max,
+        BinaryFunction::Mod,
+        BinaryFunction::FloorDiv,
+        BinaryFunction::And,
+        BinaryFunction::Or,
+        BinaryFunction::Xor,
+    ];
+
+    /// Whether the operands are bool.
+    pub fn is_logical(self) -> bool {
+        matches!(
+            self,
+            BinaryFunction::And | BinaryFunction::Or | BinaryFunction::Xor
+        )
+    }
+
+    /// The function of two numbers; logical functions take zero as false.
+    pub fn apply(self, a: f32, b: f32) -> f32 {
+        match self {
+            BinaryFunction::Add => a + b,
+            BinaryFunction::Sub => a - b,
+            BinaryFunction::Mul => a * b,
+            BinaryFunction::Div => a / b,
+            BinaryFunction::Pow => a.powf(b),
+            BinaryFunction::Min | BinaryFunction::Max if a.is_nan() || b.is_nan() => f32::NAN,
+            BinaryFunction::Min => a.min(b),
+            BinaryFunction::Max => a.max(b),
+            BinaryFunction::Mod => {
+                let rest = a % b;
+                if rest != 0.0 && (rest < 0.0) != (b < 0.0) {
+                    rest + b
+                } else {
+                    rest
+                }
+            }
+            BinaryFunction::FloorDiv => (a / b).floor(),
+            _ => self.apply_bool(a != 0.0, b != 0.0).into(),
+        }
+    }
+
+    /// The function of two integers, or why it has no value. Overflow wraps, as in PyTorch.
+    pub fn apply_integer(self, a: i64, b: i64) -> Result<i64, String> {
+        let divides = matches!(
+            self,
+            BinaryFunction::Div | BinaryFunction::Mod | BinaryFunction::FloorDiv
+        );
+        if divides && b == 0 {
+            return Err("an integer is divided by zero".into());
+        }
+        Ok(match self {
+            BinaryFunction::Add => a.wrapping_add(b),
+            BinaryFunction::Sub => a.wrapping_sub(b),
+            BinaryFunction::Mul => a.wrapping_mul(b),
+            BinaryFunction::Div => a.wrapping_div(b),
+            BinaryFunction::Pow => {
+                let power = u32::try_from(b)
+                    .map_err(|_| format!("an integer is raised to the power {b}"))?;
+                a.wrapping_pow(power)
+            }
+            BinaryFunction::Min => a.min(b),
+            BinaryFunction::Max => a.max(b),
+            BinaryFunction::Mod => a.wrapping_sub(b.wrapping_mul(floor_div(a, b))),
+            BinaryFunction::FloorDiv => floor_div(a, b),
+            _ => self.apply_bool(a != 0, b != 0).into(),
+        })
+    }
+
+    /// The logical function of two truths; false for the others.
+    pub fn apply_bool(self, a: bool, b: bool) -> bool {
+        match self {
+            BinaryFunction::And => a && b,
+            BinaryFunction::Or => a || b,
+            BinaryFunction::Xor => a != b,
+            _ => false,
+        }
+    }
+}
+
+fn floor_div(a: i64, b: i64) -> i64 {
+    let quotient = a.wrapping_div(b);
+    let inexact = a.wrapping_rem(b) != 0;
+    quotient - i64::from(inexact && (a < 0) != (b < 0))
+}
+
+/// `function(a, b)`, elementwise; operands of one type broadcast to each other as in numpy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
     /// Which arithmetic.
@@ -24,36 +140,171 @@ impl Definition for Binary {
     fn name(&self) -> &'static str {
         match self.function {
             BinaryFunction::Add => "add",
+            BinaryFunction::Sub => "sub",
             BinaryFunction::Mul => "mul",
+            BinaryFunction::Div => "div",
+            BinaryFunction::Pow => "pow",
+            BinaryFunction::Min => "min",
+            BinaryFunction::Max => "max",
+            BinaryFunction::Mod => "mod",
+            BinaryFunction::FloorDiv => "floor_div",
+            BinaryFunction::And => "and",
+            BinaryFunction::Or => "or",
+            BinaryFunction::Xor => "xor",
         }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [a, b] = operands(inputs)?;
-        want_f32("a", a)?;
-        want_f32("b", b)?;
-        if !a.shape.ends_with(&b.shape) {
-            return Err(format!(
-                "b has shape {:?}, which does not end a's {:?}",
-                b.shape, a.shape
-            ));
-        }
-        Ok(a.clone())
-    }
-
-    fn sharing(&self) -> Sharing {
-        Sharing::InPlace(2)
-    }
-
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
-        let (a, b) = (f32s(&inputs[0])?, f32s(&inputs[1])?);
-        let apply = |(a, b): (&f32, &f32)| match self.function {
-            BinaryFunction::Add => a + b,
-            BinaryFunction::Mul => a * b,
+        let allowed: &[DType] = match self.function.is_logical() {
+            true => &[DType::Bool],
+            false => &[DType::F32, DType::I32, DType::I64],
         };
-        Ok(Value::f32(
-            shape,
-            a.iter().zip(b.iter().cycle()).map(apply).collect(),
-        ))
+        want_dtype("a", a, allowed)?;
+        infer_alike(a, b)
+    }
+
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(2))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
+        let walks = (
+            &Broadcast::new(inputs[0], shape),
+            &Broadcast::new(inputs[1], shape),
+        );
+        let f = self.function;
+        let data = match (&inputs[0].data, &inputs[1].data) {
+            (Data::F32(a), Data::F32(b)) => Data::F32(zip((a, b), walks, |a, b| f.apply(a, b))),
+            (Data::I32(a), Data::I32(b)) => {
+                let results = zip((a, b), walks, |a, b| {
+                    Ok(f.apply_integer(a.into(), b.into())? as i32)
+                });
+                Data::I32(results.into_iter().collect::<Result<_, String>>()?)
+            }
+            (Data::I64(a), Data::I64(b)) => {
+                let results = zip((a, b), walks, |a, b| f.apply_integer(a, b));
+                Data::I64(results.into_iter().collect::<Result<_, _>>()?)
+            }
+            (Data::Bool(a), Data::Bool(b)) => {
+                Data::Bool(zip((a, b), walks, |a, b| f.apply_bool(a, b)))
+            }
+            _ => return Err("its operands have two types".into()),
+        };
+        let shape = shape.to_vec();
+        Ok(Value { shape, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dim;
+    use proptest::prelude::*;
+
+    fn run(function: BinaryFunction, a: &Value, b: &Value) -> Result<Value, String> {
+        let ty = |v: &Value| TensorType {
+            dtype: v.dtype(),
+            shape: v.shape.iter().map(|d| Dim::from(*d)).collect(),
+        };
+        let result = Binary { function }.infer(&[&ty(a), &ty(b)])?;
+        let shape = result.dims(&Bindings::default()).unwrap();
+        Binary { function }.evaluate(&[a, b], &shape, &Bindings::default())
+    }
+
+    #[test]
+    fn numbers() {
+        use BinaryFunction::*;
+        let (a, b) = (
+            Value::f32([4], vec![7.0, -7.0, 7.0, -7.0]),
+            Value::f32([4], vec![2.0, 2.0, -2.0, -2.0]),
+        );
+        let (ia, ib) = (
+            Value::i64([4], vec![7, -7, 7, -7]),
+            Value::i64([4], vec![2, 2, -2, -2]),
+        );
+        for (function, expect) in [
+            (Add, [9.0, -5.0, 5.0, -9.0]),
+            (Sub, [5.0, -9.0, 9.0, -5.0]),
+            (Mul, [14.0, -14.0, -14.0, 14.0]),
+            (Min, [2.0, -7.0, -2.0, -7.0]),
+            (Max, [7.0, 2.0, 7.0, -2.0]),
+            (Mod, [1.0, 1.0, -1.0, -1.0]),
+            (FloorDiv, [3.0, -4.0, -4.0, 3.0]),
+        ] {
+            assert_eq!(
+                run(function, &a, &b).unwrap(),
+                Value::f32([4], expect.to_vec())
+            );
+            let expect = expect.map(|x| x as i64).to_vec();
+            assert_eq!(run(function, &ia, &ib).unwrap(), Value::i64([4], expect));
+        }
+        let half = [3.5, -3.5, -3.5, 3.5];
+        assert_eq!(run(Div, &a, &b).unwrap(), Value::f32([4], half.to_vec()));
+        let cut = vec![3, -3, -3, 3];
+        assert_eq!(run(Div, &ia, &ib).unwrap(), Value::i64([4], cut));
+        assert_eq!(
+            run(Pow, &a, &Value::f32([], vec![2.0])).unwrap(),
+            Value::f32([4], vec![49.0; 4])
+        );
+        for (function, b) in [(Div, 0), (Mod, 0), (Pow, -1)] {
+            assert!(run(function, &ia, &Value::i64([], vec![b])).is_err());
+        }
+    }
+
+    #[test]
+    fn truths_and_refusals() {
+        let (a, b) = (
+            Value::bool([2, 1], vec![false, true]),
+            Value::bool([2], vec![false, true]),
+        );
+        for (function, expect) in [
+            (BinaryFunction::And, [false, false, false, true]),
+            (BinaryFunction::Or, [false, true, true, true]),
+            (BinaryFunction::Xor, [false, true, true, false]),
+        ] {
+            assert_eq!(
+                run(function, &a, &b).unwrap(),
+                Value::bool([2, 2], expect.to_vec())
+            );
+        }
+        assert!(run(BinaryFunction::Add, &a, &b).is_err());
+        let x = Value::f32([3], vec![0.0; 3]);
+        let error = run(BinaryFunction::Add, &x, &Value::f32([2], vec![0.0; 2])).unwrap_err();
+        assert_eq!(error, "shapes [3] and [2] do not broadcast");
+        assert!(run(BinaryFunction::Add, &x, &Value::i64([3], vec![0; 3])).is_err());
+    }
+
+    proptest! {
+        /// Every element of a broadcast result is the function of the elements at its clipped coordinates.
+        #[test]
+        fn broadcasts_by_coordinates(
+            axes in prop::collection::vec((1usize..4, 0u8..3), 0..4), cut in 0usize..4, swap: bool,
+        ) {
+            let full = |one: u8| axes.iter().map(|(n, k)| if *k == one { 1 } else { *n }).collect::<Vec<_>>();
+            let (a, b) = (full(1), full(2).split_off(cut.min(axes.len())));
+            let (a, b) = if swap { (b, a) } else { (a, b) };
+            let value = |shape: &[usize], start: i64| {
+                let n = shape.iter().product::<usize>() as i64;
+                Value::i64(shape, (start..start + n).collect())
+            };
+            let (va, vb) = (value(&a, 100), value(&b, 1000));
+            let sum = run(BinaryFunction::Add, &va, &vb).unwrap();
+            for (flat, found) in sum.as_i64().unwrap().iter().enumerate() {
+                let element = |v: &Value| {
+                    let (mut rest, mut at, mut step) = (flat, 0, 1);
+                    for axis in (0..sum.shape.len()).rev() {
+                        let coordinate = rest % sum.shape[axis];
+                        rest /= sum.shape[axis];
+                        if let Some(own) = (axis + v.shape.len()).checked_sub(sum.shape.len()) {
+                            at += coordinate.min(v.shape[own] - 1) * step;
+                            step *= v.shape[own];
+                        }
+                    }
+                    v.as_i64().unwrap()[at]
+                };
+                prop_assert_eq!(*found, element(&va) + element(&vb));
+            }
+        }
     }
 }

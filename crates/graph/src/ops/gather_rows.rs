@@ -1,11 +1,11 @@
 //! Rows of a table by index: embeddings, learned positions, and the rows whose logits are wanted.
 
-use super::{Definition, f32s, i32s, operands, want_dtype};
-use crate::Value;
+use super::Definition;
+use super::check::{f32s, integers, operands, want_index};
 use crate::graph::TensorType;
-use base::DType;
+use crate::{Bindings, Value};
 
-/// `table[index]`: operands `table [N, D]` of any real type and `index [M]` i32; the result is f32 `[M, D]`.
+/// `table[index]`: operands `table [N, D]` of any real type and `index [M]` i32 or i64; the result is f32 `[M, D]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatherRows;
 
@@ -16,7 +16,7 @@ impl Definition for GatherRows {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [table, index] = operands(inputs)?;
-        want_dtype("index", index, DType::I32)?;
+        want_index("index", index)?;
         let (&[_, width], &[count]) = (&table.shape[..], &index.shape[..]) else {
             return Err("takes a table of two dimensions and an index of one".into());
         };
@@ -26,10 +26,10 @@ impl Definition for GatherRows {
         Ok(TensorType::f32([count, width]))
     }
 
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let (table, (rows, width)) = (f32s(&inputs[0])?, inputs[0].rows());
         let mut out = Vec::with_capacity(shape.iter().product());
-        for &i in i32s(&inputs[1])? {
+        for i in integers(inputs[1])? {
             let row = usize::try_from(i).ok().filter(|r| *r < rows);
             let row = row.ok_or_else(|| format!("index {i} is outside a table of {rows} rows"))?;
             out.extend_from_slice(&table[row * width..][..width]);

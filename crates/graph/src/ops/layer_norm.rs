@@ -1,8 +1,9 @@
 //! Layer normalisation over the last dimension.
 
-use super::{Definition, Sharing, by_row, f32s, last_dim, operands, want_f32, want_shape};
-use crate::Value;
+use super::check::{by_row, f32s, last_dim, operands, want_f32, want_shape};
+use super::{Definition, DimText, Sharing};
 use crate::graph::TensorType;
+use crate::{Bindings, Value};
 
 /// `(x − mean) / √(variance + eps) · weight + bias` over rows of `x`; operands `x`, `weight`, `bias`.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +17,7 @@ impl Definition for LayerNorm {
         "layer_norm"
     }
 
-    fn attributes(&self) -> Vec<String> {
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
         vec![format!("eps: {:e}", self.eps)]
     }
 
@@ -31,11 +32,11 @@ impl Definition for LayerNorm {
         Ok(x.clone())
     }
 
-    fn sharing(&self) -> Sharing {
-        Sharing::InPlace(1)
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(1))
     }
 
-    fn evaluate(&self, inputs: &[&Value], _: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {
         let (weight, bias) = (f32s(&inputs[1])?, f32s(&inputs[2])?);
         by_row(inputs[0], |_, x, y| {
             let n = x.len() as f32;

@@ -1,16 +1,26 @@
 //! A matrix product with a weight that may be quantised.
 
-use super::{Definition, f32s, last_dim, want_f32, want_shape};
-use crate::Value;
+use super::check::{f32s, last_dim, want_f32, want_shape};
+use super::{Activation, Definition, DimText};
 use crate::graph::TensorType;
+use crate::{Bindings, Value};
 
-/// `x · weightᵀ (+ bias)`: operands `x [.., K]` f32, `weight [N, K]` of any real type, and optionally `bias [N]` f32.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Linear;
+/// `activation(x · weightᵀ (+ bias))`: operands `x [.., K]` f32, `weight [N, K]` of any real type, and optionally
+/// `bias [N]` f32.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Linear {
+    /// What is done to every element of the result, if anything.
+    pub activation: Option<Activation>,
+}
 
 impl Definition for Linear {
     fn name(&self) -> &'static str {
         "linear"
+    }
+
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+        let text = |a: Activation| format!("activation: {}", a.name());
+        self.activation.map(text).into_iter().collect()
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
@@ -47,7 +57,7 @@ impl Definition for Linear {
         Ok(TensorType::f32(shape))
     }
 
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let (x, weight) = (f32s(&inputs[0])?, f32s(&inputs[1])?);
         let bias = inputs.get(2).map(f32s).transpose()?;
         let (rows, depth) = inputs[0].rows();
@@ -56,7 +66,8 @@ impl Definition for Linear {
         for x in x.chunks(depth.max(1)).take(rows) {
             for (j, w) in weight.chunks(depth.max(1)).take(n).enumerate() {
                 let dot: f64 = x.iter().zip(w).map(|(x, w)| *x as f64 * *w as f64).sum();
-                out.push(dot as f32 + bias.map_or(0.0, |b| b[j]));
+                let sum = dot as f32 + bias.map_or(0.0, |b| b[j]);
+                out.push(self.activation.map_or(sum, |a| a.apply(sum)));
             }
         }
         Ok(Value::f32(shape, out))

@@ -2,43 +2,100 @@
 //! plainest evaluator.
 
 mod activation;
+mod attention;
 mod binary;
+mod cast;
+mod check;
+mod compare;
+mod concat;
+mod cum_sum;
+mod elementwise;
+mod expand;
+mod fill;
+mod gated;
+mod gather;
+mod gather_elements;
 mod gather_rows;
+mod index;
 mod layer_norm;
 mod linear;
+mod mat_mul;
+mod permute;
+mod range;
+mod reduce;
 mod reshape;
 mod rms_norm;
 mod rope;
 mod rope_table;
+mod scale;
+mod size;
+mod slice;
 mod soft_cap;
+mod softmax;
+mod triangle;
+mod unary;
 mod update_and_attend;
+mod walk;
+mod where_;
 
-pub use activation::{Activation, Gated, Unary};
+pub use activation::Activation;
+pub use attention::Attention;
 pub use binary::{Binary, BinaryFunction};
+pub use cast::Cast;
+pub use compare::{Compare, CompareFunction};
+pub use concat::Concat;
+pub use cum_sum::CumSum;
+pub use expand::Expand;
+pub use fill::{Fill, Scalar};
+pub use gated::Gated;
+pub use gather::Gather;
+pub use gather_elements::GatherElements;
 pub use gather_rows::GatherRows;
+pub use index::Index;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use mat_mul::MatMul;
+pub use permute::Permute;
+pub use range::Range;
+pub use reduce::{Reduce, ReduceFunction};
 pub use reshape::Reshape;
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, RopeLayout};
 pub use rope_table::RopeTable;
-pub use soft_cap::{Scale, SoftCap};
-pub use update_and_attend::{AttendedRow, UpdateAndAttend, attend_row};
+pub use scale::Scale;
+pub use size::Size;
+pub use slice::Slice;
+pub use soft_cap::SoftCap;
+pub use softmax::Softmax;
+pub use triangle::Triangle;
+pub use unary::{Unary, UnaryFunction};
+pub use update_and_attend::{AttendedRow, Scoring, UpdateAndAttend, attend_row};
+pub use where_::Where;
 
 use crate::graph::TensorType;
-use crate::{Dim, Value};
-use base::DType;
+use crate::{Bindings, Dim, Value};
 
 /// How an op's result may share memory with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// The result needs memory of its own.
     None,
-    /// The result is operand 0 under another shape; nothing is computed.
-    Alias,
+    /// The result is operand 0 under another shape, from this byte on; nothing is computed.
+    Alias {
+        /// Bytes of operand 0 before the result.
+        offset: usize,
+    },
     /// The result may overwrite any of the first `n` operands that has its size and is not needed later.
     InPlace(usize),
 }
+
+impl Sharing {
+    /// Operand 0 under another shape.
+    pub const ALIAS: Sharing = Sharing::Alias { offset: 0 };
+}
+
+/// How dimensions are written: with a graph's symbol names.
+pub type DimText<'a> = &'a dyn Fn(&Dim) -> String;
 
 /// What every op defines. Errors are reasons; the caller adds the node's name.
 pub(crate) trait Definition {
@@ -46,20 +103,25 @@ pub(crate) trait Definition {
     fn name(&self) -> &'static str;
 
     /// Attributes in text form, `key: value` each.
-    fn attributes(&self) -> Vec<String> {
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
         Vec::new()
     }
 
     /// The result's type, or what does not fit.
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String>;
 
-    /// How the result may share memory.
-    fn sharing(&self) -> Sharing {
-        Sharing::None
+    /// How the result may share memory under concrete symbols, or why the op cannot run with them.
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::None)
     }
 
     /// The result by the plainest f32 loops. Operands have the inferred types, quantised ones dequantised.
-    fn evaluate(&self, inputs: &[&Value], result_shape: &[usize]) -> Result<Value, String>;
+    fn evaluate(
+        &self,
+        inputs: &[&Value],
+        shape: &[usize],
+        bindings: &Bindings,
+    ) -> Result<Value, String>;
 }
 
 macro_rules! ops {
@@ -84,19 +146,38 @@ macro_rules! ops {
 }
 
 ops!(
+    Attention,
     Binary,
+    Cast,
+    Compare,
+    Concat,
+    CumSum,
+    Expand,
+    Fill,
     Gated,
+    Gather,
+    GatherElements,
     GatherRows,
+    Index,
     LayerNorm,
     Linear,
+    MatMul,
+    Permute,
+    Range,
+    Reduce,
     Reshape,
     RmsNorm,
     Rope,
     RopeTable,
     Scale,
+    Size,
+    Slice,
     SoftCap,
+    Softmax,
+    Triangle,
     Unary,
-    UpdateAndAttend
+    UpdateAndAttend,
+    Where
 );
 
 impl Op {
@@ -106,8 +187,8 @@ impl Op {
     }
 
     /// Attributes in text form, `key: value` each.
-    pub fn attributes(&self) -> Vec<String> {
-        self.definition().attributes()
+    pub fn attributes(&self, dim: DimText<'_>) -> Vec<String> {
+        self.definition().attributes(dim)
     }
 
     /// The type of the result for operands of these types, or what does not fit.
@@ -115,78 +196,19 @@ impl Op {
         self.definition().infer(inputs)
     }
 
-    /// How the result may share memory with the operands.
-    pub fn sharing(&self) -> Sharing {
-        self.definition().sharing()
+    /// How the result may share memory with operands of these types under concrete symbols, or why the op cannot run
+    /// with them.
+    pub fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<Sharing, String> {
+        self.definition().sharing(inputs, at)
     }
 
-    /// The result by the plainest loops; the oracle for every kernel.
-    pub fn evaluate(&self, inputs: &[&Value], result_shape: &[usize]) -> Result<Value, String> {
-        self.definition().evaluate(inputs, result_shape)
+    /// The result by the op's plain evaluator; `shape` is the result's under concrete symbols.
+    pub fn evaluate(
+        &self,
+        inputs: &[&Value],
+        shape: &[usize],
+        bindings: &Bindings,
+    ) -> Result<Value, String> {
+        self.definition().evaluate(inputs, shape, bindings)
     }
-}
-
-/// Exactly `N` operands, or the reason they do not fit.
-fn operands<'a, const N: usize>(inputs: &[&'a TensorType]) -> Result<[&'a TensorType; N], String> {
-    inputs
-        .try_into()
-        .map_err(|_| format!("takes {N} operands, has {}", inputs.len()))
-}
-
-/// The operand must be f32.
-fn want_f32(what: &str, ty: &TensorType) -> Result<(), String> {
-    want_dtype(what, ty, DType::F32)
-}
-
-fn want_dtype(what: &str, ty: &TensorType, dtype: DType) -> Result<(), String> {
-    if ty.dtype == dtype {
-        Ok(())
-    } else {
-        Err(format!("{what} is {}, must be {dtype}", ty.dtype))
-    }
-}
-
-fn want_shape(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(), String> {
-    if ty.shape == shape {
-        Ok(())
-    } else {
-        Err(format!(
-            "{what} has shape {:?}, must be {shape:?}",
-            ty.shape
-        ))
-    }
-}
-
-/// The last dimension, which must be there and known.
-fn last_dim(what: &str, ty: &TensorType) -> Result<usize, String> {
-    ty.shape
-        .last()
-        .and_then(Dim::as_const)
-        .ok_or_else(|| format!("the last dimension of {what} is not a number"))
-}
-
-/// The f32 elements of an evaluator's operand.
-fn f32s<'a>(value: &&'a Value) -> Result<&'a [f32], String> {
-    value
-        .as_f32()
-        .ok_or_else(|| format!("an operand is {}, must be f32", value.dtype()))
-}
-
-fn i32s<'a>(value: &&'a Value) -> Result<&'a [i32], String> {
-    value
-        .as_i32()
-        .ok_or_else(|| format!("an operand is {}, must be i32", value.dtype()))
-}
-
-/// Applies `row` to every row of the last dimension.
-fn by_row(x: &Value, mut row: impl FnMut(usize, &[f32], &mut [f32])) -> Result<Value, String> {
-    let data = f32s(&x)?;
-    let (_, width) = x.rows();
-    let mut out = vec![0.0; data.len()];
-    if width > 0 {
-        for (i, (from, to)) in data.chunks(width).zip(out.chunks_mut(width)).enumerate() {
-            row(i, from, to);
-        }
-    }
-    Ok(Value::f32(x.shape.clone(), out))
 }

@@ -1,10 +1,11 @@
 //! Another shape for the same elements.
 
-use super::{Definition, Sharing, operands};
+use super::check::operands;
+use super::{Definition, Sharing};
 use crate::graph::TensorType;
-use crate::{Dim, Value};
+use crate::{Bindings, Dim, Value};
 
-/// Splits or joins trailing dimensions without moving data: `x` with `shape` in place of its own.
+/// Splits or joins dimensions without moving data: `x` with `shape` in place of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshape {
     /// The new shape, of as many elements.
@@ -12,18 +13,22 @@ pub struct Reshape {
 }
 
 impl Reshape {
-    /// Symbolic part and constant factor of a shape's element count; at most one dimension may be symbolic.
-    fn elements(shape: &[Dim]) -> Option<(Dim, usize)> {
-        let mut symbolic = Dim::from(1);
+    /// The element count of a shape: a number times symbolic parts that share no factor, in a canonical order.
+    fn elements(shape: &[Dim]) -> Option<(usize, Vec<Dim>)> {
         let mut factor = 1usize;
+        let mut symbolic = Vec::new();
         for dim in shape {
-            match dim.as_const() {
-                Some(n) => factor = factor.checked_mul(n)?,
-                None if symbolic == Dim::from(1) => symbolic = *dim,
-                None => return None,
+            let (content, rest) = dim.content();
+            factor = factor.checked_mul(content)?;
+            if rest.as_const() != Some(1) {
+                symbolic.push(rest);
             }
         }
-        Some((symbolic, factor))
+        symbolic.sort_by_cached_key(|dim| format!("{dim:?}"));
+        if factor == 0 {
+            symbolic.clear();
+        }
+        Some((factor, symbolic))
     }
 }
 
@@ -35,7 +40,7 @@ impl Definition for Reshape {
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
         let same = match (Reshape::elements(&x.shape), Reshape::elements(&self.shape)) {
-            (Some((a, n)), Some((b, m))) => a * n == b * m,
+            (Some(a), Some(b)) => a == b,
             _ => false,
         };
         if !same || x.dtype.is_quantised() {
@@ -50,14 +55,37 @@ impl Definition for Reshape {
         })
     }
 
-    fn sharing(&self) -> Sharing {
-        Sharing::Alias
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::ALIAS)
     }
 
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         Ok(Value {
             shape: shape.to_vec(),
             data: inputs[0].data.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Symbol;
+
+    #[test]
+    fn counts_symbolic_elements() {
+        let (b, t) = (Dim::from(Symbol(0)), Dim::from(Symbol(1)));
+        let fits = |from: &[Dim], to: &[Dim]| {
+            let shape = to.to_vec();
+            Reshape { shape }.infer(&[&TensorType::f32(from)]).is_ok()
+        };
+        let n = |n: usize| Dim::from(n);
+        assert!(fits(&[b, t, n(12)], &[b, t, n(3), n(4)]));
+        assert!(fits(&[t, b], &[b, n(1), t]));
+        assert!(fits(&[t * 6 + n(3), n(4)], &[t * 4 + n(2), n(6)]));
+        assert!(!fits(&[b, n(4)], &[t, n(4)]));
+        assert!(!fits(&[n(6)], &[n(4)]));
+        assert!(fits(&[n(0), t], &[n(0)]));
+        assert!(fits(&[n(1)], &[]));
     }
 }

@@ -1,8 +1,9 @@
 //! Root-mean-square normalisation over the last dimension.
 
-use super::{Definition, Sharing, by_row, f32s, last_dim, operands, want_f32, want_shape};
-use crate::Value;
+use super::check::{by_row, f32s, last_dim, operands, want_f32, want_shape};
+use super::{Definition, DimText, Sharing};
 use crate::graph::TensorType;
+use crate::{Bindings, Value};
 
 /// `x / √(mean(x²) + eps) · weight` over rows of `x`; operands `x [.., D]` and `weight [D]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +17,7 @@ impl Definition for RmsNorm {
         "rms_norm"
     }
 
-    fn attributes(&self) -> Vec<String> {
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
         vec![format!("eps: {:e}", self.eps)]
     }
 
@@ -28,11 +29,11 @@ impl Definition for RmsNorm {
         Ok(x.clone())
     }
 
-    fn sharing(&self) -> Sharing {
-        Sharing::InPlace(1)
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(1))
     }
 
-    fn evaluate(&self, inputs: &[&Value], _: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {
         let weight = f32s(&inputs[1])?;
         by_row(inputs[0], |_, x, y| {
             let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;

@@ -1,8 +1,9 @@
 //! The rotary embedding applied to queries or keys.
 
-use super::{Definition, Sharing, f32s, operands, want_f32};
-use crate::Value;
+use super::check::{f32s, operands, want_f32};
+use super::{Definition, DimText, Sharing};
 use crate::graph::TensorType;
+use crate::{Bindings, Value};
 
 /// Which elements of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl Definition for Rope {
         "rope"
     }
 
-    fn attributes(&self) -> Vec<String> {
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
         let layout = match self.layout {
             RopeLayout::Interleaved => "interleaved",
             RopeLayout::Halves => "halves",
@@ -50,11 +51,11 @@ impl Definition for Rope {
         }
     }
 
-    fn sharing(&self) -> Sharing {
-        Sharing::InPlace(1)
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(1))
     }
 
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let (mut out, table) = (f32s(&inputs[0])?.to_vec(), f32s(&inputs[1])?);
         let (heads, dim, rotated) = (shape[1], shape[2], inputs[1].shape[1]);
         let half = rotated / 2;

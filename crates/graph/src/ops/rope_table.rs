@@ -1,11 +1,11 @@
 //! Cosines and sines of the rotary embedding, once a step for all layers that share frequencies.
 
-use super::{Definition, f32s, i32s, operands, want_dtype, want_f32};
-use crate::Value;
+use super::check::{f32s, integers, operands, want_f32, want_index};
+use super::{Definition, DimText};
 use crate::graph::TensorType;
-use base::DType;
+use crate::{Bindings, Value};
 
-/// Operands `position [T]` i32 and `frequency [D/2]` f32; the result `[T, D]` holds the cosines of
+/// Operands `position [T]` i32 or i64 and `frequency [D/2]` f32; the result `[T, D]` holds the cosines of
 /// `position · frequency` in its first half of columns and the sines in its second, all times `magnitude`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
@@ -18,7 +18,7 @@ impl Definition for RopeTable {
         "rope_table"
     }
 
-    fn attributes(&self) -> Vec<String> {
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
         if self.magnitude == 1.0 {
             vec![]
         } else {
@@ -28,7 +28,7 @@ impl Definition for RopeTable {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [position, frequency] = operands(inputs)?;
-        want_dtype("position", position, DType::I32)?;
+        want_index("position", position)?;
         want_f32("frequency", frequency)?;
         let (&[tokens], &[half]) = (&position.shape[..], &frequency.shape[..]) else {
             return Err("position and frequency must have one dimension each".into());
@@ -36,10 +36,10 @@ impl Definition for RopeTable {
         Ok(TensorType::f32([tokens, half * 2]))
     }
 
-    fn evaluate(&self, inputs: &[&Value], shape: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let frequency = f32s(&inputs[1])?;
         let mut out = Vec::with_capacity(shape.iter().product());
-        for &p in i32s(&inputs[0])? {
+        for p in integers(inputs[0])? {
             out.extend(
                 frequency
                     .iter()

@@ -1,14 +1,14 @@
 //! The op behind which KV caches are swapped.
 
-use super::{Definition, operands, want_dtype, want_f32};
-use crate::Value;
+use super::check::{operands, want_f32, want_index};
+use super::{Definition, DimText};
 use crate::graph::TensorType;
-use base::DType;
+use crate::{Bindings, Value};
 
 /// Stores this step's keys and values in the cache bound to the run and attends what the cache lets each query see.
 ///
-/// Operands `q [T, Hq, D]`, `k [T, Hkv, D]`, `v [T, Hkv, Dv]` (f32, `Hkv` divides `Hq`) and `position [T]` i32; the
-/// result is `[T, Hq, Dv]`. There is no causal flag: visibility is the cache's answer.
+/// Operands `q [T, Hq, D]`, `k [T, Hkv, D]`, `v [T, Hkv, Dv]` (f32, `Hkv` divides `Hq`) and `position [T]` or `[T, n]`, i32
+/// or i64; the result is `[T, Hq, Dv]`. There is no causal flag: visibility is the cache's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateAndAttend {
     /// Index of the cache, not of the layer: layers that share KV name the same id.
@@ -24,7 +24,7 @@ impl Definition for UpdateAndAttend {
         "update_and_attend"
     }
 
-    fn attributes(&self) -> Vec<String> {
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
         let mut list = vec![
             format!("cache_id: {}", self.cache_id),
             format!("scale: {}", self.scale),
@@ -38,14 +38,14 @@ impl Definition for UpdateAndAttend {
         for (what, ty) in [("q", q), ("k", k), ("v", v)] {
             want_f32(what, ty)?;
         }
-        want_dtype("position", position, DType::I32)?;
-        let (&[tokens, heads, dim], &[tk, kv_heads, key_dim], &[tv, value_heads, value_dim], &[tp]) = (
-            &q.shape[..],
-            &k.shape[..],
-            &v.shape[..],
-            &position.shape[..],
-        ) else {
-            return Err("q, k and v must have three dimensions and position one".into());
+        want_index("position", position)?;
+        let (&[tokens, heads, dim], &[tk, kv_heads, key_dim], &[tv, value_heads, value_dim]) =
+            (&q.shape[..], &k.shape[..], &v.shape[..])
+        else {
+            return Err("q, k and v must have three dimensions".into());
+        };
+        let (&[tp] | &[tp, _]) = &position.shape[..] else {
+            return Err("position must have one dimension or two".into());
         };
         if [tk, tv, tp] != [tokens; 3] || key_dim != dim || kv_heads != value_heads {
             return Err(format!(
@@ -64,31 +64,59 @@ impl Definition for UpdateAndAttend {
         Ok(TensorType::f32([tokens, heads, value_dim]))
     }
 
-    fn evaluate(&self, _: &[&Value], _: &[usize]) -> Result<Value, String> {
+    fn evaluate(&self, _: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {
         Err("needs a cache".into())
     }
 }
 
-/// One stored row that a query sees: its key and its value.
+impl UpdateAndAttend {
+    /// How scores are made.
+    pub fn scoring(&self) -> Scoring {
+        Scoring {
+            scale: self.scale,
+            softcap: self.softcap,
+        }
+    }
+}
+
+/// How a score is made of a query's and a key's product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scoring {
+    /// Factor on the product.
+    pub scale: f32,
+    /// `cap · tanh(score / cap)`, before a bias is added.
+    pub softcap: Option<f32>,
+}
+
+/// One row that a query sees: its key and its value.
 pub struct AttendedRow<'a> {
     /// The key.
     pub key: &'a [f32],
     /// The value.
     pub value: &'a [f32],
+    /// Added to the score.
+    pub bias: f32,
 }
 
-/// The attention of one query over the rows it sees, by the plainest loops: the oracle for every attention kernel.
-pub fn attend_row(op: &UpdateAndAttend, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
+/// The attention of one query over the rows it sees, by the plainest loops: the oracle for every attention kernel. A
+/// query that sees nothing gets zeros.
+pub fn attend_row(scoring: Scoring, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
     let score = |row: &AttendedRow<'_>| {
         let dot: f32 = query.iter().zip(row.key).map(|(a, b)| a * b).sum();
-        let score = dot * op.scale;
-        op.softcap.map_or(score, |cap| cap * (score / cap).tanh())
+        let score = dot * scoring.scale;
+        let capped = scoring
+            .softcap
+            .map_or(score, |cap| cap * (score / cap).tanh());
+        capped + row.bias
     };
     let scores: Vec<f32> = rows.iter().map(score).collect();
     let max = scores.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+    out.fill(0.0);
+    if max == f32::NEG_INFINITY {
+        return;
+    }
     let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum: f32 = weights.iter().sum();
-    out.fill(0.0);
     for (weight, row) in weights.iter().zip(rows) {
         for (o, v) in out.iter_mut().zip(row.value) {
             *o += weight / sum * v;

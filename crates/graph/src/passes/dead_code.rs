@@ -44,7 +44,7 @@ mod tests {
             .node(
                 "unused",
                 Unary {
-                    function: Activation::Silu,
+                    function: Activation::Silu.into(),
                 },
                 &[x],
             )

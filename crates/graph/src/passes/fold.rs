@@ -1,73 +1,55 @@
 //! Replaces nodes whose operands are all constants by their results.
 
-use crate::graph::{Graph, Tensor, TensorKind};
+use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use crate::graph::{Graph, Node};
 use crate::ops::Op;
-use crate::{Data, GraphError, GraphErrorKind, NodeId, Value};
-use base::{Bytes, DType};
+use crate::{Dim, GraphError, Value};
+
+/// Results up to this many bytes are folded whatever they are made of; larger ones only if they are no larger than
+/// their operands, so that a fill or an expand of a model never becomes a constant that the file did not hold.
+const FREE_BYTES: usize = 4 << 20;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
-    let mut keep = vec![true; graph.nodes.len()];
-    for (i, keep) in keep.iter_mut().enumerate() {
-        let node = &graph.nodes[i];
-        let operands: Option<Vec<Value>> = node
-            .inputs
-            .iter()
-            .map(|id| plain_constant(graph.tensor(*id)))
-            .collect();
-        let (Some(operands), false) = (operands, matches!(node.op, Op::UpdateAndAttend(_))) else {
-            continue;
-        };
-        let output = graph.tensor(node.output);
-        let Some(shape) = output.ty.dims(&Default::default()) else {
-            continue;
-        };
-        let operands: Vec<&Value> = operands.iter().collect();
-        let result =
-            node.op
-                .evaluate(&operands, &shape)
-                .map_err(|reason| GraphErrorKind::Node {
-                    node: output.name.clone(),
-                    op: node.op.name(),
-                    reason,
-                })?;
-        let bytes = match &result.data {
-            Data::F32(v) => Bytes::from_slice(v),
-            Data::I32(v) => Bytes::from_slice(v),
-            Data::I64(v) => Bytes::from_slice(v),
-        };
-        graph.tensors[node.output.0 as usize].kind = TensorKind::Constant(bytes);
-        *keep = false;
-    }
-    let changed = keep.contains(&false);
-    if changed {
-        let mut flags = keep.iter();
-        graph
-            .nodes
-            .retain(|_| *flags.next().expect("one flag a node"));
-        for (i, node) in graph.nodes.iter().enumerate() {
-            graph.tensors[node.output.0 as usize].kind = TensorKind::Value(NodeId(i as u32));
-        }
-    }
-    Ok(changed)
+    rewrite(graph, rule)
 }
 
-/// A constant's value. Quantised and half-precision weights stay as they are: unpacking them would cost memory.
-fn plain_constant(tensor: &Tensor) -> Option<Value> {
-    let bytes = tensor.constant()?;
-    let shape = tensor.ty.dims(&Default::default())?;
-    let data = match tensor.ty.dtype {
-        DType::F32 => Data::F32(bytes.cast::<f32>()?.to_vec()),
-        DType::I32 => Data::I32(bytes.cast::<i32>()?.to_vec()),
-        DType::I64 => Data::I64(bytes.cast::<i64>()?.to_vec()),
-        _ => return None,
-    };
-    Some(Value { shape, data })
+fn rule(view: &View<'_>, node: &Node) -> Option<Patch> {
+    if matches!(node.op, Op::UpdateAndAttend(_)) || !is_fixed(&node.op) {
+        return None;
+    }
+    let ty = view.ty(node.output);
+    let shape = ty.fixed_dims()?;
+    let bytes = ty.bytes(&Default::default())?;
+    let given = |id: &_| view.graph.tensor(*id).constant().map(|b| b.len());
+    let operands: usize = node.inputs.iter().map(given).sum::<Option<usize>>()?;
+    if bytes > FREE_BYTES.max(operands) {
+        return None;
+    }
+    let operands: Option<Vec<Value>> = node.inputs.iter().map(|id| view.constant(*id)).collect();
+    let operands = operands?;
+    let operands: Vec<&Value> = operands.iter().collect();
+    // What cannot be computed is left for the run, whose error names the node.
+    let result = node.op.evaluate(&operands, &shape, &Default::default());
+    let mut patch = PatchBuilder::new(view, node);
+    let folded = patch.constant("folded", &result.ok()?);
+    patch.redirect(folded)
+}
+
+/// Whether no attribute of the op depends on a symbol, but for the shapes that inference sees anyway.
+fn is_fixed(op: &Op) -> bool {
+    let fixed = |dim: &Dim| dim.terms().1.next().is_none();
+    match op {
+        Op::Range(op) => fixed(&op.start),
+        Op::Size(op) => fixed(&op.value),
+        Op::Slice(op) => fixed(&op.start),
+        _ => true,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::GraphBuilder;
-    use crate::ops::{Binary, BinaryFunction, Scale};
+    use crate::ops::{Binary, BinaryFunction, Fill, Scalar, Scale, Size};
     use base::{Bytes, DType};
 
     #[test]
@@ -79,41 +61,39 @@ mod tests {
             .constant("c", DType::F32, &[2], Bytes::from_slice(&[1.0f32, -2.0]))
             .unwrap();
         let doubled = b.node("doubled", Scale { factor: 2.0 }, &[c]).unwrap();
-        let sum = b
-            .node(
-                "sum",
-                Binary {
-                    function: BinaryFunction::Add,
-                },
-                &[doubled, c],
-            )
-            .unwrap();
-        let y = b
-            .node(
-                "y",
-                Binary {
-                    function: BinaryFunction::Mul,
-                },
-                &[x, sum],
-            )
-            .unwrap();
+        let add = Binary {
+            function: BinaryFunction::Add,
+        };
+        let sum = b.node("sum", add.clone(), &[doubled, c]).unwrap();
+        let y = b.node("y", add, &[x, sum]).unwrap();
         let mut graph = b.finish(&[y]).unwrap();
-        crate::passes::optimise(&mut graph).unwrap();
+        assert!(super::run(&mut graph).unwrap());
+        graph.verify().unwrap();
         assert_eq!(
             graph.to_string(),
-            "graph g(x: f32[T, 2])\n  y: f32[T, 2] = mul(x, sum)\n  return y\n"
+            "graph g(x: f32[T, 2])\n  y: f32[T, 2] = add(x, sum)\n  return y\n"
         );
-        let folded = graph
-            .tensors()
-            .iter()
-            .find(|t| t.name == "sum")
-            .unwrap()
-            .constant()
-            .unwrap();
+        let folded = graph.tensors().iter().find(|t| t.name == "sum").unwrap();
+        let folded = folded.constant().unwrap();
         assert_eq!(folded.cast::<f32>().unwrap(), [3.0, -6.0]);
         assert!(
             graph.tensors().iter().all(|t| t.name != "c"),
             "what folding left over is removed"
         );
+    }
+
+    #[test]
+    fn leaves_what_is_large_or_unknown() {
+        let mut b = GraphBuilder::new("g");
+        let t = b.symbol("T");
+        let large = Fill {
+            value: Scalar::F32(0.0),
+            shape: vec![2048.into(), 1024.into()],
+            dtype: DType::F32,
+        };
+        let large = b.node("large", large, &[]).unwrap();
+        let size = b.node("size", Size { value: t }, &[]).unwrap();
+        let mut graph = b.finish(&[large, size]).unwrap();
+        assert!(!super::run(&mut graph).unwrap());
     }
 }

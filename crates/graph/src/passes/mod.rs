@@ -1,7 +1,22 @@
-//! Rewrites of a graph that keep its results. Each pass is a file.
+//! Rewrites of a graph that keep its results. Each pass is a file; most are rules that propose patches.
 
+mod absorb;
+mod causal_mask;
 mod dead_code;
 mod fold;
+mod fuse_chain;
+mod fuse_dag;
+mod permutes;
+mod rewrite;
+mod schedule;
+mod select_rows;
+mod selection;
+mod share;
+#[cfg(test)]
+#[allow(dead_code, reason = "shared by the tests of all passes")]
+mod testing;
+
+pub use selection::{PassSelection, UnknownPass};
 
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{GraphError, NodeId};
@@ -10,13 +25,41 @@ use crate::{GraphError, NodeId};
 pub type Pass = fn(&mut Graph) -> Result<bool, GraphError>;
 
 /// The passes in the order they run.
-pub const PIPELINE: [(&str, Pass); 2] = [("fold", fold::run), ("dead-code", dead_code::run)];
+///
+/// Matrix products take in transposes before constants are folded: folding would materialise them.
+pub const PIPELINE: [(&str, Pass); 10] = [
+    ("absorb", absorb::run),
+    ("permutes", permutes::run),
+    ("fold", fold::run),
+    ("causal_mask", causal_mask::run),
+    ("fuse_chain", fuse_chain::run),
+    ("fuse_dag", fuse_dag::run),
+    ("select_rows", select_rows::run),
+    ("share", share::run),
+    ("dead_code", dead_code::run),
+    ("schedule", schedule::run),
+];
 
-/// Runs the whole pipeline once and verifies the result.
+/// Most rounds over the pipeline: what one pass leaves may be what an earlier one looks for.
+const MOST_ROUNDS: usize = 16;
+
+/// Runs all passes until nothing changes and verifies the result.
 pub fn optimise(graph: &mut Graph) -> Result<(), GraphError> {
-    for (_, pass) in PIPELINE {
-        if pass(graph)? {
-            graph.verify()?;
+    optimise_with(graph, &PassSelection::ALL)
+}
+
+/// Runs the selected passes until nothing changes and verifies the result.
+pub fn optimise_with(graph: &mut Graph, selection: &PassSelection) -> Result<(), GraphError> {
+    for _ in 0..MOST_ROUNDS {
+        let mut changed = false;
+        for (index, (_, pass)) in PIPELINE.iter().enumerate() {
+            if selection.runs(index) && pass(graph)? {
+                graph.verify()?;
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
         }
     }
     Ok(())
@@ -32,7 +75,7 @@ fn retain(graph: &mut Graph, keep_node: &[bool], keep_tensor: &[bool]) {
             next += 1;
         }
     }
-    let renumber = |id: &mut TensorId| {
+    let new_id = |id: &mut TensorId| {
         *id = tensor_ids[id.0 as usize].expect("a kept node's tensors are kept")
     };
     let mut kept = keep_node.iter();
@@ -43,11 +86,21 @@ fn retain(graph: &mut Graph, keep_node: &[bool], keep_tensor: &[bool]) {
     graph
         .tensors
         .retain(|_| *kept.next().expect("one flag a tensor"));
-    for (i, node) in graph.nodes.iter_mut().enumerate() {
-        node.inputs.iter_mut().for_each(renumber);
-        renumber(&mut node.output);
+    for node in &mut graph.nodes {
+        node.inputs.iter_mut().for_each(new_id);
+        new_id(&mut node.output);
+    }
+    graph.inputs.iter_mut().for_each(new_id);
+    graph.outputs.iter_mut().for_each(new_id);
+    renumber(graph);
+}
+
+/// Tells every computed tensor which node makes it.
+fn renumber(graph: &mut Graph) {
+    for (i, node) in graph.nodes.iter().enumerate() {
         graph.tensors[node.output.0 as usize].kind = TensorKind::Value(NodeId(i as u32));
     }
-    graph.inputs.iter_mut().for_each(renumber);
-    graph.outputs.iter_mut().for_each(renumber);
 }
+
+#[cfg(test)]
+mod tests;

@@ -260,6 +260,7 @@ impl Decoder<'_> {
             Mlp::Plain(function) => {
                 let up = self.projection(&format!("{prefix}ffn_up"), size)?;
                 let up = self.linear(up, normed, bias)?;
+                let function = function.into();
                 self.node(&format!("{prefix}ffn_act"), Unary { function }, &[up])?
             }
             Mlp::Gated(function) => {
@@ -296,9 +297,9 @@ impl Decoder<'_> {
             operands.push(self.vector("output.bias", &bias, self.spec.vocab_size)?);
         }
         match self.spec.final_softcap {
-            None => self.node("logits", Linear, &operands),
+            None => self.node("logits", Linear::default(), &operands),
             Some(cap) => {
-                let logits = self.node("output", Linear, &operands)?;
+                let logits = self.node("output", Linear::default(), &operands)?;
                 self.node("logits", SoftCap { cap }, &[logits])
             }
         }
@@ -380,7 +381,7 @@ impl Decoder<'_> {
             None if bias_needed => return Err(ImportError::missing_tensor(&bias_name)),
             None => {}
         }
-        self.node(&name, Linear, &operands)
+        self.node(&name, Linear::default(), &operands)
     }
 
     fn norm(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {

@@ -30,6 +30,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         context_length,
         vocab_size: spec.vocab_size,
         hidden_size: spec.hidden_size,
+        max_step: None,
     };
     let method = Method {
         name: graph.name().to_owned(),
@@ -42,6 +43,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         methods: vec![method],
         facts,
         gguf: Some(file),
+        pt2: None,
     })
 }
 

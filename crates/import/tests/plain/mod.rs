@@ -45,7 +45,7 @@ impl<'a> Plain<'a> {
                 Op::UpdateAndAttend(op) => self.attend(op, &operands),
                 op => {
                     let shape = self.graph.tensor(node.output).ty.dims(&bindings).unwrap();
-                    op.evaluate(&operands, &shape).unwrap()
+                    op.evaluate(&operands, &shape, &bindings).unwrap()
                 }
             };
             values.insert(node.output.0, result);
@@ -72,7 +72,7 @@ impl<'a> Plain<'a> {
             let head = i % heads / (heads / layer.kv_heads);
             let seen = stored[first..=position].iter();
             let rows: Vec<_> = seen.map(|(k, v)| row(k, v, head, &layer)).collect();
-            attend_row(op, query, &rows, out);
+            attend_row(op.scoring(), query, &rows, out);
         }
         Value::f32([operands[0].shape[0], heads, dim], out)
     }
@@ -82,5 +82,6 @@ fn row<'a>(k: &'a [f32], v: &'a [f32], head: usize, layer: &LayerConfig) -> Atte
     AttendedRow {
         key: &k[head * layer.key_dim..][..layer.key_dim],
         value: &v[head * layer.value_dim..][..layer.value_dim],
+        bias: 0.0,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::weights::{BLOCK, Form, Packed};
 use super::{Operands, PackedLinear};
+use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::simd::largest_activation;
@@ -55,8 +56,7 @@ fn product(
     bias: &[f32],
 ) -> Vec<f32> {
     let mut out = vec![f32::NAN; linear.m * linear.n];
-    let mut scratch =
-        vec![crate::exec::Line::default(); linear.scratch(threads.count()).div_ceil(64)];
+    let mut scratch = Aligned::new(linear.scratch(threads.count())).unwrap();
     let operands = Operands {
         x: x.as_ptr(),
         weight: weight.address(),

@@ -152,6 +152,11 @@ impl Packed {
         Some(packed)
     }
 
+    /// Bytes it takes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(crate) fn address(&self) -> *const u8 {
         self.bytes.as_ptr()
     }

@@ -163,6 +163,7 @@ fn facts_follow_the_keys() {
         context_length: 16,
         vocab_size: 7,
         hidden_size: 8,
+        max_step: None,
     };
     assert_eq!(artifact.facts, facts);
     assert_eq!(artifact.gguf.unwrap().tensors.len(), 11);

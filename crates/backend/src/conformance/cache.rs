@@ -1,0 +1,197 @@
+//! Cached attention, over several steps with a rewind between them.
+
+use super::{Noise, close};
+use crate::reference::Reference;
+use crate::{Backend, CompileOptions, Runnable};
+use base::DType;
+use graph::ops::UpdateAndAttend;
+use graph::{Data, Graph, GraphBuilder, TensorId, Value};
+use kv::{CacheConfig, CacheSession, Contiguous, LayerConfig, Storage, make_decode_session};
+use std::sync::Arc;
+
+/// Cached attention, over several steps with a rewind between them.
+#[derive(Debug)]
+pub(super) struct CacheCase {
+    heads: usize,
+    kv_heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+    windows: Vec<Option<u32>>,
+    storage: (Storage, Storage),
+    softcap: Option<f32>,
+    /// Type and columns of the positions.
+    position: (DType, usize),
+}
+
+/// `(rewind to, tokens)` of each step.
+const STEPS: [(Option<u32>, usize); 8] = [
+    (None, 5),
+    (None, 1),
+    (None, 70),
+    (None, 1),
+    (Some(30), 1),
+    (None, 40),
+    (Some(0), 3),
+    (None, 130),
+];
+
+pub(super) fn cases() -> Vec<CacheCase> {
+    let mut cases = Vec::new();
+    for (heads, kv_heads, key_dim, value_dim) in [
+        (1, 1, 8, 8),
+        (9, 3, 64, 64),
+        (4, 1, 20, 36),
+        (40, 1, 16, 16),
+    ] {
+        // Each type once as keys and once as values.
+        for storage in Storage::ALL
+            .into_iter()
+            .zip(Storage::ALL.into_iter().cycle().skip(1))
+        {
+            for softcap in [None, Some(2.0)] {
+                let windows = vec![None, Some(17), Some(1)];
+                cases.push(CacheCase {
+                    heads,
+                    kv_heads,
+                    key_dim,
+                    value_dim,
+                    windows,
+                    storage,
+                    softcap,
+                    position: (DType::I32, 1),
+                });
+            }
+        }
+    }
+    for position in [(DType::I64, 1), (DType::I64, 3), (DType::I32, 2)] {
+        cases.push(CacheCase {
+            heads: 4,
+            kv_heads: 2,
+            key_dim: 8,
+            value_dim: 8,
+            windows: vec![None],
+            storage: (Storage::F32, Storage::F32),
+            softcap: None,
+            position,
+        });
+    }
+    cases
+}
+
+impl CacheCase {
+    pub(super) fn check(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+        tolerance: f32,
+    ) -> Result<(), String> {
+        let (reference, mut expected) = self.bind(&Reference::new(), &CompileOptions::default())?;
+        let (session, mut found) = self.bind(backend, options)?;
+        let mut noise = Noise::new(7);
+        for (step, (rewind, tokens)) in STEPS.into_iter().enumerate() {
+            if let Some(len) = rewind {
+                reference
+                    .rewind(len)
+                    .and_then(|()| session.rewind(len))
+                    .map_err(|e| e.to_string())?;
+            }
+            let start = session.len().map_err(|e| e.to_string())?;
+            let inputs = self.inputs(&mut noise, tokens, start);
+            let expect = expected.run(&inputs).map_err(|e| e.to_string())?;
+            let result = found.run(&inputs).map_err(|e| e.to_string())?;
+            for (layer, (f, e)) in result.iter().zip(&expect).enumerate() {
+                close(f, e, tolerance).map_err(|e| format!("step {step}, layer {layer}: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<(CacheSession<Contiguous>, Runnable), String> {
+        let layer = |&window| LayerConfig {
+            kv_heads: self.kv_heads,
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+            window,
+        };
+        let mut config = CacheConfig::new(400, self.windows.iter().map(layer).collect());
+        (config.key_storage, config.value_storage) = self.storage;
+        config.min_cells = 8;
+        let (session, bound) =
+            make_decode_session(backend.id(), &config).map_err(|e| e.to_string())?;
+        let key = bound.cache_key.ok_or("no cache key")?;
+        let entry = kv::CacheRegistry::global()
+            .get(&key)
+            .map_err(|e| e.to_string())?;
+        let graph = Arc::new(self.graph());
+        let executable = backend
+            .compile(graph.clone(), options)
+            .map_err(|e| e.to_string())?;
+        let runnable = Runnable::bind(graph, executable, Some(entry)).map_err(|e| e.to_string())?;
+        Ok((session, runnable))
+    }
+
+    fn graph(&self) -> Graph {
+        let mut b = GraphBuilder::new("attention");
+        let t = b.symbol("T");
+        let q = b.input("q", DType::F32, [t, self.heads.into(), self.key_dim.into()]);
+        let k = b.input(
+            "k",
+            DType::F32,
+            [t, self.kv_heads.into(), self.key_dim.into()],
+        );
+        let v = b.input(
+            "v",
+            DType::F32,
+            [t, self.kv_heads.into(), self.value_dim.into()],
+        );
+        let (dtype, columns) = self.position;
+        let shape = match columns {
+            1 => vec![t],
+            n => vec![t, n.into()],
+        };
+        let position = b.input("position", dtype, shape);
+        let attend = |b: &mut GraphBuilder, cache_id: usize| {
+            let op = UpdateAndAttend {
+                cache_id: cache_id as u32,
+                scale: 0.3,
+                softcap: self.softcap,
+            };
+            b.node(&format!("layer{cache_id}"), op, &[q, k, v, position])
+                .expect("fitting operands")
+        };
+        let outputs: Vec<TensorId> = (0..self.windows.len())
+            .map(|id| attend(&mut b, id))
+            .collect();
+        b.finish(&outputs).expect("a valid graph")
+    }
+
+    fn inputs(&self, noise: &mut Noise, tokens: usize, start: u32) -> Vec<Value> {
+        let mut rows = |heads: usize, dim: usize| {
+            Value::f32([tokens, heads, dim], noise.units(tokens * heads * dim))
+        };
+        let (q, k) = (
+            rows(self.heads, self.key_dim),
+            rows(self.kv_heads, self.key_dim),
+        );
+        let v = rows(self.kv_heads, self.value_dim);
+        let (dtype, columns) = self.position;
+        // Only the first column is the position.
+        let position = (0..tokens * columns).map(|i| match i % columns {
+            0 => start as i64 + (i / columns) as i64,
+            _ => -7,
+        });
+        let shape = match columns {
+            1 => vec![tokens],
+            n => vec![tokens, n],
+        };
+        let data = match dtype {
+            DType::I64 => Data::I64(position.collect()),
+            _ => Data::I32(position.map(|p| p as i32).collect()),
+        };
+        vec![q, k, v, Value { shape, data }]
+    }
+}

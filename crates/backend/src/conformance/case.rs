@@ -1,0 +1,149 @@
+//! One op on random operands.
+
+use super::Noise;
+use crate::{Backend, CompileOptions, Executable};
+use base::DType;
+use graph::ops::{Linear, Op};
+use graph::{Data, Dim, Graph, GraphBuilder, Node, Symbol, Value};
+use std::sync::Arc;
+
+/// One op on random operands, in a graph whose symbol `T` has a value.
+pub(super) struct OpCase {
+    pub(super) name: String,
+    graph: Arc<Graph>,
+    inputs: Vec<Value>,
+    /// The same without the activation behind it.
+    pub(super) before: Option<Box<OpCase>>,
+}
+
+/// What a case's op is given.
+#[derive(Debug)]
+pub(super) enum Operand {
+    /// An f32 input `[T, ..]`.
+    Rows(Vec<usize>),
+    /// An input `[T]` of numbers below a limit.
+    Index(DType, u64),
+    /// A constant.
+    Weight(DType, Vec<usize>),
+    /// An input of any shape; [`T`] stands for the symbol.
+    Tensor(DType, Vec<usize>, Values),
+}
+
+/// The size that stands for the symbol.
+pub(super) const T: usize = usize::MAX;
+
+/// Which elements an input has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Values {
+    /// Around zero; of truths, both.
+    Any,
+    /// From a little above zero on.
+    Positive,
+    /// Whole numbers from the first up to, not with, the second.
+    Whole(i64, i64),
+}
+
+/// The symbol as a dimension.
+pub(super) fn tokens() -> Dim {
+    Symbol(0).into()
+}
+
+impl OpCase {
+    /// Whether a product with a quantised weight is in it.
+    pub(super) fn has_quantised_weight(&self) -> bool {
+        let quantised = |node: &Node| {
+            matches!(node.op, Op::Linear(_))
+                && self.graph.tensor(node.inputs[1]).ty.dtype.is_quantised()
+        };
+        self.graph.nodes().iter().any(quantised)
+    }
+
+    pub(super) fn new(op: impl Into<Op>, tokens: usize, operands: &[Operand], seed: u64) -> OpCase {
+        let op = op.into();
+        let before = match &op {
+            Op::Linear(Linear {
+                activation: Some(_),
+            }) => Some(Linear::default()),
+            _ => None,
+        };
+        let before = before.map(|op| Box::new(OpCase::new(op, tokens, operands, seed)));
+        let mut noise = Noise::new(seed);
+        let mut b = GraphBuilder::new("case");
+        let t = b.symbol("T");
+        // Gives the symbol its value where no operand does.
+        b.input("tokens", DType::Bool, [t]);
+        let mut inputs = vec![Value::bool([tokens], vec![false; tokens])];
+        let mut ids = Vec::new();
+        for (i, operand) in operands.iter().enumerate() {
+            let name = format!("x{i}");
+            let (dtype, shape, values) = match operand {
+                Operand::Weight(dtype, shape) => {
+                    let data = noise.weights(*dtype, shape.iter().product());
+                    let constant = b.constant(&name, *dtype, shape, data);
+                    ids.push(constant.expect("a whole constant"));
+                    continue;
+                }
+                Operand::Rows(shape) => {
+                    let shape = std::iter::once(T).chain(shape.iter().copied()).collect();
+                    (DType::F32, shape, Values::Any)
+                }
+                Operand::Index(dtype, limit) => (*dtype, vec![T], Values::Whole(0, *limit as i64)),
+                Operand::Tensor(dtype, shape, values) => (*dtype, shape.clone(), *values),
+            };
+            let dims: Vec<Dim> = shape
+                .iter()
+                .map(|n| if *n == T { t } else { (*n).into() })
+                .collect();
+            let full: Vec<usize> = shape
+                .iter()
+                .map(|n| if *n == T { tokens } else { *n })
+                .collect();
+            let data = elements(&mut noise, dtype, full.iter().product(), values);
+            inputs.push(Value { shape: full, data });
+            ids.push(b.input(&name, dtype, dims));
+        }
+        let name = format!(
+            "{} {:?} T={tokens} {operands:?}",
+            op.name(),
+            op.attributes(&|dim| format!("{dim:?}"))
+        );
+        let out = b
+            .node("y", op, &ids)
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        OpCase {
+            name,
+            graph: Arc::new(b.finish(&[out]).expect("a valid graph")),
+            inputs,
+            before,
+        }
+    }
+
+    pub(super) fn evaluate(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<Value, String> {
+        let mut executable: Box<dyn Executable> = backend
+            .compile(self.graph.clone(), options)
+            .map_err(|e| e.to_string())?;
+        let mut outputs = executable
+            .run(&self.inputs, None)
+            .map_err(|e| e.to_string())?;
+        Ok(outputs.remove(0))
+    }
+}
+
+fn elements(noise: &mut Noise, dtype: DType, len: usize, values: Values) -> Data {
+    let mut number = || match values {
+        Values::Any => noise.unit() * 3.0,
+        Values::Positive => noise.unit().abs() * 3.0 + 0.1,
+        Values::Whole(low, high) => (low + (noise.bits() >> 33) as i64 % (high - low)) as f32,
+    };
+    match dtype {
+        DType::F32 => Data::F32((0..len).map(|_| number()).collect()),
+        DType::I32 => Data::I32((0..len).map(|_| number() as i32).collect()),
+        DType::I64 => Data::I64((0..len).map(|_| number() as i64).collect()),
+        DType::Bool => Data::Bool((0..len).map(|_| number() > 0.0).collect()),
+        dtype => unreachable!("no input is {dtype}"),
+    }
+}

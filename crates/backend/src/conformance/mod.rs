@@ -1,0 +1,137 @@
+//! The suite that every backend runs: each op and whole cached steps, against the reference backend.
+//!
+//! A backend's test calls [`run`] for each of its variants (instruction-set tiers, executors).
+
+mod cache;
+mod case;
+mod decoder;
+mod primitives;
+
+use crate::reference::Reference;
+use crate::{Backend, CompileOptions};
+use base::{Bytes, DType};
+use graph::{Data, Value};
+
+/// Runs every case and returns how many there were; the error names the first case that fails and how.
+///
+/// Results must agree with the reference within `tolerance`, relative to the largest magnitude of the expected tensor;
+/// products with quantised weights within [`INTEGER_PRODUCTS`].
+pub fn run(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+) -> Result<usize, String> {
+    let mut cases = 0;
+    for case in decoder::cases().into_iter().chain(primitives::cases()) {
+        let compare = |case: &case::OpCase| -> Result<(), String> {
+            let reference =
+                |case: &case::OpCase| case.evaluate(&Reference::new(), &CompileOptions::default());
+            let expect = reference(case)?;
+            // Sums that an activation makes small are as exact as they were before it.
+            let sums = case.before.as_deref().map(reference).transpose()?;
+            let growth = sums.map_or(1.0, |sums| largest(&sums) / largest(&expect));
+            let tolerance = if case.has_quantised_weight() {
+                tolerance.max(INTEGER_PRODUCTS)
+            } else {
+                tolerance
+            } * growth.max(1.0);
+            close(&case.evaluate(backend, options)?, &expect, tolerance)
+        };
+        compare(&case).map_err(|e| format!("{}: {e}", case.name))?;
+        cases += 1;
+    }
+    for case in cache::cases() {
+        case.check(backend, options, tolerance)
+            .map_err(|e| format!("{case:?}: {e}"))?;
+        cases += 1;
+    }
+    Ok(cases)
+}
+
+/// How far a product with quantised weights may be off: backends multiply integers, with activations of twelve bits or
+/// more. Random operands cancel, so this is loose; a backend bounds its own products tightly.
+pub const INTEGER_PRODUCTS: f32 = 1e-2;
+
+/// A small deterministic generator of numbers.
+pub struct Noise(u64);
+
+impl Noise {
+    /// The generator with this seed.
+    pub fn new(seed: u64) -> Noise {
+        Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next 64 bits (xorshift).
+    pub fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number from -1 to 1.
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// `n` numbers from -1 to 1.
+    pub fn units(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+
+    /// Random blocks of a real type for `elements` elements, all of moderate size.
+    pub fn weights(&mut self, dtype: DType, elements: usize) -> Bytes {
+        let mut bytes = Vec::new();
+        let mut values = vec![0.0; dtype.block_len()];
+        while bytes.len() < elements / dtype.block_len() * dtype.block_bytes() {
+            let block: Vec<u8> = (0..dtype.block_bytes())
+                .map(|_| (self.bits() >> 32) as u8)
+                .collect();
+            base::quant::dequantise(dtype, &block, &mut values).expect("one block");
+            if values.iter().all(|v| v.abs() < 4.0) {
+                bytes.extend(block);
+            }
+        }
+        Bytes::from(&bytes[..])
+    }
+}
+
+/// The largest magnitude of a result.
+fn largest(value: &Value) -> f32 {
+    value.as_f32().map_or(1.0, largest_of)
+}
+
+fn largest_of(elements: &[f32]) -> f32 {
+    let finite = elements.iter().filter(|x| x.is_finite());
+    finite.fold(1e-6, |a, b| a.max(b.abs()))
+}
+
+/// Whether two results agree, or where they differ most. Integers, truths and what is not finite must be equal.
+fn close(found: &Value, expect: &Value, tolerance: f32) -> Result<(), String> {
+    if found.shape != expect.shape {
+        return Err(format!(
+            "shape {:?}, expected {:?}",
+            found.shape, expect.shape
+        ));
+    }
+    let (Data::F32(found), Data::F32(expect)) = (&found.data, &expect.data) else {
+        return match found.data == expect.data {
+            true => Ok(()),
+            false => Err(format!("{:?}, expected {:?}", found.data, expect.data)),
+        };
+    };
+    let size = largest_of(expect);
+    for (i, (f, e)) in found.iter().zip(expect).enumerate() {
+        let error = match e.is_finite() {
+            true => (f - e).abs() / size,
+            false if f == e || (f.is_nan() && e.is_nan()) => 0.0,
+            false => f32::NAN,
+        };
+        if error > tolerance || error.is_nan() {
+            return Err(format!(
+                "element {i} is {f}, expected {e}: {error:e} of {size}"
+            ));
+        }
+    }
+    Ok(())
+}

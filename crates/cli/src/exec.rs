@@ -1,0 +1,310 @@
+//! `kvark exec`: any model, once, on given tensors.
+
+use crate::args::{GraphArgs, ModelArgs};
+use crate::npy;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kvark::{Cpu, DType, Data, InferenceOptions, InferenceSession, Size, TensorInfo, Value};
+use serde_json::{Map, json};
+use std::collections::HashMap;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Run any model once on given or random tensors
+#[derive(Args)]
+#[command(
+    after_help = "Inputs are NAME=FILE.npy; with --random those left out are made up, their dynamic sizes by --dim.
+--trace runs node by node and shows every intermediate result.
+
+Examples:
+  kvark exec model.pt2 --input x=x.npy
+  kvark exec model.pt2 --random --dim batch=4 --trace
+  kvark exec model.pt2 --random --trace results/ --passes none
+  kvark exec model.pt2 --random --repeat 200 --json"
+)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The method to run; the model's only one, or forward, when left out
+    #[arg(long, value_name = "NAME")]
+    method: Option<String>,
+    /// A tensor for an input
+    #[arg(long = "input", value_name = "NAME=FILE", value_parser = pair)]
+    inputs: Vec<(String, String)>,
+    /// Make up the inputs that are not given
+    #[arg(long)]
+    random: bool,
+    /// A dynamic size for made-up inputs; 1 when left out
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = pair)]
+    dims: Vec<(String, String)>,
+    /// Seed of made-up inputs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Show every intermediate result, or save them in this folder
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "-")]
+    trace: Option<PathBuf>,
+    /// Save the outputs in this folder
+    #[arg(long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Run so often more and report the times
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    repeat: usize,
+    /// Threads to compute with; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    graph: GraphArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((
+        name.to_owned(),
+        value.strip_prefix('@').unwrap_or(value).to_owned(),
+    ))
+}
+
+impl Exec {
+    pub(crate) fn execute(self) -> Result<()> {
+        let mut options = InferenceOptions {
+            passes: self.graph.passes()?,
+            method: self.method.clone(),
+            ..InferenceOptions::default()
+        };
+        options.compile.threads = self.threads.map(usize::from);
+        options.compile.executor = self.graph.executor(self.trace.is_some())?;
+        let path = self.model.path()?;
+        let mut session = InferenceSession::load(&path, &Cpu::new()?, &options)?;
+        let inputs = self.values(&session)?;
+        let mut shown = Shown::new(self.json);
+        let outputs = match self.trace.as_deref() {
+            Some(folder) => {
+                let folder = (folder != Path::new("-")).then_some(folder);
+                let mut saved = Ok(());
+                let mut trace = |name: &str, op: &'static str, value: &Value| {
+                    if saved.is_ok() {
+                        saved = save(folder, name, value);
+                    }
+                    shown.trace(name, op, value);
+                };
+                let outputs = session.run_traced(inputs.clone(), &mut trace)?;
+                saved?;
+                outputs
+            }
+            None => session.run(inputs.clone())?,
+        };
+        for (name, value) in &outputs {
+            save(self.output.as_deref(), name, value)?;
+        }
+        let mut times = Vec::with_capacity(self.repeat);
+        for _ in 0..self.repeat {
+            let inputs = inputs.clone();
+            let start = Instant::now();
+            session.run(inputs)?;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        shown.finish(&outputs, &mut times, session.arena_bytes())
+    }
+
+    /// The inputs from their files, or made up.
+    fn values(&self, session: &InferenceSession) -> Result<Vec<(String, Value)>> {
+        let mut values = Vec::new();
+        for (name, file) in &self.inputs {
+            values.push((name.clone(), npy::read(Path::new(file))?));
+        }
+        if self.random {
+            let mut dims = HashMap::new();
+            for (name, size) in &self.dims {
+                let size: usize = size
+                    .parse()
+                    .with_context(|| format!("--dim {name}={size} is not a size"))?;
+                dims.insert(name.as_str(), size);
+            }
+            let mut noise = Noise(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            for info in session.inputs() {
+                if values.iter().all(|(name, _)| *name != info.name) {
+                    values.push((info.name.clone(), noise.value(info, &dims)?));
+                }
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// Saves a tensor as `NAME.npy`, if there is a folder.
+fn save(folder: Option<&Path>, name: &str, value: &Value) -> Result<()> {
+    let Some(folder) = folder else { return Ok(()) };
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let file: String = name
+        .chars()
+        .map(|c| if plain(c) { c } else { '_' })
+        .collect();
+    npy::write(&folder.join(file + ".npy"), value)
+}
+
+/// A small generator of made-up tensors.
+struct Noise(u64);
+
+impl Noise {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn value(&mut self, info: &TensorInfo, dims: &HashMap<&str, usize>) -> Result<Value> {
+        let size = |size: &Size| match size {
+            Size::Fixed(n) => *n,
+            Size::Dynamic(name) => dims.get(name.as_str()).copied().unwrap_or(1),
+        };
+        let shape: Vec<usize> = info.shape.iter().map(size).collect();
+        let len: usize = shape.iter().product();
+        let unit = |bits: u64| (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+        // Integers are most often indices: zero is one into every axis.
+        let data = match info.dtype {
+            DType::F32 => Data::F32((0..len).map(|_| unit(self.bits())).collect()),
+            DType::I32 => Data::I32(vec![0; len]),
+            DType::I64 => Data::I64(vec![0; len]),
+            DType::Bool => Data::Bool(vec![true; len]),
+            other => bail!("no {other} can be made up for {}", info.name),
+        };
+        Ok(Value { shape, data })
+    }
+}
+
+/// What is printed, as lines or as one object.
+struct Shown {
+    json: bool,
+    trace: Vec<serde_json::Value>,
+    out: BufWriter<io::Stdout>,
+}
+
+impl Shown {
+    fn new(json: bool) -> Shown {
+        Shown {
+            json,
+            trace: Vec::new(),
+            out: BufWriter::new(io::stdout()),
+        }
+    }
+
+    fn trace(&mut self, name: &str, op: &str, value: &Value) {
+        let summary = Summary::of(value);
+        if self.json {
+            self.trace.push(summary.json(name, Some(op)));
+        } else {
+            // A closed pipe is reported with the outputs.
+            let _ = writeln!(self.out, "{}", summary.line(&format!("{name} = {op}")));
+        }
+    }
+
+    fn finish(
+        mut self,
+        outputs: &[(String, Value)],
+        times: &mut [f64],
+        arena_bytes: usize,
+    ) -> Result<()> {
+        times.sort_by(f64::total_cmp);
+        let median = times.get(times.len() / 2).copied();
+        let least = times.first().copied();
+        if self.json {
+            let rows: Vec<_> = outputs
+                .iter()
+                .map(|(name, value)| Summary::of(value).json(name, None))
+                .collect();
+            let mut object = Map::new();
+            object.insert("outputs".into(), rows.into());
+            if !self.trace.is_empty() {
+                object.insert("trace".into(), self.trace.into());
+            }
+            object.insert("arena_bytes".into(), arena_bytes.into());
+            if let Some((median, least)) = median.zip(least) {
+                let times = json!({ "runs": times.len(), "median": median, "least": least });
+                object.insert("microseconds".into(), times);
+            }
+            writeln!(self.out, "{}", serde_json::Value::Object(object))?;
+        } else {
+            for (name, value) in outputs {
+                writeln!(
+                    self.out,
+                    "{}",
+                    Summary::of(value).line(&format!("{name} (output)"))
+                )?;
+            }
+            if let Some((median, least)) = median.zip(least) {
+                writeln!(
+                    self.out,
+                    "{} runs: median {median:.1} us, least {least:.1} us",
+                    times.len()
+                )?;
+            }
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// A tensor in a line.
+struct Summary {
+    dtype: DType,
+    shape: Vec<usize>,
+    mean: f64,
+    min: f64,
+    max: f64,
+    /// Elements that are not a number.
+    not_numbers: usize,
+}
+
+impl Summary {
+    fn of(value: &Value) -> Summary {
+        let elements: Vec<f64> = match &value.data {
+            Data::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::I64(v) => v.iter().map(|x| *x as f64).collect(),
+            Data::Bool(v) => v.iter().map(|x| f64::from(u8::from(*x))).collect(),
+        };
+        Summary {
+            dtype: value.dtype(),
+            shape: value.shape.clone(),
+            mean: elements.iter().sum::<f64>() / elements.len() as f64,
+            min: elements.iter().copied().fold(f64::INFINITY, f64::min),
+            max: elements.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            not_numbers: elements.iter().filter(|x| x.is_nan()).count(),
+        }
+    }
+
+    fn line(&self, what: &str) -> String {
+        let Summary {
+            dtype,
+            shape,
+            mean,
+            min,
+            max,
+            ..
+        } = self;
+        let nan = match self.not_numbers {
+            0 => String::new(),
+            n => format!(", {n} not a number"),
+        };
+        format!("{what}: {dtype}{shape:?} mean {mean:.6} min {min:.6} max {max:.6}{nan}")
+    }
+
+    fn json(&self, name: &str, op: Option<&str>) -> serde_json::Value {
+        // JSON has no infinities: they are null.
+        json!({
+            "name": name,
+            "op": op,
+            "dtype": self.dtype.to_string(),
+            "shape": self.shape,
+            "mean": self.mean,
+            "min": self.min,
+            "max": self.max,
+            "not_numbers": self.not_numbers,
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! What a model file holds, in one form for all formats.
+
+use super::SHOWN;
+use anyhow::Result;
+use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
+use kvark::pt2::{Program, Pt2, Stored};
+use kvark::{Artifact, Format};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A file's own words.
+pub(super) struct Contents {
+    pub(super) format: Format,
+    pub(super) version: String,
+    pub(super) architecture: Option<String>,
+    /// Key, value in full, and value on part of a line.
+    pub(super) metadata: Vec<(String, Value, String)>,
+    pub(super) tensors: Vec<TensorRow>,
+    /// Exported programs: name, ops with how often they occur, and those that kvark does not know with a node each.
+    pub(super) programs: Vec<Exported>,
+}
+
+/// A tensor of the file.
+pub(super) struct TensorRow {
+    pub(super) name: String,
+    pub(super) dtype: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: usize,
+}
+
+/// A program as it was exported.
+pub(super) struct Exported {
+    pub(super) name: String,
+    pub(super) ops: Vec<(String, usize)>,
+    pub(super) unknown: Vec<(String, String)>,
+}
+
+impl Contents {
+    /// Those of an imported file, or of one that cannot be imported.
+    pub(super) fn read(path: &Path, artifact: Option<&Artifact>) -> Result<Contents> {
+        match artifact.map(|a| (&a.gguf, &a.pt2)) {
+            Some((Some(file), _)) => Ok(Contents::of_gguf(file)),
+            Some((_, Some(file))) => Ok(Contents::of_pt2(file)),
+            _ if kvark::format_of(path)? == Format::Pt2 => Ok(Contents::of_pt2(&Pt2::open(path)?)),
+            _ => Ok(Contents::of_gguf(&Gguf::open(path)?)),
+        }
+    }
+
+    fn of_gguf(file: &Gguf) -> Contents {
+        let architecture = file.metadata.str("general.architecture").ok().flatten();
+        let row = |t: &Tensor| TensorRow {
+            name: t.name.clone(),
+            dtype: t.dtype.to_string(),
+            shape: t.shape.clone(),
+            bytes: t.data.len(),
+        };
+        let metadata = file.metadata.iter();
+        Contents {
+            format: Format::Gguf,
+            version: file.version.to_string(),
+            architecture: architecture.map(str::to_owned),
+            metadata: metadata
+                .map(|(key, value)| (key.to_owned(), json_of(value), short(value)))
+                .collect(),
+            tensors: file.tensors.iter().map(row).collect(),
+            programs: vec![],
+        }
+    }
+
+    fn of_pt2(file: &Pt2) -> Contents {
+        let version = file.programs.first().map(|program| {
+            let (major, minor) = program.schema_version;
+            format!("{major}.{minor} (torch {})", program.torch_version)
+        });
+        let metadata = file.extra.metadata.iter().map(|(key, value)| {
+            let json = match value {
+                kvark::CacheMetadata::Int(n) => json!(n),
+                kvark::CacheMetadata::Ints(list) => json!(list),
+            };
+            (key.clone(), json.clone(), clip(json.to_string()))
+        });
+        let row = |stored: &Stored| TensorRow {
+            name: stored.name.clone(),
+            dtype: stored.type_name().to_owned(),
+            shape: stored.shape.clone(),
+            bytes: stored.data.len(),
+        };
+        let stored = file.programs.iter().flat_map(|p| p.tensors.values());
+        let mut tensors: Vec<TensorRow> = stored.map(row).collect();
+        // Methods share weights.
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors.dedup_by(|a, b| (&a.name, &a.shape) == (&b.name, &b.shape));
+        Contents {
+            format: Format::Pt2,
+            version: version.unwrap_or_default(),
+            architecture: file.extra.architecture(),
+            metadata: metadata.collect(),
+            tensors,
+            programs: file.programs.iter().map(exported).collect(),
+        }
+    }
+
+    /// Ops that kvark does not know: program, op and the first node that needs it.
+    pub(super) fn unknown_ops(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        let programs = self.programs.iter();
+        programs.flat_map(|p| {
+            p.unknown
+                .iter()
+                .map(|(op, node)| (&p.name[..], &op[..], &node[..]))
+        })
+    }
+
+    pub(super) fn parameters(&self) -> usize {
+        self.tensors
+            .iter()
+            .map(|t| t.shape.iter().product::<usize>())
+            .sum()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.bytes as u64).sum()
+    }
+}
+
+fn exported(program: &Program) -> Exported {
+    let text = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
+    Exported {
+        name: program.name.clone(),
+        ops: program
+            .ops()
+            .into_iter()
+            .map(|(op, n)| (op.to_owned(), n))
+            .collect(),
+        unknown: program.unknown_ops().into_iter().map(text).collect(),
+    }
+}
+
+/// The decimal number that an `f32` was most likely written as; `null` when it is not finite.
+fn number(x: f32) -> Value {
+    x.to_string()
+        .parse::<f64>()
+        .map_or(Value::Null, Value::from)
+}
+
+/// A metadata value, in full.
+fn json_of(value: &Meta) -> Value {
+    match value {
+        Meta::F32(x) => number(*x),
+        Meta::F64(x) => json!(x),
+        Meta::Bool(x) => json!(x),
+        Meta::String(x) => json!(x),
+        Meta::Array(array) => elements(array, usize::MAX).into(),
+        Meta::U64(x) => json!(x),
+        integer => json!(integer.as_integer().and_then(|i| i64::try_from(i).ok())),
+    }
+}
+
+/// The first `most` elements.
+fn elements(array: &Array, most: usize) -> Vec<Value> {
+    macro_rules! list {
+        ($v:expr) => {
+            $v.iter().take(most).map(|x| json!(x)).collect()
+        };
+    }
+    match array {
+        Array::U8(v) => list!(v),
+        Array::I8(v) => list!(v),
+        Array::U16(v) => list!(v),
+        Array::I16(v) => list!(v),
+        Array::U32(v) => list!(v),
+        Array::I32(v) => list!(v),
+        Array::U64(v) => list!(v),
+        Array::I64(v) => list!(v),
+        Array::F32(v) => v.iter().take(most).map(|x| number(*x)).collect(),
+        Array::F64(v) => list!(v),
+        Array::Bool(v) => list!(v),
+        Array::String(v) => list!(v),
+    }
+}
+
+/// A metadata value on part of a line.
+fn short(value: &Meta) -> String {
+    let most_elements = SHOWN.0;
+    match value {
+        Meta::String(text) => clip(format!("{text:?}")),
+        Meta::Array(array) => {
+            let shown = elements(array, most_elements);
+            let shown: Vec<String> = shown.iter().map(|v| clip(v.to_string())).collect();
+            let more = if array.len() > most_elements {
+                ", ..."
+            } else {
+                ""
+            };
+            let (len, kind) = (array.len(), array.type_name());
+            format!("[{}{more}] ({len} of {kind})", shown.join(", "))
+        }
+        other => json_of(other).to_string(),
+    }
+}
+
+/// A text that fits on part of a line.
+fn clip(text: String) -> String {
+    match text.char_indices().nth(SHOWN.1) {
+        Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),
+        None => text,
+    }
+}

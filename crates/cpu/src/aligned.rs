@@ -1,0 +1,39 @@
+//! Memory that begins at a cache line: vector loads from it never straddle two.
+
+use backend::{BackendError, BackendErrorKind};
+
+/// Bytes from a line's beginning on, zero at first.
+#[derive(Default)]
+pub(crate) struct Aligned {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "read and written through raw addresses")] [u64; 8]);
+
+impl Aligned {
+    /// At least this many bytes.
+    pub(crate) fn new(bytes: usize) -> Result<Aligned, BackendError> {
+        let count = bytes.div_ceil(size_of::<Line>());
+        let mut lines = Vec::new();
+        lines
+            .try_reserve_exact(count)
+            .map_err(|_| BackendErrorKind::OutOfMemory(bytes))?;
+        lines.resize(count, Line::default());
+        Ok(Aligned { lines })
+    }
+
+    /// Bytes held.
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len() * size_of::<Line>()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.lines.as_ptr().cast()
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.lines.as_mut_ptr().cast()
+    }
+}

@@ -1,0 +1,236 @@
+//! A kernel with all its sizes, ready to be given addresses.
+
+use crate::kernels::Context;
+use crate::kernels::attend::Attend;
+use crate::kernels::attention::{self, Attention};
+use crate::kernels::copy::CopyStrided;
+use crate::kernels::dense::{self, MatMul};
+use crate::kernels::elementwise::Elementwise;
+use crate::kernels::index::{Index, Take, TakeElements};
+use crate::kernels::linear::{Linear, Operands};
+use crate::kernels::lines::{CumSum, Softmax};
+use crate::kernels::packed::PackedLinear;
+use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
+use crate::kernels::reduce::Reduce;
+use crate::kernels::rope::{Rope, RopeTable};
+use crate::kernels::rows::{Gather, Norm};
+use crate::kv::CpuKv;
+use backend::{BackendErrorKind, CacheStep};
+use std::any::Any;
+
+/// A node's kernel with all sizes resolved.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    /// The result is the first operand under another shape, from this byte on.
+    Alias {
+        offset: usize,
+    },
+    /// A weight of half precision, and what is done to the product.
+    Linear(Linear, Option<Elementwise>),
+    /// A quantised weight, and what is done to the product.
+    PackedLinear(PackedLinear, Option<Elementwise>),
+    MatMul(MatMul),
+    Attention(Attention),
+    Gather(Gather),
+    Norm(Norm),
+    Elementwise(Elementwise),
+    Rope(Rope),
+    RopeTable(RopeTable),
+    /// Every operand's elements to their places.
+    Copy(Vec<CopyStrided>),
+    PlainBinary(PlainBinary),
+    PlainUnary(PlainUnary),
+    Compare(Compare),
+    Where(Where),
+    Cast(Cast),
+    Triangle(Triangle),
+    Make(Make),
+    Take(Take),
+    TakeElements(TakeElements),
+    Index(Index),
+    Reduce(Reduce),
+    Softmax(Softmax),
+    CumSum(CumSum),
+    Attend {
+        attend: Attend,
+        cache_id: usize,
+        tokens: usize,
+    },
+}
+
+/// Addresses of a call's operands, result and work space; null where there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses<'a> {
+    pub(crate) inputs: &'a [*const u8],
+    pub(crate) output: *mut u8,
+    pub(crate) scratch: *mut u8,
+}
+
+impl Addresses<'_> {
+    /// An operand, null when there are not so many.
+    fn input<T>(&self, i: usize) -> *const T {
+        self.inputs.get(i).map_or(std::ptr::null(), |p| p.cast())
+    }
+
+    /// The operands of a product with a weight.
+    fn product(&self) -> Operands {
+        Operands {
+            x: self.input(0),
+            weight: self.input(1),
+            bias: self.input(2),
+            out: self.output.cast(),
+            scratch: self.scratch.cast(),
+        }
+    }
+}
+
+/// Why a call failed.
+pub(crate) enum CallError {
+    /// The kernel's reason, to which the caller adds the node's name.
+    Reason(String),
+    Other(BackendErrorKind),
+}
+
+impl From<String> for CallError {
+    fn from(reason: String) -> CallError {
+        CallError::Reason(reason)
+    }
+}
+
+impl Call {
+    /// Bytes of work space the call needs.
+    pub(crate) fn scratch(&self, threads: usize) -> usize {
+        match self {
+            Call::Linear(op, _) => op.scratch(threads),
+            Call::PackedLinear(op, _) => op.scratch(threads),
+            Call::MatMul(op) => op.scratch(),
+            Call::Attention(op) => op.scratch(threads),
+            _ => 0,
+        }
+    }
+
+    /// Runs the call.
+    ///
+    /// # Safety
+    /// The addresses must be valid for the resolved sizes, and the output may overlap only operands that the op allows
+    /// to be overwritten.
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: &Context<'_>,
+        at: Addresses<'_>,
+        cache: &mut Option<CacheStep<'_>>,
+    ) -> Result<(), CallError> {
+        let out = at.output.cast::<f32>();
+        // SAFETY: the caller vouches for the addresses, whose types were fixed by inference.
+        unsafe {
+            match self {
+                Call::Alias { .. } => {}
+                Call::Linear(op, activation) => {
+                    op.run(ctx, at.product());
+                    activate(ctx, activation, out);
+                }
+                Call::PackedLinear(op, activation) => {
+                    op.run(ctx, at.product());
+                    activate(ctx, activation, out);
+                }
+                Call::MatMul(op) => op.run(
+                    ctx,
+                    dense::Operands {
+                        a: at.input(0),
+                        b: at.input(1),
+                        bias: at.input(2),
+                        out,
+                        scratch: at.scratch.cast(),
+                    },
+                ),
+                Call::Attention(op) => op.run(
+                    ctx,
+                    attention::Operands {
+                        q: at.input(0),
+                        k: at.input(1),
+                        v: at.input(2),
+                        mask: at.input(3),
+                        out,
+                        scratch: at.scratch.cast(),
+                    },
+                ),
+                Call::Gather(op) => op.run(ctx, at.input(0), at.input(1), out)?,
+                Call::Norm(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),
+                Call::Elementwise(op) => op.run(ctx, at.input(0), at.input(1), out),
+                Call::Rope(op) => op.run(ctx, at.input(0), at.input(1), out),
+                Call::RopeTable(op) => op.run(at.input(0), at.input(1), out),
+                Call::Copy(parts) => {
+                    for (i, part) in parts.iter().enumerate() {
+                        part.run(ctx, at.input(i), at.output);
+                    }
+                }
+                Call::PlainBinary(op) => op.run(at.input(0), at.input(1), at.output)?,
+                Call::PlainUnary(op) => op.run(at.input(0), at.output),
+                Call::Compare(op) => op.run(ctx, at.input(0), at.input(1), at.output),
+                Call::Where(op) => {
+                    op.run(ctx, at.input(0), at.input(1), at.input(2), at.output);
+                }
+                Call::Cast(op) => op.run(at.input(0), at.output),
+                Call::Triangle(op) => op.run(at.input(0), at.output),
+                Call::Make(op) => op.run(at.output),
+                Call::Take(op) => op.run(at.input(0), at.input(1), at.output)?,
+                Call::TakeElements(op) => op.run(at.input(0), at.input(1), at.output)?,
+                Call::Index(op) => op.run(at.input(0), &at.inputs[1..], at.output)?,
+                Call::Reduce(op) => op.run(ctx, at.input(0), at.output)?,
+                Call::Softmax(op) => op.run(ctx, at.input(0), out),
+                Call::CumSum(op) => op.run(at.input(0), at.output),
+                Call::Attend {
+                    attend,
+                    cache_id,
+                    tokens,
+                } => update_and_attend(ctx, attend, *cache_id, *tokens, at, cache)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is done to a product where it stands.
+///
+/// # Safety
+/// The product must be at `out`.
+unsafe fn activate(ctx: &Context<'_>, activation: &Option<Elementwise>, out: *mut f32) {
+    if let Some(activation) = activation {
+        // SAFETY: as the caller vouches.
+        unsafe { activation.run(ctx, out, out, out) };
+    }
+}
+
+/// Stores this step's rows and attends what the step's plan lets each query see.
+///
+/// # Safety
+/// As for [`Call::run`].
+unsafe fn update_and_attend(
+    ctx: &Context<'_>,
+    attend: &Attend,
+    cache_id: usize,
+    tokens: usize,
+    at: Addresses<'_>,
+    cache: &mut Option<CacheStep<'_>>,
+) -> Result<(), CallError> {
+    let Some(step) = cache else {
+        return Err("needs a cache".to_owned().into());
+    };
+    let plan = step.plan.layer(cache_id);
+    let bytes: &mut dyn Any = step.bytes;
+    let Some(kv) = bytes.downcast_mut::<CpuKv>() else {
+        let reason = "it was not built by the CPU backend".to_owned();
+        return Err(CallError::Other(BackendErrorKind::CacheMismatch(reason)));
+    };
+    // SAFETY: the caller vouches for the operands.
+    unsafe {
+        let rows = |p, dim| std::slice::from_raw_parts(p, tokens * attend.kv_heads * dim);
+        let keys = rows(at.input(1), attend.key_dim);
+        let values = rows(at.input(2), attend.value_dim);
+        kv.update(cache_id, plan.cells, &plan.writes, keys, values)
+            .map_err(|e| CallError::Other(e.into()))?;
+        let (q, out) = (at.input(0), at.output.cast());
+        attend.run(ctx, &plan.visible, (kv, cache_id), q, out);
+    }
+    Ok(())
+}

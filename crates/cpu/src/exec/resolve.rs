@@ -1,0 +1,468 @@
+//! Finds a node's kernel and its sizes.
+
+use super::call::Call;
+use super::constants::Constants;
+use super::node_error;
+use crate::kernels::attend::Attend;
+use crate::kernels::attention::{Attention, Mask};
+use crate::kernels::copy::CopyStrided;
+use crate::kernels::dense::{Layout, MatMul};
+use crate::kernels::elementwise::{Elementwise, Function};
+use crate::kernels::index::{Index, Take, TakeElements};
+use crate::kernels::linear::Linear;
+use crate::kernels::lines::{CumSum, Lines, Softmax};
+use crate::kernels::nest::{Nest, broadcast_strides, strides};
+use crate::kernels::packed::PackedLinear;
+use crate::kernels::packed::weights::Form;
+use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
+use crate::kernels::reduce::Reduce;
+use crate::kernels::rope::{Rope, RopeTable};
+use crate::kernels::rows::{Gather, Norm};
+use backend::BackendError;
+use base::DType;
+use graph::ops::{self, Op, Sharing};
+use graph::{Bindings, Graph, Node, TensorType};
+
+impl Call {
+    /// Resolves `node` under concrete symbols.
+    pub(crate) fn new(
+        graph: &Graph,
+        node: &Node,
+        bindings: &Bindings,
+        constants: &Constants,
+    ) -> Result<Call, BackendError> {
+        Sizes::new(graph, node, bindings)
+            .and_then(|sizes| sizes.call(&node.op, bindings, constants))
+            .map_err(|reason| node_error(graph, node, reason))
+    }
+}
+
+/// A node's operands and result under concrete symbols.
+struct Sizes<'a> {
+    node: &'a Node,
+    types: Vec<&'a TensorType>,
+    inputs: Vec<Vec<usize>>,
+    output: Vec<usize>,
+    dtype: DType,
+}
+
+impl<'a> Sizes<'a> {
+    fn new(graph: &'a Graph, node: &'a Node, bindings: &Bindings) -> Result<Sizes<'a>, String> {
+        let dims = |id: &graph::TensorId| {
+            let tensor = graph.tensor(*id);
+            let dims = tensor.ty.dims(bindings);
+            dims.ok_or_else(|| format!("{} has no size", tensor.name))
+        };
+        Ok(Sizes {
+            node,
+            types: node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect(),
+            inputs: node.inputs.iter().map(dims).collect::<Result<_, _>>()?,
+            output: dims(&node.output)?,
+            dtype: graph.tensor(node.output).ty.dtype,
+        })
+    }
+
+    fn input_type(&self, i: usize) -> DType {
+        self.types[i].dtype
+    }
+
+    /// Bytes of an element of the result.
+    fn element_bytes(&self) -> usize {
+        self.dtype.block_bytes()
+    }
+
+    fn len(&self) -> usize {
+        self.output.iter().product()
+    }
+
+    /// The result's rows and their width.
+    fn rows(&self) -> (usize, usize) {
+        let (width, outer) = self
+            .output
+            .split_last()
+            .map_or((1, &[][..]), |(w, o)| (*w, o));
+        (outer.iter().product(), width)
+    }
+
+    /// The loops over the result and the operands `first..first + N - 1`, broadcast to it.
+    fn nest<const N: usize>(&self) -> Result<Nest<N>, String> {
+        let own = strides(&self.output);
+        let walks: Vec<Vec<usize>> = self.inputs[..N - 1]
+            .iter()
+            .map(|shape| broadcast_strides(shape, &self.output))
+            .collect();
+        let mut all: [&[usize]; N] = [&own; N];
+        for (to, walk) in all[1..].iter_mut().zip(&walks) {
+            *to = walk;
+        }
+        let nest = Nest::new(&self.output, all);
+        nest.fits().then_some(nest).ok_or_else(too_many_axes)
+    }
+
+    /// A function of f32 elements that all move together.
+    fn elementwise(&self, function: Function) -> Call {
+        Call::Elementwise(Elementwise {
+            function,
+            nest: together(self.len()),
+        })
+    }
+
+    fn call(&self, op: &Op, bindings: &Bindings, constants: &Constants) -> Result<Call, String> {
+        if let Sharing::Alias { offset } = op.sharing(&self.types, bindings)? {
+            return Ok(Call::Alias { offset });
+        }
+        let (rows, width) = self.rows();
+        let output = &self.output;
+        Ok(match op {
+            Op::Linear(op) => self.linear(op, constants),
+            Op::MatMul(op) => self.mat_mul(op),
+            Op::Attention(op) => Call::Attention(self.attention(op)),
+            Op::GatherRows(_) => Call::Gather(Gather {
+                count: rows,
+                table_rows: self.inputs[0][0],
+                width: self.inputs[0][1],
+                table: self.input_type(0),
+                index: self.input_type(1),
+            }),
+            Op::RmsNorm(op) => Call::Norm(Norm {
+                rows,
+                width,
+                eps: op.eps,
+                centred: false,
+            }),
+            Op::LayerNorm(op) => Call::Norm(Norm {
+                rows,
+                width,
+                eps: op.eps,
+                centred: true,
+            }),
+            Op::Binary(op) if self.dtype == DType::F32 => Call::Elementwise(Elementwise {
+                function: Function::Binary(op.function),
+                nest: self.nest()?,
+            }),
+            Op::Binary(op) => Call::PlainBinary(PlainBinary {
+                function: op.function,
+                dtype: self.dtype,
+                nest: self.nest()?,
+            }),
+            Op::Compare(op) => Call::Compare(Compare {
+                function: op.function,
+                dtype: self.input_type(0),
+                nest: self.nest()?,
+            }),
+            Op::Where(_) => Call::Where(Where {
+                element_bytes: self.element_bytes(),
+                nest: self.nest()?,
+            }),
+            Op::Unary(op) if self.dtype == DType::F32 => {
+                self.elementwise(Function::Unary(op.function))
+            }
+            Op::Unary(op) => Call::PlainUnary(PlainUnary {
+                function: op.function,
+                dtype: self.dtype,
+                len: self.len(),
+            }),
+            Op::Gated(op) => self.elementwise(Function::Gated(op.function)),
+            Op::Scale(op) => self.elementwise(Function::Scale(op.factor)),
+            Op::SoftCap(op) => self.elementwise(Function::SoftCap(op.cap)),
+            Op::Rope(op) => Call::Rope(Rope {
+                tokens: output[0],
+                heads: output[1],
+                dim: output[2],
+                rotated: self.inputs[1][1],
+                layout: op.layout,
+            }),
+            Op::RopeTable(op) => Call::RopeTable(RopeTable {
+                tokens: output[0],
+                half: output[1] / 2,
+                magnitude: op.magnitude,
+                position: self.input_type(0),
+            }),
+            Op::UpdateAndAttend(op) => Call::Attend {
+                attend: Attend {
+                    heads: output[1],
+                    kv_heads: self.inputs[1][1],
+                    key_dim: self.inputs[0][2],
+                    value_dim: output[2],
+                    scale: op.scale,
+                    softcap: op.softcap,
+                },
+                cache_id: op.cache_id as usize,
+                tokens: output[0],
+            },
+            Op::Permute(op) => {
+                let own = strides(&self.inputs[0]);
+                let moved: Vec<usize> = op.axes.iter().map(|axis| own[*axis]).collect();
+                self.copy(&moved, 0)?
+            }
+            Op::Expand(_) => self.copy(&broadcast_strides(&self.inputs[0], output), 0)?,
+            Op::Slice(op) => {
+                let mut steps = strides(&self.inputs[0]);
+                let start = op.start.eval(bindings).ok_or("its start has no value")?;
+                let first = start * steps[op.axis];
+                steps[op.axis] *= op.step;
+                self.copy(&steps, first)?
+            }
+            Op::Reshape(_) => return Err("is not an alias".into()),
+            Op::Concat(op) => self.concat(op)?,
+            Op::Gather(op) => {
+                let data = &self.inputs[0];
+                let inner: usize = data[op.axis + 1..].iter().product();
+                Call::Take(Take {
+                    outer: data[..op.axis].iter().product(),
+                    size: data[op.axis],
+                    count: self.inputs[1].iter().product(),
+                    block_bytes: inner * self.element_bytes(),
+                    index: self.input_type(1),
+                })
+            }
+            Op::GatherElements(op) => self.gather_elements(op)?,
+            Op::Index(_) => self.index(),
+            Op::Cast(op) => Call::Cast(Cast {
+                from: self.input_type(0),
+                to: op.to,
+                len: self.len(),
+            }),
+            Op::Reduce(op) => self.reduce(op)?,
+            Op::Softmax(op) => Call::Softmax(Softmax {
+                lines: Lines::new(output, op.axis),
+                log: op.log,
+            }),
+            Op::CumSum(op) => Call::CumSum(CumSum {
+                lines: Lines::new(output, op.axis),
+                dtype: self.dtype,
+            }),
+            Op::Triangle(op) => {
+                let [outer @ .., rows, columns] = &output[..] else {
+                    return Err("x must have two axes".into());
+                };
+                Call::Triangle(Triangle {
+                    upper: op.upper,
+                    diagonal: op.diagonal,
+                    matrices: outer.iter().product(),
+                    rows: *rows,
+                    columns: *columns,
+                    element_bytes: self.element_bytes(),
+                })
+            }
+            Op::Range(op) => Call::Make(Make::Range {
+                start: op.start.value(bindings).ok_or("its start overflows")?,
+                step: op.step,
+                len: self.len(),
+                dtype: self.dtype,
+            }),
+            Op::Fill(op) => Call::Make(Make::Fill {
+                bits: match self.dtype {
+                    DType::F32 => op.value.to_f32().to_bits().into(),
+                    DType::I32 | DType::I64 => op.value.to_i64() as u64,
+                    _ => op.value.to_bool().into(),
+                },
+                element_bytes: self.element_bytes(),
+                len: self.len(),
+            }),
+            Op::Size(op) => Call::Make(Make::Fill {
+                bits: op.value.value(bindings).ok_or("it overflows")? as u64,
+                element_bytes: self.element_bytes(),
+                len: 1,
+            }),
+        })
+    }
+
+    fn linear(&self, op: &ops::Linear, constants: &Constants) -> Call {
+        let (rows, _) = self.rows();
+        let (n, k) = (self.inputs[1][0], self.inputs[1][1]);
+        if self.input_type(1) == DType::F32 {
+            let packed = constants.has_panels(self.node.inputs[1]);
+            return Call::MatMul(MatMul {
+                m: rows,
+                n,
+                k,
+                batch: vec![(0, 0)],
+                rights: 1,
+                layout: if packed {
+                    Layout::Packed
+                } else {
+                    Layout::Transposed
+                },
+                alpha: 1.0,
+                activation: op.activation,
+            });
+        }
+        let (m, weight) = (rows, self.input_type(1));
+        let activation = op.activation.map(|activation| Elementwise {
+            function: Function::Unary(activation.into()),
+            nest: together(self.len()),
+        });
+        match Form::of(weight) {
+            Some(form) => Call::PackedLinear(PackedLinear { m, n, k, form }, activation),
+            None => Call::Linear(Linear { m, n, k, weight }, activation),
+        }
+    }
+
+    fn mat_mul(&self, op: &ops::MatMul) -> Call {
+        let (a, b) = (&self.inputs[0], &self.inputs[1]);
+        let rank = self.output.len() - 2;
+        let (m, n) = (self.output[rank], self.output[rank + 1]);
+        let batch = &self.output[..rank];
+        let k = a[a.len() - 1];
+        let layout = if op.transpose_b {
+            Layout::Transposed
+        } else {
+            Layout::Plain
+        };
+        let rights = b[..b.len() - 2].iter().product();
+        let matrices = |own: &[usize]| offsets(batch, &broadcast_strides(own, batch));
+        let (left, right) = (matrices(&a[..a.len() - 2]), matrices(&b[..b.len() - 2]));
+        // One right side for consecutive rows of the left one makes one product.
+        let whole = rights == 1 && left.iter().enumerate().all(|(i, at)| i == *at);
+        let (m, pairs) = if whole {
+            (m * left.len(), vec![(0, 0)])
+        } else {
+            (m, left.into_iter().zip(right).collect())
+        };
+        Call::MatMul(MatMul {
+            m,
+            n,
+            k,
+            batch: pairs,
+            rights,
+            layout,
+            alpha: op.alpha,
+            activation: None,
+        })
+    }
+
+    fn attention(&self, op: &ops::Attention) -> Attention {
+        let (q, k) = (&self.inputs[0], &self.inputs[1]);
+        let rank = q.len() - 3;
+        let keys = k[rank + 1];
+        let mask = self.inputs.get(3).map(|shape| {
+            let mut scores = q.clone();
+            scores[rank + 2] = keys;
+            let steps = broadcast_strides(shape, &scores);
+            Mask {
+                dtype: self.input_type(3),
+                planes: offsets(&scores[..rank + 1], &steps[..rank + 1]),
+                row: steps[rank + 1],
+                column: steps[rank + 2],
+            }
+        });
+        Attention {
+            batch: q[..rank].iter().product(),
+            heads: q[rank],
+            kv_heads: k[rank],
+            queries: q[rank + 1],
+            keys,
+            key_dim: q[rank + 2],
+            value_dim: self.output[rank + 2],
+            scale: op.scale,
+            causal: op.causal,
+            softcap: op.softcap,
+            mask,
+            block: Attention::best_block(keys),
+        }
+    }
+
+    /// A copy of a view of the first operand.
+    fn copy(&self, steps: &[usize], first: usize) -> Result<Call, String> {
+        let copy = CopyStrided::new(&self.output, steps, first, self.element_bytes());
+        match copy.fits() {
+            true => Ok(Call::Copy(vec![copy])),
+            false => Err(too_many_axes()),
+        }
+    }
+
+    fn concat(&self, op: &ops::Concat) -> Result<Call, String> {
+        let to = strides(&self.output);
+        let mut at = 0;
+        let mut parts = Vec::new();
+        for shape in &self.inputs {
+            let start = [at * to[op.axis], 0];
+            let size = self.element_bytes();
+            let part = CopyStrided::between(shape, &to, &strides(shape), start, size);
+            if !part.fits() {
+                return Err(too_many_axes());
+            }
+            parts.push(part);
+            at += shape[op.axis];
+        }
+        Ok(Call::Copy(parts))
+    }
+
+    fn gather_elements(&self, op: &ops::GatherElements) -> Result<Call, String> {
+        let mut steps = strides(&self.inputs[0]);
+        let stride = std::mem::replace(&mut steps[op.axis], 0);
+        let nest = Nest::new(&self.output, [&strides(&self.output), &steps]);
+        if !nest.fits() {
+            return Err(too_many_axes());
+        }
+        Ok(Call::TakeElements(TakeElements {
+            nest,
+            size: self.inputs[0][op.axis],
+            stride,
+            element_bytes: self.element_bytes(),
+            index: self.input_type(1),
+        }))
+    }
+
+    fn index(&self) -> Call {
+        let (data, indices) = (&self.inputs[0], &self.inputs[1..]);
+        let blocks = strides(&data[..indices.len()]);
+        let rest = data.len() - indices.len();
+        let shape = self.output[..self.output.len() - rest].to_vec();
+        let block: usize = data[indices.len()..].iter().product();
+        Call::Index(Index {
+            axes: (0..indices.len())
+                .map(|axis| (data[axis], blocks[axis], self.input_type(1 + axis)))
+                .collect(),
+            strides: indices
+                .iter()
+                .map(|own| broadcast_strides(own, &shape))
+                .collect(),
+            shape,
+            block_bytes: block * self.element_bytes(),
+        })
+    }
+
+    fn reduce(&self, op: &ops::Reduce) -> Result<Call, String> {
+        let x = &self.inputs[0];
+        let steps = strides(x);
+        let select = |reduced: bool, from: &[usize]| -> Vec<usize> {
+            let axes = (0..x.len()).filter(|axis| op.axes.contains(axis) == reduced);
+            axes.map(|axis| from[axis]).collect()
+        };
+        let kept = select(false, x);
+        let kept = Nest::new(&kept, [&strides(&kept), &select(false, &steps)]);
+        let group = Nest::new(&select(true, x), [&select(true, &steps)]);
+        if !kept.fits() || !group.fits() {
+            return Err(too_many_axes());
+        }
+        Ok(Call::Reduce(Reduce {
+            function: op.function,
+            dtype: self.input_type(0),
+            kept,
+            group,
+        }))
+    }
+}
+
+/// The loop over elements that all move together.
+fn together<const N: usize>(len: usize) -> Nest<N> {
+    Nest::new(&[len], [&[1]; N])
+}
+
+fn too_many_axes() -> String {
+    "its axes need more loops than a kernel has".to_owned()
+}
+
+/// The offsets of a strided view's elements, in row-major order.
+fn offsets(shape: &[usize], steps: &[usize]) -> Vec<usize> {
+    let mut list = vec![0];
+    for (size, step) in shape.iter().zip(steps) {
+        list = list
+            .iter()
+            .flat_map(|at| (0..*size).map(move |i| at + i * step))
+            .collect();
+    }
+    list
+}

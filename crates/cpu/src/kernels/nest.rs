@@ -1,0 +1,231 @@
+//! Nested loops over several tensors at once: what broadcasting, permuting, slicing and joining have in common.
+
+use super::{Context, SERIAL_ELEMENTS, over_rows};
+
+/// The loops of an elementwise walk over `N` strided tensors, outermost first.
+#[derive(Clone, Debug)]
+pub(crate) struct Nest<const N: usize> {
+    /// Turns of the loops around the innermost one, and how far each tensor moves in one turn, in elements.
+    outer: Vec<(usize, [usize; N])>,
+    /// Turns of the innermost loop.
+    pub(crate) width: usize,
+    /// How far each tensor moves in one turn of the innermost loop.
+    pub(crate) steps: [usize; N],
+}
+
+impl<const N: usize> Nest<N> {
+    /// The loops over `shape` with every tensor's strides, with loops that can be one made one.
+    pub(crate) fn new(shape: &[usize], strides: [&[usize]; N]) -> Nest<N> {
+        let mut loops: Vec<(usize, [usize; N])> = Vec::new();
+        for (axis, &size) in shape.iter().enumerate().filter(|(_, size)| **size != 1) {
+            let steps = strides.map(|s| s[axis]);
+            match loops.last_mut() {
+                Some((turns, outer)) if (0..N).all(|i| outer[i] == steps[i] * size) => {
+                    *turns *= size;
+                    *outer = steps;
+                }
+                _ => loops.push((size, steps)),
+            }
+        }
+        let (width, steps) = loops.pop().unwrap_or((1, [1; N]));
+        Nest {
+            outer: loops,
+            width,
+            steps,
+        }
+    }
+
+    /// How often the innermost loop is run.
+    pub(crate) fn rows(&self) -> usize {
+        self.outer.iter().map(|(turns, _)| turns).product()
+    }
+
+    /// Stands before a row.
+    pub(crate) fn cursor(&self, row: usize) -> Cursor<'_, N> {
+        let mut cursor = Cursor {
+            nest: self,
+            turns: [0; MAX_LOOPS],
+            at: [0; N],
+        };
+        assert!(
+            self.outer.len() <= MAX_LOOPS,
+            "checked when the call was made"
+        );
+        let mut rest = row;
+        for (i, (turns, steps)) in self.outer.iter().enumerate().rev() {
+            let turn = rest % turns.max(&1);
+            rest /= turns.max(&1);
+            cursor.turns[i] = turn;
+            for (at, step) in cursor.at.iter_mut().zip(steps) {
+                *at += turn * step;
+            }
+        }
+        cursor
+    }
+
+    /// Whether the loops are few enough to be run.
+    pub(crate) fn fits(&self) -> bool {
+        self.outer.len() <= MAX_LOOPS
+    }
+
+    /// Puts a loop inside the innermost one.
+    pub(crate) fn push_inner(&mut self, width: usize, steps: [usize; N]) {
+        self.outer.push((self.width, self.steps));
+        (self.width, self.steps) = (width, steps);
+    }
+}
+
+/// Some rows of the loops, or a part of the only one.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) row: usize,
+    pub(crate) rows: usize,
+    pub(crate) column: usize,
+    pub(crate) columns: usize,
+}
+
+impl<const N: usize> Nest<N> {
+    /// Runs all parts of the loops, on several threads when it is worth it.
+    pub(crate) fn run(&self, ctx: &Context<'_>, body: &(dyn Fn(Part) + Sync)) {
+        let (rows, width) = (self.rows(), self.width);
+        if rows * width == 0 {
+            return;
+        }
+        if rows > 1 {
+            let all = |row, end| {
+                body(Part {
+                    row,
+                    rows: end - row,
+                    column: 0,
+                    columns: width,
+                });
+            };
+            over_rows(ctx, rows, width, &all);
+        } else {
+            let blocks = width.div_ceil(SERIAL_ELEMENTS / 4).max(1);
+            over_rows(ctx, blocks, width / blocks, &|start, end| {
+                let column = width * start / blocks;
+                body(Part {
+                    row: 0,
+                    rows: 1,
+                    column,
+                    columns: width * end / blocks - column,
+                });
+            });
+        }
+    }
+
+    /// All of the loops as one part.
+    pub(crate) fn whole(&self) -> Part {
+        let empty = self.width == 0;
+        Part {
+            row: 0,
+            rows: if empty { 0 } else { self.rows() },
+            column: 0,
+            columns: self.width,
+        }
+    }
+
+    /// Every tensor's offset of the first element of a part's row.
+    #[inline(always)]
+    pub(crate) fn start(&self, cursor: &Cursor<'_, N>, part: Part) -> [usize; N] {
+        let mut at = cursor.at;
+        for i in 0..N {
+            at[i] += part.column * self.steps[i];
+        }
+        at
+    }
+}
+
+/// Most loops around the innermost one.
+const MAX_LOOPS: usize = 16;
+
+/// Where the tensors are in a row of the loops.
+pub(crate) struct Cursor<'a, const N: usize> {
+    nest: &'a Nest<N>,
+    turns: [usize; MAX_LOOPS],
+    /// Every tensor's offset of the row's first element.
+    pub(crate) at: [usize; N],
+}
+
+impl<const N: usize> Cursor<'_, N> {
+    /// Goes to the next row; behind the last one comes the first.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        for (i, (turns, steps)) in self.nest.outer.iter().enumerate().rev() {
+            self.turns[i] += 1;
+            for (at, step) in self.at.iter_mut().zip(steps) {
+                *at += step;
+            }
+            if self.turns[i] < *turns {
+                return;
+            }
+            self.turns[i] = 0;
+            for (at, step) in self.at.iter_mut().zip(steps) {
+                *at -= turns * step;
+            }
+        }
+    }
+}
+
+/// Row-major strides of a shape.
+pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+/// The strides with which a tensor of shape `from` is read as the shape `to` it broadcasts to.
+pub(crate) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
+    let own = strides(from);
+    let missing = to.len() - from.len();
+    let stride = |axis: usize| match axis.checked_sub(missing) {
+        Some(i) if from[i] == to[axis] => own[i],
+        _ => 0,
+    };
+    (0..to.len()).map(stride).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(nest: &Nest<2>, start: usize) -> Vec<[usize; 2]> {
+        let mut cursor = nest.cursor(start);
+        let mut found = vec![];
+        for _ in start..nest.rows() {
+            for i in 0..nest.width {
+                found.push([0, 1].map(|t| cursor.at[t] + i * nest.steps[t]));
+            }
+            cursor.advance();
+        }
+        found
+    }
+
+    #[test]
+    fn loops_become_one_where_they_can() {
+        let shape = [2, 3, 1, 4];
+        let whole = Nest::new(&shape, [&strides(&shape), &strides(&shape)]);
+        assert_eq!((whole.rows(), whole.width, whole.steps), (1, 24, [1, 1]));
+        let row = Nest::new(&shape, [&strides(&shape), &broadcast_strides(&[4], &shape)]);
+        assert_eq!((row.rows(), row.width, row.steps), (6, 4, [1, 1]));
+        let scalar = Nest::new(&shape, [&strides(&shape), &broadcast_strides(&[], &shape)]);
+        assert_eq!((scalar.rows(), scalar.width, scalar.steps), (1, 24, [1, 0]));
+    }
+
+    #[test]
+    fn walks_in_order_from_any_row() {
+        let (shape, moved) = ([2, 3, 4], [4, 8, 1]);
+        let nest = Nest::new(&shape, [&strides(&shape), &moved]);
+        let all = walk(&nest, 0);
+        let expect: Vec<[usize; 2]> = (0..24)
+            .map(|i| [i, i / 12 * 4 + i / 4 % 3 * 8 + i % 4])
+            .collect();
+        assert_eq!(all, expect);
+        assert_eq!(walk(&nest, 4), all[4 * nest.width..]);
+        let empty = Nest::new(&[3, 0], [&[0, 1], &[0, 1]]);
+        assert_eq!(empty.rows() * empty.width, 0);
+    }
+}

@@ -1,0 +1,41 @@
+//! The gate of a feed-forward block.
+
+use super::check::{f32s, operands, want_f32, want_shape};
+use super::{Activation, Definition, DimText, Sharing};
+use crate::graph::TensorType;
+use crate::{Bindings, Value};
+
+/// `function(gate) · up`, elementwise: SwiGLU and its relatives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gated {
+    /// The gate's function.
+    pub function: Activation,
+}
+
+impl Definition for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+        vec![format!("function: {}", self.function.name())]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [gate, up] = operands(inputs)?;
+        want_f32("gate", gate)?;
+        want_f32("up", up)?;
+        want_shape("up", up, &gate.shape)?;
+        Ok(gate.clone())
+    }
+
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(2))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
+        let pairs = f32s(&inputs[0])?.iter().zip(f32s(&inputs[1])?);
+        let gated = pairs.map(|(gate, up)| self.function.apply(*gate) * up);
+        Ok(Value::f32(shape, gated.collect()))
+    }
+}

@@ -1,0 +1,35 @@
+//! Multiplication by a number.
+
+use super::elementwise::{infer_f32, map_f32};
+use super::{Definition, DimText, Sharing};
+use crate::graph::TensorType;
+use crate::{Bindings, Value};
+
+/// `x · factor`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scale {
+    /// The factor.
+    pub factor: f32,
+}
+
+impl Definition for Scale {
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+        vec![format!("factor: {}", self.factor)]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        infer_f32(inputs)
+    }
+
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(1))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {
+        map_f32(inputs, |x| x * self.factor)
+    }
+}

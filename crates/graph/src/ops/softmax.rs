@@ -1,0 +1,77 @@
+//! The softmax along one axis, or its logarithm.
+
+use super::check::{f32s, want_axis};
+use super::elementwise::infer_f32;
+use super::walk::Lines;
+use super::{Definition, DimText, Sharing};
+use crate::graph::TensorType;
+use crate::{Bindings, Value};
+
+/// `exp(x) / Σ exp(x)` along `axis`, computed around the largest element; a line of negative infinities is not a
+/// number, as in PyTorch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Softmax {
+    /// The axis that sums to one.
+    pub axis: usize,
+    /// Whether the logarithm is wanted.
+    pub log: bool,
+}
+
+impl Definition for Softmax {
+    fn name(&self) -> &'static str {
+        if self.log { "log_softmax" } else { "softmax" }
+    }
+
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+        vec![format!("axis: {}", self.axis)]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let result = infer_f32(inputs)?;
+        want_axis("x", &result, self.axis)?;
+        Ok(result)
+    }
+
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(1))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
+        let x = f32s(&inputs[0])?;
+        let mut out = x.to_vec();
+        let lines = Lines::new(shape, self.axis);
+        for start in lines.starts() {
+            let places = || (0..lines.len).map(|i| start + i * lines.stride);
+            let max = places().fold(f32::NEG_INFINITY, |max, at| max.max(x[at]));
+            let sum: f32 = places().map(|at| (x[at] - max).exp()).sum();
+            for at in places() {
+                out[at] = match self.log {
+                    true => x[at] - max - sum.ln(),
+                    false => (x[at] - max).exp() / sum,
+                };
+            }
+        }
+        Ok(Value::f32(shape, out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_to_one() {
+        let x = Value::f32([2, 2], vec![0.0, 0.0, 3f32.ln(), 0.0]);
+        let run = |axis, log| {
+            let y = Softmax { axis, log }.evaluate(&[&x], &[2, 2], &Bindings::default());
+            y.unwrap().as_f32().unwrap().to_vec()
+        };
+        let close = |found: Vec<f32>, expect: [f32; 4]| {
+            let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-6;
+            assert!(found.iter().zip(&expect).all(near), "{found:?}");
+        };
+        close(run(0, false), [0.25, 0.5, 0.75, 0.5]);
+        close(run(1, false), [0.5, 0.5, 0.75, 0.25]);
+        close(run(1, true), [0.5, 0.5, 0.75, 0.25].map(f32::ln));
+    }
+}

@@ -1,0 +1,216 @@
+//! Elementwise functions of one tensor.
+
+use super::activation::erf;
+use super::check::{operands, want_dtype};
+use super::elementwise::map_f32;
+use super::{Activation, Definition, DimText, Sharing};
+use crate::graph::TensorType;
+use crate::{Bindings, Data, Value};
+use base::DType;
+
+/// A function of one element. All take f32; [`Neg`](UnaryFunction::Neg), [`Abs`](UnaryFunction::Abs) and
+/// [`Sign`](UnaryFunction::Sign) also take integers, and [`Not`](UnaryFunction::Not) takes only bool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the function of that name")]
+pub enum UnaryFunction {
+    Activation(Activation),
+    Neg,
+    Abs,
+    Exp,
+    Log,
+    Sqrt,
+    Rsqrt,
+    Reciprocal,
+    Sin,
+    Cos,
+    Erf,
+    Floor,
+    Ceil,
+    /// To the nearest integer, halves to the even one.
+    Round,
+    Sign,
+    Not,
+}
+
+impl UnaryFunction {
+    /// Every function but the activations.
+    pub const PLAIN: [UnaryFunction; 15] = [
+        UnaryFunction::Neg,
+        UnaryFunction::Abs,
+        UnaryFunction::Exp,
+        UnaryFunction::Log,
+        UnaryFunction::Sqrt,
+        UnaryFunction::Rsqrt,
+        UnaryFunction::Reciprocal,
+        UnaryFunction::Sin,
+        UnaryFunction::Cos,
+        UnaryFunction::Erf,
+        UnaryFunction::Floor,
+        UnaryFunction::Ceil,
+        UnaryFunction::Round,
+        UnaryFunction::Sign,
+        UnaryFunction::Not,
+    ];
+
+    /// Name in text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            UnaryFunction::Activation(activation) => activation.name(),
+            UnaryFunction::Neg => "neg",
+            UnaryFunction::Abs => "abs",
+            UnaryFunction::Exp => "exp",
+            UnaryFunction::Log => "log",
+            UnaryFunction::Sqrt => "sqrt",
+            UnaryFunction::Rsqrt => "rsqrt",
+            UnaryFunction::Reciprocal => "reciprocal",
+            UnaryFunction::Sin => "sin",
+            UnaryFunction::Cos => "cos",
+            UnaryFunction::Erf => "erf",
+            UnaryFunction::Floor => "floor",
+            UnaryFunction::Ceil => "ceil",
+            UnaryFunction::Round => "round",
+            UnaryFunction::Sign => "sign",
+            UnaryFunction::Not => "not",
+        }
+    }
+
+    /// The function at one point; that of `Not` at any number but zero is 0.
+    pub fn apply(self, x: f32) -> f32 {
+        match self {
+            UnaryFunction::Activation(activation) => activation.apply(x),
+            UnaryFunction::Neg => -x,
+            UnaryFunction::Abs => x.abs(),
+            UnaryFunction::Exp => x.exp(),
+            UnaryFunction::Log => x.ln(),
+            UnaryFunction::Sqrt => x.sqrt(),
+            UnaryFunction::Rsqrt => 1.0 / x.sqrt(),
+            UnaryFunction::Reciprocal => 1.0 / x,
+            UnaryFunction::Sin => x.sin(),
+            UnaryFunction::Cos => x.cos(),
+            UnaryFunction::Erf => erf(x.into()) as f32,
+            UnaryFunction::Floor => x.floor(),
+            UnaryFunction::Ceil => x.ceil(),
+            UnaryFunction::Round => x.round_ties_even(),
+            UnaryFunction::Sign if x == 0.0 || x.is_nan() => x,
+            UnaryFunction::Sign => x.signum(),
+            UnaryFunction::Not => (x == 0.0).into(),
+        }
+    }
+
+    /// The function of an integer, where integers are taken.
+    pub fn apply_integer(self, x: i64) -> Option<i64> {
+        match self {
+            UnaryFunction::Neg => Some(x.wrapping_neg()),
+            UnaryFunction::Abs => Some(x.wrapping_abs()),
+            UnaryFunction::Sign => Some(x.signum()),
+            _ => None,
+        }
+    }
+
+    fn takes(self) -> &'static [DType] {
+        match self {
+            UnaryFunction::Not => &[DType::Bool],
+            _ if self.apply_integer(0).is_some() => &[DType::F32, DType::I32, DType::I64],
+            _ => &[DType::F32],
+        }
+    }
+}
+
+impl From<Activation> for UnaryFunction {
+    fn from(activation: Activation) -> UnaryFunction {
+        UnaryFunction::Activation(activation)
+    }
+}
+
+/// `function(x)`, elementwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unary {
+    /// The function.
+    pub function: UnaryFunction,
+}
+
+impl Definition for Unary {
+    fn name(&self) -> &'static str {
+        "unary"
+    }
+
+    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+        vec![format!("function: {}", self.function.name())]
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [x] = operands(inputs)?;
+        want_dtype("x", x, self.function.takes())?;
+        Ok(x.clone())
+    }
+
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+        Ok(Sharing::InPlace(1))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
+        let integer = |x: i64| {
+            self.function
+                .apply_integer(x)
+                .ok_or_else(|| format!("{} takes no integers", self.function.name()))
+        };
+        let data = match &inputs[0].data {
+            Data::F32(_) => return map_f32(inputs, |x| self.function.apply(x)),
+            Data::I32(x) => {
+                let results = x.iter().map(|x| integer((*x).into()).map(|x| x as i32));
+                Data::I32(results.collect::<Result<_, _>>()?)
+            }
+            Data::I64(x) => Data::I64(x.iter().map(|x| integer(*x)).collect::<Result<_, _>>()?),
+            Data::Bool(x) => Data::Bool(x.iter().map(|x| !x).collect()),
+        };
+        let shape = shape.to_vec();
+        Ok(Value { shape, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_points() {
+        use UnaryFunction::*;
+        for (function, x, expect) in [
+            (Neg, 2.5, -2.5),
+            (Abs, -2.5, 2.5),
+            (Exp, 1.0, std::f32::consts::E),
+            (Log, 1.0, 0.0),
+            (Sqrt, 9.0, 3.0),
+            (Rsqrt, 4.0, 0.5),
+            (Reciprocal, 4.0, 0.25),
+            (Sin, 0.0, 0.0),
+            (Cos, 0.0, 1.0),
+            (Erf, 0.5, 0.520_499_9),
+            (Floor, -1.5, -2.0),
+            (Ceil, -1.5, -1.0),
+            (Round, 2.5, 2.0),
+            (Round, 3.5, 4.0),
+            (Sign, -7.0, -1.0),
+            (Sign, 0.0, 0.0),
+            (Activation(super::Activation::Relu), -1.0, 0.0),
+        ] {
+            assert_eq!(function.apply(x), expect, "{}({x})", function.name());
+        }
+    }
+
+    #[test]
+    fn integers_and_truths() {
+        let run = |function, x: Value| {
+            let shape = x.shape.clone();
+            Unary { function }.evaluate(&[&x], &shape, &Bindings::default())
+        };
+        let x = Value::i64([3], vec![-4, 0, 4]);
+        assert_eq!(
+            run(UnaryFunction::Sign, x.clone()).unwrap(),
+            Value::i64([3], vec![-1, 0, 1])
+        );
+        assert!(run(UnaryFunction::Exp, x).is_err());
+        let not = run(UnaryFunction::Not, Value::bool([2], vec![true, false]));
+        assert_eq!(not.unwrap(), Value::bool([2], vec![false, true]));
+    }
+}

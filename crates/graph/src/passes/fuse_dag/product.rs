@@ -1,0 +1,71 @@
+//! A tensor as a number times tensors, however the product was written.
+
+use crate::TensorId;
+use crate::ops::BinaryFunction;
+use crate::passes::rewrite::View;
+
+/// `factor · Π factors`; a power counts as its base several times.
+#[derive(Debug, PartialEq)]
+pub(super) struct Product {
+    pub(super) factor: f32,
+    pub(super) factors: Vec<TensorId>,
+}
+
+impl Product {
+    /// Takes `id` apart down to tensors that are no products; `atoms` are not taken apart.
+    pub(super) fn of(view: &View<'_>, id: TensorId, atoms: &[TensorId]) -> Product {
+        let mut product = Product {
+            factor: 1.0,
+            factors: Vec::new(),
+        };
+        product.collect(view, id, atoms);
+        product.factors.sort();
+        product
+    }
+
+    fn collect(&mut self, view: &View<'_>, id: TensorId, atoms: &[TensorId]) {
+        if atoms.contains(&id) {
+            self.factors.push(id);
+        } else if let Some((factor, x)) = view.scaled(id) {
+            self.factor *= factor;
+            self.collect(view, x, atoms);
+        } else if let Some((a, b)) = view.binary(id, BinaryFunction::Mul) {
+            self.collect(view, a, atoms);
+            self.collect(view, b, atoms);
+        } else if let Some((x, power)) = whole_power(view, id) {
+            (0..power).for_each(|_| self.collect(view, x, atoms));
+        } else {
+            self.factors.push(id);
+        }
+    }
+
+    /// Whether this is `factor · Π factors`, the factor to a few digits: constants are written with few.
+    pub(super) fn is(&self, factor: f32, factors: &[TensorId]) -> bool {
+        let mut wanted = factors.to_vec();
+        wanted.sort();
+        close(self.factor, factor) && self.factors == wanted
+    }
+}
+
+/// The base and the exponent of a small whole power.
+pub(super) fn whole_power(view: &View<'_>, id: TensorId) -> Option<(TensorId, usize)> {
+    let (x, exponent) = view.binary(id, BinaryFunction::Pow)?;
+    let exponent = view.scalar(exponent)?;
+    [2.0, 3.0]
+        .contains(&exponent)
+        .then_some((x, exponent as usize))
+}
+
+/// The tensor whose square this is.
+pub(super) fn square_of(view: &View<'_>, id: TensorId) -> Option<TensorId> {
+    match (view.binary(id, BinaryFunction::Mul), whole_power(view, id)) {
+        (Some((a, b)), _) if view.same(a, b) => Some(a),
+        (_, Some((x, 2))) => Some(x),
+        _ => None,
+    }
+}
+
+/// Whether two constants are meant to be the same.
+pub(super) fn close(a: f32, b: f32) -> bool {
+    (a - b).abs() <= 1e-4 * b.abs()
+}

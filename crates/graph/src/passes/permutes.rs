@@ -1,0 +1,298 @@
+//! Composes and cancels ops that only move or rename elements, and brings permutes together so that they cancel.
+
+use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use crate::graph::{Graph, Node, TensorId};
+use crate::ops::{BinaryFunction, Op, Permute, Reshape};
+use crate::{Dim, GraphError};
+use base::DType;
+
+pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
+    rewrite(graph, |view, node| {
+        identity(view, node).or_else(|| match &node.op {
+            Op::Reshape(op) => reshaped(view, node, op),
+            Op::Permute(op) => permuted(view, node, op),
+            _ => narrow_index(view, node),
+        })
+    })
+}
+
+/// Ops that change nothing.
+fn identity(view: &View<'_>, node: &Node) -> Option<Patch> {
+    let [x, ..] = node.inputs[..] else {
+        return None;
+    };
+    let same = view.ty(x) == view.ty(node.output);
+    let nothing = match &node.op {
+        Op::Reshape(_) | Op::Expand(_) | Op::Cast(_) | Op::Concat(_) => same,
+        Op::Slice(op) => same && op.step == 1 && op.start.as_const() == Some(0),
+        Op::Permute(op) => op.is_identity(),
+        Op::Scale(op) => op.factor == 1.0,
+        Op::Binary(op) => {
+            let neutral = match op.function {
+                BinaryFunction::Add | BinaryFunction::Sub => 0,
+                BinaryFunction::Mul | BinaryFunction::Div => 1,
+                _ => return None,
+            };
+            same && view.is_number(node.inputs[1], neutral)
+        }
+        _ => false,
+    };
+    nothing
+        .then(|| PatchBuilder::new(view, node).redirect(x))
+        .flatten()
+}
+
+/// An index that was only made wider is as good before.
+fn narrow_index(view: &View<'_>, node: &Node) -> Option<Patch> {
+    let first = match node.op {
+        Op::Gather(_) | Op::GatherElements(_) | Op::GatherRows(_) | Op::Index(_) => 1,
+        Op::RopeTable(_) => 0,
+        _ => return None,
+    };
+    let source = |id: TensorId| match view.made(id) {
+        Some((Op::Cast(_), &[x])) if view.ty(x).dtype == DType::I32 => Some(x),
+        _ => None,
+    };
+    let mut inputs = node.inputs.clone();
+    let indices = inputs.iter_mut().skip(first);
+    let narrow = indices.filter(|id| view.ty(**id).dtype == DType::I64);
+    let changed = narrow.filter_map(|id| source(*id).map(|x| *id = x)).count();
+    (changed > 0).then(|| PatchBuilder::new(view, node).replace(node.op.clone(), &inputs))?
+}
+
+/// A reshape of a reshape is one; others move up, where they meet: before a permute when they only drop or add axes of
+/// size one, before ops that work on each row when they keep rows, and before functions of single elements.
+fn reshaped(view: &View<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
+    let (before, operands) = view.made(node.inputs[0])?;
+    let &[x, ..] = operands else {
+        return None;
+    };
+    let mut patch = PatchBuilder::new(view, node);
+    if let Op::Reshape(_) = before {
+        return patch.replace(op.clone(), &[x]);
+    }
+    if view.uses(node.inputs[0]) != 1 {
+        return None;
+    }
+    let shape = match before {
+        Op::Permute(permute) => {
+            let (shape, permute) = unit_axes_first(view.shape(x), permute, &op.shape)?;
+            let x = patch.node(Reshape { shape }, &[x])?;
+            return patch.replace(permute, &[x]);
+        }
+        Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Linear(_) => {
+            let (last, outer) = op.shape.split_last()?;
+            let rows_stay = view.shape(node.inputs[0]).last() == Some(last);
+            let width = view.shape(x).last().filter(|_| rows_stay)?;
+            [outer, &[*width]].concat()
+        }
+        Op::Cast(_) | Op::Scale(_) | Op::SoftCap(_) | Op::Unary(_) => op.shape.clone(),
+        _ => return None,
+    };
+    let mut operands = operands.to_vec();
+    operands[0] = patch.node(Reshape { shape }, &[x])?;
+    patch.replace(before.clone(), &operands)
+}
+
+/// The reshape and the permute, in this order, that do what `permute` and a reshape to `target` do, when the latter
+/// only drops or adds axes of size one.
+fn unit_axes_first(
+    source: &[Dim],
+    permute: &Permute,
+    target: &[Dim],
+) -> Option<(Vec<Dim>, Permute)> {
+    let is_long = |dim: &Dim| dim.as_const() != Some(1);
+    // The long axes of the source, in the order of the target.
+    let mut long = permute.axes.iter().filter(|axis| is_long(&source[**axis]));
+    let mut origin = Vec::with_capacity(target.len());
+    for dim in target {
+        origin.push(match is_long(dim) {
+            true => Some(*long.next().filter(|axis| source[**axis] == *dim)?),
+            false => None,
+        });
+    }
+    if long.next().is_some() {
+        return None;
+    }
+    // Added axes of size one go in front, the others stay in the order of the source.
+    let mut order: Vec<usize> = (0..target.len()).collect();
+    order.sort_by_key(|i| origin[*i].map(|axis| axis + 1));
+    let shape = order.iter().map(|i| target[*i]).collect();
+    let axes = Permute { axes: order }.inverse();
+    Some((shape, axes))
+}
+
+/// A permute of a permute is one; one that moves only axes of size one is a reshape; one behind elementwise ops whose
+/// operands were all permuted the other way cancels them.
+fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
+    let x = node.inputs[0];
+    let long = |axis: &&usize| view.shape(x)[**axis].as_const() != Some(1);
+    let mut patch = PatchBuilder::new(view, node);
+    if op.axes.iter().filter(long).is_sorted() {
+        let shape = view.shape(node.output).to_vec();
+        return patch.replace(Reshape { shape }, &[x]);
+    }
+    let (before, operands) = view.made(x)?;
+    match (before, operands) {
+        (Op::Permute(first), &[source]) => patch.replace(first.then(op), &[source]),
+        (Op::Reshape(between), &[turned]) => {
+            let (Op::Permute(first), &[source]) = view.made(turned)? else {
+                return None;
+            };
+            let (shape, first) = unit_axes_first(view.shape(source), first, &between.shape)?;
+            let source = patch.node(Reshape { shape }, &[source])?;
+            patch.replace(first.then(op), &[source])
+        }
+        _ if passes_through(before, op) && view.uses(x) == 1 => {
+            let undone = operands.iter().map(|id| undone(view, &mut patch, op, *id));
+            let undone: Option<Vec<TensorId>> = undone.collect();
+            patch.replace(before.clone(), &undone?)
+        }
+        _ => None,
+    }
+}
+
+/// The tensor that permuting `id` would give, when that takes no permute: those above cancel with it.
+fn undone(
+    view: &View<'_>,
+    patch: &mut PatchBuilder<'_, '_>,
+    op: &Permute,
+    id: TensorId,
+) -> Option<TensorId> {
+    let (rank, full) = (view.rank(id), op.axes.len());
+    if rank < full {
+        // It is repeated over the axes before its own, which must be those that stay.
+        let stays = (full - rank..full).all(|axis| op.axes[axis] == axis);
+        return stays.then_some(id);
+    }
+    if view.is_constant(id) {
+        return patch.node(op.clone(), &[id]);
+    }
+    match view.made(id)? {
+        (Op::Permute(first), &[source]) if first.then(op).is_identity() => Some(source),
+        (inner, operands) if passes_through(inner, op) && view.uses(id) == 1 => {
+            let undone = operands.iter().map(|id| undone(view, patch, op, *id));
+            let undone: Option<Vec<TensorId>> = undone.collect();
+            patch.node(inner.clone(), &undone?)
+        }
+        _ => None,
+    }
+}
+
+/// Whether an op of permuted operands is the permuted op of the operands.
+fn passes_through(inner: &Op, op: &Permute) -> bool {
+    let last = op.axes.len() - 1;
+    let rows_stay = op.axes[last] == last;
+    is_elementwise(inner) || (rows_stay && matches!(inner, Op::RmsNorm(_) | Op::LayerNorm(_)))
+}
+
+/// Whether an op computes each element from the elements at its place.
+fn is_elementwise(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Binary(_)
+            | Op::Cast(_)
+            | Op::Compare(_)
+            | Op::Gated(_)
+            | Op::Scale(_)
+            | Op::SoftCap(_)
+            | Op::Unary(_)
+            | Op::Where(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use crate::ops::{Cast, GatherRows, Linear, RmsNorm, Scale};
+    use crate::passes::testing::{Sketch, after, tokens};
+    use base::DType;
+
+    #[test]
+    fn permutes_meet_and_cancel() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [1.into(), t, 2.into(), 4.into()]);
+        let heads = s.permute(x, &[0, 2, 1, 3]);
+        let doubled = s.op(Scale { factor: 2.0 }, &[heads]);
+        let sum = s.add(heads, doubled);
+        // Over a reshape that drops an axis of one.
+        let flat = s.reshape(heads, [2.into(), t, 4.into()]);
+        let flat = s.permute(flat, &[1, 0, 2]);
+        let same = s.op(Cast { to: DType::F32 }, &[flat]);
+        let ones = s.weight("ones", &[4]);
+        let normed = s.op(RmsNorm { eps: 1e-5 }, &[same, ones]);
+        let expect = "\
+graph g(x: f32[1, T, 2, 4])
+  n1: f32[1, 2, T, 4] = permute(x) {axes: [0, 2, 1, 3]}
+  n2: f32[1, 2, T, 4] = scale(n1) {factor: 2}
+  n3: f32[1, 2, T, 4] = add(n1, n2)
+  n5.reshape: f32[T, 2, 4] = reshape(x)
+  n7: f32[T, 2, 4] = rms_norm(n5.reshape, ones) {eps: 1e-5}
+  return n3, n7
+";
+        assert_eq!(after(s.finish(&[sum, normed]), run), expect);
+    }
+
+    #[test]
+    fn an_elementwise_op_between_two_permutes_loses_them() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [t, 2.into(), 4.into()]);
+        let y = s.input("y", [t, 2.into(), 4.into()]);
+        let (a, b) = (s.permute(x, &[1, 0, 2]), s.permute(y, &[1, 0, 2]));
+        let sum = s.add(a, b);
+        let sum = s.plus(sum, 1.0);
+        let sum = s.silu(sum);
+        let back = s.permute(sum, &[1, 0, 2]);
+        let expect = "\
+graph g(x: f32[T, 2, 4], y: f32[T, 2, 4])
+  n6.add: f32[T, 2, 4] = add(x, y)
+  n6.add.2: f32[T, 2, 4] = add(n6.add, c1)
+  n6: f32[T, 2, 4] = unary(n6.add.2) {function: silu}
+  return n6
+";
+        assert_eq!(after(s.finish(&[back]), run), expect);
+    }
+
+    #[test]
+    fn reshapes_join_and_moves_of_single_axes_are_reshapes() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [t, 8.into()]);
+        let y = s.reshape(x, [1.into(), t, 2.into(), 4.into()]);
+        let y = s.reshape(y, [t, 1.into(), 8.into()]);
+        let y = s.permute(y, &[1, 0, 2]);
+        let expect = "\
+graph g(x: f32[T, 8])
+  n3: f32[1, T, 8] = reshape(x)
+  return n3
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+    }
+
+    #[test]
+    fn reshapes_move_up_and_indices_stay_narrow() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let ids = s.builder.input("ids", DType::I32, [t]);
+        let table = s.weight("table", &[6, 8]);
+        let wide = s.op(Cast { to: DType::I64 }, &[ids]);
+        let x = s.op(GatherRows, &[table, wide]);
+        let x = s.reshape(x, [1.into(), t, 8.into()]);
+        let x = s.silu(x);
+        let x = s.reshape(x, [t, 8.into()]);
+        let weight = s.weight("weight", &[4, 8]);
+        let x = s.op(Linear::default(), &[x, weight]);
+        let y = s.reshape(x, [1.into(), t, 4.into()]);
+        let expect = "\
+graph g(ids: i32[T])
+  n2: f32[T, 8] = gather_rows(table, ids)
+  n7.reshape.reshape: f32[1, T, 8] = reshape(n2)
+  n7.reshape: f32[1, T, 8] = unary(n7.reshape.reshape) {function: silu}
+  n7: f32[1, T, 4] = linear(n7.reshape, weight)
+  return n7
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
+    }
+}

@@ -1,0 +1,300 @@
+//! Graphs for tests of passes: written short, and held to compute the same before and after.
+
+use crate::graph::{Graph, TensorId, TensorKind};
+use crate::ops::{
+    Activation, AttendedRow, Binary, BinaryFunction, Compare, CompareFunction, Expand, MatMul, Op,
+    Permute, Reduce, ReduceFunction, Reshape, Slice, Softmax, Unary, UnaryFunction, attend_row,
+};
+use crate::{Bindings, Data, Dim, GraphBuilder, GraphError, Symbol, Value};
+use base::{Bytes, DType};
+
+/// A graph under construction whose nodes need no names and whose constants need no values.
+pub(super) struct Sketch {
+    pub(super) builder: GraphBuilder,
+    nodes: usize,
+    constants: usize,
+}
+
+impl Sketch {
+    pub(super) fn new() -> Sketch {
+        Sketch {
+            builder: GraphBuilder::new("g"),
+            nodes: 0,
+            constants: 0,
+        }
+    }
+
+    pub(super) fn input(&mut self, name: &str, shape: impl Into<Vec<Dim>>) -> TensorId {
+        self.builder.input(name, DType::F32, shape)
+    }
+
+    pub(super) fn op(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> TensorId {
+        self.nodes += 1;
+        let name = format!("n{}", self.nodes);
+        self.builder.node(&name, op, inputs).unwrap()
+    }
+
+    /// A constant with these elements.
+    pub(super) fn value(&mut self, value: &Value) -> TensorId {
+        self.constants += 1;
+        let (name, bytes) = (format!("c{}", self.constants), value.data.to_bytes());
+        self.builder
+            .constant(&name, value.dtype(), &value.shape, bytes)
+            .unwrap()
+    }
+
+    pub(super) fn number(&mut self, x: f32) -> TensorId {
+        self.value(&Value::f32([], vec![x]))
+    }
+
+    /// A constant with a name and arbitrary elements.
+    pub(super) fn weight(&mut self, name: &str, shape: &[usize]) -> TensorId {
+        let data = noise(shape.iter().product(), name.len() as u32 + 7);
+        self.builder
+            .constant(name, DType::F32, shape, Bytes::from_slice(&data))
+            .unwrap()
+    }
+
+    pub(super) fn shape(&self, id: TensorId) -> Vec<Dim> {
+        self.builder.ty(id).shape.clone()
+    }
+
+    pub(super) fn binary(
+        &mut self,
+        function: BinaryFunction,
+        a: TensorId,
+        b: TensorId,
+    ) -> TensorId {
+        self.op(Binary { function }, &[a, b])
+    }
+
+    pub(super) fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        self.binary(BinaryFunction::Add, a, b)
+    }
+
+    pub(super) fn mul(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        self.binary(BinaryFunction::Mul, a, b)
+    }
+
+    pub(super) fn times(&mut self, x: TensorId, factor: f32) -> TensorId {
+        let factor = self.number(factor);
+        self.mul(x, factor)
+    }
+
+    pub(super) fn plus(&mut self, x: TensorId, number: f32) -> TensorId {
+        let number = self.number(number);
+        self.add(x, number)
+    }
+
+    pub(super) fn power(&mut self, x: TensorId, exponent: f32) -> TensorId {
+        let exponent = self.number(exponent);
+        self.binary(BinaryFunction::Pow, x, exponent)
+    }
+
+    pub(super) fn compare(
+        &mut self,
+        function: CompareFunction,
+        a: TensorId,
+        b: TensorId,
+    ) -> TensorId {
+        self.op(Compare { function }, &[a, b])
+    }
+
+    pub(super) fn unary(&mut self, function: impl Into<UnaryFunction>, x: TensorId) -> TensorId {
+        let function = function.into();
+        self.op(Unary { function }, &[x])
+    }
+
+    pub(super) fn silu(&mut self, x: TensorId) -> TensorId {
+        self.unary(Activation::Silu, x)
+    }
+
+    pub(super) fn permute(&mut self, x: TensorId, axes: &[usize]) -> TensorId {
+        let axes = axes.to_vec();
+        self.op(Permute { axes }, &[x])
+    }
+
+    pub(super) fn transpose(&mut self, x: TensorId) -> TensorId {
+        let rank = self.shape(x).len();
+        self.op(Permute::transpose(rank), &[x])
+    }
+
+    pub(super) fn reshape(&mut self, x: TensorId, shape: impl Into<Vec<Dim>>) -> TensorId {
+        let shape = shape.into();
+        self.op(Reshape { shape }, &[x])
+    }
+
+    pub(super) fn expand(&mut self, x: TensorId, shape: impl Into<Vec<Dim>>) -> TensorId {
+        let shape = shape.into();
+        self.op(Expand { shape }, &[x])
+    }
+
+    pub(super) fn slice(&mut self, x: TensorId, axis: usize, start: usize, len: usize) -> TensorId {
+        let (start, len) = (start.into(), len.into());
+        self.op(
+            Slice {
+                axis,
+                start,
+                len,
+                step: 1,
+            },
+            &[x],
+        )
+    }
+
+    pub(super) fn mat_mul(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        self.op(MatMul::default(), &[a, b])
+    }
+
+    /// As lowering emits it: a transposed weight, a product and a bias.
+    pub(super) fn linear(&mut self, name: &str, x: TensorId, rows: usize, bias: bool) -> TensorId {
+        let width = self.shape(x).last().and_then(Dim::as_const).unwrap();
+        let weight = self.weight(&format!("{name}.weight"), &[rows, width]);
+        let weight = self.transpose(weight);
+        let y = self.mat_mul(x, weight);
+        match bias {
+            true => {
+                let bias = self.weight(&format!("{name}.bias"), &[rows]);
+                self.add(y, bias)
+            }
+            false => y,
+        }
+    }
+
+    pub(super) fn softmax(&mut self, x: TensorId) -> TensorId {
+        let axis = self.shape(x).len() - 1;
+        self.op(Softmax { axis, log: false }, &[x])
+    }
+
+    /// A reduction of the last axis, which stays.
+    pub(super) fn reduce(&mut self, function: ReduceFunction, x: TensorId) -> TensorId {
+        let axes = vec![self.shape(x).len() - 1];
+        let op = Reduce {
+            function,
+            axes,
+            keep: true,
+        };
+        self.op(op, &[x])
+    }
+
+    pub(super) fn finish(self, outputs: &[TensorId]) -> Graph {
+        self.builder.finish(outputs).unwrap()
+    }
+}
+
+/// Runs a pass on a graph, which must then compute what it computed, and returns its text.
+pub(super) fn after(graph: Graph, pass: impl Fn(&mut Graph) -> Result<bool, GraphError>) -> String {
+    let mut changed = graph.clone();
+    pass(&mut changed).unwrap();
+    changed.verify().unwrap();
+    for tokens in [1, 4] {
+        let bindings = Bindings([tokens, 1, 3, 2]);
+        let (before, after) = (run(&graph, &bindings), run(&changed, &bindings));
+        for (a, b) in before.iter().zip(&after) {
+            let (Some(a), Some(b)) = (a.as_f32(), b.as_f32()) else {
+                assert_eq!(a, b);
+                continue;
+            };
+            let size = a.iter().fold(1.0f32, |size, x| size.max(x.abs()));
+            let near = |(a, b): (&f32, &f32)| {
+                (a - b).abs() <= 1e-4 * size || !a.is_finite() || !size.is_finite()
+            };
+            assert!(
+                a.len() == b.len() && a.iter().zip(b).all(near),
+                "{a:?} became {b:?} with T = {tokens} in\n{graph}and\n{changed}"
+            );
+        }
+    }
+    changed.to_string()
+}
+
+/// How often each op is in a graph's text, without the ops that only rename elements.
+pub(super) fn op_counts(text: &str) -> Vec<(String, usize)> {
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for line in text.lines().filter(|line| line.contains(" = ")) {
+        let op = line.split(" = ").nth(1).unwrap().split('(').next().unwrap();
+        match counts.iter_mut().find(|(name, _)| name == op) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((op.to_owned(), 1)),
+        }
+    }
+    counts.retain(|(name, _)| name != "reshape");
+    counts.sort();
+    counts
+}
+
+/// The outputs for arbitrary inputs, by the ops' own evaluators; a cache is taken to be empty before.
+fn run(graph: &Graph, bindings: &Bindings) -> Vec<Value> {
+    let mut values: Vec<Option<Value>> = vec![None; graph.tensors().len()];
+    for (i, tensor) in graph.tensors().iter().enumerate() {
+        let Some(shape) = tensor.ty.dims(bindings) else {
+            continue;
+        };
+        let len = shape.iter().product();
+        let data = match (&tensor.kind, tensor.ty.dtype) {
+            (TensorKind::Constant(bytes), dtype) => Data::from_bytes(dtype, bytes, len).unwrap(),
+            (TensorKind::Input, DType::F32) => Data::F32(noise(len, tensor.name.len() as u32)),
+            // Positions, token ids and rows.
+            (TensorKind::Input, DType::I32) => Data::I32((0..len as i32).collect()),
+            (TensorKind::Input, DType::I64) => Data::I64((0..len as i64).collect()),
+            _ => continue,
+        };
+        values[i] = Some(Value { shape, data });
+    }
+    for node in graph.nodes() {
+        let operands: Vec<&Value> = node
+            .inputs
+            .iter()
+            .map(|id| values[id.0 as usize].as_ref().unwrap())
+            .collect();
+        let shape = graph.tensor(node.output).ty.dims(bindings).unwrap();
+        let result = match &node.op {
+            Op::UpdateAndAttend(_) => attend(&node.op, &operands, &shape),
+            op => op.evaluate(&operands, &shape, bindings).unwrap(),
+        };
+        values[node.output.0 as usize] = Some(result);
+    }
+    let outputs = graph.outputs().iter();
+    outputs
+        .map(|id| values[id.0 as usize].clone().unwrap())
+        .collect()
+}
+
+fn attend(op: &Op, operands: &[&Value], shape: &[usize]) -> Value {
+    let Op::UpdateAndAttend(op) = op else {
+        unreachable!("only attention is run here");
+    };
+    let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().unwrap());
+    let (heads, dim, value_dim) = (shape[1], operands[0].shape[2], shape[2]);
+    let kv_heads = operands[1].shape[1];
+    let mut out = vec![0.0; shape.iter().product()];
+    for (i, out) in out.chunks_mut(value_dim).enumerate() {
+        let (token, head) = (i / heads, i % heads / (heads / kv_heads));
+        let row = |t: usize| AttendedRow {
+            key: &k[(t * kv_heads + head) * dim..][..dim],
+            value: &v[(t * kv_heads + head) * value_dim..][..value_dim],
+            bias: 0.0,
+        };
+        let rows: Vec<AttendedRow<'_>> = (0..=token).map(row).collect();
+        attend_row(op.scoring(), &q[i * dim..][..dim], &rows, out);
+    }
+    Value::f32(shape, out)
+}
+
+/// Numbers around zero that differ.
+fn noise(len: usize, seed: u32) -> Vec<f32> {
+    let element = |i: u32| {
+        let bits = (i + 1)
+            .wrapping_mul(2654435761)
+            .wrapping_add(seed.wrapping_mul(40503));
+        (bits >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..len as u32).map(element).collect()
+}
+
+/// The first symbol, which every test with symbols calls `T`.
+pub(super) fn tokens(sketch: &mut Sketch) -> Dim {
+    let dim = sketch.builder.symbol("T");
+    assert_eq!(dim, Dim::from(Symbol(0)));
+    dim
+}

@@ -1,0 +1,198 @@
+//! Places buffers with known lifetimes in one arena.
+
+use super::{ALIGNMENT, Slot};
+use std::cmp::Reverse;
+
+/// Memory that is needed from one step to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lifetime {
+    pub(super) len: usize,
+    pub(super) first: usize,
+    pub(super) last: usize,
+}
+
+impl Lifetime {
+    fn size(&self) -> usize {
+        self.len.next_multiple_of(ALIGNMENT)
+    }
+
+    fn overlaps(&self, other: &Lifetime) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// The order in which buffers are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// As they come to life.
+    ByBirth,
+    /// The largest first.
+    BySize,
+    /// Those alive when most is alive first, the largest of them first.
+    ByBreadth,
+    /// As the best before, but what stood out at the top comes first.
+    Improved,
+}
+
+/// Bytes of an arena and the place of every buffer in it.
+pub(super) struct Packed {
+    pub(super) bytes: usize,
+    pub(super) slots: Vec<Slot>,
+}
+
+/// The smallest arena that a few attempts find, and what each attempt needed; the next is made only while there is
+/// something to gain.
+pub(super) fn smallest(buffers: &[Lifetime], bound: usize) -> (Packed, Vec<(Packing, usize)>) {
+    let mut sequence = order(buffers, Packing::ByBirth);
+    let mut best = pack(buffers, &sequence);
+    let mut attempts = vec![(Packing::ByBirth, best.bytes)];
+    for packing in [Packing::BySize, Packing::ByBreadth] {
+        if best.bytes == bound {
+            return (best, attempts);
+        }
+        let other = order(buffers, packing);
+        let packed = pack(buffers, &other);
+        attempts.push((packing, packed.bytes));
+        if packed.bytes < best.bytes {
+            (best, sequence) = (packed, other);
+        }
+    }
+    let mut slots = best.slots.clone();
+    let mut bytes = best.bytes;
+    for _ in 0..ATTEMPTS {
+        if best.bytes == bound {
+            break;
+        }
+        // Stable: what stands out comes first, the rest keeps its order.
+        sequence.sort_by_key(|i| slots[*i].offset + buffers[*i].size() != bytes);
+        let packed = pack(buffers, &sequence);
+        attempts.push((Packing::Improved, packed.bytes));
+        (slots, bytes) = (packed.slots.clone(), packed.bytes);
+        if packed.bytes < best.bytes {
+            best = packed;
+        }
+    }
+    (best, attempts)
+}
+
+/// Attempts at improving an order.
+const ATTEMPTS: usize = 8;
+
+fn order(buffers: &[Lifetime], packing: Packing) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..buffers.len()).collect();
+    let size = |i: usize| Reverse(buffers[i].size());
+    match packing {
+        Packing::ByBirth | Packing::Improved => {}
+        Packing::BySize => order.sort_by_key(|i| size(*i)),
+        Packing::ByBreadth => {
+            let breadth = breadths(buffers);
+            order.sort_by_key(|i| (Reverse(breadth[*i]), size(*i)));
+        }
+    }
+    order
+}
+
+/// For each buffer, the most bytes that are alive at any time while it is.
+fn breadths(buffers: &[Lifetime]) -> Vec<usize> {
+    let alive = |step: usize| -> usize {
+        let at = |b: &&Lifetime| b.first <= step && step <= b.last;
+        buffers.iter().filter(at).map(Lifetime::size).sum()
+    };
+    // What is alive grows only where a buffer begins.
+    let mut steps: Vec<usize> = buffers.iter().map(|b| b.first).collect();
+    steps.dedup();
+    let totals: Vec<(usize, usize)> = steps.into_iter().map(|s| (s, alive(s))).collect();
+    let most = |b: &Lifetime| {
+        let during = totals
+            .iter()
+            .filter(|(step, _)| b.first <= *step && *step <= b.last);
+        during.map(|(_, total)| *total).max().unwrap_or(0)
+    };
+    buffers.iter().map(most).collect()
+}
+
+/// First-fit: every buffer goes to the lowest gap between those that live at the same time and were placed before.
+fn pack(buffers: &[Lifetime], order: &[usize]) -> Packed {
+    let mut bytes = 0;
+    let mut slots = vec![Slot { offset: 0, len: 0 }; buffers.len()];
+    // Placed buffers by offset.
+    let mut placed: Vec<usize> = Vec::with_capacity(buffers.len());
+    for &i in order {
+        let buffer = &buffers[i];
+        let mut offset = 0;
+        for other in &placed {
+            if !buffers[*other].overlaps(buffer) {
+                continue;
+            }
+            let start = slots[*other].offset;
+            if start >= offset + buffer.size() {
+                break;
+            }
+            offset = offset.max(start + buffers[*other].size());
+        }
+        slots[i] = Slot {
+            offset,
+            len: buffer.len,
+        };
+        bytes = bytes.max(offset + buffer.size());
+        let at = placed.partition_point(|other| slots[*other].offset <= offset);
+        placed.insert(at, i);
+    }
+    Packed { bytes, slots }
+}
+
+/// The largest sum of sizes alive at once: no arena can be smaller.
+pub(super) fn lower_bound(buffers: &[Lifetime]) -> usize {
+    // What is alive grows only where a buffer begins.
+    let mut ends: Vec<(usize, usize)> = buffers.iter().map(|b| (b.last, b.size())).collect();
+    ends.sort_unstable();
+    let mut starts: Vec<&Lifetime> = buffers.iter().collect();
+    starts.sort_by_key(|b| b.first);
+    let (mut live, mut most, mut ended) = (0, 0, 0);
+    for buffer in starts {
+        while ends[ended].0 < buffer.first {
+            live -= ends[ended].1;
+            ended += 1;
+        }
+        live += buffer.size();
+        most = most.max(live);
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn nothing_alive_overlaps(parts in prop::collection::vec((1usize..500, 0usize..30, 0usize..8), 1..60)) {
+            let mut buffers: Vec<Lifetime> = parts
+                .iter()
+                .map(|&(len, first, lasts)| Lifetime { len, first, last: first + lasts })
+                .collect();
+            buffers.sort_by_key(|b| b.first);
+            let naive = (0..40).map(|step| {
+                let live = buffers.iter().filter(|b| (b.first..=b.last).contains(&step));
+                live.map(Lifetime::size).sum::<usize>()
+            });
+            prop_assert_eq!(lower_bound(&buffers), naive.max().unwrap());
+            let (best, _) = smallest(&buffers, lower_bound(&buffers));
+            let plain = [Packing::ByBirth, Packing::BySize, Packing::ByBreadth];
+            let plain = plain.map(|packing| pack(&buffers, &order(&buffers, packing)));
+            prop_assert!(plain.iter().all(|packed| best.bytes <= packed.bytes));
+            for packed in plain.iter().chain([&best]) {
+                prop_assert!(packed.bytes >= lower_bound(&buffers));
+                for (i, a) in buffers.iter().enumerate() {
+                    prop_assert!(packed.slots[i].offset.is_multiple_of(ALIGNMENT));
+                    prop_assert!(packed.slots[i].offset + a.size() <= packed.bytes);
+                    for (j, b) in buffers.iter().enumerate().skip(i + 1) {
+                        let (x, y) = (packed.slots[i].offset, packed.slots[j].offset);
+                        prop_assert!(!a.overlaps(b) || x + a.size() <= y || y + b.size() <= x);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The zip around a program: its members by name, as views into the file.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Read};
+
+use base::Bytes;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::ImportError;
+
+/// Most bytes that a compressed member may grow to. Weights are stored as they are.
+const MOST_INFLATED: u64 = 1 << 30;
+
+/// The members of an archive without the folder they all lie in.
+pub(super) struct Archive {
+    /// The folder: the archive's own name for itself.
+    pub(super) root: String,
+    members: HashMap<String, Bytes>,
+}
+
+impl Archive {
+    pub(super) fn open(bytes: &Bytes) -> Result<Archive, ImportError> {
+        let damaged = |reason: String| ImportError::malformed("the zip archive", reason);
+        let mut zip =
+            ZipArchive::new(Cursor::new(&bytes[..])).map_err(|e| damaged(e.to_string()))?;
+        let mut members = HashMap::new();
+        let mut root = None;
+        for index in 0..zip.len() {
+            let member = zip
+                .by_index(index)
+                .map_err(|e| damaged(format!("member {index}: {e}")))?;
+            if member.is_dir() {
+                continue;
+            }
+            let name = member
+                .name()
+                .map_err(|e| damaged(format!("member {index}: {e}")))?;
+            let name = name.into_owned();
+            let wrong = |reason: &str| {
+                ImportError::malformed(format!("{name:?} in the zip archive"), reason)
+            };
+            let data = if member.compression() == CompressionMethod::Stored {
+                let range = member.data_start().and_then(|start| {
+                    let start = usize::try_from(start).ok()?;
+                    Some(start..start.checked_add(usize::try_from(member.size()).ok()?)?)
+                });
+                let data = range.and_then(|range| bytes.slice(range));
+                data.ok_or_else(|| wrong("lies outside the file"))?
+            } else {
+                let size = member.size();
+                if size > MOST_INFLATED {
+                    return Err(wrong("is compressed and too large"));
+                }
+                let mut data = Vec::new();
+                let read = member.take(MOST_INFLATED).read_to_end(&mut data);
+                read.map_err(|e| wrong(&e.to_string()))?;
+                Bytes::from(&data[..])
+            };
+            let (folder, inner) = name.split_once('/').unwrap_or(("", &name));
+            if inner == "archive_format" {
+                root = Some(folder.to_owned());
+            }
+            members.insert(name, data);
+        }
+        let root = root.ok_or_else(|| {
+            damaged("has no archive_format: it is no .pt2, or one of a PyTorch before 2.8".into())
+        })?;
+        let members = members.into_iter().filter_map(|(name, data)| {
+            let inner = name.strip_prefix(&root)?.trim_start_matches('/');
+            Some((inner.to_owned(), data))
+        });
+        let members = members.collect();
+        Ok(Archive { root, members })
+    }
+
+    /// The member with this name.
+    pub(super) fn get(&self, name: &str) -> Option<&Bytes> {
+        self.members.get(name)
+    }
+
+    /// The member with this name, which must be there.
+    pub(super) fn need(&self, name: &str) -> Result<&Bytes, ImportError> {
+        let missing = || ImportError::malformed(format!("{name:?}"), "is not in the archive");
+        self.get(name).ok_or_else(missing)
+    }
+
+    /// A member that is JSON.
+    pub(super) fn json<T: serde::de::DeserializeOwned>(
+        &self,
+        name: &str,
+    ) -> Result<T, ImportError> {
+        let bytes = self.need(name)?;
+        serde_json::from_slice(bytes).map_err(|e| {
+            let reason = format!("is not what schema 8 says: {e}");
+            ImportError::malformed(format!("{name:?}"), reason)
+        })
+    }
+
+    /// The names under a folder, without it, in order.
+    pub(super) fn under(&self, folder: &str) -> Vec<&str> {
+        let names = self.members.keys();
+        let mut names: Vec<&str> = names.filter_map(|name| name.strip_prefix(folder)).collect();
+        names.sort_unstable();
+        names
+    }
+}

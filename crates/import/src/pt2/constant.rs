@@ -1,0 +1,311 @@
+//! A tensor that the archive holds, and the form in which a graph takes it.
+
+use base::{Bytes, DType};
+
+use super::schema::{STRIDED, ScalarType, SymInt, TensorMeta};
+
+/// A parameter, buffer or constant of a program.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The module's name for it.
+    pub name: String,
+    /// How elements are stored.
+    pub(super) kind: Kind,
+    /// Row-major dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// The elements in the order of their indices.
+    pub data: Bytes,
+}
+
+/// The element types that archives have and kvark reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    U8,
+    I8,
+    I16,
+    I32,
+    I64,
+    F16,
+    BF16,
+    F32,
+    F64,
+    Bool,
+}
+
+impl Kind {
+    /// The type with PyTorch's code.
+    pub(super) fn new(code: ScalarType) -> Result<Kind, String> {
+        Ok(match code.0 {
+            1 => Kind::U8,
+            2 => Kind::I8,
+            3 => Kind::I16,
+            4 => Kind::I32,
+            5 => Kind::I64,
+            6 => Kind::F16,
+            7 => Kind::F32,
+            8 => Kind::F64,
+            12 => Kind::Bool,
+            13 => Kind::BF16,
+            code => {
+                let name = match code {
+                    9..=11 => "complex",
+                    28 | 34 | 35 => "an unsigned type",
+                    29..=33 => "an 8-bit float",
+                    _ => "unknown",
+                };
+                return Err(format!(
+                    "has elements of type code {code} ({name}), which kvark does not read"
+                ));
+            }
+        })
+    }
+
+    /// Bytes of an element.
+    pub(super) fn size(self) -> usize {
+        match self {
+            Kind::U8 | Kind::I8 | Kind::Bool => 1,
+            Kind::I16 | Kind::F16 | Kind::BF16 => 2,
+            Kind::I32 | Kind::F32 => 4,
+            Kind::I64 | Kind::F64 => 8,
+        }
+    }
+
+    /// The type that a graph computes such elements in.
+    pub(super) fn dtype(self) -> DType {
+        match self {
+            Kind::F16 | Kind::BF16 | Kind::F32 | Kind::F64 => DType::F32,
+            Kind::I32 => DType::I32,
+            Kind::U8 | Kind::I8 | Kind::I16 | Kind::I64 => DType::I64,
+            Kind::Bool => DType::Bool,
+        }
+    }
+
+    /// The name in messages and lists.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::U8 => "u8",
+            Kind::I8 => "i8",
+            Kind::I16 => "i16",
+            Kind::I32 => "i32",
+            Kind::I64 => "i64",
+            Kind::F16 => "f16",
+            Kind::BF16 => "bf16",
+            Kind::F32 => "f32",
+            Kind::F64 => "f64",
+            Kind::Bool => "bool",
+        }
+    }
+}
+
+impl Stored {
+    /// The view that `meta` has of a storage. Views that are not contiguous are copied into order.
+    pub(super) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Stored, String> {
+        let kind = Kind::new(meta.dtype)?;
+        if meta.layout != STRIDED {
+            return Err(format!("has layout {}, which is not dense", meta.layout));
+        }
+        let sizes = numbers("sizes", &meta.sizes)?;
+        let strides = numbers("strides", &meta.strides)?;
+        let [offset] = numbers("offset", std::slice::from_ref(&meta.storage_offset))?[..] else {
+            unreachable!("one number gives one number");
+        };
+        if sizes.len() != strides.len() {
+            return Err(format!(
+                "has {} sizes and {} strides",
+                sizes.len(),
+                strides.len()
+            ));
+        }
+        let elements = sizes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let elements = elements.ok_or("has sizes that overflow")?;
+        let held = storage.len() / kind.size();
+        if elements > held {
+            return Err(format!("has {elements} elements, the archive holds {held}"));
+        }
+        let data = if contiguous(&sizes, &strides) {
+            let start = offset.checked_mul(kind.size());
+            let end = offset
+                .checked_add(elements)
+                .and_then(|n| n.checked_mul(kind.size()));
+            let range = start.zip(end);
+            range.and_then(|(start, end)| storage.slice(start..end))
+        } else {
+            gather(&sizes, &strides, offset, kind.size(), storage)
+        };
+        Ok(Stored {
+            name: name.to_owned(),
+            kind,
+            shape: sizes,
+            data: data.ok_or("reaches outside its storage")?,
+        })
+    }
+
+    /// The stored element type's name.
+    pub fn type_name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.data.len() / self.kind.size()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as a graph computes with them, without a copy where the types agree.
+    pub(super) fn computed(&self) -> (DType, Bytes) {
+        fn convert<const N: usize, T: bytemuck::NoUninit>(
+            data: &[u8],
+            f: impl Fn([u8; N]) -> T,
+        ) -> Bytes {
+            let values: Vec<T> = data.as_chunks().0.iter().map(|b| f(*b)).collect();
+            Bytes::from_slice(&values)
+        }
+        let data = &self.data;
+        let converted = match self.kind {
+            Kind::F32 | Kind::I32 | Kind::I64 => data.clone(),
+            // Any byte but 0 is true, and only 0 and 1 may be read as truths.
+            Kind::Bool => convert(data, |[b]: [u8; 1]| u8::from(b != 0)),
+            Kind::F16 => widened(DType::F16, data),
+            Kind::BF16 => widened(DType::BF16, data),
+            Kind::F64 => convert(data, |b| f64::from_le_bytes(b) as f32),
+            Kind::U8 => convert(data, |[b]: [u8; 1]| i64::from(b)),
+            Kind::I8 => convert(data, |b| i64::from(i8::from_le_bytes(b))),
+            Kind::I16 => convert(data, |b| i64::from(i16::from_le_bytes(b))),
+        };
+        (self.kind.dtype(), converted)
+    }
+}
+
+/// Half-width numbers as f32.
+fn widened(dtype: DType, data: &[u8]) -> Bytes {
+    let mut values = vec![0.0; data.len() / 2];
+    base::quant::dequantise(dtype, data, &mut values).expect("a stored tensor has whole elements");
+    Bytes::from_slice(&values)
+}
+
+fn numbers(what: &str, list: &[SymInt]) -> Result<Vec<usize>, String> {
+    let number = |n: &SymInt| match n {
+        SymInt::AsInt(n) => usize::try_from(*n).map_err(|_| format!("has {what} with {n}")),
+        SymInt::AsExpr(_) => Err(format!("has {what} that are not numbers")),
+    };
+    list.iter().map(number).collect()
+}
+
+/// Whether the elements lie in the order of their indices, one behind the other.
+fn contiguous(sizes: &[usize], strides: &[usize]) -> bool {
+    let mut wanted = 1usize;
+    for (size, stride) in sizes.iter().zip(strides).rev() {
+        if *size != 1 && *stride != wanted {
+            // An empty tensor has no order.
+            return sizes.contains(&0);
+        }
+        wanted = wanted.saturating_mul(*size);
+    }
+    true
+}
+
+/// The elements of a strided view in the order of their indices; `None` when one lies outside the storage.
+fn gather(
+    sizes: &[usize],
+    strides: &[usize],
+    offset: usize,
+    width: usize,
+    storage: &[u8],
+) -> Option<Bytes> {
+    let elements: usize = sizes.iter().product();
+    let mut out = Vec::with_capacity(elements.checked_mul(width)?);
+    let mut index = vec![0usize; sizes.len()];
+    for _ in 0..elements {
+        let mut at = offset;
+        for (i, stride) in index.iter().zip(strides) {
+            at = at.checked_add(i.checked_mul(*stride)?)?;
+        }
+        let start = at.checked_mul(width)?;
+        out.extend_from_slice(storage.get(start..start.checked_add(width)?)?);
+        for (i, size) in index.iter_mut().zip(sizes).rev() {
+            *i += 1;
+            if *i < *size {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    Some(Bytes::from(&out[..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(code: u32, sizes: &[i64], strides: &[i64], offset: i64) -> TensorMeta {
+        let list = |list: &[i64]| list.iter().map(|n| SymInt::AsInt(*n)).collect();
+        TensorMeta {
+            dtype: ScalarType(code),
+            sizes: list(sizes),
+            strides: list(strides),
+            storage_offset: SymInt::AsInt(offset),
+            layout: STRIDED,
+        }
+    }
+
+    #[test]
+    fn views_are_put_in_order() {
+        let storage = Bytes::from_slice(&[0i32, 1, 2, 3, 4, 5]);
+        let read = |sizes: &[i64], strides: &[i64], offset| {
+            let stored = Stored::new("w", &meta(4, sizes, strides, offset), &storage)?;
+            Ok::<_, String>(stored.data.cast::<i32>().unwrap().to_vec())
+        };
+        assert_eq!(read(&[2, 3], &[3, 1], 0), Ok(vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(read(&[3, 2], &[1, 3], 0), Ok(vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(read(&[2, 2], &[3, 1], 1), Ok(vec![1, 2, 4, 5]));
+        assert_eq!(read(&[2, 1], &[0, 9], 4), Ok(vec![4, 4]));
+        assert_eq!(read(&[], &[], 5), Ok(vec![5]));
+        let table = [
+            (&[7][..], &[1][..], 0, "7 elements"),
+            (&[2], &[9], 0, "outside"),
+            (&[2], &[1], 5, "outside"),
+            (&[2], &[1], i64::MAX, "outside"),
+            (&[2], &[i64::MAX], 1, "outside"),
+            (&[-1], &[1], 0, "-1"),
+            (&[1 << 40, 1 << 40], &[0, 0], 0, "overflow"),
+            (&[2], &[], 0, "1 sizes and 0 strides"),
+        ];
+        for (sizes, strides, offset, want) in table {
+            let error = read(sizes, strides, offset).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
+
+    #[test]
+    fn elements_become_what_graphs_compute_with() {
+        let one = |code, bytes: &[u8]| {
+            let stored = Stored::new("w", &meta(code, &[1], &[1], 0), &Bytes::from(bytes)).unwrap();
+            stored.computed()
+        };
+        let floats = [
+            (6, &[0x00, 0x3c][..]),
+            (13, &[0x80, 0x3f]),
+            (8, &1f64.to_le_bytes()),
+            (7, &1f32.to_le_bytes()),
+        ];
+        for (code, bytes) in floats {
+            let (dtype, data) = one(code, bytes);
+            assert_eq!((dtype, data.cast::<f32>()), (DType::F32, Some(&[1.0][..])));
+        }
+        for (code, bytes) in [(1, &[255][..]), (2, &[255]), (3, &[255, 255])] {
+            let (dtype, data) = one(code, bytes);
+            let want = if code == 1 { 255 } else { -1 };
+            assert_eq!((dtype, data.cast::<i64>()), (DType::I64, Some(&[want][..])));
+        }
+        assert_eq!(&one(12, &[7]).1[..], [1]);
+        for code in [0, 9, 29, 34] {
+            let storage = Bytes::from(&[0; 16][..]);
+            let error = Stored::new("w", &meta(code, &[1], &[1], 0), &storage).unwrap_err();
+            assert!(error.contains(&code.to_string()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Exported decoders as runners drive them.
+//!
+//! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and gives
+//! the logits of every token. Runners call `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
+//! [`crate::decoder`]), so the inputs get that form and the wanted rows are picked at the end; further outputs stay.
+
+use std::collections::BTreeMap;
+
+use base::DType;
+use graph::ops::{GatherRows, Op};
+use graph::{Dim, Graph, Symbol};
+use kv::LayerConfig;
+
+use super::lower::{Lower, origin, user_inputs};
+use super::schema::{SymInt, TensorMeta};
+use super::{Extra, Program};
+use crate::{ImportError, Method, ModelFacts};
+
+/// The context of a model that states none.
+const UNSTATED_CONTEXT: usize = 4096;
+/// The op that makes a program a decoder.
+pub(super) const ATTENTION: &str = "kvcache.update_and_attend.default";
+
+/// Which inputs of a program are which.
+pub(super) struct DecoderShape<'a> {
+    tokens: &'a str,
+    position: &'a str,
+    /// The file's name for the number of tokens.
+    symbol: String,
+}
+
+/// The decoder that a program is; `None` when it attends over no cache or takes something else.
+pub(super) fn shape(program: &Program) -> Option<DecoderShape<'_>> {
+    let inputs = user_inputs(program).ok()?;
+    let position = position(program)?;
+    let others: Vec<&str> = inputs
+        .into_iter()
+        .filter(|name| *name != position)
+        .collect();
+    let [tokens] = others[..] else {
+        return None;
+    };
+    let symbol = only_symbol(program.graph.tensor_values.get(tokens)?)?;
+    let same = only_symbol(program.graph.tensor_values.get(position)?)?;
+    (symbol == same).then_some(DecoderShape {
+        tokens,
+        position,
+        symbol,
+    })
+}
+
+/// The input that all attention takes its positions from.
+pub(super) fn position(program: &Program) -> Option<&str> {
+    let nodes = program.graph.nodes.iter();
+    let attention = nodes.filter(|node| node.op() == ATTENTION);
+    let mut inputs = attention.map(|node| {
+        let position = node.inputs.iter().find(|input| input.name == "position")?;
+        let names = position.arg.names();
+        Some(origin(program, names.first()?))
+    });
+    let first = inputs.next()??;
+    inputs.all(|name| name == Some(first)).then_some(first)
+}
+
+/// The one dynamic size of an integer input whose other sizes are 1.
+fn only_symbol(meta: &TensorMeta) -> Option<String> {
+    let mut symbol = None;
+    for size in &meta.sizes {
+        match size {
+            SymInt::AsInt(1) => {}
+            SymInt::AsExpr(expr) if symbol.is_none() => {
+                let affine = super::expr::Affine::parse(&expr.expr_str).ok()?;
+                let (name, factor) = affine.terms.into_iter().next()?;
+                symbol = (affine.constant == 0 && factor == 1).then_some(name);
+                symbol.as_ref()?;
+            }
+            _ => return None,
+        }
+    }
+    let dtype = super::constant::Kind::new(meta.dtype).ok()?.dtype();
+    symbol.filter(|_| matches!(dtype, DType::I32 | DType::I64))
+}
+
+/// The program as a decoder, with what it says about itself.
+pub(super) fn lower(
+    program: &Program,
+    shape: &DecoderShape<'_>,
+    extra: &Extra,
+) -> Result<(Graph, ModelFacts), ImportError> {
+    let names = BTreeMap::from([(shape.symbol.clone(), "T")]);
+    let mut lower = Lower::new(program, &names)?;
+    let tokens = lower.symbols[&shape.symbol];
+    let rows = lower.builder.symbol("R");
+    input(&mut lower, "tokens", shape.tokens, tokens)?;
+    let position = input(&mut lower, "position", shape.position, tokens)?;
+    lower.position = Some((shape.position.to_owned(), position));
+    let wanted = lower.builder.input("rows", DType::I32, [rows]);
+    lower.nodes()?;
+
+    let outputs = lower.outputs()?;
+    let wrong = |reason: String| {
+        let what = format!("the first output of {}", program.name);
+        ImportError::value(what, reason)
+    };
+    let mut results = vec![];
+    for (index, id) in outputs.into_iter().enumerate() {
+        let width = lower.builder.ty(id).shape.last().copied();
+        let width = width.ok_or_else(|| wrong("is a scalar".into()))?;
+        let name = if index == 0 { "logits" } else { "features" };
+        lower.begin(name);
+        let by_token = lower.reshape(id, vec![tokens, width]).map_err(wrong)?;
+        let result = match index {
+            0 => lower.emit(GatherRows, &[by_token, wanted]).map_err(wrong)?,
+            _ => by_token,
+        };
+        // A program with three outputs would have two of that name.
+        if index < 2 {
+            lower.own_name(result, name);
+        }
+        results.push(result);
+    }
+    let logits = lower.builder.ty(results[0]).clone();
+    let vocab = logits.shape.last().and_then(Dim::as_const);
+    let vocab = vocab.ok_or_else(|| wrong("has no vocabulary that is known at export".into()))?;
+    let graph = lower.builder.finish(&results)?;
+    let facts = facts(&graph, extra, vocab)?;
+    Ok((graph, facts))
+}
+
+/// Makes the input `name: i32[T]`, which the program knows as `exported` and takes in its own form.
+fn input(
+    lower: &mut Lower<'_>,
+    name: &str,
+    exported: &str,
+    tokens: Dim,
+) -> Result<graph::TensorId, ImportError> {
+    let (dtype, shape) = lower.input_type(exported, lower.input_meta(exported)?)?;
+    let id = lower.builder.input(name, DType::I32, [tokens]);
+    lower.begin(name);
+    let wrong = |reason| ImportError::value(format!("input {exported:?}"), reason);
+    let form = lower.cast(id, dtype).map_err(wrong)?;
+    let form = lower.reshape(form, shape).map_err(wrong)?;
+    lower.values.insert(exported.to_owned(), form);
+    Ok(id)
+}
+
+/// What the archive says about the decoder, joined with what its graph shows.
+fn facts(graph: &Graph, extra: &Extra, vocab_size: usize) -> Result<ModelFacts, ImportError> {
+    let seen = caches(graph)?;
+    let wrong = |reason: String| ImportError::value("the archive's cache metadata", reason);
+    let stated = kv::metadata::read(&extra.metadata).map_err(|e| wrong(e.to_string()))?;
+    let caches = match &stated {
+        None => seen,
+        Some(stated) => {
+            if stated.layers.len() != seen.len() {
+                let (stated, seen) = (stated.layers.len(), seen.len());
+                return Err(wrong(format!(
+                    "lists {stated} caches, the graph uses {seen}"
+                )));
+            }
+            let join = |(index, (stated, seen)): (usize, (&LayerConfig, LayerConfig))| {
+                if (stated.kv_heads, stated.key_dim) != (seen.kv_heads, seen.key_dim) {
+                    return Err(wrong(format!(
+                        "says cache {index} has {} heads of {}, the graph stores {} of {}",
+                        stated.kv_heads, stated.key_dim, seen.kv_heads, seen.key_dim
+                    )));
+                }
+                let window = stated.window;
+                Ok(LayerConfig { window, ..seen })
+            };
+            stated
+                .layers
+                .iter()
+                .zip(seen)
+                .enumerate()
+                .map(join)
+                .collect::<Result<_, _>>()?
+        }
+    };
+    let config: Option<serde_json::Value> = extra
+        .config
+        .as_ref()
+        .and_then(|bytes| serde_json::from_slice(bytes).ok());
+    let number = |keys: &[&str]| {
+        let found = keys
+            .iter()
+            .find_map(|key| config.as_ref()?.get(key)?.as_u64());
+        found
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|n| *n > 0)
+    };
+    let context = stated
+        .and_then(|stated| stated.max_context)
+        .map(|n| n as usize);
+    let context = context.or_else(|| number(&["max_position_embeddings", "n_positions"]));
+    let most = *graph.symbols()[TOKENS.0 as usize].range.end();
+    Ok(ModelFacts {
+        caches,
+        context_length: context.unwrap_or(UNSTATED_CONTEXT),
+        vocab_size,
+        hidden_size: number(&["hidden_size", "n_embd"]).unwrap_or(0),
+        max_step: Some(most).filter(|most| *most < usize::MAX),
+    })
+}
+
+/// The number of tokens is the first symbol: the only one that a decoder's inputs have.
+const TOKENS: Symbol = Symbol(0);
+
+/// The facts of an artifact that is no decoder: caches, if it has any, and nothing about tokens.
+pub(super) fn bare_facts(methods: &[Method], extra: &Extra) -> Result<ModelFacts, ImportError> {
+    let mut caches = vec![];
+    for method in methods {
+        let found = self::caches(&method.graph)?;
+        if found.len() > caches.len() {
+            caches = found;
+        }
+    }
+    if let Ok(Some(stated)) = kv::metadata::read(&extra.metadata) {
+        for (cache, stated) in caches.iter_mut().zip(stated.layers) {
+            cache.window = stated.window;
+        }
+    }
+    Ok(ModelFacts {
+        caches,
+        context_length: UNSTATED_CONTEXT,
+        vocab_size: 0,
+        hidden_size: 0,
+        max_step: None,
+    })
+}
+
+/// The caches that a graph's attention works on.
+fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
+    let mut caches: BTreeMap<u32, LayerConfig> = BTreeMap::new();
+    for node in graph.nodes() {
+        let Op::UpdateAndAttend(op) = &node.op else {
+            continue;
+        };
+        let wrong = |reason: String| {
+            ImportError::value(format!("cache {} of {}", op.cache_id, graph.name()), reason)
+        };
+        let dims = |operand: usize| {
+            let shape = &graph.tensor(node.inputs[operand]).ty.shape;
+            Some((shape.get(1)?.as_const()?, shape.get(2)?.as_const()?))
+        };
+        let (Some((kv_heads, key_dim)), Some((_, value_dim))) = (dims(1), dims(2)) else {
+            return Err(wrong("has sizes that are not known at export".into()));
+        };
+        let layer = LayerConfig {
+            kv_heads,
+            key_dim,
+            value_dim,
+            window: None,
+        };
+        let before = caches.insert(op.cache_id, layer);
+        if before.is_some_and(|before| before != layer) {
+            return Err(wrong("is used with two sizes".into()));
+        }
+    }
+    let last = caches.keys().next_back().copied();
+    if let Some(missing) = (0..last.unwrap_or(0)).find(|id| !caches.contains_key(id)) {
+        let what = format!("cache {missing} of {}", graph.name());
+        return Err(ImportError::value(
+            what,
+            "is used by no node, and one after it is",
+        ));
+    }
+    Ok(caches.into_values().collect())
+}

@@ -1,0 +1,80 @@
+//! What kvark's exporter puts into an archive beside the programs.
+
+use base::Bytes;
+use kv::metadata::{Metadata, Value};
+
+use super::archive::Archive;
+use crate::ImportError;
+
+/// Where PyTorch keeps extra files, and kvark's folder among them.
+const FOLDER: &str = "extra/kvark/";
+
+/// Facts and files for a decoder; an archive of another exporter has none.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    /// The cache facts: `kv_cache.*` keys and ExecuTorch's constant methods.
+    pub metadata: Metadata,
+    /// Hugging Face's `config.json`.
+    pub config: Option<Bytes>,
+    /// Hugging Face's `generation_config.json`.
+    pub generation_config: Option<Bytes>,
+    /// Hugging Face's `tokenizer.json`.
+    pub tokenizer: Option<Bytes>,
+    /// Hugging Face's `tokenizer_config.json`.
+    pub tokenizer_config: Option<Bytes>,
+    /// The chat template, where it is a file of its own.
+    pub chat_template: Option<Bytes>,
+    /// A GGUF file's `tokenizer.*` keys, as one JSON object.
+    pub ggml_tokenizer: Option<Bytes>,
+}
+
+impl Extra {
+    pub(super) fn read(archive: &Archive) -> Result<Extra, ImportError> {
+        let file = |name: &str| archive.get(&format!("{FOLDER}{name}")).cloned();
+        let metadata = format!("{FOLDER}metadata.json");
+        let metadata = match archive.get(&metadata) {
+            Some(_) => read_metadata(archive.json(&metadata)?)?,
+            None => Metadata::new(),
+        };
+        Ok(Extra {
+            metadata,
+            config: file("config.json"),
+            generation_config: file("generation_config.json"),
+            tokenizer: file("tokenizer.json"),
+            tokenizer_config: file("tokenizer_config.json"),
+            chat_template: file("chat_template.jinja"),
+            ggml_tokenizer: file("tokenizer.ggml.json"),
+        })
+    }
+
+    /// The architecture that `config.json` names.
+    pub fn architecture(&self) -> Option<String> {
+        let config: serde_json::Value = serde_json::from_slice(self.config.as_ref()?).ok()?;
+        let name = config.get("model_type")?.as_str()?;
+        Some(name.chars().filter(|c| !c.is_control()).take(60).collect())
+    }
+}
+
+fn read_metadata(
+    json: serde_json::Map<String, serde_json::Value>,
+) -> Result<Metadata, ImportError> {
+    let mut metadata = Metadata::new();
+    for (key, value) in json {
+        let list = value
+            .as_array()
+            .map(|list| list.iter().map(|v| v.as_i64()).collect());
+        let value = match (value.as_i64(), list) {
+            (Some(number), _) => Value::Int(number),
+            (None, Some(Some(list))) => Value::Ints(list),
+            _ => {
+                let what = format!("{key:?} in the archive's metadata");
+                return Err(ImportError::malformed(
+                    what,
+                    "is neither a number nor a list of them",
+                ));
+            }
+        };
+        metadata.insert(key, value);
+    }
+    Ok(metadata)
+}

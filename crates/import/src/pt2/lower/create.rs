@@ -1,0 +1,122 @@
+//! Ops that make tensors of nothing.
+
+use base::{Bytes, DType};
+use graph::ops::{BinaryFunction as B, Range, Scalar, Triangle};
+use graph::{Dim, TensorId};
+
+use super::Lower;
+use super::call::{Call, Operand, SizeArg};
+use super::emit::MOST_CONSTANT;
+
+type Results = Result<Vec<TensorId>, String>;
+
+pub(super) fn arange(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let dtype = lower.result_dtype(call, 0)?;
+    let [len] = lower.result_shape(call, 0)?[..] else {
+        return Err("gives no vector".into());
+    };
+    let step = call.number("step", Scalar::I64(1))?;
+    let start = match call.get("start") {
+        None => Some(Dim::from(0)),
+        Some(_) => match call.operand("start")? {
+            Operand::Size(name) => Some(lower.dim(SizeArg::Name(name))?),
+            Operand::Number(Scalar::I64(n)) => Some(Dim::constant(n)),
+            _ => None,
+        },
+    };
+    if let (Some(start), Scalar::I64(step)) = (start, step) {
+        let range = Range {
+            start,
+            step,
+            len,
+            dtype,
+        };
+        return Ok(vec![lower.emit(range, &[])?]);
+    }
+    let count = Range {
+        start: Dim::from(0),
+        step: 1,
+        len,
+        dtype: DType::F32,
+    };
+    let count = lower.emit(count, &[])?;
+    let steps = lower.with_number(B::Mul, count, step.to_f32())?;
+    let start = call.float("start", 0.0)?;
+    Ok(vec![lower.with_number(B::Add, steps, start)?])
+}
+
+/// The one known size of a vector that a rule computes.
+fn known(lower: &Lower<'_>, call: &Call<'_>) -> Result<Vec<usize>, String> {
+    let shape = lower.result_shape(call, 0)?;
+    let shape: Option<Vec<usize>> = shape.iter().map(Dim::as_const).collect();
+    let shape = shape.ok_or("its shape must be known at export")?;
+    let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    match elements {
+        Some(elements) if elements <= MOST_CONSTANT => Ok(shape),
+        _ => Err(format!("makes more than {MOST_CONSTANT} elements")),
+    }
+}
+
+pub(super) fn linspace(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let shape = known(lower, call)?;
+    let count = shape.first().copied().unwrap_or(0);
+    let (start, end) = (call.float("start", 0.0)?, call.float("end", 0.0)?);
+    let step = f64::from(end - start) / (count.max(2) - 1) as f64;
+    let values: Vec<f32> = (0..count)
+        .map(|i| (f64::from(start) + step * i as f64) as f32)
+        .collect();
+    Ok(vec![lower.constant(
+        DType::F32,
+        &shape,
+        Bytes::from_slice(&values),
+    )?])
+}
+
+pub(super) fn eye(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let shape = known(lower, call)?;
+    let [rows, columns] = shape[..] else {
+        return Err("gives no matrix".into());
+    };
+    let at = |i: usize| f32::from(u8::from(i / columns == i % columns));
+    let values: Vec<f32> = (0..rows * columns).map(at).collect();
+    Ok(vec![lower.constant(
+        DType::F32,
+        &shape,
+        Bytes::from_slice(&values),
+    )?])
+}
+
+fn constant(lower: &mut Lower<'_>, call: &Call<'_>, value: Scalar) -> Results {
+    let (shape, dtype) = (lower.result_shape(call, 0)?, lower.result_dtype(call, 0)?);
+    Ok(vec![lower.fill(value, dtype, shape)?])
+}
+
+pub(super) fn zeros(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    constant(lower, call, Scalar::I64(0))
+}
+
+pub(super) fn ones(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    constant(lower, call, Scalar::I64(1))
+}
+
+pub(super) fn full(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let names = ["fill_value", "value", "s"];
+    let name = names.iter().find(|name| call.get(name).is_some());
+    let name = name.ok_or("has no value")?;
+    if let Operand::Number(value) = call.operand(name)? {
+        return constant(lower, call, value);
+    }
+    let (shape, dtype) = (lower.result_shape(call, 0)?, lower.result_dtype(call, 0)?);
+    let value = lower.operand(call, name, dtype)?;
+    let value = lower.cast(value, dtype)?;
+    Ok(vec![lower.expand(value, shape)?])
+}
+
+pub(super) fn triangle(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let op = Triangle {
+        upper: call.op.starts_with("aten.triu"),
+        diagonal: call.int("diagonal", 0)?,
+    };
+    Ok(vec![lower.emit(op, &[x])?])
+}

@@ -1,0 +1,275 @@
+//! Products of matrices, and convolutions as such.
+
+use base::DType;
+use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction, Scalar, Slice};
+use graph::{Dim, TensorId};
+
+use super::Lower;
+use super::call::Call;
+use super::shape::pad_axis;
+
+type Results = Result<Vec<TensorId>, String>;
+
+/// `a @ b` of at least two axes each, times `alpha`.
+fn product(
+    lower: &mut Lower<'_>,
+    a: TensorId,
+    b: TensorId,
+    alpha: f32,
+) -> Result<TensorId, String> {
+    let (a, b) = (lower.cast(a, DType::F32)?, lower.cast(b, DType::F32)?);
+    let product = MatMul {
+        transpose_b: false,
+        alpha,
+    };
+    lower.emit(product, &[a, b])
+}
+
+pub(super) fn linear(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "input")?;
+    let weight = lower.tensor(call, "weight")?;
+    let bias = lower.maybe_tensor(call, "bias")?;
+    let result = lower.result_shape(call, 0)?;
+    let x = at_least_matrix(lower, x)?;
+    // Half-width weights stay as they are stored; only this op reads them so.
+    if lower.dtype(weight) != DType::F32 && lower.dtype(weight).is_real() {
+        let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
+        let product = lower.emit(Linear { activation: None }, &operands)?;
+        return Ok(vec![lower.reshape(product, result)?]);
+    }
+    let weight = at_least_matrix(lower, weight)?;
+    let weight = lower.transposed(weight)?;
+    let mut product = product(lower, x, weight, 1.0)?;
+    if let Some(bias) = bias {
+        product = lower.binary(B::Add, product, bias)?;
+    }
+    Ok(vec![lower.reshape(product, result)?])
+}
+
+/// A vector as a matrix of one row.
+fn at_least_matrix(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
+    let mut shape = lower.shape(x);
+    while shape.len() < 2 {
+        shape.insert(0, Dim::from(1));
+    }
+    lower.reshape(x, shape)
+}
+
+pub(super) fn matmul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let a = lower.tensor(call, "self")?;
+    let other = ["other", "mat2", "vec", "tensor"];
+    let other = other.iter().find(|name| call.get(name).is_some());
+    let mut b = lower.tensor(call, other.ok_or("has one operand")?)?;
+    let a = at_least_matrix(lower, a)?;
+    if lower.rank(b) == 1 {
+        let column = vec![lower.shape(b)[0], Dim::from(1)];
+        b = lower.reshape(b, column)?;
+    }
+    let product = product(lower, a, b, 1.0)?;
+    let result = lower.result_shape(call, 0)?;
+    Ok(vec![lower.reshape(product, result)?])
+}
+
+pub(super) fn addmm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let bias = lower.tensor(call, "self")?;
+    let (first, second) = match call.get("mat1") {
+        Some(_) => ("mat1", "mat2"),
+        None => ("batch1", "batch2"),
+    };
+    let (a, b) = (lower.tensor(call, first)?, lower.tensor(call, second)?);
+    let product = product(lower, a, b, call.float("alpha", 1.0)?)?;
+    Ok(vec![match call.float("beta", 1.0)? {
+        0.0 => product,
+        1.0 => lower.binary(B::Add, product, bias)?,
+        beta => {
+            let bias = lower.with_number(B::Mul, bias, beta)?;
+            lower.binary(B::Add, product, bias)?
+        }
+    }])
+}
+
+pub(super) fn outer(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (a, b) = (lower.tensor(call, "self")?, lower.tensor(call, "vec2")?);
+    let mut column = lower.shape(a);
+    column.push(Dim::from(1));
+    let a = lower.reshape(a, column)?;
+    Ok(vec![lower.binary(B::Mul, a, b)?])
+}
+
+/// Two operands whose labels each occur once: sums, then one product of matrices.
+pub(super) fn einsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let equation = call.text("equation")?.ok_or("has no equation")?;
+    let spelled: String = equation.chars().filter(|c| *c != ' ').collect();
+    let unknown = || format!("the equation {equation:?} is not known");
+    let (inputs, output) = spelled.split_once("->").ok_or_else(unknown)?;
+    let (left, right) = inputs.split_once(',').ok_or_else(unknown)?;
+    let names = call.tensors("tensors")?;
+    let [Some(a), Some(b)] = names[..] else {
+        return Err(unknown());
+    };
+    let (a, b) = (lower.value(a)?, lower.value(b)?);
+    for (labels, rank) in [
+        (left, lower.rank(a)),
+        (right, lower.rank(b)),
+        (output, output.len()),
+    ] {
+        let letters = labels.chars().all(|c| c.is_ascii_alphabetic());
+        let once = labels.chars().all(|c| labels.matches(c).count() == 1);
+        if !letters || !once || labels.len() != rank {
+            return Err(unknown());
+        }
+    }
+    let a = summed(lower, a, left, |c| right.contains(c) || output.contains(c))?;
+    let b = summed(lower, b, right, |c| left.contains(c) || output.contains(c))?;
+    let (a, left) = a;
+    let (b, right) = b;
+    let pick = |from: &str, keep: &dyn Fn(char) -> bool| -> Vec<char> {
+        from.chars().filter(|c| keep(*c)).collect()
+    };
+    let batch = pick(&left, &|c| right.contains(c) && output.contains(c));
+    let inner = pick(&left, &|c| right.contains(c) && !output.contains(c));
+    let rows = pick(&left, &|c| !right.contains(c));
+    let columns = pick(&right, &|c| !left.contains(c));
+
+    let size = |lower: &Lower<'_>, x: TensorId, labels: &str, group: &[char]| {
+        let sizes = group.iter().filter_map(|c| labels.find(*c));
+        sizes.map(|axis| lower.shape(x)[axis]).collect::<Vec<Dim>>()
+    };
+    let merged = |dims: &[Dim]| -> Result<Dim, String> {
+        let mut product = Dim::from(1);
+        for dim in dims {
+            product = match (product.as_const(), dim.as_const()) {
+                (Some(n), _) => *dim * n,
+                (None, Some(n)) => product * n,
+                (None, None) => return Err("joins two dynamic axes".into()),
+            };
+        }
+        Ok(product)
+    };
+    let arrange = |lower: &mut Lower<'_>, x, labels: &str, groups: [&[char]; 2]| {
+        let order = batch.iter().chain(groups[0]).chain(groups[1]);
+        let axes = order.filter_map(|c| labels.find(*c)).collect();
+        let mut shape = size(lower, x, labels, &batch);
+        for group in groups {
+            shape.push(merged(&size(lower, x, labels, group))?);
+        }
+        let x = lower.permute(x, axes)?;
+        lower.reshape(x, shape)
+    };
+    let mut shape = size(lower, a, &left, &batch);
+    shape.extend(size(lower, a, &left, &rows));
+    shape.extend(size(lower, b, &right, &columns));
+    let a = arrange(lower, a, &left, [&rows, &inner])?;
+    let b = arrange(lower, b, &right, [&inner, &columns])?;
+    let product = product(lower, a, b, 1.0)?;
+    let product = lower.reshape(product, shape)?;
+    let order: String = batch.iter().chain(&rows).chain(&columns).collect();
+    let axes = output.chars().map(|c| order.find(c));
+    let axes = axes.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
+    Ok(vec![lower.permute(product, axes)?])
+}
+
+/// The tensor summed over the labels that nobody else has, and the labels that are left.
+fn summed(
+    lower: &mut Lower<'_>,
+    x: TensorId,
+    labels: &str,
+    wanted: impl Fn(char) -> bool,
+) -> Result<(TensorId, String), String> {
+    let axes: Vec<usize> = labels
+        .char_indices()
+        .filter(|(_, c)| !wanted(*c))
+        .map(|(axis, _)| axis)
+        .collect();
+    let left = labels.chars().filter(|c| wanted(*c)).collect();
+    if axes.is_empty() {
+        return Ok((x, left));
+    }
+    let sum = Reduce {
+        function: ReduceFunction::Sum,
+        axes,
+        keep: false,
+    };
+    Ok((lower.emit(sum, &[x])?, left))
+}
+
+/// Wider kernels and more groups than a graph has nodes for.
+const MOST_PLACES: usize = 4096;
+
+/// A convolution over one axis: the places that each output sees side by side, times the weights.
+pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "input")?;
+    let weight = lower.tensor(call, "weight")?;
+    let bias = lower.maybe_tensor(call, "bias")?;
+    if call.flag("transposed", false)? {
+        return Err("transposed convolutions are not known".into());
+    }
+    let one = |name: &str, default: i64| -> Result<i64, String> {
+        match &call.ints(name)?.unwrap_or_default()[..] {
+            [] => Ok(default),
+            [n] if *n >= 0 => Ok(*n),
+            _ => Err(format!("{name} is not one number")),
+        }
+    };
+    let (stride, dilation, padding) = (one("stride", 1)?, one("dilation", 1)?, one("padding", 0)?);
+    let groups = usize::try_from(call.int("groups", 1)?).unwrap_or(0);
+    let result = lower.result_shape(call, 0)?;
+    let places = *result.last().ok_or("gives a scalar")?;
+
+    let mut shape = lower.shape(x);
+    if shape.len() == 2 {
+        shape.insert(0, Dim::from(1));
+    }
+    let x = lower.reshape(x, shape)?;
+    let kernel: Option<Vec<usize>> = lower.shape(weight).iter().map(Dim::as_const).collect();
+    let (Some([out, inner, width]), 3) = (kernel.as_deref(), lower.rank(x)) else {
+        return Err("only convolutions over one axis are known".into());
+    };
+    let (out, inner, width) = (*out, *inner, *width);
+    let many = width > MOST_PLACES || groups > MOST_PLACES;
+    if many || groups == 0 || stride == 0 || dilation == 0 || out % groups != 0 {
+        return Err(format!(
+            "{groups} groups, width {width}, stride {stride} and dilation {dilation} do not fit"
+        ));
+    }
+    let x = pad_axis(lower, x, 2, [padding; 2], Scalar::I64(0))?;
+    let per_group = out / groups;
+    let mut parts = vec![];
+    for group in 0..groups {
+        let (mut x, mut weight) = (x, weight);
+        if groups > 1 {
+            x = lower.slice(x, 1, Dim::from(inner) * group, Dim::from(inner))?;
+            weight = lower.slice(
+                weight,
+                0,
+                Dim::from(per_group) * group,
+                Dim::from(per_group),
+            )?;
+        }
+        let mut seen = vec![];
+        for k in 0..width {
+            let start = Dim::constant(dilation) * k;
+            let slice = Slice {
+                axis: 2,
+                start,
+                len: places,
+                step: stride as usize,
+            };
+            let whole = start == Dim::from(0) && stride == 1 && places == lower.shape(x)[2];
+            seen.push(if whole { x } else { lower.emit(slice, &[x])? });
+        }
+        // [N, width · inner, places] -> [N, places, width · inner]
+        let seen = lower.concat(&seen, 1)?;
+        let seen = lower.transposed(seen)?;
+        // [out, inner, width] -> [width · inner, out]
+        let weight = lower.permute(weight, vec![2, 1, 0])?;
+        let weight = lower.reshape(weight, vec![Dim::from(inner) * width, Dim::from(per_group)])?;
+        parts.push(product(lower, seen, weight, 1.0)?);
+    }
+    let mut y = lower.concat(&parts, 2)?;
+    if let Some(bias) = bias {
+        y = lower.binary(B::Add, y, bias)?;
+    }
+    let y = lower.transposed(y)?;
+    Ok(vec![lower.reshape(y, result)?])
+}

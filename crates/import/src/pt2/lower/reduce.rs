@@ -1,0 +1,271 @@
+//! Ops that make one number of many, and norms.
+
+use base::DType;
+use graph::ops::{
+    BinaryFunction as B, CumSum, LayerNorm, Reduce, ReduceFunction as R, RmsNorm, Scalar, Softmax,
+    UnaryFunction as U,
+};
+use graph::{Dim, TensorId};
+
+use super::Lower;
+use super::call::Call;
+use super::shape::elements;
+
+type Results = Result<Vec<TensorId>, String>;
+
+fn reduce(
+    lower: &mut Lower<'_>,
+    function: R,
+    x: TensorId,
+    axes: Vec<usize>,
+    keep: bool,
+) -> Result<TensorId, String> {
+    if axes.is_empty() {
+        return Ok(x);
+    }
+    let reduce = Reduce {
+        function,
+        axes,
+        keep,
+    };
+    lower.emit(reduce, &[x])
+}
+
+/// `self` reduced over its `dim` argument.
+fn over_dims(lower: &mut Lower<'_>, call: &Call<'_>, function: R, x: TensorId) -> Results {
+    let axes = Lower::axes(call, "dim", lower.rank(x))?;
+    let keep = call.flag("keepdim", false)?;
+    Ok(vec![reduce(lower, function, x, axes, keep)?])
+}
+
+/// `self` in the type that the result has.
+fn in_result_type(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<TensorId, String> {
+    let x = lower.tensor(call, "self")?;
+    let dtype = lower.result_dtype(call, 0)?;
+    lower.cast(x, dtype)
+}
+
+pub(super) fn sum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    over_dims(lower, call, R::Sum, x)
+}
+
+pub(super) fn mean(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    over_dims(lower, call, R::Mean, x)
+}
+
+pub(super) fn prod(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    over_dims(lower, call, R::Prod, x)
+}
+
+fn is_max(call: &Call<'_>) -> bool {
+    let name = call.op.split('.').nth(1).unwrap_or_default();
+    name.ends_with("max") || name == "any"
+}
+
+pub(super) fn extreme(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    over_dims(lower, call, if is_max(call) { R::Max } else { R::Min }, x)
+}
+
+pub(super) fn extreme_with_index(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let (value, place) = match is_max(call) {
+        true => (R::Max, R::ArgMax),
+        false => (R::Min, R::ArgMin),
+    };
+    let mut results = over_dims(lower, call, value, x)?;
+    if call.results().len() > 1 {
+        results.extend(over_dims(lower, call, place, x)?);
+    }
+    Ok(results)
+}
+
+pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.tensor(call, "self")?;
+    if call.get("dim").is_none() {
+        let all = elements(&lower.shape(x))?;
+        x = lower.reshape(x, vec![Dim::from(all)])?;
+    }
+    over_dims(
+        lower,
+        call,
+        if is_max(call) { R::ArgMax } else { R::ArgMin },
+        x,
+    )
+}
+
+pub(super) fn truth(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let x = lower.cast(x, DType::Bool)?;
+    over_dims(lower, call, if is_max(call) { R::Max } else { R::Min }, x)
+}
+
+pub(super) fn variance(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axes = Lower::axes(call, "dim", lower.rank(x))?;
+    let correction = match call.get("correction") {
+        Some(_) => call.float("correction", 1.0)?,
+        None => f32::from(u8::from(call.flag("unbiased", true)?)),
+    };
+    let shape = lower.shape(x);
+    let reduced: Vec<Dim> = axes.iter().map(|axis| shape[*axis]).collect();
+    let count = elements(&reduced)?;
+    let mean = reduce(lower, R::Mean, x, axes.clone(), true)?;
+    let away = lower.binary(B::Sub, x, mean)?;
+    let squares = lower.binary(B::Mul, away, away)?;
+    let keep = call.flag("keepdim", false)?;
+    let sum = reduce(lower, R::Sum, squares, axes, keep)?;
+    let variance = lower.with_number(B::Div, sum, (count as f32 - correction).max(0.0))?;
+    Ok(vec![match call.op.starts_with("aten.std") {
+        true => lower.unary(U::Sqrt, variance)?,
+        false => variance,
+    }])
+}
+
+pub(super) fn norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    let name = if call.get("ord").is_some() {
+        "ord"
+    } else {
+        "p"
+    };
+    match call.float(name, 2.0)? {
+        2.0 => {
+            let squares = lower.binary(B::Mul, x, x)?;
+            let sum = over_dims(lower, call, R::Sum, squares)?;
+            Ok(vec![lower.unary(U::Sqrt, sum[0])?])
+        }
+        1.0 => {
+            let size = lower.unary(U::Abs, x)?;
+            over_dims(lower, call, R::Sum, size)
+        }
+        f32::INFINITY => {
+            let size = lower.unary(U::Abs, x)?;
+            over_dims(lower, call, R::Max, size)
+        }
+        order => Err(format!("the norm of order {order} is not known")),
+    }
+}
+
+pub(super) fn logsumexp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    let axes = Lower::axes(call, "dim", lower.rank(x))?;
+    let max = reduce(lower, R::Max, x, axes.clone(), true)?;
+    let below = lower.binary(B::Sub, x, max)?;
+    let powers = lower.unary(U::Exp, below)?;
+    let sum = reduce(lower, R::Sum, powers, axes, true)?;
+    let log = lower.unary(U::Log, sum)?;
+    let result = lower.binary(B::Add, log, max)?;
+    let shape = lower.result_shape(call, 0)?;
+    Ok(vec![lower.reshape(result, shape)?])
+}
+
+pub(super) fn cumsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    Ok(vec![lower.emit(CumSum { axis }, &[x])?])
+}
+
+pub(super) fn softmax(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = in_result_type(lower, call)?;
+    let axis = Lower::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let log = call.op.contains("log_softmax");
+    Ok(vec![lower.emit(Softmax { axis, log }, &[x])?])
+}
+
+/// The trailing axes that a norm works on, as one axis, and that axis' size.
+fn rows(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<(TensorId, usize), String> {
+    let normalized = call.ints("normalized_shape")?.ok_or("has no shape")?;
+    let shape = lower.shape(x);
+    let outer = shape
+        .len()
+        .checked_sub(normalized.len())
+        .filter(|_| !normalized.is_empty());
+    let outer = outer.ok_or("normalises more axes than there are")?;
+    let width = elements(&shape[outer..])?;
+    let mut rows = shape[..outer].to_vec();
+    rows.push(Dim::from(width));
+    Ok((lower.reshape(x, rows)?, width))
+}
+
+/// A norm's weight or bias as a vector; `default` everywhere when it has none.
+fn vector(
+    lower: &mut Lower<'_>,
+    call: &Call<'_>,
+    name: &str,
+    width: usize,
+    default: f32,
+) -> Result<TensorId, String> {
+    match lower.maybe_tensor(call, name)? {
+        Some(x) => {
+            let x = lower.cast(x, DType::F32)?;
+            lower.reshape(x, vec![Dim::from(width)])
+        }
+        None => lower.filled(Scalar::F32(default), DType::F32, &[width]),
+    }
+}
+
+pub(super) fn layer_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    if call.results().len() > 1 {
+        return Err("its mean and deviation are not kept".into());
+    }
+    let x = lower.tensor(call, "input")?;
+    let shape = lower.shape(x);
+    let x = lower.cast(x, DType::F32)?;
+    let (rows, width) = rows(lower, call, x)?;
+    let weight = vector(lower, call, "weight", width, 1.0)?;
+    let bias = vector(lower, call, "bias", width, 0.0)?;
+    let eps = call.float("eps", 1e-5)?;
+    let result = lower.emit(LayerNorm { eps }, &[rows, weight, bias])?;
+    Ok(vec![lower.reshape(result, shape)?])
+}
+
+pub(super) fn rms_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "input")?;
+    let shape = lower.shape(x);
+    let x = lower.cast(x, DType::F32)?;
+    let (rows, width) = rows(lower, call, x)?;
+    let weight = vector(lower, call, "weight", width, 1.0)?;
+    let eps = call.float("eps", f32::EPSILON)?;
+    let result = lower.emit(RmsNorm { eps }, &[rows, weight])?;
+    Ok(vec![lower.reshape(result, shape)?])
+}
+
+pub(super) fn group_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "input")?;
+    let shape = lower.shape(x);
+    let groups = usize::try_from(call.int("num_groups", 1)?).unwrap_or(0);
+    let known = elements(shape.get(1..).unwrap_or_default())?;
+    let channels = shape.get(1).and_then(Dim::as_const).unwrap_or(0);
+    if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
+        return Err(format!("{groups} groups do not divide {channels} channels"));
+    }
+    let width = known / groups;
+    let apart = lower.reshape(x, vec![shape[0], Dim::from(groups), Dim::from(width)])?;
+    let ones = lower.filled(Scalar::F32(1.0), DType::F32, &[width])?;
+    let zeros = lower.filled(Scalar::F32(0.0), DType::F32, &[width])?;
+    let eps = call.float("eps", 1e-5)?;
+    let normed = lower.emit(LayerNorm { eps }, &[apart, ones, zeros])?;
+    let mut result = lower.reshape(normed, shape.clone())?;
+    let mut column = vec![Dim::from(1); shape.len() - 1];
+    column[0] = Dim::from(channels);
+    for (name, function) in [("weight", B::Mul), ("bias", B::Add)] {
+        if let Some(per_channel) = lower.maybe_tensor(call, name)? {
+            let per_channel = lower.reshape(per_channel, column.clone())?;
+            result = lower.binary(function, result, per_channel)?;
+        }
+    }
+    Ok(vec![result])
+}
+
+pub(super) fn adaptive_avg_pool(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    if call.ints("output_size")? != Some(vec![1]) {
+        return Err("only pooling to one place is known".into());
+    }
+    let x = lower.tensor(call, "self")?;
+    let last = lower.rank(x).checked_sub(1).ok_or("a scalar has no axis")?;
+    Ok(vec![reduce(lower, R::Mean, x, vec![last], true)?])
+}

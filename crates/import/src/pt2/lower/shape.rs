@@ -1,0 +1,365 @@
+//! Ops that move elements and compute nothing.
+
+use base::{Bytes, DType};
+use graph::ops::{BinaryFunction, Gather, Scalar, Slice};
+use graph::{Dim, TensorId};
+
+use super::Lower;
+use super::call::{Call, SizeArg};
+use super::emit::MOST_CONSTANT;
+
+type Results = Result<Vec<TensorId>, String>;
+
+/// All that only name the same elements anew: the file knows the result's shape.
+pub(super) fn reshape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let shape = lower.result_shape(call, 0)?;
+    if lower.result_dtype(call, 0)? != lower.dtype(x) {
+        return Err("looks at the bytes as another type".into());
+    }
+    Ok(vec![lower.reshape(x, shape)?])
+}
+
+pub(super) fn permute(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let rank = lower.rank(x);
+    let dims = call.ints("dims")?.ok_or("has no dims")?;
+    let axes = dims.iter().map(|axis| Lower::axis(*axis, rank));
+    let axes = axes.collect::<Result<Vec<_>, _>>()?;
+    Ok(vec![lower.permute(x, axes)?])
+}
+
+pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let rank = lower.rank(x);
+    let a = Lower::axis(call.int("dim0", call.int("axis0", 0)?)?, rank)?;
+    let b = Lower::axis(call.int("dim1", call.int("axis1", 0)?)?, rank)?;
+    let mut axes: Vec<usize> = (0..rank).collect();
+    if a.max(b) < rank {
+        axes.swap(a, b);
+    }
+    Ok(vec![lower.permute(x, axes)?])
+}
+
+pub(super) fn last_two(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    Ok(vec![lower.transposed(x)?])
+}
+
+pub(super) fn movedim(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let rank = lower.rank(x);
+    let list = |name: &str| -> Result<Vec<usize>, String> {
+        let list = call.ints(name)?.ok_or_else(|| format!("has no {name}"))?;
+        list.iter().map(|axis| Lower::axis(*axis, rank)).collect()
+    };
+    let (from, to) = (list("source")?, list("destination")?);
+    let mut axes: Vec<Option<usize>> = vec![None; rank];
+    for (from, to) in from.iter().zip(&to) {
+        *axes.get_mut(*to).ok_or("an axis is outside")? = Some(*from);
+    }
+    let mut rest = (0..rank).filter(|axis| !from.contains(axis));
+    let axes = axes.into_iter().map(|axis| axis.or_else(|| rest.next()));
+    let axes = axes
+        .collect::<Option<Vec<_>>>()
+        .ok_or("axes are named twice")?;
+    Ok(vec![lower.permute(x, axes)?])
+}
+
+pub(super) fn expand(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let shape = lower.result_shape(call, 0)?;
+    Ok(vec![lower.expand(x, shape)?])
+}
+
+pub(super) fn repeat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let times = match call.ints("repeats")? {
+        Some(times) => times,
+        None => call.ints("dims")?.ok_or("has no repeats")?,
+    };
+    let result = lower.result_shape(call, 0)?;
+    let mut shape = lower.shape(x);
+    while shape.len() < result.len() {
+        shape.insert(0, Dim::from(1));
+    }
+    let mut factors = vec![1; shape.len().saturating_sub(times.len())];
+    for n in times {
+        factors.push(usize::try_from(n).map_err(|_| format!("repeats {n} times"))?);
+    }
+    // Every axis becomes a pair, of which the first is repeated.
+    let pairs = |lead: &dyn Fn(usize) -> Dim| {
+        let axes = shape.iter().enumerate();
+        axes.flat_map(|(i, d)| [lead(i), *d]).collect::<Vec<_>>()
+    };
+    let (apart, repeated) = (pairs(&|_| Dim::from(1)), pairs(&|i| Dim::from(factors[i])));
+    let x = lower.reshape(x, apart)?;
+    let x = lower.expand(x, repeated)?;
+    Ok(vec![lower.reshape(x, result)?])
+}
+
+pub(super) fn repeat_interleave(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.tensor(call, "self")?;
+    let times = usize::try_from(call.int("repeats", 1)?).map_err(|_| "repeats less than once")?;
+    let axis = match call.get("dim") {
+        Some(_) => Lower::axis(call.int("dim", 0)?, lower.rank(x))?,
+        None => {
+            let all = elements(&lower.shape(x))?;
+            x = lower.reshape(x, vec![Dim::from(all)])?;
+            0
+        }
+    };
+    let mut apart = lower.shape(x);
+    apart.insert(axis + 1, Dim::from(1));
+    let mut repeated = apart.clone();
+    repeated[axis + 1] = Dim::from(times);
+    let result = lower.result_shape(call, 0)?;
+    let x = lower.reshape(x, apart)?;
+    let x = lower.expand(x, repeated)?;
+    Ok(vec![lower.reshape(x, result)?])
+}
+
+/// The number of elements of a shape that is known.
+pub(super) fn elements(shape: &[Dim]) -> Result<usize, String> {
+    let known = shape
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(d.as_const()?));
+    let known = known.filter(|n| i64::try_from(*n).is_ok());
+    known.ok_or_else(|| "its shape must be known at export".into())
+}
+
+/// The tensors of a list, in one type.
+fn list(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<Vec<TensorId>, String> {
+    let names = call.tensors("tensors")?;
+    let dtype = lower.result_dtype(call, 0)?;
+    let mut ids = vec![];
+    for name in names.into_iter().flatten() {
+        let x = lower.value(name)?;
+        ids.push(lower.cast(x, dtype)?);
+    }
+    Ok(ids)
+}
+
+pub(super) fn cat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut list = list(lower, call)?;
+    let rank = list.iter().map(|x| lower.rank(*x)).max().unwrap_or(0);
+    let axis = Lower::axis(call.int("dim", 0)?, rank)?;
+    // PyTorch passes over empty vectors here, whatever the others' rank.
+    if rank > 1 {
+        list.retain(|x| lower.rank(*x) != 1 || lower.shape(*x)[0] != Dim::from(0));
+    }
+    Ok(vec![lower.concat(&list, axis)?])
+}
+
+pub(super) fn stack(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let list = list(lower, call)?;
+    let rank = list.first().map_or(0, |x| lower.rank(*x)) + 1;
+    let axis = Lower::axis(call.int("dim", 0)?, rank)?;
+    let mut apart = vec![];
+    for x in list {
+        let mut shape = lower.shape(x);
+        if axis > shape.len() {
+            return Err("its tensors have several ranks".into());
+        }
+        shape.insert(axis, Dim::from(1));
+        apart.push(lower.reshape(x, shape)?);
+    }
+    Ok(vec![lower.concat(&apart, axis)?])
+}
+
+/// All that cut along one axis: the file knows the sizes of the parts.
+pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let mut start = Dim::from(0);
+    let mut parts = vec![];
+    for index in 0..call.results().len() {
+        let shape = lower.result_shape(call, index)?;
+        let len = *shape.get(axis).ok_or("a part has too few axes")?;
+        parts.push(lower.slice(x, axis, start, len)?);
+        start = start + len;
+    }
+    Ok(parts)
+}
+
+pub(super) fn unbind(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let mut parts = vec![];
+    for index in 0..call.results().len() {
+        parts.push(pick(lower, x, axis, Dim::from(index))?);
+    }
+    Ok(parts)
+}
+
+/// One index of an axis, without the axis.
+fn pick(lower: &mut Lower<'_>, x: TensorId, axis: usize, at: Dim) -> Result<TensorId, String> {
+    let one = lower.slice(x, axis, at, Dim::from(1))?;
+    let mut shape = lower.shape(one);
+    shape.remove(axis);
+    lower.reshape(one, shape)
+}
+
+/// A bound as an index from the start; `None` is the axis' end.
+fn from_start(lower: &Lower<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, String> {
+    let at = match bound {
+        SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
+        bound => lower.dim(bound)?,
+    };
+    // Where the size is known, what lies outside is cut off as in Python.
+    Ok(match size.as_const() {
+        Some(size) if at.as_const().is_none_or(|at| at > size) => match bound {
+            SizeArg::Number(n) if n < 0 => Dim::from(0),
+            SizeArg::Number(_) => Dim::from(size),
+            SizeArg::Name(_) => at,
+        },
+        _ => at,
+    })
+}
+
+pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let start = match call.size("start")? {
+        Some(bound) => from_start(lower, size, bound)?,
+        None => Dim::from(0),
+    };
+    let step = usize::try_from(call.int("step", 1)?).map_err(|_| "goes backwards")?;
+    // The file knows how many are left.
+    let len = lower.result_shape(call, 0)?.get(axis).copied();
+    let len = len.ok_or("the file's result has too few axes")?;
+    if len == size && start == Dim::from(0) && step == 1 {
+        return Ok(vec![x]);
+    }
+    let slice = Slice {
+        axis,
+        start,
+        len,
+        step,
+    };
+    Ok(vec![lower.emit(slice, &[x])?])
+}
+
+pub(super) fn narrow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let start = from_start(lower, size, call.size("start")?.ok_or("has no start")?)?;
+    let len = lower.dim(call.size("length")?.ok_or("has no length")?)?;
+    Ok(vec![lower.slice(x, axis, start, len)?])
+}
+
+pub(super) fn select(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let at = match call.size("index")?.ok_or("has no index")? {
+        SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
+        at => lower.dim(at)?,
+    };
+    Ok(vec![pick(lower, x, axis, at)?])
+}
+
+pub(super) fn flip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.tensor(call, "self")?;
+    let rank = lower.rank(x);
+    for axis in call.ints("dims")?.unwrap_or_default() {
+        let axis = Lower::axis(axis, rank)?;
+        let size = lower.shape(x).get(axis).and_then(Dim::as_const);
+        let size = size.filter(|size| *size <= MOST_CONSTANT);
+        let size = size.ok_or("an axis that is turned must be known at export")?;
+        let backwards: Vec<i64> = (0..size as i64).rev().collect();
+        let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&backwards))?;
+        x = lower.emit(Gather { axis }, &[x, index])?;
+    }
+    Ok(vec![x])
+}
+
+pub(super) fn roll(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.tensor(call, "self")?;
+    let rank = lower.rank(x);
+    let shifts = call.ints("shifts")?.unwrap_or_default();
+    let dims = call.ints("dims")?.unwrap_or_default();
+    if dims.len() != shifts.len() {
+        return Err("rolls without naming its axes".into());
+    }
+    for (shift, axis) in shifts.iter().zip(dims) {
+        let axis = Lower::axis(axis, rank)?;
+        let size = lower.shape(x).get(axis).and_then(Dim::as_const);
+        let size = size.filter(|size| *size > 0);
+        let size = size.ok_or("an axis that is rolled must be known at export")?;
+        let shift = shift.rem_euclid(size as i64) as usize;
+        if shift > 0 {
+            let tail = lower.slice(x, axis, Dim::from(size - shift), Dim::from(shift))?;
+            let head = lower.slice(x, axis, Dim::from(0), Dim::from(size - shift))?;
+            x = lower.concat(&[tail, head], axis)?;
+        }
+    }
+    Ok(vec![x])
+}
+
+pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    if !matches!(call.text("mode")?, None | Some("constant")) {
+        return Err("only padding with a constant is known".into());
+    }
+    let mut x = lower.tensor(call, "self")?;
+    let value = call.number("value", Scalar::I64(0))?;
+    let pads = call.ints("pad")?.ok_or("has no pad")?;
+    for (pair, axis) in pads.chunks_exact(2).zip((0..lower.rank(x)).rev()) {
+        x = pad_axis(lower, x, axis, [pair[0], pair[1]], value)?;
+    }
+    Ok(vec![x])
+}
+
+/// The tensor with `before` and `after` more places along an axis; negative counts take away.
+pub(super) fn pad_axis(
+    lower: &mut Lower<'_>,
+    x: TensorId,
+    axis: usize,
+    [before, after]: [i64; 2],
+    value: Scalar,
+) -> Result<TensorId, String> {
+    let mut x = x;
+    let cut = [
+        before.saturating_neg().max(0),
+        after.saturating_neg().max(0),
+    ];
+    if cut != [0, 0] {
+        let size = lower.shape(x)[axis];
+        let len = size - Dim::constant(cut[0]) - Dim::constant(cut[1]);
+        x = lower.slice(x, axis, Dim::constant(cut[0]), len)?;
+    }
+    let mut list = vec![];
+    let border = |lower: &mut Lower<'_>, count: i64| -> Result<Option<TensorId>, String> {
+        if count <= 0 {
+            return Ok(None);
+        }
+        let mut shape = lower.shape(x);
+        shape[axis] = Dim::constant(count);
+        Ok(Some(lower.fill(value, lower.dtype(x), shape)?))
+    };
+    let (first, last) = (border(lower, before)?, border(lower, after)?);
+    list.extend(first);
+    list.push(x);
+    list.extend(last);
+    lower.concat(&list, axis)
+}
+
+pub(super) fn diff(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    if call.int("n", 1)? != 1 {
+        return Err("only first differences are known".into());
+    }
+    let x = lower.tensor(call, "self")?;
+    let axis = Lower::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let mut list = vec![x];
+    if let Some(before) = lower.maybe_tensor(call, "prepend")? {
+        list.insert(0, before);
+    }
+    list.extend(lower.maybe_tensor(call, "append")?);
+    let x = lower.concat(&list, axis)?;
+    let len = *lower.shape(x).get(axis).ok_or("a scalar has no axis")? - Dim::from(1);
+    let later = lower.slice(x, axis, Dim::from(1), len)?;
+    let earlier = lower.slice(x, axis, Dim::from(0), len)?;
+    Ok(vec![lower.binary(BinaryFunction::Sub, later, earlier)?])
+}

@@ -1,0 +1,214 @@
+//! Which rule lowers which ATen op.
+
+use super::{Rule, arithmetic, attention, create, index, matrix, reduce, shape};
+
+/// The rule for an op, by PyTorch's name without `torch.ops.`.
+pub(super) fn rule(op: &str) -> Option<Rule> {
+    let (namespace, rest) = op.split_once('.')?;
+    let (name, overload) = rest.rsplit_once('.')?;
+    match (namespace, name) {
+        ("kvcache", "update_and_attend") => return Some(attention::update_and_attend),
+        ("aten", _) => {}
+        _ => return None,
+    }
+    Some(match name {
+        // arithmetic
+        "add" => arithmetic::add,
+        "sub" | "subtract" => arithmetic::sub,
+        "rsub" => arithmetic::rsub,
+        "mul" | "multiply" => arithmetic::mul,
+        "div" | "divide" | "true_divide" => arithmetic::div,
+        "floor_divide" => arithmetic::floor_divide,
+        "remainder" => arithmetic::remainder,
+        "pow" => arithmetic::pow,
+        "square" => arithmetic::square,
+        "maximum" => arithmetic::maximum,
+        "minimum" => arithmetic::minimum,
+        "max" if overload == "other" => arithmetic::maximum,
+        "min" if overload == "other" => arithmetic::minimum,
+        "clamp" | "clip" | "clamp_min" | "clamp_max" | "hardtanh" | "relu6" => arithmetic::clamp,
+        "addcmul" => arithmetic::addcmul,
+        "addcdiv" => arithmetic::addcdiv,
+        "lerp" => arithmetic::lerp,
+        "neg" | "negative" | "abs" | "absolute" | "sign" | "sgn" => arithmetic::unary,
+        "exp" | "log" | "sqrt" | "rsqrt" | "reciprocal" | "sin" | "cos" | "erf" => {
+            arithmetic::unary
+        }
+        "floor" | "ceil" | "round" => arithmetic::unary,
+        "log1p" => arithmetic::log1p,
+        "expm1" => arithmetic::expm1,
+        "logical_not" => arithmetic::not,
+        "bitwise_not" => arithmetic::not,
+        "relu" | "silu" | "tanh" | "sigmoid" => arithmetic::activation,
+        "gelu" => arithmetic::gelu,
+        "leaky_relu" => arithmetic::leaky_relu,
+        "elu" => arithmetic::elu,
+        "softplus" => arithmetic::softplus,
+        "mish" => arithmetic::mish,
+        "hardsigmoid" => arithmetic::hardsigmoid,
+        "hardswish" => arithmetic::hardswish,
+        "glu" => arithmetic::glu,
+        "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "not_equal" | "less" | "less_equal"
+        | "greater" | "greater_equal" => arithmetic::compare,
+        "logical_and" | "logical_or" | "logical_xor" => arithmetic::logic,
+        "bitwise_and" | "bitwise_or" | "bitwise_xor" | "__and__" | "__or__" | "__xor__" => {
+            arithmetic::logic
+        }
+        "isnan" => arithmetic::isnan,
+        "isinf" => arithmetic::isinf,
+        "where" => arithmetic::choose,
+        "masked_fill" => arithmetic::masked_fill,
+        "to" | "_to_copy" | "type_as" | "float" | "_cast_Float" => arithmetic::convert,
+        "dropout" | "feature_dropout" | "alpha_dropout" => arithmetic::dropout,
+        "clone" | "contiguous" | "detach" | "detach_" | "alias" | "lift" | "lift_fresh"
+        | "lift_fresh_copy" | "positive" | "resolve_conj" | "resolve_neg" => arithmetic::identity,
+
+        // shape
+        "view" | "_unsafe_view" | "reshape" | "flatten" | "unflatten" | "unsqueeze" | "squeeze"
+        | "view_as" | "reshape_as" | "view_copy" => shape::reshape,
+        "permute" => shape::permute,
+        "transpose" | "swapaxes" | "swapdims" => shape::transpose,
+        "t" | "numpy_T" | "mT" | "adjoint" => shape::last_two,
+        "movedim" | "moveaxis" => shape::movedim,
+        "expand" | "expand_as" | "broadcast_to" => shape::expand,
+        "repeat" | "tile" => shape::repeat,
+        "repeat_interleave" if overload == "self_int" => shape::repeat_interleave,
+        "cat" | "concat" | "concatenate" => shape::cat,
+        "stack" => shape::stack,
+        "split" | "split_with_sizes" | "chunk" | "tensor_split" | "unsafe_split"
+        | "unsafe_chunk" => shape::split,
+        "unbind" => shape::unbind,
+        "slice" => shape::slice,
+        "narrow" => shape::narrow,
+        "select" => shape::select,
+        "flip" => shape::flip,
+        "roll" => shape::roll,
+        "pad" | "constant_pad_nd" => shape::pad,
+        "diff" => shape::diff,
+
+        // reduce
+        "sum" => reduce::sum,
+        "mean" => reduce::mean,
+        "amax" | "amin" => reduce::extreme,
+        "max" | "min" => reduce::extreme_with_index,
+        "argmax" | "argmin" => reduce::arg,
+        "prod" => reduce::prod,
+        "any" | "all" => reduce::truth,
+        "var" | "std" => reduce::variance,
+        "norm" | "linalg_vector_norm" => reduce::norm,
+        "logsumexp" => reduce::logsumexp,
+        "cumsum" => reduce::cumsum,
+        "softmax" | "_softmax" | "log_softmax" | "_log_softmax" => reduce::softmax,
+        "layer_norm" => reduce::layer_norm,
+        "native_layer_norm" => reduce::layer_norm,
+        "rms_norm" | "_fused_rms_norm" => reduce::rms_norm,
+        "group_norm" => reduce::group_norm,
+        "adaptive_avg_pool1d" => reduce::adaptive_avg_pool,
+
+        // matrix
+        "linear" => matrix::linear,
+        "matmul" | "mm" | "bmm" | "mv" | "dot" => matrix::matmul,
+        "addmm" | "baddbmm" => matrix::addmm,
+        "outer" | "ger" => matrix::outer,
+        "einsum" => matrix::einsum,
+        "conv1d" => matrix::conv1d,
+        "convolution" => matrix::conv1d,
+
+        // attention
+        "scaled_dot_product_attention" => attention::scaled_dot_product,
+
+        // index
+        "embedding" => index::embedding,
+        "index_select" => index::index_select,
+        "gather" => index::gather,
+        "take_along_dim" => index::gather,
+        "index" => index::index,
+        "one_hot" => index::one_hot,
+
+        // create
+        "arange" => create::arange,
+        "linspace" => create::linspace,
+        "eye" => create::eye,
+        "zeros" | "zeros_like" | "new_zeros" | "empty" | "empty_like" | "new_empty" | "zero" => {
+            create::zeros
+        }
+        "ones" | "ones_like" | "new_ones" => create::ones,
+        "full" | "full_like" | "new_full" | "scalar_tensor" | "fill" => create::full,
+        "triu" | "tril" => create::triangle,
+        _ => return None,
+    })
+}
+
+/// Whether an op's result may share memory with its operand in PyTorch.
+pub(super) fn is_view(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "view"
+            | "reshape"
+            | "flatten"
+            | "unflatten"
+            | "unsqueeze"
+            | "squeeze"
+            | "view_as"
+            | "permute"
+            | "transpose"
+            | "t"
+            | "mT"
+            | "movedim"
+            | "expand"
+            | "expand_as"
+            | "broadcast_to"
+            | "split"
+            | "split_with_sizes"
+            | "chunk"
+            | "tensor_split"
+            | "unbind"
+            | "slice"
+            | "narrow"
+            | "select"
+            | "alias"
+            | "detach"
+            | "detach_"
+            | "contiguous"
+            | "to"
+    )
+}
+
+/// Ops whose result's shape follows from the operand's data.
+pub(super) fn is_data_dependent(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "nonzero"
+            | "nonzero_numpy"
+            | "item"
+            | "_local_scalar_dense"
+            | "masked_select"
+            | "unique"
+            | "_unique2"
+            | "unique_consecutive"
+            | "argwhere"
+            | "bincount"
+    )
+}
+
+/// Whether an op only gives its operand's elements another shape or integer type.
+pub(super) fn keeps_elements(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "view"
+            | "reshape"
+            | "flatten"
+            | "unsqueeze"
+            | "squeeze"
+            | "to"
+            | "_to_copy"
+            | "contiguous"
+            | "clone"
+            | "alias"
+            | "detach"
+            | "detach_"
+    )
+}

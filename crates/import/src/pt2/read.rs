@@ -1,0 +1,157 @@
+//! From bytes to programs with their weights.
+
+use std::collections::BTreeMap;
+
+use base::Bytes;
+
+use super::archive::Archive;
+use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
+use super::{Extra, Program, Pt2, Stored};
+use crate::ImportError;
+
+/// The schema that is understood; its minor versions only add.
+const SCHEMA: u64 = 8;
+/// What a program that was saved alone is called in the archive, and what kvark calls it.
+const ALONE: (&str, &str) = ("model", "forward");
+/// Longer names than PyTorch gives.
+const LONGEST_NAME: usize = 400;
+
+pub(super) fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
+    let archive = Archive::open(bytes)?;
+    let says = |member: &str, wanted: &[u8]| match archive.need(member) {
+        Ok(found) if found.trim_ascii() == wanted => Ok(()),
+        Ok(found) => {
+            let found = String::from_utf8_lossy(&found[..found.len().min(20)]).into_owned();
+            let wanted = String::from_utf8_lossy(wanted);
+            let reason = format!("says {found:?}, must be {wanted:?}");
+            Err(ImportError::malformed(format!("{member:?}"), reason))
+        }
+        Err(error) => Err(error),
+    };
+    says("archive_format", b"pt2")?;
+    says("byteorder", b"little")?;
+
+    let names = archive.under("models/");
+    let names = names.iter().filter_map(|name| name.strip_suffix(".json"));
+    let programs: Vec<Program> = names
+        .map(|name| program(&archive, name))
+        .collect::<Result<_, _>>()?;
+    if programs.is_empty() {
+        return Err(ImportError::malformed(
+            "the archive",
+            "has no program in models/",
+        ));
+    }
+    Ok(Pt2 {
+        name: archive.root.clone(),
+        programs,
+        extra: Extra::read(&archive)?,
+    })
+}
+
+fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
+    let member = format!("models/{name}.json");
+    let wrong = |reason: String| ImportError::malformed(format!("{member:?}"), reason);
+    let ExportedProgram {
+        graph_module,
+        range_constraints,
+        schema_version: version,
+        torch_version,
+    } = archive.json(&member)?;
+    if version.major != SCHEMA {
+        let (major, minor) = (version.major, version.minor);
+        let reason = format!("has schema {major}.{minor}, and only {SCHEMA}.x is understood");
+        return Err(wrong(reason));
+    }
+    let (graph, signature) = (graph_module.graph, graph_module.signature);
+    if let Some(odd) = odd_name(&graph) {
+        let start: String = odd.chars().take(40).collect();
+        return Err(wrong(format!("has a value with the name {start:?}")));
+    }
+    let tensors = tensors(archive, name, &signature.input_specs)?;
+    let ranges = range_constraints.into_iter().map(|(name, range)| {
+        let (min, max) = (range.min_val.unwrap_or(0), range.max_val);
+        (name, (min, max.unwrap_or(i64::MAX)))
+    });
+    Ok(Program {
+        name: if name == ALONE.0 { ALONE.1 } else { name }.to_owned(),
+        schema_version: (version.major, version.minor),
+        torch_version: torch_version
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(40)
+            .collect(),
+        ranges: ranges.collect(),
+        tensors,
+        graph,
+        signature,
+    })
+}
+
+/// A name that would spoil a message. Messages are made from the file's names.
+fn odd_name(graph: &Graph) -> Option<&str> {
+    let values = graph
+        .tensor_values
+        .keys()
+        .chain(graph.sym_int_values.keys());
+    let nodes = graph.nodes.iter();
+    let results = nodes.clone().flat_map(|node| &node.outputs);
+    let names = results.flat_map(Argument::names);
+    let names = names.chain(nodes.flat_map(|node| [node.name(), node.op()]));
+    let mut names = names.chain(values.map(|name| &name[..]));
+    names.find(|name| name.len() > LONGEST_NAME || name.contains(char::is_control))
+}
+
+/// The weights and constants that the program's inputs name.
+fn tensors(
+    archive: &Archive,
+    program: &str,
+    inputs: &[InputSpec],
+) -> Result<BTreeMap<String, Stored>, ImportError> {
+    let folder = |kind: &str| -> Result<_, ImportError> {
+        let member = format!("data/{kind}/{program}_{kind}_config.json");
+        let config = match archive.get(&member) {
+            Some(_) => archive.json::<PayloadConfig>(&member)?.config,
+            None => BTreeMap::new(),
+        };
+        Ok((format!("data/{kind}/"), config))
+    };
+    let folders = [folder("weights")?, folder("constants")?];
+    let mut found = BTreeMap::new();
+    for input in inputs {
+        let (arg, name) = match input {
+            InputSpec::Parameter {
+                arg,
+                parameter_name: name,
+            }
+            | InputSpec::Buffer {
+                arg,
+                buffer_name: name,
+            }
+            | InputSpec::TensorConstant {
+                arg,
+                tensor_constant_name: name,
+            } => (arg, name),
+            InputSpec::UserInput { .. } | InputSpec::ConstantInput(_) => continue,
+            InputSpec::CustomObj(_) | InputSpec::Token(_) => {
+                return Err(ImportError::unsupported("a program that takes objects"));
+            }
+        };
+        let wrong = |reason: String| ImportError::malformed(format!("tensor {name:?}"), reason);
+        let payload = folders
+            .iter()
+            .find_map(|(folder, config)| Some((folder, config.get(name)?)));
+        let Some((folder, payload)) = payload else {
+            return Err(wrong("is in no list of the archive's tensors".into()));
+        };
+        let path = format!("{folder}{}", payload.path_name);
+        let Some(meta) = payload.tensor_meta.as_ref().filter(|_| !payload.use_pickle) else {
+            return Err(wrong("is pickled, which kvark does not read".into()));
+        };
+        let storage = archive.get(&path);
+        let storage = storage.ok_or_else(|| wrong(format!("is missing: there is no {path:?}")))?;
+        let stored = Stored::new(name, meta, storage).map_err(wrong)?;
+        found.insert(arg.name.clone(), stored);
+    }
+    Ok(found)
+}

@@ -1,0 +1,284 @@
+//! `models/*.json` as PyTorch writes it (schema 8): names are its own, and what kvark does not look at is left out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Deserializer};
+
+/// A whole program.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct ExportedProgram {
+    pub(super) graph_module: GraphModule,
+    #[serde(default)]
+    pub(super) range_constraints: BTreeMap<String, RangeConstraint>,
+    pub(super) schema_version: SchemaVersion,
+    #[serde(default)]
+    pub(super) torch_version: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct SchemaVersion {
+    pub(super) major: u64,
+    pub(super) minor: u64,
+}
+
+/// Bounds of a dynamic size; absent ones are open.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct RangeConstraint {
+    pub(super) min_val: Option<i64>,
+    pub(super) max_val: Option<i64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct GraphModule {
+    pub(super) graph: Graph,
+    pub(super) signature: Signature,
+}
+
+/// Nodes in the order they run, and what is known of every value.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Graph {
+    pub(super) nodes: Vec<Node>,
+    pub(super) outputs: Vec<Argument>,
+    pub(super) tensor_values: HashMap<String, TensorMeta>,
+    #[serde(default)]
+    pub(super) sym_int_values: HashMap<String, SymInt>,
+}
+
+/// One call of an op.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Node {
+    pub(super) target: String,
+    pub(super) inputs: Vec<NamedArgument>,
+    pub(super) outputs: Vec<Argument>,
+    #[serde(default)]
+    name: Option<String>,
+}
+
+impl Node {
+    /// The op's name without what all of them begin with.
+    pub(super) fn op(&self) -> &str {
+        self.target
+            .strip_prefix("torch.ops.")
+            .unwrap_or(&self.target)
+    }
+
+    /// The node's name, that of its first result where the file names none.
+    pub(super) fn name(&self) -> &str {
+        let first = || self.outputs.iter().flat_map(Argument::names).next();
+        self.name.as_deref().or_else(first).unwrap_or(&self.target)
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct NamedArgument {
+    pub(super) name: String,
+    pub(super) arg: Argument,
+}
+
+/// A value that a node takes or gives.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(
+    clippy::enum_variant_names,
+    reason = "the names are those of the schema"
+)]
+pub(super) enum Argument {
+    AsNone(serde::de::IgnoredAny),
+    AsTensor(Named),
+    AsTensors(Vec<Named>),
+    AsOptionalTensor(OptionalTensor),
+    AsOptionalTensors(Vec<OptionalTensor>),
+    AsInt(i64),
+    AsInts(Vec<i64>),
+    AsFloat(Float),
+    AsString(String),
+    AsSymInt(SymIntArgument),
+    AsSymInts(Vec<SymIntArgument>),
+    AsBool(bool),
+    // Types are also in the results' metadata; devices, layouts and memory formats change no value; the rest is refused
+    // where an op asks for it.
+    AsScalarType(serde::de::IgnoredAny),
+    AsFloats(serde::de::IgnoredAny),
+    AsStrings(serde::de::IgnoredAny),
+    AsMemoryFormat(serde::de::IgnoredAny),
+    AsLayout(serde::de::IgnoredAny),
+    AsDevice(serde::de::IgnoredAny),
+    AsBools(serde::de::IgnoredAny),
+    AsSymBool(serde::de::IgnoredAny),
+    AsSymBools(serde::de::IgnoredAny),
+    AsGraph(serde::de::IgnoredAny),
+    AsCustomObj(serde::de::IgnoredAny),
+    AsOperator(serde::de::IgnoredAny),
+    AsSymFloat(serde::de::IgnoredAny),
+    AsSymFloats(serde::de::IgnoredAny),
+    AsComplex(serde::de::IgnoredAny),
+    AsNestedTensors(serde::de::IgnoredAny),
+    AsIntLists(serde::de::IgnoredAny),
+    AsStringToArgument(serde::de::IgnoredAny),
+    AsFloatLists(serde::de::IgnoredAny),
+}
+
+impl Argument {
+    /// The names of the values in it.
+    pub(super) fn names(&self) -> Vec<&str> {
+        match self {
+            Argument::AsTensor(t) => vec![&t.name],
+            Argument::AsTensors(list) => list.iter().map(|t| &t.name[..]).collect(),
+            Argument::AsOptionalTensor(OptionalTensor::AsTensor(t)) => vec![&t.name],
+            Argument::AsOptionalTensors(list) => {
+                list.iter().filter_map(OptionalTensor::name).collect()
+            }
+            Argument::AsSymInt(SymIntArgument::AsName(name)) => vec![name],
+            Argument::AsSymInts(list) => list.iter().filter_map(SymIntArgument::name).collect(),
+            _ => vec![],
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Named {
+    pub(super) name: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OptionalTensor {
+    AsTensor(Named),
+    AsNone(serde::de::IgnoredAny),
+}
+
+impl OptionalTensor {
+    fn name(&self) -> Option<&str> {
+        match self {
+            OptionalTensor::AsTensor(tensor) => Some(&tensor.name),
+            OptionalTensor::AsNone(_) => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SymIntArgument {
+    AsName(String),
+    AsInt(i64),
+}
+
+impl SymIntArgument {
+    fn name(&self) -> Option<&str> {
+        match self {
+            SymIntArgument::AsName(name) => Some(name),
+            SymIntArgument::AsInt(_) => None,
+        }
+    }
+}
+
+/// A number, or an expression of dynamic sizes in sympy's notation.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SymInt {
+    AsInt(i64),
+    AsExpr(SymExpr),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct SymExpr {
+    pub(super) expr_str: String,
+}
+
+/// A number; JSON has no words for infinities, so they are texts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Float(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Float {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Float, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Spelling {
+            Number(f64),
+            Text(String),
+        }
+        Ok(Float(match Spelling::deserialize(from)? {
+            Spelling::Number(number) => number,
+            Spelling::Text(text) => match &text[..] {
+                "Infinity" => f64::INFINITY,
+                "-Infinity" => f64::NEG_INFINITY,
+                "NaN" => f64::NAN,
+                _ => return Err(serde::de::Error::custom("a text that is no number")),
+            },
+        }))
+    }
+}
+
+/// An element type by PyTorch's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct ScalarType(pub(super) u32);
+
+/// Element type, sizes and strides of a tensor.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct TensorMeta {
+    pub(super) dtype: ScalarType,
+    pub(super) sizes: Vec<SymInt>,
+    pub(super) strides: Vec<SymInt>,
+    pub(super) storage_offset: SymInt,
+    pub(super) layout: u32,
+}
+
+/// PyTorch's code for dense tensors with strides.
+pub(super) const STRIDED: u32 = 7;
+
+/// Which graph inputs are weights and which the caller's; what the outputs are.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Signature {
+    pub(super) input_specs: Vec<InputSpec>,
+    pub(super) output_specs: Vec<OutputSpec>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum InputSpec {
+    UserInput {
+        arg: Argument,
+    },
+    Parameter {
+        arg: Named,
+        parameter_name: String,
+    },
+    Buffer {
+        arg: Named,
+        buffer_name: String,
+    },
+    TensorConstant {
+        arg: Named,
+        tensor_constant_name: String,
+    },
+    ConstantInput(serde::de::IgnoredAny),
+    CustomObj(serde::de::IgnoredAny),
+    Token(serde::de::IgnoredAny),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OutputSpec {
+    UserOutput(serde::de::IgnoredAny),
+    LossOutput(serde::de::IgnoredAny),
+    BufferMutation { buffer_name: String },
+    ParameterMutation { parameter_name: String },
+    UserInputMutation { user_input_name: String },
+    GradientToParameter(serde::de::IgnoredAny),
+    GradientToUserInput(serde::de::IgnoredAny),
+    Token(serde::de::IgnoredAny),
+}
+
+/// `model_weights_config.json` and `model_constants_config.json`.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct PayloadConfig {
+    pub(super) config: BTreeMap<String, Payload>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Payload {
+    pub(super) path_name: String,
+    #[serde(default)]
+    pub(super) use_pickle: bool,
+    pub(super) tensor_meta: Option<TensorMeta>,
+}

@@ -1,0 +1,88 @@
+//! Programs without caches, every case of every fixture.
+
+use std::sync::Arc;
+
+use backend::reference::Reference;
+use backend::{Backend, Runnable};
+use graph::Graph;
+
+use crate::golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
+
+/// Runs all cases of a fixture, its graphs changed by `prepare` first; the messages of those that went wrong.
+fn problems(name: &str, prepare: &dyn Fn(&mut Graph)) -> Vec<String> {
+    let artifact = match import::open(&archive(name)) {
+        Ok(artifact) => artifact,
+        Err(error) => return vec![error.to_string()],
+    };
+    let golden = json(&folder().join(format!("{name}.json")));
+    let mut problems = vec![];
+    for case in golden["cases"].as_array().unwrap() {
+        let method = case["method"].as_str().unwrap();
+        let mut graph = artifact.method(method).unwrap().graph.clone();
+        prepare(&mut graph);
+        let graph = Arc::new(graph);
+        let executable = Reference
+            .compile(graph.clone(), &Default::default())
+            .unwrap();
+        let mut runnable = Runnable::bind(graph, executable, None).unwrap();
+        let list = |key: &str| case[key].as_array().unwrap().iter().map(tensor);
+        let inputs: Vec<_> = list("inputs").collect();
+        let outputs = match runnable.run(&inputs) {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                problems.push(format!("{name}/{method}: {error}"));
+                continue;
+            }
+        };
+        let truth: Vec<_> = list("outputs").collect();
+        assert_eq!(outputs.len(), truth.len(), "{name}/{method}");
+        for (found, truth) in outputs.iter().zip(&truth) {
+            let right = match (found.as_f32(), truth.as_f32()) {
+                _ if found.shape != truth.shape => false,
+                (Some(a), Some(b)) => distance(a, b) <= TOLERANCE,
+                _ => found.data == truth.data,
+            };
+            if !right {
+                problems.push(format!("{name}/{method}: {found:?} is not {truth:?}"));
+            }
+        }
+    }
+    problems
+}
+
+fn all(prepare: &dyn Fn(&mut Graph)) {
+    let names = names(|name| !name.starts_with("decoder"));
+    let problems: Vec<String> = names
+        .iter()
+        .flat_map(|name| problems(name, prepare))
+        .collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn outputs_are_those_of_pytorch() {
+    all(&|_| {});
+}
+
+#[test]
+fn outputs_are_those_of_pytorch_after_the_passes() {
+    all(&|graph| graph::passes::optimise(graph).unwrap());
+}
+
+#[test]
+fn inputs_out_of_range_are_refused() {
+    let artifact = import::open(&archive("mlp")).unwrap();
+    let graph = Arc::new(artifact.method("forward").unwrap().graph.clone());
+    let executable = Reference
+        .compile(graph.clone(), &Default::default())
+        .unwrap();
+    let mut runnable = Runnable::bind(graph, executable, None).unwrap();
+    let run = |runnable: &mut Runnable, rows: usize| {
+        runnable.run(&[graph::Value::f32([rows, 16], vec![0.5; rows * 16])])
+    };
+    assert!(run(&mut runnable, 64).is_ok());
+    for rows in [0, 65] {
+        let error = run(&mut runnable, rows).unwrap_err().to_string();
+        assert!(error.contains("from 1 to 64"), "{error}");
+    }
+}

@@ -1,0 +1,284 @@
+//! One graph with named inputs and outputs: for models that are no conversation.
+
+use crate::{RuntimeError, RuntimeErrorKind};
+use backend::{Backend, BackendError, CompileOptions, Runnable, Trace};
+use base::DType;
+use graph::passes::{self, PassSelection};
+use graph::{Graph, TensorId, Value};
+use import::{Artifact, ImportOptions};
+use kv::{BackendOptions, CacheRegistry};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a session is told.
+#[derive(Clone, Debug, Default)]
+pub struct InferenceOptions {
+    /// Threads and executor.
+    pub compile: CompileOptions,
+    /// The passes that the graph is optimised with.
+    pub passes: PassSelection,
+    /// The method to run; the model's only one, or `forward`, when `None`.
+    pub method: Option<String>,
+    /// The cache that a graph with `update_and_attend` works on.
+    pub backend: BackendOptions,
+}
+
+/// A tensor that a session takes or gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, outermost first.
+    pub shape: Vec<Size>,
+}
+
+/// A size of a [`TensorInfo`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Always this.
+    Fixed(usize),
+    /// Known with the inputs: a symbol's name, or a sum of such.
+    Dynamic(String),
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Fixed(n) => write!(f, "{n}"),
+            Size::Dynamic(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.shape.iter().map(Size::to_string).collect();
+        write!(f, "{}: {}[{}]", self.name, self.dtype, sizes.join(", "))
+    }
+}
+
+/// A compiled graph that runs on named tensors.
+pub struct InferenceSession {
+    runnable: Runnable,
+    inputs: Vec<TensorInfo>,
+    outputs: Vec<TensorInfo>,
+}
+
+impl InferenceSession {
+    /// Loads a model file, with the inputs and outputs it was exported with.
+    pub fn load(
+        path: &Path,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let import = ImportOptions {
+            as_exported: true,
+            ..ImportOptions::default()
+        };
+        let artifact = import::open_with(path, &import)?;
+        let method = choose(&artifact, options.method.as_deref())?;
+        InferenceSession::from_graph(artifact.methods[method].graph.clone(), backend, options)
+    }
+
+    /// Optimises and compiles a graph.
+    pub fn from_graph(
+        mut graph: Graph,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
+        let key = options.backend.cache_key.as_ref();
+        let cache = key
+            .map(|key| CacheRegistry::global().get(key))
+            .transpose()?;
+        let graph = Arc::new(graph);
+        let executable = backend.compile(graph.clone(), &options.compile)?;
+        let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
+        let (inputs, outputs) = (info(graph.inputs()), info(graph.outputs()));
+        Ok(InferenceSession {
+            runnable: Runnable::bind(graph, executable, cache)?,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// What [`run`](InferenceSession::run) takes.
+    pub fn inputs(&self) -> &[TensorInfo] {
+        &self.inputs
+    }
+
+    /// What [`run`](InferenceSession::run) gives.
+    pub fn outputs(&self) -> &[TensorInfo] {
+        &self.outputs
+    }
+
+    /// The optimised graph.
+    pub fn graph(&self) -> &Graph {
+        self.runnable.graph()
+    }
+
+    /// Runs the graph on its named inputs, in any order; the outputs come in theirs.
+    pub fn run<N: AsRef<str>>(
+        &mut self,
+        inputs: impl IntoIterator<Item = (N, Value)>,
+    ) -> Result<Vec<(String, Value)>, RuntimeError> {
+        let inputs = self.in_order(inputs)?;
+        let outputs = self.runnable.run(&inputs)?;
+        Ok(self.named(outputs))
+    }
+
+    /// As [`run`](InferenceSession::run); `trace` is shown every node's name, op and result. Only the interpreted executor
+    /// can do that.
+    pub fn run_traced<N: AsRef<str>>(
+        &mut self,
+        inputs: impl IntoIterator<Item = (N, Value)>,
+        trace: Trace<'_>,
+    ) -> Result<Vec<(String, Value)>, RuntimeError> {
+        let inputs = self.in_order(inputs)?;
+        let outputs = self.runnable.run_traced(&inputs, trace)?;
+        Ok(self.named(outputs))
+    }
+
+    /// Bytes of activations and scratch held now.
+    pub fn arena_bytes(&self) -> usize {
+        self.runnable.arena_bytes()
+    }
+
+    fn in_order<N: AsRef<str>>(
+        &self,
+        given: impl IntoIterator<Item = (N, Value)>,
+    ) -> Result<Vec<Value>, RuntimeError> {
+        let mut found: Vec<Option<Value>> = self.inputs.iter().map(|_| None).collect();
+        for (name, value) in given {
+            let name = name.as_ref();
+            let Some(i) = self.inputs.iter().position(|info| info.name == name) else {
+                return Err(RuntimeErrorKind::UnknownInput {
+                    name: name.to_owned(),
+                    inputs: list(&self.inputs),
+                }
+                .into());
+            };
+            if found[i].replace(value).is_some() {
+                return Err(RuntimeErrorKind::InputTwice(name.to_owned()).into());
+            }
+        }
+        let missing = |(value, info): (Option<Value>, &TensorInfo)| {
+            value.ok_or_else(|| RuntimeErrorKind::MissingInput(info.to_string()).into())
+        };
+        found.into_iter().zip(&self.inputs).map(missing).collect()
+    }
+
+    fn named(&self, outputs: Vec<Value>) -> Vec<(String, Value)> {
+        let names = self.outputs.iter().map(|info| info.name.clone());
+        names.zip(outputs).collect()
+    }
+}
+
+impl TensorInfo {
+    fn new(graph: &Graph, id: TensorId) -> TensorInfo {
+        let tensor = graph.tensor(id);
+        let size = |dim: &graph::Dim| match dim.as_const() {
+            Some(n) => Size::Fixed(n),
+            None => Size::Dynamic(graph.dim_text(dim)),
+        };
+        TensorInfo {
+            name: tensor.name.clone(),
+            dtype: tensor.ty.dtype,
+            shape: tensor.ty.shape.iter().map(size).collect(),
+        }
+    }
+}
+
+fn list(tensors: &[TensorInfo]) -> String {
+    let texts: Vec<String> = tensors.iter().map(TensorInfo::to_string).collect();
+    texts.join(", ")
+}
+
+/// The method that is meant when none is named: the only one, or `forward`.
+fn choose(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError> {
+    let wanted = match (name, &artifact.methods[..]) {
+        (Some(name), _) => name,
+        (None, [only]) => &only.name,
+        (None, _) => "forward",
+    };
+    let found = artifact.methods.iter().position(|m| m.name == wanted);
+    Ok(found.ok_or_else(|| match name {
+        Some(name) => RuntimeErrorKind::UnknownMethod(name.to_owned()),
+        None => {
+            let names: Vec<&str> = artifact.methods.iter().map(|m| &m.name[..]).collect();
+            RuntimeErrorKind::WhichMethod(names.join(", "))
+        }
+    })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backend::reference::Reference;
+    use graph::GraphBuilder;
+    use graph::ops::{Binary, BinaryFunction, Scale};
+
+    fn session() -> InferenceSession {
+        let mut b = GraphBuilder::new("forward");
+        let t = b.symbol_in("T", 1..=4);
+        let x = b.input("x", DType::F32, [t, 2.into()]);
+        let y = b.input("y", DType::F32, [2.into()]);
+        let scaled = b.node("scaled", Scale { factor: 2.0 }, &[x]).unwrap();
+        let add = Binary {
+            function: BinaryFunction::Add,
+        };
+        let sum = b.node("sum", add, &[scaled, y]).unwrap();
+        let graph = b.finish(&[sum]).unwrap();
+        InferenceSession::from_graph(graph, &Reference::new(), &InferenceOptions::default())
+            .unwrap()
+    }
+
+    fn x(rows: usize) -> Value {
+        Value::f32([rows, 2], vec![1.0; 2 * rows])
+    }
+
+    #[test]
+    fn runs_on_names_in_any_order() {
+        let mut session = session();
+        assert_eq!(list(session.inputs()), "x: f32[T, 2], y: f32[2]");
+        assert_eq!(list(session.outputs()), "sum: f32[T, 2]");
+        let y = Value::f32([2], vec![10.0, 20.0]);
+        let found = session.run([("y", y), ("x", x(1))]).unwrap();
+        assert_eq!(
+            found,
+            [("sum".to_owned(), Value::f32([1, 2], vec![12.0, 22.0]))]
+        );
+    }
+
+    #[test]
+    fn wrong_inputs_are_named() {
+        let y = || Value::f32([2], vec![0.0; 2]);
+        let integers = Value::i32([1, 2], vec![0, 0]);
+        let table: Vec<(Vec<(&str, Value)>, &str)> = vec![
+            (
+                vec![("x", x(1)), ("z", y())],
+                "there is no input \"z\"; there are x: f32[T, 2], y: f32[2]",
+            ),
+            (vec![("x", x(1))], "the input y: f32[2] is missing"),
+            (
+                vec![("x", x(1)), ("x", x(1)), ("y", y())],
+                "the input \"x\" was given twice",
+            ),
+            (
+                vec![("x", integers), ("y", y())],
+                "input x is i32, must be f32",
+            ),
+            (
+                vec![("x", x(5)), ("y", y())],
+                "tensor x has no size with these inputs: dimension 0 is 5, T must be from 1 to 4",
+            ),
+        ];
+        for (inputs, expect) in table {
+            let error = session().run(inputs).unwrap_err();
+            assert_eq!(error.to_string(), expect);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Reads a vocabulary from the files of a Hugging Face folder: `tokenizer.json` and those beside it.
+
+mod pipeline;
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use crate::spm::byte_of;
+use crate::{Error, TokenKind, Vocab, VocabModel};
+
+/// The files of a folder, as bytes. Only `tokenizer` must be there.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HuggingFace<'a> {
+    /// `tokenizer.json`.
+    pub tokenizer: &'a [u8],
+    /// `tokenizer_config.json`: special tokens and, in most folders, the chat template.
+    pub config: Option<&'a [u8]>,
+    /// `generation_config.json`: which tokens end a generation.
+    pub generation: Option<&'a [u8]>,
+    /// `chat_template.jinja`.
+    pub template: Option<&'a [u8]>,
+}
+
+impl HuggingFace<'_> {
+    /// The vocabulary.
+    ///
+    /// # Errors
+    /// When the file is damaged, or asks for something that kvark's tokenizers do not do.
+    pub fn vocab(&self) -> Result<Vocab, Error> {
+        let file = object("tokenizer.json", self.tokenizer)?;
+        let config = match self.config {
+            Some(bytes) => object("tokenizer_config.json", bytes)?,
+            None => Map::new(),
+        };
+        let mut vocab = tokens(&file)?;
+        let steps = pipeline::Pipeline::read(&file);
+        pipeline::apply(&steps, &mut vocab)?;
+
+        let ids: HashMap<&str, u32> = (0u32..)
+            .zip(&vocab.tokens)
+            .map(|(id, token)| (token.as_str(), id))
+            .collect();
+        let id = |key: &str| {
+            let text = match config.get(key)? {
+                Value::String(text) => text,
+                Value::Object(token) => token.get("content")?.as_str()?,
+                _ => return None,
+            };
+            ids.get(text).copied()
+        };
+        let (bos, eos) = (id("bos_token"), id("eos_token"));
+        let (cls, sep, pad, mask) = (
+            id("cls_token"),
+            id("sep_token"),
+            id("pad_token"),
+            id("mask_token"),
+        );
+        let frame = steps.frame(&file);
+        let flag = |key: &str| config.get(key).and_then(Value::as_bool);
+        let ends = self.ends(vocab.tokens.len())?;
+        vocab.bos = bos.or(frame.first);
+        vocab.eos = eos.or(ends.first().copied()).or(frame.last);
+        vocab.extra_eos = ends;
+        (vocab.cls, vocab.sep, vocab.pad, vocab.mask) =
+            (cls.or(frame.first), sep.or(frame.last), pad, mask);
+        // The post-processor is what runs; the flags speak where there is none.
+        vocab.add_bos = Some(match frame.stated {
+            true => frame.first.is_some(),
+            false => flag("add_bos_token").unwrap_or(false),
+        });
+        vocab.add_eos = Some(match frame.stated {
+            true => frame.last.is_some(),
+            false => flag("add_eos_token").unwrap_or(false),
+        });
+        vocab.check()?;
+        Ok(vocab)
+    }
+
+    /// The chat template, if there is one.
+    ///
+    /// # Errors
+    /// When a file is no JSON or no text.
+    pub fn chat_template(&self) -> Result<Option<String>, Error> {
+        if let Some(bytes) = self.template {
+            let text = String::from_utf8(bytes.to_vec());
+            return Ok(Some(
+                text.map_err(|_| wrong("chat_template.jinja", "is no text"))?,
+            ));
+        }
+        let Some(bytes) = self.config else {
+            return Ok(None);
+        };
+        let config = object("tokenizer_config.json", bytes)?;
+        Ok(match config.get("chat_template") {
+            Some(Value::String(text)) => Some(text.clone()),
+            // Several by name; the one for conversations is called "default".
+            Some(Value::Array(list)) => {
+                let named = list.iter().find(|t| t["name"] == "default");
+                let template = named.or(list.first()).map(|t| &t["template"]);
+                template.and_then(Value::as_str).map(str::to_owned)
+            }
+            _ => None,
+        })
+    }
+
+    /// The ids that end a generation.
+    fn ends(&self, tokens: usize) -> Result<Vec<u32>, Error> {
+        let Some(bytes) = self.generation else {
+            return Ok(vec![]);
+        };
+        let config = object("generation_config.json", bytes)?;
+        let list = match config.get("eos_token_id") {
+            Some(Value::Array(list)) => list.clone(),
+            Some(one) => vec![one.clone()],
+            None => vec![],
+        };
+        let ids = list.iter().filter_map(Value::as_i64);
+        ids.map(|id| match u32::try_from(id) {
+            Ok(small) => Ok(small),
+            Err(_) => Err(Error::IdOutOfRange {
+                what: "eos",
+                id,
+                tokens,
+            }),
+        })
+        .collect()
+    }
+}
+
+/// The algorithm with its tokens and merges.
+fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
+    let name = "tokenizer.json";
+    let model = file.get("model").and_then(Value::as_object);
+    let model = model.ok_or_else(|| wrong(name, "has no model"))?;
+    let list = model.get("vocab").and_then(Value::as_object);
+    let list = list.ok_or_else(|| {
+        wrong(
+            name,
+            "has a model without a vocabulary by text (Unigram models are not known)",
+        )
+    })?;
+    let fallback = model.get("byte_fallback") == Some(&Value::Bool(true));
+    let kind = match model.get("type").and_then(Value::as_str) {
+        Some("WordPiece") => VocabModel::WordPiece,
+        Some("BPE") | None if fallback => VocabModel::Spm,
+        Some("BPE") | None => VocabModel::Bpe,
+        Some(other) => return Err(Error::UnknownModel(other.to_owned())),
+    };
+    let added = file.get("added_tokens").and_then(Value::as_array);
+    let added: Vec<&Value> = added.into_iter().flatten().collect();
+    let id_of = |id: Option<u64>| {
+        // Ids are dense but for a few that were left out; a hostile file could ask for billions.
+        let most = 4 * (list.len() + added.len()) as u64 + 1024;
+        let id = id.filter(|id| *id < most);
+        id.map(|id| id as usize)
+            .ok_or_else(|| wrong(name, "has a token id that is far outside"))
+    };
+    let mut vocab = Vocab {
+        model: kind,
+        ..Vocab::default()
+    };
+    let mut put = |id: usize, text: &str, kind: TokenKind| {
+        if id >= vocab.tokens.len() {
+            vocab.tokens.resize(id + 1, String::new());
+            vocab.kinds.resize(id + 1, TokenKind::Unused);
+        }
+        vocab.tokens[id] = text.to_owned();
+        vocab.kinds[id] = kind;
+    };
+    let unknown = model.get("unk_token").and_then(Value::as_str);
+    let mut unknown_id = None;
+    for (text, id) in list {
+        let id = id_of(id.as_u64())?;
+        let is_unknown = unknown == Some(text);
+        if is_unknown {
+            unknown_id = Some(id as u32);
+        }
+        let token_kind = match kind {
+            _ if is_unknown => TokenKind::Unknown,
+            VocabModel::Spm if byte_of(text).is_some() => TokenKind::Byte,
+            _ => TokenKind::Normal,
+        };
+        put(id, &spelled(kind, text), token_kind);
+    }
+    for token in &added {
+        let id = id_of(token["id"].as_u64())?;
+        let text = token["content"].as_str();
+        let text = text.ok_or_else(|| wrong(name, "has an added token without content"))?;
+        let kind = match token["special"].as_bool() {
+            _ if unknown_id == Some(id as u32) => TokenKind::Unknown,
+            Some(true) => TokenKind::Control,
+            _ => TokenKind::UserDefined,
+        };
+        put(id, text, kind);
+    }
+    vocab.unk = unknown_id;
+    vocab.merges = merges(model)?;
+    if kind == VocabModel::Spm {
+        // The merges say what comes first.
+        vocab.scores = vec![0.0; vocab.tokens.len()];
+    }
+    vocab.whole_words = model.get("ignore_merges").and_then(Value::as_bool);
+    Ok(vocab)
+}
+
+/// A token as kvark's algorithms spell it: WordPiece marks what begins a word, not what goes on.
+fn spelled(kind: VocabModel, text: &str) -> String {
+    match (kind, text.strip_prefix("##")) {
+        (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.to_owned(),
+        (VocabModel::WordPiece, _) => format!("{}{text}", crate::spm::SPACE),
+        _ => text.to_owned(),
+    }
+}
+
+/// Merges, written `"a b"` or `["a", "b"]`.
+fn merges(model: &Map<String, Value>) -> Result<Vec<String>, Error> {
+    let list = model.get("merges").and_then(Value::as_array);
+    let merge = |merge: &Value| match merge {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(pair) => match &pair[..] {
+            [Value::String(left), Value::String(right)] => Some(format!("{left} {right}")),
+            _ => None,
+        },
+        _ => None,
+    };
+    let merges: Option<Vec<String>> = list.into_iter().flatten().map(merge).collect();
+    merges.ok_or_else(|| wrong("tokenizer.json", "has a merge that is no pair"))
+}
+
+fn object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(wrong(name, "is no JSON object")),
+        Err(error) => Err(wrong(name, &format!("is no JSON: {error}"))),
+    }
+}
+
+fn wrong(file: &str, reason: &str) -> Error {
+    Error::TokenizerFile(format!("{file} {reason}"))
+}

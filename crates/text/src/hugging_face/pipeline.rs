@@ -1,0 +1,209 @@
+//! What `tokenizer.json` does to text around its model: normalizer, pre-tokenizer and post-processor.
+
+use serde_json::{Map, Value};
+
+use super::wrong;
+use crate::pretokenize::GPT2;
+use crate::{Error, Split, Vocab, VocabModel};
+
+/// The steps of a file, sequences taken apart.
+pub(super) struct Pipeline<'a> {
+    normalizers: Vec<&'a Value>,
+    pre_tokenizers: Vec<&'a Value>,
+    post_processors: Vec<&'a Value>,
+}
+
+/// What a post-processor puts around a text.
+#[derive(Default)]
+pub(super) struct Frame {
+    /// Whether the file says.
+    pub(super) stated: bool,
+    /// Before the text.
+    pub(super) first: Option<u32>,
+    /// Behind it.
+    pub(super) last: Option<u32>,
+}
+
+impl<'a> Pipeline<'a> {
+    pub(super) fn read(file: &'a Map<String, Value>) -> Self {
+        let steps = |key: &str, inner: &str| -> Vec<&'a Value> {
+            match file.get(key) {
+                None | Some(Value::Null) => vec![],
+                Some(step) if step["type"] == "Sequence" => {
+                    step[inner].as_array().into_iter().flatten().collect()
+                }
+                Some(step) => vec![step],
+            }
+        };
+        Pipeline {
+            normalizers: steps("normalizer", "normalizers"),
+            pre_tokenizers: steps("pre_tokenizer", "pretokenizers"),
+            post_processors: steps("post_processor", "processors"),
+        }
+    }
+
+    /// The tokens around a text.
+    pub(super) fn frame(&self, file: &Map<String, Value>) -> Frame {
+        let mut frame = Frame::default();
+        let added = file.get("added_tokens").and_then(Value::as_array);
+        let id_of = |text: &str| {
+            let found = added.into_iter().flatten().find(|t| t["content"] == text)?;
+            u32::try_from(found["id"].as_u64()?).ok()
+        };
+        for step in &self.post_processors {
+            match step["type"].as_str() {
+                Some("TemplateProcessing") => {
+                    let single = step["single"].as_array();
+                    let items: Vec<&Value> = single.into_iter().flatten().collect();
+                    let token =
+                        |item: Option<&&Value>| id_of(item?["SpecialToken"]["id"].as_str()?);
+                    frame.stated = true;
+                    frame.first = token(items.first());
+                    frame.last = token(items.last());
+                }
+                Some("BertProcessing" | "RobertaProcessing") => {
+                    let token = |key: &str| u32::try_from(step[key][1].as_u64()?).ok();
+                    frame = Frame {
+                        stated: true,
+                        first: token("cls"),
+                        last: token("sep"),
+                    };
+                }
+                _ => {}
+            }
+        }
+        frame
+    }
+}
+
+/// Writes into the vocabulary what its algorithm must know of the steps.
+pub(super) fn apply(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+    match vocab.model {
+        VocabModel::Bpe => byte_level(steps, vocab),
+        VocabModel::Spm => sentence_piece(steps, vocab),
+        VocabModel::WordPiece => bert(steps, vocab),
+    }
+}
+
+fn refuse(kind: &str, step: &Value) -> Error {
+    let name = step["type"].as_str().unwrap_or("without a type");
+    wrong(
+        "tokenizer.json",
+        &format!("has a {kind} {name:?} that is not known here"),
+    )
+}
+
+/// Byte-level BPE: a list of patterns that cut text into words.
+fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+    for step in &steps.normalizers {
+        // NFC is left out on purpose: text comes back as it was.
+        if step["type"] != "NFC" {
+            return Err(refuse("normalizer", step));
+        }
+    }
+    let mut bytes = false;
+    for step in &steps.pre_tokenizers {
+        let all = |pattern: &str| Split {
+            pattern: pattern.to_owned(),
+            last_space_apart: false,
+        };
+        match step["type"].as_str() {
+            Some("Digits") if step["individual_digits"] == true => vocab.split.push(all(r"\p{N}")),
+            Some("Digits") => vocab.split.push(all(r"\p{N}+")),
+            Some("Split") => vocab.split.push(split(step)?),
+            Some("ByteLevel") => {
+                if step["add_prefix_space"] == true {
+                    return Err(wrong(
+                        "tokenizer.json",
+                        "puts a space before text (add_prefix_space), which byte-level BPE does not do here",
+                    ));
+                }
+                bytes = true;
+                if step["use_regex"] != false {
+                    vocab.split.push(Split {
+                        pattern: GPT2.to_owned(),
+                        last_space_apart: true,
+                    });
+                }
+            }
+            _ => return Err(refuse("pre-tokenizer", step)),
+        }
+    }
+    if !bytes {
+        return Err(wrong(
+            "tokenizer.json",
+            "is BPE neither over bytes nor with byte fallback",
+        ));
+    }
+    Ok(())
+}
+
+/// A pattern whose matches are words.
+fn split(step: &Value) -> Result<Split, Error> {
+    let isolates = step["behavior"] == "Isolated" && step["invert"] != true;
+    let keeps = step["behavior"] == "Removed" && step["invert"] == true;
+    let pattern = step["pattern"]["Regex"].as_str();
+    let (Some(pattern), true) = (pattern, isolates || keeps) else {
+        return Err(refuse("pre-tokenizer", step));
+    };
+    // The published patterns end in a look-ahead that is a rule about gaps here.
+    let tail = r"|\s+(?!\S)|\s+";
+    let bare = pattern.strip_suffix(tail);
+    Ok(Split {
+        pattern: bare.unwrap_or(pattern).to_owned(),
+        last_space_apart: bare.is_some(),
+    })
+}
+
+/// SentencePiece's BPE: only where spaces come from is left to say.
+fn sentence_piece(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+    let mut prefix = false;
+    for step in &steps.normalizers {
+        match step["type"].as_str() {
+            Some("Prepend") if step["prepend"] == "▁" => prefix = true,
+            Some("Replace") if step["pattern"]["String"] == " " && step["content"] == "▁" => {}
+            _ => return Err(refuse("normalizer", step)),
+        }
+    }
+    for step in &steps.pre_tokenizers {
+        match step["type"].as_str() {
+            // After the replacement there is no space left to split at.
+            Some("Split") if step["pattern"]["String"] == " " => {}
+            Some("Metaspace") if step["split"] == false => {
+                vocab.space_prefix_if_missing = true;
+                match step["prepend_scheme"].as_str() {
+                    Some("never") => {}
+                    Some("first") => (prefix, vocab.space_prefix_once) = (true, true),
+                    _ => prefix = true,
+                }
+            }
+            _ => return Err(refuse("pre-tokenizer", step)),
+        }
+    }
+    vocab.add_space_prefix = Some(prefix);
+    Ok(())
+}
+
+/// BERT's words.
+fn bert(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+    for step in &steps.normalizers {
+        if step["type"] != "BertNormalizer" {
+            return Err(refuse("normalizer", step));
+        }
+        let lower = step["lowercase"] != false;
+        let strips = step["strip_accents"].as_bool().unwrap_or(lower);
+        if strips != lower {
+            return Err(wrong(
+                "tokenizer.json",
+                "strips accents and keeps capitals, or the other way round",
+            ));
+        }
+        vocab.cased = !lower;
+    }
+    for step in &steps.pre_tokenizers {
+        if step["type"] != "BertPreTokenizer" {
+            return Err(refuse("pre-tokenizer", step));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Metadata as one JSON object: how archives carry the `tokenizer.*` keys of a GGUF file.
+
+use serde_json::Value;
+
+use crate::{Error, VocabSource};
+
+/// Key–value metadata in a JSON object.
+#[derive(Debug, Clone)]
+pub struct JsonMetadata(Value);
+
+impl JsonMetadata {
+    /// Reads a JSON object.
+    ///
+    /// # Errors
+    /// [`Error::TokenizerFile`] when it is no JSON object.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        match serde_json::from_slice(bytes) {
+            Ok(object @ Value::Object(_)) => Ok(Self(object)),
+            Ok(_) => Err(Error::TokenizerFile("it is no JSON object".into())),
+            Err(error) => Err(Error::TokenizerFile(error.to_string())),
+        }
+    }
+
+    fn list<T>(&self, key: &str, item: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+        self.0.get(key)?.as_array()?.iter().map(item).collect()
+    }
+}
+
+impl From<Value> for JsonMetadata {
+    fn from(object: Value) -> Self {
+        Self(object)
+    }
+}
+
+impl VocabSource for JsonMetadata {
+    fn text(&self, key: &str) -> Option<String> {
+        Some(self.0.get(key)?.as_str()?.to_owned())
+    }
+
+    fn texts(&self, key: &str) -> Option<Vec<String>> {
+        self.list(key, |v| v.as_str().map(str::to_owned))
+    }
+
+    fn floats(&self, key: &str) -> Option<Vec<f32>> {
+        self.list(key, |v| v.as_f64().map(|f| f as f32))
+    }
+
+    fn ints(&self, key: &str) -> Option<Vec<i64>> {
+        self.list(key, Value::as_i64)
+    }
+
+    fn int(&self, key: &str) -> Option<i64> {
+        self.0.get(key)?.as_i64()
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.0.get(key)?.as_bool()
+    }
+}

@@ -1,0 +1,24 @@
+"""Exports PyTorch models to `.pt2` files that kvark runs without Python.
+
+| to | use |
+|---|---|
+| export a Hugging Face folder or a GGUF file | `python -m kvark_export MODEL -o model.pt2` |
+| export any module as it is | `export_module(module, args, path, dynamic_shapes=...)` |
+| write a model against swappable KV caches | `torch.ops.kvcache.update_and_attend`, run it in `contiguous_cache()` |
+| say what its caches are like | `write_kv_cache_metadata`, `cache_metadata` |
+"""
+
+from .archive import export_module, save
+from .metadata import cache_metadata, write_constant_methods, write_kv_cache_metadata
+from .op import ContiguousCache, contiguous_cache, update_and_attend
+
+__all__ = [
+    "ContiguousCache",
+    "cache_metadata",
+    "contiguous_cache",
+    "export_module",
+    "save",
+    "update_and_attend",
+    "write_constant_methods",
+    "write_kv_cache_metadata",
+]
