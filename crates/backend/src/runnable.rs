@@ -40,7 +40,10 @@ impl Runnable {
         let cache = match (PositionInput::find(&graph)?, cache) {
             (None, _) => None,
             (Some(_), None) => {
-                return Err(BackendErrorKind::CacheMismatch("none is bound".into()).into());
+                return Err(BackendErrorKind::CacheMismatch(
+                    "it keeps its history in one, and none is bound".into(),
+                )
+                .into());
             }
             (Some(positions), Some(entry)) => {
                 check_layers(&graph, entry.try_lock()?.bytes.config())?;

@@ -29,7 +29,7 @@ unsafe fn half_at<S: Simd>(s: S, p: *const u8) -> f32 {
 }
 
 /// The numbers 0 to 15.
-const RAMP: [f32; LANES] = [
+pub(super) const RAMP: [f32; LANES] = [
     0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.,
 ];
 

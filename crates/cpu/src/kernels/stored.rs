@@ -1,5 +1,6 @@
 //! How each KV storage type becomes f32 lanes: exactly the numbers of `backend::storage`, sixteen at a time.
 
+use super::format::RAMP;
 use crate::simd::{LANES, Simd};
 use kv::Group;
 
@@ -110,9 +111,6 @@ pub(crate) struct Q4<G>(std::marker::PhantomData<G>);
 impl<G: GroupLen> Stored for Q4<G> {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
-        const RAMP: [f32; LANES] = [
-            0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.,
-        ];
         // SAFETY: as the caller vouches; codes are padded to pairs of chunks, which share sixteen bytes.
         unsafe {
             let (scale, offset, codes) = affine::<S, G>(s, row, chunk, dim);
