@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 pub(crate) const TOLERANCE: f32 = 1e-4;
 
 pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pt2")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/pt2")
 }
 
 pub(crate) fn archive(name: &str) -> PathBuf {

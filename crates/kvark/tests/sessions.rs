@@ -1,0 +1,80 @@
+//! Exported programs without caches on the CPU, every tier, against PyTorch's outputs.
+
+#[allow(
+    dead_code,
+    reason = "shared with the importer's tests, which use all of it"
+)]
+#[path = "../../import/tests/pt2/golden.rs"]
+mod golden;
+
+use golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
+use kvark::{
+    CompileOptions, Cpu, ExecutorKind, InferenceOptions, InferenceSession, Isa, PassSelection,
+    Value,
+};
+
+fn options(method: &str, executor: ExecutorKind, passes: &str) -> InferenceOptions {
+    InferenceOptions {
+        compile: CompileOptions {
+            threads: Some(2),
+            executor,
+        },
+        passes: PassSelection::parse(passes).unwrap(),
+        method: Some(method.to_owned()),
+        ..InferenceOptions::default()
+    }
+}
+
+fn run(name: &str, isa: Isa, options: &InferenceOptions, inputs: &[Value]) -> Vec<Value> {
+    let session = InferenceSession::load(&archive(name), &Cpu::with_isa(isa), options);
+    let mut session = session.unwrap_or_else(|e| panic!("{name}: {e}"));
+    let named: Vec<(String, Value)> = session
+        .inputs()
+        .iter()
+        .map(|info| info.name.clone())
+        .zip(inputs.iter().cloned())
+        .collect();
+    let outputs = session.run(named);
+    let outputs = outputs.unwrap_or_else(|e| panic!("{name}, {:?}: {e}", options.method));
+    outputs.into_iter().map(|(_, value)| value).collect()
+}
+
+/// The bits of a result, so that what is not a number equals itself.
+fn bits(values: &[Value]) -> Vec<Vec<u32>> {
+    let bits = |v: &Value| v.as_f32().map(|v| v.iter().map(|x| x.to_bits()).collect());
+    values.iter().filter_map(bits).collect()
+}
+
+#[test]
+fn every_tier_executor_and_pass_gives_what_pytorch_gives() {
+    for name in names(|name| !name.starts_with("decoder")) {
+        let golden = json(&folder().join(format!("{name}.json")));
+        for case in golden["cases"].as_array().unwrap() {
+            let method = case["method"].as_str().unwrap();
+            let list = |key: &str| case[key].as_array().unwrap().iter().map(tensor);
+            let (inputs, truth): (Vec<_>, Vec<_>) =
+                (list("inputs").collect(), list("outputs").collect());
+            for isa in Isa::available() {
+                for passes in ["all", "none"] {
+                    let compiled = options(method, ExecutorKind::Compiled, passes);
+                    let outputs = run(&name, isa, &compiled, &inputs);
+                    let place = format!("{name}/{method} on {isa}, passes {passes}");
+                    assert_eq!(outputs.len(), truth.len(), "{place}");
+                    for (found, truth) in outputs.iter().zip(&truth) {
+                        assert_eq!(found.shape, truth.shape, "{place}");
+                        match (found.as_f32(), truth.as_f32()) {
+                            (Some(a), Some(b)) => {
+                                let far = distance(a, b);
+                                assert!(far <= TOLERANCE, "{place}: {far:e}");
+                            }
+                            _ => assert_eq!(found.data, truth.data, "{place}"),
+                        }
+                    }
+                    let interpreted = options(method, ExecutorKind::Interpreted, passes);
+                    let again = run(&name, isa, &interpreted, &inputs);
+                    assert_eq!(bits(&again), bits(&outputs), "{place}: executors differ");
+                }
+            }
+        }
+    }
+}
