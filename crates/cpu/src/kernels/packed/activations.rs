@@ -204,11 +204,13 @@ impl Quantise {
                     s.round(s.mul(b, s.splat(inverse))),
                 );
                 s.arrange::<SHIFT>([p, q], to.block(block));
-                // Sums of integers this small are exact.
-                let (from_first, from_second) = (-zero * s.sum(p) as i32, -zero * s.sum(q) as i32);
+                let (mut from_first, mut from_second) = (0, 0);
                 let (first, second) = if mins {
                     (s.sum(a), s.sum(b))
                 } else {
+                    // Sums of integers this small are exact. Weights with mins have no zero.
+                    from_first = -zero * s.sum(p) as i32;
+                    from_second = -zero * s.sum(q) as i32;
                     (scale * from_first as f32, scale * from_second as f32)
                 };
                 if group == BLOCK {
