@@ -5,5 +5,6 @@ mod catalogue;
 mod chat;
 mod commands;
 mod help;
+mod pt2;
 mod real;
 mod support;
