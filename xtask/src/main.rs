@@ -35,6 +35,7 @@ enum Task {
     BenchPeers(peers::bench::BenchPeers),
     ScorePeers(peers::score::ScorePeers),
     BenchTorch(peers::torch::BenchTorch),
+    CheckExport(peers::export::CheckExport),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Task::BenchPeers(task) => task.execute(),
         Task::ScorePeers(task) => task.execute(),
         Task::BenchTorch(task) => task.execute(),
+        Task::CheckExport(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

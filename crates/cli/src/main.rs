@@ -6,6 +6,7 @@ mod bench;
 mod catalogue;
 mod chat;
 mod exec;
+mod export;
 mod inspect;
 mod interrupt;
 mod npy;
@@ -48,6 +49,7 @@ enum Command {
     Score(score::Score),
     Bench(bench::Bench),
     Exec(exec::Exec),
+    Export(export::Export),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
     Detokenize(tokenize::Detokenize),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Score(command) => command.execute(),
         Command::Bench(command) => command.execute(),
         Command::Exec(command) => command.execute(),
+        Command::Export(command) => command.execute(),
         Command::Inspect(command) => command.execute(),
         Command::Tokenize(command) => command.execute(),
         Command::Detokenize(command) => command.execute(),

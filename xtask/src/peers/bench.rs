@@ -288,7 +288,7 @@ struct Llama {
 
 impl Llama {
     fn start(model: &Path, context: usize) -> Result<Llama> {
-        let mut python = shell::command(venv::python("requirements.txt")?);
+        let mut python = shell::command(venv::python(&scripts().join("requirements.txt"))?);
         let mut process = python
             .arg(scripts().join("llama_bench.py"))
             .stdin(Stdio::piped())

@@ -1,6 +1,7 @@
 //! Comparisons with other programs on the same machine and the same model file.
 
 pub(crate) mod bench;
+pub(crate) mod export;
 pub(crate) mod score;
 pub(crate) mod torch;
 mod venv;

@@ -71,7 +71,7 @@ impl ScorePeers {
             None => model::kvark()?,
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut python = shell::command(venv::python("requirements-truth.txt")?);
+        let mut python = shell::command(venv::python(&scripts().join("requirements-truth.txt"))?);
         python
             .arg(scripts().join("truth.py"))
             .arg(&model)

@@ -154,7 +154,7 @@ impl BenchTorch {
     }
 
     fn measure(&self, kvark: &Path) -> Result<Report> {
-        let python = venv::python("requirements-torch.txt")?;
+        let python = venv::python(&scripts().join("requirements-torch.txt"))?;
         let folder = shell::target().join("bench-torch");
         let cases: Vec<_> = CASES
             .into_iter()

@@ -1,15 +1,14 @@
 //! The Python virtual environment that holds the peers.
 
-use super::scripts;
 use crate::shell;
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Names a virtual environment that already holds what is needed.
 const VARIABLE: &str = "KVARK_PEERS_VENV";
 
 /// The interpreter of an environment with everything that a file of requirements lists, made if need be.
-pub(super) fn python(requirements: &str) -> Result<PathBuf> {
+pub(super) fn python(list: &Path) -> Result<PathBuf> {
     if let Some(venv) = std::env::var_os(VARIABLE).filter(|venv| !venv.is_empty()) {
         // Not resolved further: the interpreter finds its environment by the link's place.
         let python = std::path::absolute(venv)?.join("bin/python");
@@ -23,22 +22,25 @@ pub(super) fn python(requirements: &str) -> Result<PathBuf> {
     }
     let venv = shell::target().join("peers-venv");
     let python = venv.join("bin/python");
-    let list = scripts().join(requirements);
     let flags = build_flags();
-    // What was installed last is noted beside it, so that the next run can skip the installation.
-    let note = venv.join(requirements).with_extension("installed");
-    let wanted = std::fs::read_to_string(&list)? + &flags;
+    // What was installed last is noted in it, so that the next run can skip the installation.
+    let name = list.strip_prefix(shell::root()).unwrap_or(list);
+    let name = name.to_string_lossy().replace(['/', '\\'], "-");
+    let note = venv.join(name).with_extension("installed");
+    let wanted =
+        std::fs::read_to_string(list).with_context(|| list.display().to_string())? + &flags;
     if std::fs::read_to_string(&note).is_ok_and(|found| found == wanted) {
         return Ok(python);
     }
     eprintln!(
-        "installing the peers into {} (llama.cpp is compiled: minutes)",
+        "installing {} into {} (minutes, and more where llama.cpp is compiled)",
+        list.display(),
         venv.display()
     );
     shell::run(shell::command("python3").args(["-m", "venv"]).arg(&venv))?;
     let mut pip = shell::command(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--requirement"])
-        .arg(&list);
+        .arg(list);
     shell::run(pip.env("CMAKE_ARGS", &flags))?;
     std::fs::write(&note, wanted).with_context(|| note.display().to_string())?;
     Ok(python)

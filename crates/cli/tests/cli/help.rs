@@ -31,6 +31,10 @@ fn every_command_explains_itself() {
             "exec",
             "--input --random --dim --trace --output --repeat --passes --executor --json".into(),
         ),
+        (
+            "export",
+            "--model --output --features --max-step --python KVARK_PYTHON pip".into(),
+        ),
         ("inspect", "--model --graph --json".into()),
         (
             "tokenize",

@@ -4,6 +4,8 @@ mod bad_input;
 mod catalogue;
 mod chat;
 mod commands;
+mod export;
 mod help;
+mod pt2;
 mod real;
 mod support;

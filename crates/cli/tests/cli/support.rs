@@ -73,6 +73,8 @@ impl Folder {
             .args(args)
             .env("KVARK_HOME", self.path("home"))
             .env_remove("KVARK_ISA")
+            .env_remove("KVARK_PASSES")
+            .env_remove("KVARK_PYTHON")
             .stdin(Stdio::null());
         command
     }
