@@ -11,7 +11,7 @@ use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::index::{Index, Take, TakeElements};
 use crate::kernels::linear::Linear;
 use crate::kernels::lines::{CumSum, Lines, Softmax};
-use crate::kernels::nest::{Nest, broadcast_strides, strides};
+use crate::kernels::nest::Nest;
 use crate::kernels::packed::PackedLinear;
 use crate::kernels::packed::weights::Form;
 use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
@@ -20,7 +20,7 @@ use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
 use backend::BackendError;
 use base::DType;
-use graph::ops::{self, Op, Sharing};
+use graph::ops::{self, Op, Sharing, broadcast_strides, strides};
 use graph::{Bindings, Graph, Node, TensorType};
 
 impl Call {

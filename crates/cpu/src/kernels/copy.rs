@@ -1,7 +1,8 @@
 //! Strided copies: permuting, expanding, slicing and joining.
 
-use super::nest::{Nest, strides};
+use super::nest::Nest;
 use super::{Context, SERIAL_ELEMENTS, Shared, over_rows};
+use graph::ops::strides;
 
 /// Copies elements of one size from one strided view to another; the source is tensor 1 of the loops.
 #[derive(Clone, Debug)]

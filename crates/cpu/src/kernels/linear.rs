@@ -1,9 +1,9 @@
-//! Matrix products with weights that are not quantised.
+//! Matrix products with weights of half precision.
 //!
 //! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in one fixed order. That
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
-use super::format::{Bf16, F16, F32, Format};
+use super::format::{Bf16, F16, Format};
 use super::{Context, Shared, split};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
@@ -77,9 +77,8 @@ impl Linear {
                 thread,
             };
             match self.weight {
-                DType::F16 => ctx.isa.run(Typed::<F16>(task, PhantomData)),
                 DType::BF16 => ctx.isa.run(Typed::<Bf16>(task, PhantomData)),
-                _ => ctx.isa.run(Typed::<F32>(task, PhantomData)),
+                _ => ctx.isa.run(Typed::<F16>(task, PhantomData)),
             }
         });
     }

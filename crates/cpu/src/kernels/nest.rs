@@ -168,29 +168,10 @@ impl<const N: usize> Cursor<'_, N> {
     }
 }
 
-/// Row-major strides of a shape.
-pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
-    let mut strides = vec![1; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * shape[axis];
-    }
-    strides
-}
-
-/// The strides with which a tensor of shape `from` is read as the shape `to` it broadcasts to.
-pub(crate) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
-    let own = strides(from);
-    let missing = to.len() - from.len();
-    let stride = |axis: usize| match axis.checked_sub(missing) {
-        Some(i) if from[i] == to[axis] => own[i],
-        _ => 0,
-    };
-    (0..to.len()).map(stride).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use graph::ops::{broadcast_strides, strides};
 
     fn walk(nest: &Nest<2>, start: usize) -> Vec<[usize; 2]> {
         let mut cursor = nest.cursor(start);

@@ -70,6 +70,7 @@ pub use softmax::Softmax;
 pub use triangle::Triangle;
 pub use unary::{Unary, UnaryFunction};
 pub use update_and_attend::{AttendedRow, Scoring, UpdateAndAttend, attend_row};
+pub use walk::{broadcast_strides, strides};
 pub use where_::Where;
 
 use crate::graph::TensorType;

@@ -1,7 +1,7 @@
 //! Walks over strided views: what permutes, slices, broadcasts and reductions have in common.
 
 /// Row-major strides of a shape, in elements.
-pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
+pub fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {
         strides[axis - 1] = strides[axis] * shape[axis];
@@ -10,7 +10,7 @@ pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
 }
 
 /// The strides with which a tensor of shape `from` is read as the shape `to` it broadcasts to.
-pub(crate) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
+pub fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
     let own = strides(from);
     let tail = to.len() - from.len();
     let stride = |axis: usize| match axis.checked_sub(tail) {

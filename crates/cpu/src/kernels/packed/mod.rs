@@ -41,7 +41,6 @@ struct Task<'a> {
     linear: PackedLinear,
     operands: &'a SharedOperands,
     activations: Activations,
-    table: &'a [u8; 16],
     strips: Range<usize>,
     /// Work space of the thread for a panel of bytes.
     #[cfg_attr(
@@ -99,7 +98,6 @@ impl PackedLinear {
                 });
             }
         });
-        let table = weights::table();
         let strips = self.n.div_ceil(STRIP);
         let tiled = ctx.isa.has_tiles() && self.m >= TILED;
         let step = if tiled {
@@ -113,7 +111,6 @@ impl PackedLinear {
                 linear: *self,
                 operands: shared,
                 activations,
-                table: &table,
                 strips: i * step..((i + 1) * step).min(strips),
                 // SAFETY: the scratch holds a panel for every thread.
                 panel: unsafe { panels.at(thread * self.panel_bytes()) },

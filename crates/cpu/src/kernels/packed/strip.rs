@@ -1,7 +1,7 @@
 //! A strip of sixteen weight rows times some rows of activations, in vectors.
 
 use super::activations::Group;
-use super::weights::{BLOCK, Form, LINE, Quant, STRIP, SUPER};
+use super::weights::{BLOCK, Form, LINE, Quant, STRIP, SUPER, TABLE};
 use super::{Operands, Task};
 use crate::isa::IntegerKernel;
 use crate::simd::Integers;
@@ -19,13 +19,7 @@ pub(super) trait Lines {
     ///
     /// # Safety
     /// The quants of a block must be readable at `block`.
-    unsafe fn line<S: Integers>(
-        s: S,
-        block: *const u8,
-        half: usize,
-        index: usize,
-        table: &[u8; 16],
-    ) -> S::Line;
+    unsafe fn line<S: Integers>(s: S, block: *const u8, half: usize, index: usize) -> S::Line;
 }
 
 pub(super) struct Nibbles;
@@ -36,13 +30,7 @@ impl Lines for Nibbles {
     const BYTES: bool = false;
 
     #[inline(always)]
-    unsafe fn line<S: Integers>(
-        s: S,
-        block: *const u8,
-        half: usize,
-        index: usize,
-        _: &[u8; 16],
-    ) -> S::Line {
+    unsafe fn line<S: Integers>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
         // SAFETY: the caller vouches for the block's four lines.
         unsafe {
             let p = block.add(index * LINE);
@@ -55,18 +43,9 @@ impl Lines for Looked {
     const BYTES: bool = false;
 
     #[inline(always)]
-    unsafe fn line<S: Integers>(
-        s: S,
-        block: *const u8,
-        half: usize,
-        index: usize,
-        table: &[u8; 16],
-    ) -> S::Line {
+    unsafe fn line<S: Integers>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
         // SAFETY: as the caller vouches.
-        s.look_up(
-            unsafe { Nibbles::line(s, block, half, index, table) },
-            table,
-        )
+        s.look_up(unsafe { Nibbles::line(s, block, half, index) }, &TABLE)
     }
 }
 
@@ -74,13 +53,7 @@ impl Lines for Plain {
     const BYTES: bool = true;
 
     #[inline(always)]
-    unsafe fn line<S: Integers>(
-        s: S,
-        block: *const u8,
-        half: usize,
-        index: usize,
-        _: &[u8; 16],
-    ) -> S::Line {
+    unsafe fn line<S: Integers>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
         // SAFETY: the caller vouches for the block's eight lines.
         unsafe { s.bytes(block.add((half * HALF + index) * LINE)) }
     }
@@ -265,7 +238,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize,
             let mut sums = [s.no_sums(); R];
             macro_rules! half {
                 ($half:literal, $($index:literal)*) => {$(
-                    let line = L::line(s, quants, $half, $index, task.table);
+                    let line = L::line(s, quants, $half, $index);
                     for r in 0..R {
                         let x = x_block.add(r * LINE);
                         sums[r] = s.dot::<{ $half * HALF + $index }>(sums[r], line, x);

@@ -7,45 +7,8 @@ use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::simd::largest_activation;
 use crate::threads::Threads;
-use base::{Bytes, DType, quant};
-
-/// A small generator of repeatable noise.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as u32
-    }
-
-    fn unit(&mut self) -> f32 {
-        self.next() as f32 / (1u32 << 30) as f32 - 1.0
-    }
-}
-
-/// Random blocks whose half-precision scales are ordinary numbers.
-fn random_weight(dtype: DType, n: usize, k: usize, noise: &mut Noise) -> Bytes {
-    let mut bytes: Vec<u8> = (0..n * dtype.row_bytes(k).unwrap())
-        .map(|_| noise.next() as u8)
-        .collect();
-    let halves: &[usize] = match dtype {
-        DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
-        DType::Q2_K => &[80, 82],
-        DType::Q3_K => &[108],
-        DType::Q6_K => &[208],
-        _ => &[0],
-    };
-    for block in bytes.chunks_mut(dtype.block_bytes()) {
-        for at in halves {
-            let half = half::f16::from_f32(noise.unit() * 0.01);
-            block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
-        }
-    }
-    Bytes::from(&bytes[..])
-}
+use backend::conformance::Noise;
+use base::{DType, quant};
 
 fn product(
     isa: Isa,
@@ -76,14 +39,14 @@ fn product(
 #[test]
 fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other() {
     let threads = Threads::new(2);
-    let mut noise = Noise(7);
+    let mut noise = Noise::new(7);
     let packed = DType::ALL
         .into_iter()
         .filter_map(|t| Some((t, Form::of(t)?)));
     for (dtype, form) in packed {
         for (n, k) in [(1, 256), (40, 512), (16, 768)] {
             let largest = largest_activation(form.quant.shift());
-            let source = random_weight(dtype, n, k, &mut noise);
+            let source = noise.weights(dtype, n * k);
             let mut weights = vec![0.0; n * k];
             quant::dequantise(dtype, &source, &mut weights).unwrap();
             let weight = Packed::new(dtype, &source, n, k, &threads).unwrap();
@@ -153,7 +116,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
 #[test]
 fn a_weight_is_packed_once_while_it_is_used() {
     let threads = Threads::new(1);
-    let source = random_weight(DType::Q4_0, 16, 64, &mut Noise(1));
+    let source = Noise::new(1).weights(DType::Q4_0, 16 * 64);
     let first = Packed::new(DType::Q4_0, &source, 16, 64, &threads).unwrap();
     let again = Packed::new(DType::Q4_0, &source, 16, 64, &threads).unwrap();
     assert_eq!(first.address(), again.address());

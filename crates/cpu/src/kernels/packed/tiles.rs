@@ -213,7 +213,7 @@ unsafe fn spread_out<L: Lines, const SHIFT: u32, const GROUP: usize>(
         for block in 0..task.linear.k / BLOCK {
             for line in 0..BLOCK / 4 {
                 let quants = from.add(block * block_bytes);
-                let bytes = L::line(s, quants, line / 4, line % 4, task.table);
+                let bytes = L::line(s, quants, line / 4, line % 4);
                 let group = (block * BLOCK + line * 4) / GROUP;
                 let tile = to.add((LEAD + group * SPACING) * LINE);
                 if combined(SHIFT) {

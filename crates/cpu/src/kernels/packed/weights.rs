@@ -25,7 +25,7 @@ const HALVES: usize = 2 * STRIP;
 pub(crate) enum Quant {
     /// Four bits, the number itself.
     Nibble,
-    /// Four bits, an index into [`table`].
+    /// Four bits, an index into [`TABLE`].
     Table,
     /// A byte.
     Byte,
@@ -112,9 +112,15 @@ impl Form {
 }
 
 /// The sixteen values of the `Table` formats, raised by 128 to be bytes without a sign.
-pub(crate) fn table() -> [u8; 16] {
-    IQ4_VALUES.map(|v| (i32::from(v) + 128) as u8)
-}
+pub(crate) const TABLE: [u8; 16] = {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = (IQ4_VALUES[i] as i32 + 128) as u8;
+        i += 1;
+    }
+    table
+};
 
 /// A packed weight. Packing is done once per process and source, however many executables use it.
 pub(crate) struct Packed {
