@@ -1,7 +1,7 @@
 //! Matrix tiles: eight registers of sixteen rows of 64 bytes, reached through assembly because Rust has no stable
 //! intrinsics for them.
 
-/// Whether the CPU has byte tiles and the system lets this process use them.
+/// Whether the CPU has tiles of bytes and of bf16 and the system lets this process use them.
 pub(crate) fn available() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
@@ -15,9 +15,9 @@ pub(crate) fn available() -> bool {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn detected() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
-    // Leaf 7: bit 24 of EDX is AMX-TILE, bit 25 AMX-INT8.
-    const TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
-    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8
+    // Leaf 7: bit 22 of EDX is AMX-BF16, bit 24 AMX-TILE, bit 25 AMX-INT8.
+    const ALL: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & ALL == ALL
 }
 
 /// Asks the kernel for the tiles' state to be kept over context switches; it is off until a process asks.
@@ -29,7 +29,7 @@ fn permitted() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// The tiles, set up while it lives: 0 holds activations, 1 and 2 weights, 3 and 4 products.
+/// The tiles, set up while it lives.
 ///
 /// All are whole. Tiles of half the width take twice the time to load, so what is not to be multiplied is multiplied
 /// with zeros.
@@ -62,8 +62,8 @@ impl Tiles {
             row_bytes: [0; 16],
             rows: [0; 16],
         };
-        config.rows[..5].fill(SIDE as u8);
-        config.row_bytes[..5].fill(ROW as u16);
+        config.rows[..8].fill(SIDE as u8);
+        config.row_bytes[..8].fill(ROW as u16);
         // SAFETY: the caller vouches for the instruction; the configuration is 64 bytes of a valid palette.
         unsafe {
             std::arch::asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
@@ -139,6 +139,165 @@ impl Tiles {
                 out = in(reg) out,
                 line = in(reg) ROW,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// The instructions of one step of a product of numbers in three parts. `$left` and `$right` name tiles loaded with a part
+/// (0 the largest); every line loads what changed and multiplies.
+#[cfg(target_arch = "x86_64")]
+macro_rules! split_product {
+    (two_by_two) => {
+        concat!(
+            split_product!(left 0), split_product!(right 2048), split_product!(multiply),
+            split_product!(right 1024), split_product!(multiply),
+            split_product!(left 1024), split_product!(multiply),
+            split_product!(right 0), split_product!(multiply),
+            split_product!(left 2048), split_product!(multiply),
+            split_product!(left 0), split_product!(multiply),
+        )
+    };
+    (left $part:literal) => {
+        concat!(
+            "tileloadd tmm4, [{left} + {line} + ", $part, "]\n",
+            "tileloadd tmm5, [{next_left} + {line} + ", $part, "]\n",
+        )
+    };
+    (right $part:literal) => {
+        concat!(
+            "tileloadd tmm6, [{right} + {line} + ", $part, "]\n",
+            "tileloadd tmm7, [{next_right} + {line} + ", $part, "]\n",
+        )
+    };
+    (multiply) => {
+        "tdpbf16ps tmm0, tmm4, tmm6
+        tdpbf16ps tmm1, tmm4, tmm7
+        tdpbf16ps tmm2, tmm5, tmm6
+        tdpbf16ps tmm3, tmm5, tmm7
+        "
+    };
+    (one_by_four) => {
+        concat!(
+            "tileloadd tmm4, [{left} + {line}]\n",
+            split_product!(four 2048), split_product!(four 1024),
+            "tileloadd tmm4, [{left} + {line} + 1024]\n",
+            split_product!(four 1024), split_product!(four 0),
+            "tileloadd tmm4, [{left} + {line} + 2048]\n",
+            split_product!(four 0),
+            "tileloadd tmm4, [{left} + {line}]\n",
+            split_product!(four 0),
+        )
+    };
+    (four $part:literal) => {
+        concat!(
+            "tileloadd tmm5, [{right} + {line} + ", $part, "]\n",
+            "tdpbf16ps tmm0, tmm4, tmm5\n",
+            "tileloadd tmm6, [{second} + {line} + ", $part, "]\n",
+            "tdpbf16ps tmm1, tmm4, tmm6\n",
+            "tileloadd tmm7, [{third} + {line} + ", $part, "]\n",
+            "tdpbf16ps tmm2, tmm4, tmm7\n",
+            "tileloadd tmm5, [{fourth} + {line} + ", $part, "]\n",
+            "tdpbf16ps tmm3, tmm4, tmm5\n",
+        )
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Tiles {
+    /// Multiplies 32 rows with 32 columns of numbers in three parts of bf16, and stores the products as `[2, 2, 16, 16]`.
+    /// A step of 32 of the depth has sixteen rows, or columns, as three tiles; all steps of the first sixteen are followed,
+    /// `strip` bytes on, by those of the next.
+    ///
+    /// # Safety
+    /// All of that must be readable, and `out` have room for the products. There must be a step.
+    #[inline(always)]
+    pub(crate) unsafe fn two_by_two(
+        &self,
+        left: *const u8,
+        right: *const u8,
+        strip: usize,
+        steps: usize,
+        out: *mut f32,
+    ) {
+        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are named
+        // as clobbered.
+        unsafe {
+            std::arch::asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                split_product!(two_by_two),
+                "add {left}, 3072",
+                "add {next_left}, 3072",
+                "add {right}, 3072",
+                "add {next_right}, 3072",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 1024], tmm1",
+                "tilestored [{out} + {line} + 2048], tmm2",
+                "tilestored [{out} + {line} + 3072], tmm3",
+                left = inout(reg) left => _,
+                next_left = inout(reg) left.wrapping_add(strip) => _,
+                right = inout(reg) right => _,
+                next_right = inout(reg) right.wrapping_add(strip) => _,
+                steps = inout(reg) steps => _,
+                out = in(reg) out,
+                line = in(reg) ROW,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// As [`two_by_two`](Tiles::two_by_two), sixteen rows with 64 columns: the products are `[4, 16, 16]`.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn one_by_four(
+        &self,
+        left: *const u8,
+        right: *const u8,
+        strip: usize,
+        steps: usize,
+        out: *mut f32,
+    ) {
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                split_product!(one_by_four),
+                "add {left}, 3072",
+                "add {right}, 3072",
+                "add {second}, 3072",
+                "add {third}, 3072",
+                "add {fourth}, 3072",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 1024], tmm1",
+                "tilestored [{out} + {line} + 2048], tmm2",
+                "tilestored [{out} + {line} + 3072], tmm3",
+                left = inout(reg) left => _,
+                right = inout(reg) right => _,
+                second = inout(reg) right.wrapping_add(strip) => _,
+                third = inout(reg) right.wrapping_add(2 * strip) => _,
+                fourth = inout(reg) right.wrapping_add(3 * strip) => _,
+                steps = inout(reg) steps => _,
+                out = in(reg) out,
+                line = in(reg) ROW,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }

@@ -14,6 +14,8 @@ use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triang
 use crate::kernels::reduce::Reduce;
 use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::tiled::TiledLinear;
 use crate::kv::CpuKv;
 use backend::{BackendErrorKind, CacheStep};
 use std::any::Any;
@@ -30,6 +32,9 @@ pub(crate) enum Call {
     /// A quantised weight, and what is done to the product.
     PackedLinear(PackedLinear, Option<Elementwise>),
     MatMul(MatMul),
+    /// An f32 weight, on matrix tiles.
+    #[cfg(target_arch = "x86_64")]
+    TiledLinear(TiledLinear),
     Attention(Attention),
     Gather(Gather),
     Norm(Norm),
@@ -104,6 +109,8 @@ impl Call {
             Call::Linear(op, _) => op.scratch(threads),
             Call::PackedLinear(op, _) => op.scratch(threads),
             Call::MatMul(op) => op.scratch(),
+            #[cfg(target_arch = "x86_64")]
+            Call::TiledLinear(op) => op.scratch(),
             Call::Attention(op) => op.scratch(threads),
             _ => 0,
         }
@@ -133,6 +140,8 @@ impl Call {
                     op.run(ctx, at.product());
                     activate(ctx, activation, out);
                 }
+                #[cfg(target_arch = "x86_64")]
+                Call::TiledLinear(op) => op.run(ctx, at.product()),
                 Call::MatMul(op) => op.run(
                     ctx,
                     dense::Operands {

@@ -112,6 +112,13 @@ impl Compiled {
             .map(|node| Call::new(graph, node, &bindings, &self.constants))
             .collect();
         let resolved = resolved?;
+        let context = Context {
+            isa: self.isa,
+            threads: &self.threads,
+        };
+        for (node, call) in graph.nodes().iter().zip(&resolved) {
+            self.constants.provide(node, call, &context)?;
+        }
         let threads = self.threads.count();
         let plan = MemoryPlan::new(graph, bindings, |node| resolved[node].scratch(threads))?;
         if plan.arena_bytes > self.arena.len() {

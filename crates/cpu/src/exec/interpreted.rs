@@ -68,6 +68,7 @@ impl Interpreted {
         let mut results: Vec<Aligned> = Vec::with_capacity(graph.nodes().len());
         for node in graph.nodes() {
             let call = Call::new(graph, node, &bindings, &self.constants)?;
+            self.constants.provide(node, &call, &ctx)?;
             let at = if let Call::Alias { offset } = call {
                 // Inside the operand, by the check that resolved the call.
                 addresses[node.inputs[0].0 as usize].wrapping_add(offset)

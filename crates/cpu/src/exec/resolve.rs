@@ -18,6 +18,8 @@ use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triang
 use crate::kernels::reduce::Reduce;
 use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::tiled::TiledLinear;
 use backend::BackendError;
 use base::DType;
 use graph::ops::{self, Op, Sharing, broadcast_strides, strides};
@@ -272,7 +274,14 @@ impl<'a> Sizes<'a> {
         let (rows, _) = self.rows();
         let (n, k) = (self.inputs[1][0], self.inputs[1][1]);
         if self.input_type(1) == DType::F32 {
-            let packed = constants.has_panels(self.node.inputs[1]);
+            let packed = constants.is_constant(self.node.inputs[1]);
+            #[cfg(target_arch = "x86_64")]
+            if packed
+                && constants.tiled()
+                && let Some(tiled) = TiledLinear::new([rows, n, k], op.activation)
+            {
+                return Call::TiledLinear(tiled);
+            }
             return Call::MatMul(MatMul {
                 m: rows,
                 n,

@@ -313,10 +313,12 @@ impl Kernel for Run {
     }
 }
 
+/// Applies a function to part of a matrix.
+///
 /// # Safety
 /// `rows` rows of `width` elements must be writable from `out`.
 #[inline(always)]
-unsafe fn map_tile<S: Simd>(
+pub(super) unsafe fn map_tile<S: Simd>(
     s: S,
     function: impl Map,
     out: *mut f32,

@@ -23,6 +23,8 @@ pub(crate) mod reduce;
 pub(crate) mod rope;
 pub(crate) mod rows;
 mod stored;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiled;
 
 use crate::isa::Isa;
 use crate::simd::LANES;

@@ -125,7 +125,7 @@ pub(crate) trait Simd: Copy {
         }
     }
 
-    /// Stores the first `n < 16` lanes.
+    /// Stores the first `n ≤ 16` lanes.
     ///
     /// # Safety
     /// `n` f32 must be writable at `p`.

@@ -261,8 +261,43 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 }
 
+impl Avx512<true> {
+    /// Stores the three bf16 that add up to each number, the largest first, `apart` bytes from one to the next.
+    ///
+    /// # Safety
+    /// 32 bytes must be writable at `p` and at the two places behind it.
+    #[inline(always)]
+    pub(crate) unsafe fn store_parts(self, x: __m512, p: *mut u8, apart: usize) {
+        // Infinite, or no number.
+        const NOT_FINITE: i32 = 0x99;
+        // SAFETY: the caller vouches for the bytes; AVX-512 is proven.
+        unsafe {
+            let finite = !_mm512_fpclass_ps_mask::<NOT_FINITE>(x);
+            let mut rest = x;
+            for part in 0..3 {
+                let high = _mm512_srli_epi32::<16>(_mm512_castps_si512(rest));
+                _mm256_storeu_si256(p.add(part * apart).cast(), _mm512_cvtepi32_epi16(high));
+                let kept = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(high));
+                rest = _mm512_maskz_sub_ps(finite, rest, kept);
+            }
+        }
+    }
+}
+
 impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
+
+    #[inline(always)]
+    unsafe fn load_part(self, p: *const f32, n: usize) -> __m512 {
+        // SAFETY: only the first `n` elements are touched, for which the caller vouches; AVX-512 is proven.
+        unsafe { _mm512_maskz_loadu_ps(first(n), p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut f32, v: __m512, n: usize) {
+        // SAFETY: as for `load_part`.
+        unsafe { _mm512_mask_storeu_ps(p, first(n), v) }
+    }
 
     // 4 × 6 tiles hold twenty-four of the thirty-two registers.
     const TILE: (usize, usize) = (4, 6);
@@ -476,4 +511,10 @@ unsafe fn max8(a: __m256) -> f32 {
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
     }
+}
+
+/// A mask of the first `n ≤ 16` lanes.
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
 }
