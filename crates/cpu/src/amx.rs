@@ -84,7 +84,7 @@ impl Tiles {
         weights: *const u8,
         out: *mut i32,
     ) {
-        // SAFETY: `self` says that tiles 0 to 3 are set up; the caller vouches for the memory. The tile registers are
+        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are
         // named as clobbered.
         unsafe {
             std::arch::asm!(
@@ -118,7 +118,7 @@ impl Tiles {
         weights: [*const u8; 2],
         out: *mut i32,
     ) {
-        // SAFETY: `self` says that tiles 0 to 4 are set up; the caller vouches for the memory. The tile registers are
+        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are
         // named as clobbered.
         unsafe {
             std::arch::asm!(

@@ -185,19 +185,25 @@ impl TileKernel for Split {
     fn run(self, s: Avx512<true>) {
         let strip = strip_bytes(self.k);
         for row in self.rows.clone() {
-            for at in (0..self.k.next_multiple_of(STEP)).step_by(LANES) {
-                let count = self.k.saturating_sub(at).min(LANES);
-                // SAFETY: made by `TiledLinear::run`, whose caller vouches for the rows and the room for their parts.
-                unsafe {
-                    let from = self.x.add(row * self.k + at);
-                    let x = match count {
-                        LANES => s.load(from),
-                        0 => s.zero(),
-                        _ => s.load_part(from, count),
-                    };
-                    let to = self.to.add(row / SIDE * strip + at / STEP * STEP_BYTES);
-                    let within = row % SIDE * 2 * STEP + at % STEP * 2;
-                    s.store_parts(x, to.add(within), TILE);
+            // SAFETY: made by `TiledLinear::run`, whose caller vouches for the rows and the room for their parts.
+            unsafe {
+                let from = self.x.add(row * self.k);
+                let to = self.to.add(row / SIDE * strip + row % SIDE * 2 * STEP);
+                let whole = self.k / STEP;
+                for step in 0..whole {
+                    let x = from.add(step * STEP);
+                    let x = [s.load(x), s.load(x.add(LANES))];
+                    s.store_parts(x, to.add(step * STEP_BYTES), TILE);
+                }
+                let rest = self.k % STEP;
+                if rest > 0 {
+                    let x = from.add(whole * STEP);
+                    let first = rest.min(LANES);
+                    let x = [
+                        s.load_part(x, first),
+                        s.load_part(x.add(first), rest - first),
+                    ];
+                    s.store_parts(x, to.add(whole * STEP_BYTES), TILE);
                 }
             }
         }

@@ -262,27 +262,47 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 }
 
 impl Avx512<true> {
-    /// Stores the three bf16 that add up to each number, the largest first, `apart` bytes from one to the next.
+    /// Stores the three bf16 that add up to each of 32 numbers, the largest first, `apart` bytes from one to the next.
     ///
     /// # Safety
-    /// 32 bytes must be writable at `p` and at the two places behind it.
+    /// 64 bytes must be writable at `p` and at the two places behind it.
     #[inline(always)]
-    pub(crate) unsafe fn store_parts(self, x: __m512, p: *mut u8, apart: usize) {
+    pub(crate) unsafe fn store_parts(self, x: [__m512; 2], p: *mut u8, apart: usize) {
         // Infinite, or no number.
         const NOT_FINITE: i32 = 0x99;
         // SAFETY: the caller vouches for the bytes; AVX-512 is proven.
         unsafe {
-            let finite = !_mm512_fpclass_ps_mask::<NOT_FINITE>(x);
-            let mut rest = x;
+            // The upper halves of both vectors' elements.
+            let odd = _mm512_add_epi16(
+                _mm512_set1_epi16(1),
+                _mm512_slli_epi16::<1>(_mm512_loadu_si512(COUNT.as_ptr().cast())),
+            );
+            let top = _mm512_set1_epi32(0xffff_0000u32 as i32);
+            let [mut low, mut high] = x;
+            let finite_low = !_mm512_fpclass_ps_mask::<NOT_FINITE>(low);
+            let finite_high = !_mm512_fpclass_ps_mask::<NOT_FINITE>(high);
             for part in 0..3 {
-                let high = _mm512_srli_epi32::<16>(_mm512_castps_si512(rest));
-                _mm256_storeu_si256(p.add(part * apart).cast(), _mm512_cvtepi32_epi16(high));
-                let kept = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(high));
-                rest = _mm512_maskz_sub_ps(finite, rest, kept);
+                let (a, b) = (_mm512_castps_si512(low), _mm512_castps_si512(high));
+                let halves = _mm512_permutex2var_epi16(a, odd, b);
+                _mm512_storeu_si512(p.add(part * apart).cast(), halves);
+                let (a, b) = (_mm512_and_si512(a, top), _mm512_and_si512(b, top));
+                low = _mm512_maskz_sub_ps(finite_low, low, _mm512_castsi512_ps(a));
+                high = _mm512_maskz_sub_ps(finite_high, high, _mm512_castsi512_ps(b));
             }
         }
     }
 }
+
+/// 0 to 31.
+const COUNT: [u16; 32] = {
+    let mut count = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        count[i] = i as u16;
+        i += 1;
+    }
+    count
+};
 
 impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
