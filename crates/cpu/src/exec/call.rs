@@ -116,6 +116,14 @@ impl Call {
         }
     }
 
+    /// A product with a packed weight, and its operands.
+    pub(crate) fn packed(&self, at: Addresses<'_>) -> (PackedLinear, Operands) {
+        match self {
+            Call::PackedLinear(op, _) => (*op, at.product()),
+            other => unreachable!("{other:?} has no packed weight"),
+        }
+    }
+
     /// Runs the call.
     ///
     /// # Safety

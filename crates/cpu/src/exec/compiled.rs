@@ -6,6 +6,7 @@ use super::{input_address, named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
+use crate::kernels::packed::run_together;
 use crate::threads::Threads;
 use backend::{BackendError, CacheStep, Executable};
 use graph::plan::{MemoryPlan, Place};
@@ -52,10 +53,33 @@ struct Entry {
     node: NodeId,
     /// Operands, and behind them result and work space.
     operands: Range<usize>,
+    /// Calls from this one on that run as one, itself among them.
+    together: usize,
+}
+
+/// Calls that run as one at most: queries, keys and values.
+const TOGETHER: usize = 3;
+
+/// Finds products that follow each other and have the same rows: they run as one.
+fn join(calls: &mut [Entry], locations: &[Location]) {
+    let product = |entry: &Entry| match entry.call {
+        Call::PackedLinear(op, None) => Some((op, locations[entry.operands.start])),
+        _ => None,
+    };
+    let mut i = 0;
+    while i < calls.len() {
+        let joins = |entry: &&Entry| match (product(&calls[i]), product(entry)) {
+            (Some((a, x)), Some((b, y))) => a.joins(&b) && x == y,
+            _ => false,
+        };
+        let more = calls[i + 1..].iter().take(TOGETHER - 1).take_while(joins);
+        calls[i].together = 1 + more.count();
+        i += calls[i].together;
+    }
 }
 
 /// Where a tensor is, as far as it is known before the run.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
     None,
     Fixed(*const u8),
@@ -157,8 +181,10 @@ impl Compiled {
                 call,
                 node: NodeId(i as u32),
                 operands,
+                together: 1,
             });
         }
+        join(&mut calls, &locations);
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
         let inputs = (0..locations.len())
@@ -178,6 +204,15 @@ impl Compiled {
 }
 
 impl Tape {
+    fn addresses(&self, entry: &Entry) -> Addresses<'_> {
+        let end = entry.operands.end;
+        Addresses {
+            inputs: &self.addresses[entry.operands.clone()],
+            output: self.addresses[end].cast_mut(),
+            scratch: self.addresses[end + 1].cast_mut(),
+        }
+    }
+
     /// Makes the addresses for an arena and a run's inputs.
     fn resolve(&mut self, arena: *mut u8, inputs: &[Value]) {
         let address = |location: &Location| match *location {
@@ -210,18 +245,29 @@ impl Executable for Compiled {
             isa: self.isa,
             threads: &self.threads,
         };
-        for entry in &tape.calls {
-            let end = entry.operands.end;
-            let at = Addresses {
-                inputs: &tape.addresses[entry.operands.clone()],
-                output: tape.addresses[end].cast_mut(),
-                scratch: tape.addresses[end + 1].cast_mut(),
-            };
+        let mut calls = &tape.calls[..];
+        while let [entry, ..] = calls {
+            let (now, later) = calls.split_at(entry.together);
+            calls = later;
             // SAFETY: the plan keeps every operand whole until its last use and lets a result share memory only where
             // its op allows; a computed result is never planned into an input or a constant. Its offsets lie inside the
-            // arena, which is at least as large as the plan.
-            unsafe { entry.call.run(&ctx, at, &mut cache) }
-                .map_err(|e| named(graph, graph.node(entry.node), e))?;
+            // arena, which is at least as large as the plan. Of calls that run as one, every result lives beside the
+            // last one's work space.
+            unsafe {
+                if let [entry] = now {
+                    let at = tape.addresses(entry);
+                    entry
+                        .call
+                        .run(&ctx, at, &mut cache)
+                        .map_err(|e| named(graph, graph.node(entry.node), e))?;
+                } else {
+                    let all: [_; TOGETHER] = std::array::from_fn(|i| {
+                        let entry = &now[i.min(now.len() - 1)];
+                        entry.call.packed(tape.addresses(entry))
+                    });
+                    run_together(&ctx, &all[..now.len()]);
+                }
+            }
         }
         let addresses = &tape.addresses[tape.outputs.clone()];
         // SAFETY: outputs live to the end of the plan.

@@ -184,10 +184,12 @@ impl Decoder<'_> {
         let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
         let [q, k, v] = self.projections(prefix, "attn_qkv", parts)?;
 
+        // One after the other: products of the same rows run as one.
         let bias = self.spec.biases.qkv;
         let q = self.linear(q, normed, bias)?;
-        let q = self.rotated(prefix, "attn_q", q, [spec.heads, spec.key_dim], layer.rope)?;
         let k = self.linear(k, normed, bias)?;
+        let v = self.linear(v, normed, bias)?;
+        let q = self.rotated(prefix, "attn_q", q, [spec.heads, spec.key_dim], layer.rope)?;
         let k = self.rotated(
             prefix,
             "attn_k",
@@ -195,7 +197,6 @@ impl Decoder<'_> {
             [spec.kv_heads, spec.key_dim],
             layer.rope,
         )?;
-        let v = self.linear(v, normed, bias)?;
         let v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
 
         let op = UpdateAndAttend {

@@ -223,7 +223,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize,
     let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
     // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
     unsafe {
-        let start = task.operands.0.weight.add(strip * strip_bytes);
+        let start = task.operands.weight.add(strip * strip_bytes);
         let scales = Scales::of(linear.form, linear.k, start);
         let x = task.activations.rows(first);
         let ahead = strip_bytes.min(AHEAD);
@@ -256,7 +256,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize,
             finish::<S, SHIFT, R>(s, &scales, group, x_group, &mut sums, &mut out);
         }
         for (r, out) in out.iter().enumerate().take(rows) {
-            write(s, &task.operands.0, (linear.n, first + r), strip, *out);
+            write(s, task.operands, (linear.n, first + r), strip, *out);
         }
     }
 }

@@ -121,13 +121,13 @@ unsafe fn panel<L: Lines, const SHIFT: u32, const GROUP: usize>(s: S, task: &Tas
         let tiles = Tiles::new();
         let spread = spread_bytes(linear.k / GROUP);
         for (i, strip) in task.strips.clone().enumerate() {
-            let start = task.operands.0.weight.add(strip * strip_bytes);
+            let start = task.operands.weight.add(strip * strip_bytes);
             spread_out::<L, SHIFT, GROUP>(s, task, start, task.panel.add(i * spread));
         }
         for first in (0..linear.m).step_by(SIDE) {
             let rows = (linear.m - first).min(SIDE);
             for (i, strip) in task.strips.clone().enumerate() {
-                let start = task.operands.0.weight.add(strip * strip_bytes);
+                let start = task.operands.weight.add(strip * strip_bytes);
                 let weights = task.panel.add(i * spread).cast_const();
                 let scales = Scales::of(linear.form, linear.k, start);
                 tile::<SHIFT, GROUP>(
@@ -187,7 +187,7 @@ unsafe fn tile<const SHIFT: u32, const GROUP: usize>(
             }
         }
         for (r, out) in out.iter().enumerate().take(rows) {
-            write(s, &task.operands.0, (linear.n, first + r), strip, *out);
+            write(s, task.operands, (linear.n, first + r), strip, *out);
         }
     }
 }

@@ -103,13 +103,13 @@ graph forward(tokens: i32[T], position: i32[T], rows: i32[R])
   token_embd: f32[T, 8] = gather_rows(token_embd.weight, tokens)
   blk.0.attn_norm: f32[T, 8] = rms_norm(token_embd, blk.0.attn_norm.weight) {eps: 2.5e-1}
   blk.0.attn_q: f32[T, 8] = linear(blk.0.attn_norm, blk.0.attn_q.weight)
+  blk.0.attn_k: f32[T, 4] = linear(blk.0.attn_norm, blk.0.attn_k.weight)
+  blk.0.attn_v: f32[T, 4] = linear(blk.0.attn_norm, blk.0.attn_v.weight)
   blk.0.attn_q.heads: f32[T, 2, 4] = reshape(blk.0.attn_q)
   rope: f32[T, 4] = rope_table(position, rope.frequency)
   blk.0.attn_q.rotated: f32[T, 2, 4] = rope(blk.0.attn_q.heads, rope) {layout: interleaved}
-  blk.0.attn_k: f32[T, 4] = linear(blk.0.attn_norm, blk.0.attn_k.weight)
   blk.0.attn_k.heads: f32[T, 1, 4] = reshape(blk.0.attn_k)
   blk.0.attn_k.rotated: f32[T, 1, 4] = rope(blk.0.attn_k.heads, rope) {layout: interleaved}
-  blk.0.attn_v: f32[T, 4] = linear(blk.0.attn_norm, blk.0.attn_v.weight)
   blk.0.attn_v.heads: f32[T, 1, 4] = reshape(blk.0.attn_v)
   blk.0.attn: f32[T, 2, 4] = update_and_attend(blk.0.attn_q.rotated, blk.0.attn_k.rotated, blk.0.attn_v.heads, position) {cache_id: 0, scale: 0.5}
   blk.0.attn.joined: f32[T, 8] = reshape(blk.0.attn)
