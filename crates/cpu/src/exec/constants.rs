@@ -1,15 +1,14 @@
 //! The model's constants as the kernels read them.
 
 use super::call::Call;
+use super::forms::{WeightForm, WeightForms};
 use crate::aligned::Aligned;
 use crate::kernels::Context;
 use crate::kernels::dense::Layout;
-use crate::kernels::pack::Pack;
 use crate::kernels::packed::weights::Packed;
 use backend::BackendError;
-use base::{Bytes, DType};
-use graph::ops::Op;
-use graph::{Graph, Node, Tensor, TensorId};
+use base::Bytes;
+use graph::{Graph, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,7 +16,8 @@ use std::sync::Arc;
 /// once more as the products read them: f32 in panels, quantised ones in strips.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
-    panels: Vec<Option<Aligned>>,
+    forms: WeightForms,
+    panels: HashMap<TensorId, Aligned>,
     strips: HashMap<TensorId, Arc<Packed>>,
 }
 
@@ -33,40 +33,38 @@ impl Constants {
                 bytes.clone()
             })
         };
-        let strips = |node: &Node| {
-            let (id, tensor, [n, k]) = linear_weight(graph, node)?;
-            let packed = Packed::new(tensor.ty.dtype, tensor.constant()?, n, k, ctx.threads)?;
-            Some((id, packed))
-        };
+        let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
         let mut constants = Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
-            panels: graph.tensors().iter().map(|_| None).collect(),
-            strips: graph.nodes().iter().filter_map(strips).collect(),
+            forms: WeightForms::new(graph, &is_weight),
+            panels: HashMap::new(),
+            strips: HashMap::new(),
         };
-        for node in graph.nodes() {
-            if let Some((id, pack)) = constants.packable(graph, node) {
-                let mut panels = Aligned::new(pack.elements() * size_of::<f32>())?;
-                let from = constants.address(id).cast();
-                // SAFETY: the constant has the size its type says, and so has the memory for its panels.
-                unsafe { pack.all(ctx, from, panels.as_mut_ptr().cast()) };
-                constants.panels[id.0 as usize] = Some(panels);
+        for (id, form) in constants.forms.iter() {
+            match *form {
+                WeightForm::Panels(pack) => {
+                    let mut panels = Aligned::new(form.bytes())?;
+                    let from = constants.address(id).cast();
+                    // SAFETY: the constant has the size its type says, and so has the memory for its panels.
+                    unsafe { pack.all(ctx, from, panels.as_mut_ptr().cast()) };
+                    constants.panels.insert(id, panels);
+                }
+                WeightForm::Strips { n, k, .. } => {
+                    let tensor = graph.tensor(id);
+                    let source = tensor.constant().expect("weights are constants here");
+                    let packed = Packed::new(tensor.ty.dtype, source, n, k, ctx.threads);
+                    constants
+                        .strips
+                        .insert(id, packed.expect("the type has a packed form"));
+                }
             }
         }
         Ok(constants)
     }
 
-    /// The weight of a linear layer that is worth packing and is not yet.
-    fn packable(&self, graph: &Graph, node: &Node) -> Option<(TensorId, Pack)> {
-        let (id, tensor, [n, k]) = linear_weight(graph, node)?;
-        let fits = tensor.ty.dtype == DType::F32 && self.panels[id.0 as usize].is_none();
-        (fits && tensor.constant().is_some()).then_some((
-            id,
-            Pack {
-                n,
-                k,
-                transposed: true,
-            },
-        ))
+    /// How the weights are held.
+    pub(crate) fn forms(&self) -> &WeightForms {
+        &self.forms
     }
 
     /// Where a constant is.
@@ -77,14 +75,9 @@ impl Constants {
             .as_ptr()
     }
 
-    /// Whether a weight is there in panels.
-    pub(crate) fn has_panels(&self, id: TensorId) -> bool {
-        self.panels[id.0 as usize].is_some()
-    }
-
     /// Where operand `index` of a call finds its constant.
     pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
-        match (call, index, &self.panels[id.0 as usize]) {
+        match (call, index, self.panels.get(&id)) {
             (Call::PackedLinear(..), 1, _) => self.strips[&id].address(),
             (Call::MatMul(op), 1, Some(panels)) if op.layout == Layout::Packed => panels.as_ptr(),
             _ => self.address(id),
@@ -93,17 +86,8 @@ impl Constants {
 
     /// Bytes of packed weights, besides the graph's own constants.
     pub(crate) fn packed_bytes(&self) -> usize {
-        let panels: usize = self.panels.iter().flatten().map(Aligned::len).sum();
+        let panels: usize = self.panels.values().map(Aligned::len).sum();
         let strips: usize = self.strips.values().map(|packed| packed.len()).sum();
         panels + strips
     }
-}
-
-/// The weight of a linear layer, with its rows and its depth.
-fn linear_weight<'a>(graph: &'a Graph, node: &Node) -> Option<(TensorId, &'a Tensor, [usize; 2])> {
-    let Op::Linear(_) = node.op else { return None };
-    let id = node.inputs[1];
-    let tensor = graph.tensor(id);
-    let shape = tensor.ty.dims(&Default::default())?;
-    Some((id, tensor, shape.try_into().ok()?))
 }

@@ -93,6 +93,12 @@ impl Form {
         }
     }
 
+    /// Bytes of a packed weight `[n, k]`.
+    pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
+        let (_, _, strip_bytes) = self.offsets(k);
+        n.div_ceil(STRIP) * strip_bytes
+    }
+
     /// Bytes of one side of the scales (scales or mins) of a strip of depth `k`.
     fn side_bytes(&self, k: usize) -> usize {
         if self.nested {
@@ -179,8 +185,7 @@ fn pack(
 ) -> Option<Bytes> {
     let row_bytes = dtype.row_bytes(k)?;
     let (_, _, strip_bytes) = form.offsets(k);
-    let strips = n.div_ceil(STRIP);
-    Some(Bytes::filled(strips * strip_bytes, |out| {
+    Some(Bytes::filled(form.packed_bytes(n, k), |out| {
         let parts: Vec<Mutex<&mut [u8]>> =
             out.chunks_mut(strip_bytes.max(1)).map(Mutex::new).collect();
         threads.run(parts.len(), &|strip, _| {
