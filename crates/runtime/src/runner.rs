@@ -149,6 +149,10 @@ pub(crate) fn make_config(
 }
 
 impl Runner {
+    /// Most tokens in a step of [`feed_all_logits`](Runner::feed_all_logits). Logits of many rows are large, so steps are
+    /// small; results do not depend on their size.
+    pub const SCORED_STEP: usize = 128;
+
     /// Opens a session for `model` on `backend`.
     pub fn new(
         model: &Model,
@@ -273,11 +277,9 @@ impl Runner {
         tokens: &[u32],
         mut row: impl FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), RuntimeError> {
-        // Logits of many rows are large, so steps are small; results do not depend on the step's size.
-        const ROWS: usize = 128;
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.batch.min(ROWS)) {
+        for chunk in tokens.chunks(self.batch.min(Runner::SCORED_STEP)) {
             let logits = self.step(chunk, (0..chunk.len() as i32).collect())?;
             for logits in logits.chunks(self.vocab) {
                 if !row(done, logits) {

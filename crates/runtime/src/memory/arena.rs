@@ -22,6 +22,8 @@ pub struct ArenaPlan {
 pub struct ArenaBuffer {
     /// The tensor's name, or that of the node whose work space it is.
     pub name: String,
+    /// The op of the node that fills it.
+    pub op: &'static str,
     /// Element type of the tensor; `None` for work space.
     pub dtype: Option<DType>,
     /// Sizes, outermost first; bytes for work space.
@@ -53,6 +55,7 @@ impl ArenaPlan {
         let steps = graph.nodes().len();
         let buffer = |buffer: &plan::Buffer| {
             let bytes = buffer.slot.len;
+            let op = graph.nodes()[buffer.first].op.name();
             let (name, dtype, shape) = match buffer.holds {
                 Holds::Tensor(id) => {
                     let tensor = graph.tensor(id);
@@ -66,6 +69,7 @@ impl ArenaPlan {
             };
             ArenaBuffer {
                 name,
+                op,
                 dtype,
                 shape,
                 offset: buffer.slot.offset,
