@@ -1,7 +1,8 @@
 //! The traits that every backend implements.
 
 use crate::{BackendError, BackendErrorKind};
-use graph::{Graph, Value};
+use graph::plan::MemoryPlan;
+use graph::{Bindings, Graph, TensorId, Value};
 use kv::{KvBytes, StepPlan};
 use std::sync::Arc;
 
@@ -35,6 +36,31 @@ pub trait Backend: Send + Sync {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, BackendError>;
+
+    /// What a compiled executable of `graph` will hold for steps of these sizes. Reads no weight; `is_weight` tells which
+    /// tensors without a producer stay the same from step to step.
+    fn footprint(
+        &self,
+        graph: &Graph,
+        bindings: Bindings,
+        options: &CompileOptions,
+        is_weight: &dyn Fn(TensorId) -> bool,
+    ) -> Result<Footprint, BackendError> {
+        let _ = (options, is_weight);
+        Ok(Footprint {
+            arena: MemoryPlan::new(graph, bindings, |_| 0)?,
+            packed: vec![],
+        })
+    }
+}
+
+/// What an executable holds, known before a weight is read.
+#[derive(Clone, Debug)]
+pub struct Footprint {
+    /// The place of every intermediate and of all work space.
+    pub arena: MemoryPlan,
+    /// Weights that are held in another layout besides their own, and the bytes of it.
+    pub packed: Vec<(TensorId, usize)>,
 }
 
 /// The cache's part in one step: the plan to follow and the bytes to work on.
@@ -66,6 +92,12 @@ pub trait Executable: Send {
     ) -> Result<Vec<Value>, BackendError> {
         let _ = (inputs, cache, trace);
         Err(BackendErrorKind::NoTrace.into())
+    }
+
+    /// Makes all memory for steps with inputs of these shapes, where the executor plans it.
+    fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
+        let _ = shapes;
+        Ok(())
     }
 
     /// Bytes of activations and scratch held now.

@@ -12,7 +12,9 @@ pub mod reference;
 mod runnable;
 pub mod storage;
 
-pub use contract::{Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Trace};
+pub use contract::{
+    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, Trace,
+};
 pub use error::{BackendError, BackendErrorKind};
 pub use pool::KvPool;
 pub use runnable::Runnable;

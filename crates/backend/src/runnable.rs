@@ -72,6 +72,16 @@ impl Runnable {
         self.executable.arena_bytes()
     }
 
+    /// Bytes of weights held in another layout.
+    pub fn packed_bytes(&self) -> usize {
+        self.executable.packed_bytes()
+    }
+
+    /// Makes all memory for steps with inputs of these shapes, where the executor plans it.
+    pub fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
+        self.executable.reserve(shapes)
+    }
+
     /// Runs one step. When it fails, the cache holds what it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
         self.step(inputs, |executable, cache| executable.run(inputs, cache))

@@ -21,7 +21,12 @@ enum Source {
     Mapped(memmap2::Mmap),
     /// 64-byte aligned so that typed and SIMD readers can rely on it.
     Owned(Vec<Line>, usize),
+    /// As owned, in large pages where the system has them.
+    Large(memmap2::MmapMut),
 }
+
+/// Owned bytes from this size on are asked for in large pages: reading them all in order then takes less time.
+const LARGE: usize = 4 << 20;
 
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
@@ -84,10 +89,19 @@ impl Bytes {
 
     /// Owned bytes, zeros at first, that `fill` writes in place.
     pub fn filled(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-        let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
-        fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+        let source = match large_pages(len) {
+            Some(mut map) => {
+                fill(&mut map);
+                Source::Large(map)
+            }
+            None => {
+                let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
+                fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
+                Source::Owned(lines, len)
+            }
+        };
         Bytes {
-            source: Arc::new(Source::Owned(lines, len)),
+            source: Arc::new(source),
             range: 0..len,
         }
     }
@@ -103,6 +117,22 @@ impl Bytes {
     }
 }
 
+/// Zeros in large pages, where so many bytes are worth them and the system has them.
+fn large_pages(len: usize) -> Option<memmap2::MmapMut> {
+    if len < LARGE {
+        return None;
+    }
+    #[cfg(target_os = "linux")]
+    {
+        let map = memmap2::MmapMut::map_anon(len).ok()?;
+        // Without large pages the map is ordinary memory.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Some(map)
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 impl Deref for Bytes {
     type Target = [u8];
 
@@ -110,6 +140,7 @@ impl Deref for Bytes {
         let all: &[u8] = match &*self.source {
             Source::Mapped(map) => map,
             Source::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
+            Source::Large(map) => map,
         };
         &all[self.range.clone()]
     }

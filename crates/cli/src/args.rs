@@ -4,8 +4,8 @@ use crate::catalogue;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
-    CompileOptions, Cpu, ExecutorKind, Model, OpenOptions, PassSelection, Policy, Runner,
-    SamplerOptions, Storage,
+    CompileOptions, Cpu, ExecutorKind, MemoryLimit, Model, OpenOptions, PassSelection, Policy,
+    Runner, SamplerOptions, Storage,
 };
 use std::path::PathBuf;
 
@@ -64,6 +64,9 @@ pub(crate) struct EngineArgs {
     /// How values are stored in the cache
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_v: Storage,
+    /// Refuse a run that needs more memory, such as 800M or 2G, or more than the machine has free
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    mem_limit: Option<u64>,
     #[command(flatten)]
     pub(crate) graph: GraphArgs,
 }
@@ -109,7 +112,24 @@ impl GraphArgs {
     }
 }
 
-fn storage(name: &str) -> Result<Storage, String> {
+/// Bytes with a unit: k, M, G or T, binary with an i (2GiB), with or without B.
+pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
+    let wrong = || "must be a number of bytes, such as 800M, 2G or 1.5GiB".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    let unit = text[digits.len()..].to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let (letter, base) = match unit.strip_suffix('i') {
+        Some(letter) => (letter, 1024f64),
+        None => (unit, 1000.0),
+    };
+    let power = ["", "k", "m", "g", "t"].iter().position(|u| *u == letter);
+    let bytes = number * base.powi(power.ok_or_else(wrong)? as i32);
+    let fits = bytes.is_finite() && (0.0..1e18).contains(&bytes);
+    fits.then_some(bytes as u64).ok_or_else(wrong)
+}
+
+pub(crate) fn storage(name: &str) -> Result<Storage, String> {
     Storage::from_name(name).ok_or_else(|| {
         format!(
             "must be one of {}",
@@ -125,17 +145,32 @@ impl EngineArgs {
             batch: self.batch_size as usize,
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
-            rings: true,
+            memory: self
+                .mem_limit
+                .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
             compile: CompileOptions {
                 threads: self.threads.map(usize::from),
                 executor: self.graph.executor(false)?,
             },
+            ..Policy::default()
         })
     }
 
     /// A runner for the model on the CPU.
     pub(crate) fn runner(&self, model: &Model) -> Result<Runner> {
         Ok(Runner::new(model, &Cpu::new()?, &self.policy()?)?)
+    }
+
+    /// A runner whose steps give the logits of all their tokens.
+    pub(crate) fn scorer(&self, model: &Model) -> Result<Runner> {
+        let policy = self.policy()?;
+        let step = policy.batch.min(Runner::SCORED_STEP);
+        let policy = Policy {
+            batch: step,
+            logit_rows: step,
+            ..policy
+        };
+        Ok(Runner::new(model, &Cpu::new()?, &policy)?)
     }
 }
 

@@ -11,6 +11,7 @@ mod inspect;
 mod interrupt;
 mod npy;
 mod output;
+mod plan;
 mod prompt;
 mod run;
 mod score;
@@ -34,6 +35,7 @@ use std::process::ExitCode;
   kvark run model.gguf -f prompt.txt --json       machine-readable output
   kvark list                                      models that can be had by name
   kvark inspect model.gguf                        what is in a file
+  kvark plan model.gguf -c 32768                  the memory that a run will take
 
 kvark COMMAND --help tells more about a command."
 )]
@@ -50,6 +52,7 @@ enum Command {
     Bench(bench::Bench),
     Exec(exec::Exec),
     Export(export::Export),
+    Plan(plan::Plan),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
     Detokenize(tokenize::Detokenize),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.execute(),
         Command::Exec(command) => command.execute(),
         Command::Export(command) => command.execute(),
+        Command::Plan(command) => command.execute(),
         Command::Inspect(command) => command.execute(),
         Command::Tokenize(command) => command.execute(),
         Command::Detokenize(command) => command.execute(),

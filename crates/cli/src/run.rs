@@ -5,7 +5,7 @@ use crate::{interrupt, output, prompt};
 use anyhow::{Result, bail};
 use clap::Args;
 use kvark::{
-    Branches, Cpu, GenerateOptions, Generated, Memory, Message, Model, Piece, Sampler,
+    Branches, Cpu, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy, Sampler,
     SamplerOptions, Sequence, Timings,
 };
 use serde_json::{Value, json};
@@ -142,7 +142,11 @@ impl Run {
         options: &GenerateOptions,
         count: u32,
     ) -> Result<()> {
-        let mut branches = Branches::new(model, &Cpu::new()?, &self.engine.policy()?)?;
+        let policy = Policy {
+            logit_rows: count as usize,
+            ..self.engine.policy()?
+        };
+        let mut branches = Branches::new(model, &Cpu::new()?, &policy)?;
         let start = Instant::now();
         let bar = output::progress("prompt", prompt.len());
         let fed = branches.branch(0).feed(prompt, &mut |done| {
@@ -226,7 +230,12 @@ fn report(prompt: &[u32], generated: &Generated, memory: Memory) -> Value {
         "text": generated.text,
         "finish_reason": generated.finish.name(),
         "timings": timings(&generated.timings),
-        "memory": { "weights_bytes": memory.weights, "kv_bytes": memory.kv, "arena_bytes": memory.arena },
+        "memory": {
+            "weights_bytes": memory.weights,
+            "kv_bytes": memory.kv,
+            "arena_bytes": memory.arena,
+            "packed_bytes": memory.packed,
+        },
     })
 }
 

@@ -47,7 +47,7 @@ impl Score {
             (Some(ids), _) => ids,
             (None, text) => prompt::plain(&model, &text.unwrap_or_default())?,
         };
-        let mut runner = self.engine.runner(&model)?;
+        let mut runner = self.engine.scorer(&model)?;
         let bar = output::progress("score", ids.len());
         let score = runner.score(&ids, |done| {
             bar.set_position(done as u64);

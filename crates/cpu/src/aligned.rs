@@ -24,6 +24,11 @@ impl Aligned {
         Ok(Aligned { lines })
     }
 
+    /// Bytes that are held where so many are asked for.
+    pub(crate) fn rounded(bytes: usize) -> usize {
+        bytes.next_multiple_of(size_of::<Line>())
+    }
+
     /// Bytes held.
     pub(crate) fn len(&self) -> usize {
         self.lines.len() * size_of::<Line>()

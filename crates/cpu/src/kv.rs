@@ -1,7 +1,8 @@
 //! KV storage on the CPU: one pool per layer and side, rows encoded in their storage type.
 
 use backend::{KvPool, storage};
-use kv::{CacheConfig, FrozenKv, Gather, KvBytes, KvError, KvErrorKind, Storage};
+use kv::{CacheConfig, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The stored keys and values of one cache.
@@ -73,11 +74,12 @@ impl CpuKv {
 }
 
 fn empty_layers(config: &CacheConfig) -> Vec<LayerKv> {
-    let pool =
-        |heads, dim, storage| CpuPool::new(heads, dim, storage, config.min_cells, config.capacity);
-    let layer = |l: &kv::LayerConfig| LayerKv {
-        keys: pool(l.kv_heads, l.key_dim, config.key_storage),
-        values: pool(l.kv_heads, l.value_dim, config.value_storage),
+    let layer = |l: &kv::LayerConfig| {
+        let pool = |dim, storage| CpuPool::new(l.kv_heads, dim, storage, config.growth(l));
+        LayerKv {
+            keys: pool(l.key_dim, config.key_storage),
+            values: pool(l.value_dim, config.value_storage),
+        }
     };
     config.layers.iter().map(layer).collect()
 }
@@ -104,7 +106,12 @@ impl KvBytes for CpuKv {
     }
 
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
-        self.pools().try_for_each(|pool| pool.reorder(order))
+        // All memory first: once a row has moved, nothing may fail.
+        let most = self.pools().map(|pool| pool.head_bytes()).max();
+        let mut before = buffer(most.unwrap_or(0))?;
+        self.pools()
+            .for_each(|pool| pool.reorder_through(&mut before, order));
+        Ok(())
     }
 
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
@@ -172,35 +179,52 @@ pub(crate) struct CpuPool {
     storage: Storage,
     row_bytes: usize,
     cells: usize,
-    min_cells: usize,
-    capacity: usize,
+    growth: Growth,
     bytes: Vec<u8>,
 }
 
+/// An empty buffer with room for so many bytes.
+fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
+    let mut buffer = Vec::new();
+    buffer
+        .try_reserve_exact(bytes)
+        .map_err(|_| KvErrorKind::OutOfMemory(bytes))?;
+    Ok(buffer)
+}
+
+/// The runs of a list in which every cell follows the one before: what a head can take in one block.
+fn blocks(cells: &[u32]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let rest = &cells[start..];
+        let adjacent = rest.windows(2).take_while(|pair| pair[1] == pair[0] + 1);
+        let len = (1 + adjacent.count()).min(rest.len());
+        start += len;
+        (len > 0).then(|| start - len..start)
+    })
+}
+
 impl CpuPool {
-    pub(crate) fn new(
-        heads: usize,
-        dim: usize,
-        storage: Storage,
-        min_cells: u32,
-        capacity: u32,
-    ) -> CpuPool {
+    pub(crate) fn new(heads: usize, dim: usize, storage: Storage, growth: Growth) -> CpuPool {
         CpuPool {
             heads,
             dim,
             storage,
             row_bytes: storage.row_bytes(dim),
             cells: 0,
-            min_cells: min_cells.max(1) as usize,
-            capacity: capacity as usize,
+            growth,
             bytes: Vec::new(),
         }
     }
 
     /// The rows of one head.
     fn head(&self, head: usize) -> &[u8] {
-        let len = self.cells * self.row_bytes;
+        let len = self.head_bytes();
         &self.bytes[head * len..(head + 1) * len]
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.cells * self.row_bytes
     }
 
     /// Where a head's row of a cell lies.
@@ -209,34 +233,38 @@ impl CpuPool {
         start..start + self.row_bytes
     }
 
-    /// Writes rows whose cell numbers count `behind` cells that lie elsewhere.
+    /// Writes rows whose cell numbers count `behind` cells that lie elsewhere: a prefill in blocks, a decoded token as
+    /// one row a head.
     fn write_behind(&mut self, behind: u32, cells: &[u32], data: &[f32]) {
-        for (&cell, token) in cells.iter().zip(data.chunks_exact(self.heads * self.dim)) {
-            for (head, row) in token.chunks_exact(self.dim).enumerate() {
-                let at = self.at(head, (cell - behind) as usize);
-                storage::encode(self.storage, row, &mut self.bytes[at]);
+        let width = self.heads * self.dim;
+        for block in blocks(cells) {
+            let first = (cells[block.start] - behind) as usize;
+            self.write_block(first, &data[block.start * width..block.end * width]);
+        }
+    }
+
+    /// Writes token-major rows to adjacent cells.
+    fn write_block(&mut self, first: usize, data: &[f32]) {
+        let tokens = data.chunks_exact(self.heads * self.dim);
+        for head in 0..self.heads {
+            let start = self.at(head, first).start;
+            let block = &mut self.bytes[start..start + tokens.len() * self.row_bytes];
+            for (token, row) in tokens.clone().zip(block.chunks_exact_mut(self.row_bytes)) {
+                storage::encode(self.storage, &token[head * self.dim..][..self.dim], row);
             }
         }
     }
 
-    /// The same rows in a pool of `cells` cells, cell `i` from `from(i)` while there is one.
-    fn rebuilt(
-        &self,
-        cells: usize,
-        from: impl Iterator<Item = usize> + Clone,
-    ) -> Result<Vec<u8>, KvError> {
-        let len = self.heads * cells * self.row_bytes;
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(len)
-            .map_err(|_| KvErrorKind::OutOfMemory(len))?;
-        for head in 0..self.heads {
-            for cell in from.clone() {
-                bytes.extend_from_slice(&self.bytes[self.at(head, cell)]);
+    /// Gives cell `i` what cell `order[i]` held, by way of a copy of each head in turn.
+    fn reorder_through(&mut self, before: &mut Vec<u8>, order: &[u32]) {
+        let (len, row) = (self.head_bytes(), self.row_bytes);
+        for head in self.bytes.chunks_exact_mut(len.max(1)) {
+            before.clear();
+            before.extend_from_slice(head);
+            for (to, &from) in head.chunks_exact_mut(row).zip(order) {
+                to.copy_from_slice(&before[from as usize * row..][..row]);
             }
-            bytes.resize((head + 1) * cells * self.row_bytes, 0);
         }
-        Ok(bytes)
     }
 }
 
@@ -246,15 +274,23 @@ impl KvPool for CpuPool {
         if needed <= self.cells {
             return Ok(());
         }
+        let cells = self.growth.rows(cells) as usize;
         assert!(
-            needed <= self.capacity,
+            needed <= cells,
             "bookkeeping admits no step past the capacity"
         );
-        let doubled = (self.cells * 2)
-            .max(self.min_cells)
-            .max(needed.next_power_of_two());
-        let cells = doubled.min(self.capacity);
-        self.bytes = self.rebuilt(cells, 0..self.cells)?;
+        let (old, new) = (self.head_bytes(), cells * self.row_bytes);
+        let len = self.heads * new;
+        self.bytes
+            .try_reserve_exact(len - self.bytes.len())
+            .map_err(|_| KvErrorKind::OutOfMemory(len))?;
+        self.bytes.resize(len, 0);
+        // From the last head down, no head is overwritten before it has moved.
+        for head in (0..self.heads).rev() {
+            self.bytes
+                .copy_within(head * old..(head + 1) * old, head * new);
+            self.bytes[head * new + old..(head + 1) * new].fill(0);
+        }
         self.cells = cells;
         Ok(())
     }
@@ -275,7 +311,8 @@ impl KvPool for CpuPool {
     }
 
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
-        self.bytes = self.rebuilt(self.cells, order.iter().map(|old| *old as usize))?;
+        let mut before = buffer(self.head_bytes())?;
+        self.reorder_through(&mut before, order);
         Ok(())
     }
 
@@ -293,9 +330,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_prefill_is_one_block_and_a_wrapped_one_two() {
+        let count = |cells: &[u32]| blocks(cells).count();
+        let prefill: Vec<u32> = (100..612).collect();
+        assert_eq!(count(&prefill), 1);
+        assert_eq!(count(&[612]), 1);
+        assert_eq!(count(&[]), 0);
+        let wrapped: Vec<u32> = (900..1023).chain(0..389).collect();
+        assert!(blocks(&wrapped).eq([0..123, 123..512]));
+        // Decoded tokens of four branches.
+        assert_eq!(count(&[16, 40, 41, 7]), 3);
+    }
+
+    #[test]
     fn growth_doubles_to_the_capacity_and_keeps_every_row() {
         for storage in Storage::ALL {
-            let mut pool = CpuPool::new(3, 5, storage, 4, 50);
+            let growth = Growth {
+                first: 4,
+                ring: 50,
+                capacity: 50,
+            };
+            let mut pool = CpuPool::new(3, 5, storage, growth);
             // Groups of equal elements are exact in every type.
             let row =
                 |cell: u32| -> Vec<f32> { (0..15).map(|i| (cell * 4 + i / 5) as f32).collect() };

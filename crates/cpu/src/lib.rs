@@ -15,9 +15,9 @@ mod threads;
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 
 use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, Tree};
-use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind};
-use exec::{Compiled, Interpreted};
-use graph::Graph;
+use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind, Footprint};
+use exec::{Compiled, Interpreted, WeightForms, plan_step};
+use graph::{Bindings, Graph, TensorId};
 use std::sync::Arc;
 use threads::Threads;
 
@@ -92,5 +92,19 @@ impl Backend for Cpu {
             ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa)?),
             ExecutorKind::Interpreted => Box::new(Interpreted::new(graph, threads, self.isa)?),
         })
+    }
+
+    fn footprint(
+        &self,
+        graph: &Graph,
+        bindings: Bindings,
+        options: &CompileOptions,
+        is_weight: &dyn Fn(TensorId) -> bool,
+    ) -> Result<Footprint, BackendError> {
+        let forms = WeightForms::new(graph, self.isa, is_weight);
+        let threads = options.threads.unwrap_or_else(Cpu::default_threads);
+        let (calls, arena) = plan_step(graph, bindings, &forms, threads)?;
+        let packed = forms.bytes(graph, &calls).into_iter().collect();
+        Ok(Footprint { arena, packed })
     }
 }

@@ -14,6 +14,7 @@ mod artifact;
 pub mod decoder;
 mod error;
 pub mod gguf;
+pub mod hugging_face;
 pub mod pt2;
 
 pub use artifact::{

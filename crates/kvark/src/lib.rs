@@ -25,6 +25,7 @@ pub use base::DType;
 pub use cpu::{Cpu, Isa};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
+pub use import::hugging_face::Blueprint;
 pub use import::{
     Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, gguf, pt2,
 };
@@ -38,11 +39,15 @@ pub mod cache {
     };
 }
 
-pub use kv::{CacheConfig, Group, KvError, LayerConfig, Run, SeqId, Storage};
+pub use kv::{
+    CacheConfig, Group, KvError, KvLayout, LayerConfig, LayerLayout, Run, SeqId, Side, SideLayout,
+    Storage,
+};
 pub use runtime::{
-    Branch, Branches, Finish, GenerateOptions, Generated, InferenceOptions, InferenceSession,
-    Memory, Model, Module, ModuleOptions, OpenOptions, Piece, Policy, Prefix, Runner, RuntimeError,
-    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, TensorInfo, Timings, Token,
-    generate, open_artifact, open_artifact_with, open_tokenizer,
+    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, Finish, GenerateOptions, Generated,
+    InferenceOptions, InferenceSession, Memory, MemoryLimit, MemoryPlan, Misfit, Model, Module,
+    ModuleOptions, OpenOptions, Piece, Planned, Policy, Prefix, Remedy, Runner, RuntimeError,
+    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, StepSize, TensorInfo,
+    Timings, Token, WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};

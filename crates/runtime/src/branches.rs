@@ -1,7 +1,8 @@
 //! Several sequences on one model and one pool of cells: forks, batches, and going back.
 
 use crate::generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, Writer};
-use crate::runner::{Memory, Policy, check_ids, forward, make_config};
+use crate::memory::CacheKind;
+use crate::runner::{Memory, Policy, check_ids, forward, plan_run};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Backend;
 use kv::{CacheSession, Cells, MAX_SEQUENCES, Run, SeqId, make_seq_session};
@@ -41,17 +42,20 @@ impl Branches {
         backend: &dyn Backend,
         policy: &Policy,
     ) -> Result<Branches, RuntimeError> {
-        let (session, options) = make_seq_session(backend.id(), &make_config(model, policy)?)?;
+        let sequences = u32::try_from(policy.logit_rows).unwrap_or(u32::MAX);
+        let plan = plan_run(model, backend, policy, CacheKind::Cells { sequences })?;
+        let (session, options) = make_seq_session(backend.id(), &plan.cache)?;
         let options = ModuleOptions {
             backend: options,
             compile: policy.compile.clone(),
         };
-        let module = Module::from_artifact(model.artifact(), backend, &options)?;
+        let mut module = Module::from_artifact(model.artifact(), backend, &options)?;
+        module.reserve("forward", &plan.step.shapes())?;
         Ok(Branches {
             module,
             session,
             vocab: model.facts().vocab_size,
-            batch: model.batch(policy),
+            batch: plan.step.tokens,
             states: vec![State::default(); MAX_SEQUENCES as usize],
         })
     }
@@ -150,6 +154,7 @@ impl Branches {
             weights: self.module.weights_bytes(),
             kv: self.session.resident_bytes()?,
             arena: self.module.arena_bytes(),
+            packed: self.module.packed_bytes(),
         })
     }
 

@@ -76,6 +76,9 @@ pub enum RuntimeErrorKind {
         "the model is no decoder: it does not turn tokens and positions into logits over caches"
     )]
     NotADecoder,
+    /// The plan of a run needs more memory than it may have.
+    #[error("{0}")]
+    DoesNotFit(Box<crate::Misfit>),
     /// A policy that the model cannot follow.
     #[error("{0}")]
     Policy(String),

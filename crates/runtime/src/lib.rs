@@ -5,6 +5,7 @@ mod branches;
 mod error;
 mod generate;
 mod inference;
+mod memory;
 mod model;
 mod module;
 mod runner;
@@ -17,6 +18,10 @@ pub use branches::{Branch, Branches, Token};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, generate};
 pub use inference::{InferenceOptions, InferenceSession, Size, TensorInfo};
+pub use memory::{
+    ArenaBuffer, ArenaPlan, CacheKind, MemoryLimit, MemoryPlan, Misfit, Planned, Remedy, StepSize,
+    WeightSection,
+};
 pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{Module, ModuleOptions};
 pub use runner::{Memory, Policy, Prefix, Runner};

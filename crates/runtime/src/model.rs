@@ -51,12 +51,6 @@ impl Model {
         &self.artifact.facts
     }
 
-    /// Most tokens in one step: the caller's choice, and no more than the model's graph takes.
-    pub(crate) fn batch(&self, policy: &crate::Policy) -> usize {
-        let most = self.facts().max_step.unwrap_or(usize::MAX);
-        policy.batch.min(most).max(1)
-    }
-
     /// The tokenizer, or why the file has none that can be used.
     pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
         Ok(self.tokenizer.as_ref().map_err(no_tokenizer)?)

@@ -65,15 +65,27 @@ impl Module {
 
     /// Runs a method on its inputs.
     pub fn execute(&mut self, method: &str, inputs: &[Value]) -> Result<Vec<Value>, RuntimeError> {
-        let runnable = self.methods.get_mut(method);
-        let runnable =
-            runnable.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?;
-        Ok(runnable.run(inputs)?)
+        Ok(self.method(method)?.run(inputs)?)
     }
 
     /// Bytes of the model's constants.
     pub fn weights_bytes(&self) -> usize {
         self.weights_bytes
+    }
+
+    /// Makes all memory for steps of a method with inputs of these shapes, where the backend plans it.
+    pub fn reserve(&mut self, method: &str, shapes: &[Vec<usize>]) -> Result<(), RuntimeError> {
+        Ok(self.method(method)?.reserve(shapes)?)
+    }
+
+    fn method(&mut self, method: &str) -> Result<&mut Runnable, RuntimeError> {
+        let found = self.methods.get_mut(method);
+        Ok(found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?)
+    }
+
+    /// Bytes of weights held in another layout besides the model's own.
+    pub fn packed_bytes(&self) -> usize {
+        self.methods.values().map(Runnable::packed_bytes).sum()
     }
 
     /// Bytes of activations and scratch held now.

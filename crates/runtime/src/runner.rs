@@ -1,9 +1,11 @@
 //! One sequence on one model: feeds tokens, keeps the last logits, goes back.
 
 use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
+use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned, StepSize};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, CompileOptions};
 use graph::Value;
+use import::ModelFacts;
 use kv::{
     BackendOptions, CacheConfig, CacheFacts, CachePolicy, CacheSession, Contiguous, RingPolicy,
     SharedPrefix, Storage, make_decode_session, make_prefixed_session,
@@ -23,6 +25,10 @@ pub struct Policy {
     /// Let sliding-window layers keep only what their window needs. A session that is to be frozen as a shared prefix
     /// must keep all rows.
     pub rings: bool,
+    /// Most rows of a step whose logits are wanted; memory is made for so many, and a step that wants more takes more.
+    pub logit_rows: usize,
+    /// How much memory the run may take; what does not fit is refused before weights are loaded.
+    pub memory: MemoryLimit,
     /// Threads and executor.
     pub compile: CompileOptions,
 }
@@ -35,6 +41,8 @@ impl Default for Policy {
             key_storage: Storage::default(),
             value_storage: Storage::default(),
             rings: true,
+            logit_rows: 1,
+            memory: MemoryLimit::default(),
             compile: CompileOptions::default(),
         }
     }
@@ -49,6 +57,8 @@ pub struct Memory {
     pub kv: usize,
     /// Activations and scratch.
     pub arena: usize,
+    /// Weights in another layout, besides the model's own; all runners on a model share most of them.
+    pub packed: usize,
 }
 
 /// A decode session on a module.
@@ -82,12 +92,37 @@ impl Prefix {
     }
 }
 
-/// Joins the model's facts with the caller's policy.
-pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig, RuntimeError> {
-    let facts = model.facts();
-    if !facts.is_decoder() {
+/// The longest step: the caller's choice, and no more than the model's graph and the context take.
+pub(crate) fn step_size(facts: &ModelFacts, policy: &Policy, capacity: u32) -> StepSize {
+    let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
+    let tokens = policy.batch.min(most).max(1);
+    StepSize {
+        tokens,
+        rows: policy.logit_rows.clamp(1, tokens),
+    }
+}
+
+/// Plans a decoder's run and refuses what does not fit.
+pub(crate) fn plan_run(
+    model: &Model,
+    backend: &dyn Backend,
+    policy: &Policy,
+    kind: CacheKind,
+) -> Result<MemoryPlan, RuntimeError> {
+    if !model.facts().is_decoder() {
         return Err(RuntimeErrorKind::NotADecoder.into());
     }
+    let planned = Planned::try_from(model.artifact())?;
+    let plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
+    plan.check(policy.memory)?;
+    Ok(plan)
+}
+
+/// Joins the model's facts with the caller's policy.
+pub(crate) fn make_config(
+    facts: &ModelFacts,
+    policy: &Policy,
+) -> Result<CacheConfig, RuntimeError> {
     let context = policy.context.unwrap_or(facts.context_length);
     let capacity = u32::try_from(context)
         .ok()
@@ -95,9 +130,7 @@ pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig,
     let capacity = capacity.ok_or_else(|| {
         RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
     })?;
-    let step = u32::try_from(model.batch(policy))
-        .unwrap_or(u32::MAX)
-        .clamp(1, capacity);
+    let step = step_size(facts, policy, capacity).tokens as u32;
     let cache_policy = CachePolicy {
         key_storage: policy.key_storage,
         value_storage: policy.value_storage,
@@ -116,14 +149,19 @@ pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig,
 }
 
 impl Runner {
+    /// Most tokens in a step of [`feed_all_logits`](Runner::feed_all_logits). Logits of many rows are large, so steps are
+    /// small; results do not depend on their size.
+    pub const SCORED_STEP: usize = 128;
+
     /// Opens a session for `model` on `backend`.
     pub fn new(
         model: &Model,
         backend: &dyn Backend,
         policy: &Policy,
     ) -> Result<Runner, RuntimeError> {
-        let (session, options) = make_decode_session(backend.id(), &make_config(model, policy)?)?;
-        Runner::load(model, backend, policy, (session, options), vec![])
+        let plan = plan_run(model, backend, policy, CacheKind::Sequence)?;
+        let made = make_decode_session(backend.id(), &plan.cache)?;
+        Runner::load(model, backend, policy, plan.step, made, vec![])
     }
 
     /// Opens a session whose first tokens are a frozen prefix of another runner's on the same backend.
@@ -133,14 +171,17 @@ impl Runner {
         backend: &dyn Backend,
         policy: &Policy,
     ) -> Result<Runner, RuntimeError> {
+        let capacity = make_config(model.facts(), policy)?.capacity;
+        let step = step_size(model.facts(), policy, capacity);
         let made = make_prefixed_session(&prefix.shared)?;
-        Runner::load(model, backend, policy, made, prefix.tokens.clone())
+        Runner::load(model, backend, policy, step, made, prefix.tokens.clone())
     }
 
     fn load(
         model: &Model,
         backend: &dyn Backend,
         policy: &Policy,
+        step: StepSize,
         (session, options): (CacheSession<Contiguous>, BackendOptions),
         tokens: Vec<u32>,
     ) -> Result<Runner, RuntimeError> {
@@ -148,13 +189,14 @@ impl Runner {
             backend: options,
             compile: policy.compile.clone(),
         };
-        let module = Module::from_artifact(model.artifact(), backend, &options)?;
+        let mut module = Module::from_artifact(model.artifact(), backend, &options)?;
+        module.reserve("forward", &step.shapes())?;
         let vocab = model.facts().vocab_size;
         Ok(Runner {
             module,
             session,
             vocab,
-            batch: model.batch(policy),
+            batch: step.tokens,
             tokens,
             logits: vec![],
         })
@@ -235,11 +277,9 @@ impl Runner {
         tokens: &[u32],
         mut row: impl FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), RuntimeError> {
-        // Logits of many rows are large, so steps are small; results do not depend on the step's size.
-        const ROWS: usize = 128;
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.batch.min(ROWS)) {
+        for chunk in tokens.chunks(self.batch.min(Runner::SCORED_STEP)) {
             let logits = self.step(chunk, (0..chunk.len() as i32).collect())?;
             for logits in logits.chunks(self.vocab) {
                 if !row(done, logits) {
@@ -276,6 +316,7 @@ impl Runner {
             weights: self.module.weights_bytes(),
             kv: self.session.resident_bytes()?,
             arena: self.module.arena_bytes(),
+            packed: self.module.packed_bytes(),
         })
     }
 

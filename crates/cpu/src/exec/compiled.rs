@@ -2,6 +2,7 @@
 
 use super::call::{Addresses, Call};
 use super::constants::Constants;
+use super::forms::WeightForms;
 use super::{input_address, named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
@@ -117,7 +118,7 @@ impl Compiled {
         match self.tapes.iter().position(same) {
             Some(i) => self.tapes[..=i].rotate_right(1),
             None => {
-                let tape = self.record(inputs)?;
+                let tape = self.record(inputs.iter().map(|v| v.shape.clone()).collect())?;
                 self.tapes.truncate(TAPES - 1);
                 self.tapes.insert(0, tape);
             }
@@ -126,16 +127,12 @@ impl Compiled {
         Ok(())
     }
 
-    fn record(&mut self, inputs: &[Value]) -> Result<Tape, BackendError> {
+    /// Resolves and plans the graph for inputs of these shapes, and makes the arena large enough.
+    fn record(&mut self, shapes: Vec<Vec<usize>>) -> Result<Tape, BackendError> {
         let graph = &*self.graph;
-        let shapes: Vec<Vec<usize>> = inputs.iter().map(|v| v.shape.clone()).collect();
         let bindings = graph.bind(&shapes.iter().map(|s| &s[..]).collect::<Vec<_>>())?;
-        let resolved: Result<Vec<Call>, BackendError> = graph
-            .nodes()
-            .iter()
-            .map(|node| Call::new(graph, node, &bindings, &self.constants))
-            .collect();
-        let resolved = resolved?;
+        let forms = self.constants.forms();
+        let (resolved, plan) = plan_step(graph, bindings, forms, self.threads.count())?;
         let context = Context {
             isa: self.isa,
             threads: &self.threads,
@@ -143,8 +140,6 @@ impl Compiled {
         for (node, call) in graph.nodes().iter().zip(&resolved) {
             self.constants.provide(node, call, &context)?;
         }
-        let threads = self.threads.count();
-        let plan = MemoryPlan::new(graph, bindings, |node| resolved[node].scratch(threads))?;
         if plan.arena_bytes > self.arena.len() {
             // Nothing in the arena outlives a step, so the old contents need not be kept.
             self.arena = Aligned::default();
@@ -201,6 +196,23 @@ impl Compiled {
             locations,
         })
     }
+}
+
+/// Every node's kernel under concrete symbols, and a place for all that they compute.
+pub(crate) fn plan_step(
+    graph: &Graph,
+    bindings: Bindings,
+    forms: &WeightForms,
+    threads: usize,
+) -> Result<(Vec<Call>, MemoryPlan), BackendError> {
+    let calls: Result<Vec<Call>, BackendError> = graph
+        .nodes()
+        .iter()
+        .map(|node| Call::new(graph, node, &bindings, forms))
+        .collect();
+    let calls = calls?;
+    let plan = MemoryPlan::new(graph, bindings, |node| calls[node].scratch(threads))?;
+    Ok((calls, plan))
 }
 
 impl Tape {
@@ -275,6 +287,15 @@ impl Executable for Compiled {
             value_at(graph, *id, &tape.bindings, *at)
         };
         Ok(graph.outputs().iter().zip(addresses).map(output).collect())
+    }
+
+    fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
+        if !self.tapes.iter().any(|tape| tape.shapes == shapes) {
+            let tape = self.record(shapes.to_vec())?;
+            self.tapes.truncate(TAPES - 1);
+            self.tapes.push(tape);
+        }
+        Ok(())
     }
 
     fn arena_bytes(&self) -> usize {

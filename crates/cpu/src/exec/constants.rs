@@ -1,14 +1,14 @@
 //! The model's constants as the kernels read them.
 
 use super::call::Call;
+use super::forms::{WeightForm, WeightForms};
 use crate::aligned::Aligned;
 use crate::kernels::Context;
 use crate::kernels::dense::Layout;
 use crate::kernels::pack::Pack;
-use crate::kernels::packed::weights::Packed;
+use crate::kernels::packed::weights::{Packed, Source};
 use backend::BackendError;
 use base::Bytes;
-use graph::ops::Op;
 use graph::{Graph, Node, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use std::sync::Arc;
 /// once more as the products read them: quantised ones in strips, f32 ones in panels or in tiles once a call needs them.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
+    forms: WeightForms,
     strips: HashMap<TensorId, Arc<Packed>>,
     panels: HashMap<TensorId, Aligned>,
     #[cfg(target_arch = "x86_64")]
     tiles: HashMap<TensorId, Aligned>,
-    tiled: bool,
 }
 
 impl Constants {
@@ -36,25 +36,38 @@ impl Constants {
                 bytes.clone()
             })
         };
-        let strips = |node: &Node| {
-            let (id, tensor, [n, k]) = linear_weight(graph, node)?;
-            let packed = Packed::new(tensor.ty.dtype, tensor.constant()?, n, k, ctx.threads)?;
-            Some((id, packed))
+        let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
+        let forms = WeightForms::new(graph, ctx.isa, &is_weight);
+        let source = |(id, form): (TensorId, &WeightForm)| {
+            let WeightForm::Strips { form, n, k } = *form else {
+                return None;
+            };
+            let tensor = graph.tensor(id);
+            let source = Source {
+                dtype: tensor.ty.dtype,
+                form,
+                rows: tensor.constant()?,
+                n,
+                k,
+            };
+            Some((id, source))
         };
-        let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
+        let (ids, sources): (Vec<TensorId>, Vec<Source<'_>>) =
+            forms.iter().filter_map(source).unzip();
+        let strips = Packed::all(&sources, ctx.threads);
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
-            strips: graph.nodes().iter().filter_map(strips).collect(),
+            strips: ids.into_iter().zip(strips).collect(),
+            forms,
             panels: HashMap::new(),
             #[cfg(target_arch = "x86_64")]
             tiles: HashMap::new(),
-            tiled: ctx.isa.has_tiles() && !graph.nodes().iter().any(cached),
         })
     }
 
-    /// Whether f32 products may run on matrix tiles.
-    pub(crate) fn tiled(&self) -> bool {
-        self.tiled
+    /// How the weights are held.
+    pub(crate) fn forms(&self) -> &WeightForms {
+        &self.forms
     }
 
     /// Lays the weight of a call out as the call reads it, if it is not yet.
@@ -105,11 +118,6 @@ impl Constants {
             .as_ptr()
     }
 
-    /// Whether a tensor is a constant.
-    pub(crate) fn is_constant(&self, id: TensorId) -> bool {
-        self.bytes[id.0 as usize].is_some()
-    }
-
     /// Where operand `index` of a call finds its constant; the call must have been provided for.
     pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
         match (call, index) {
@@ -129,13 +137,4 @@ impl Constants {
         let strips: usize = self.strips.values().map(|packed| packed.len()).sum();
         panels.map(Aligned::len).sum::<usize>() + strips
     }
-}
-
-/// The weight of a linear layer, with its rows and its depth.
-fn linear_weight<'a>(graph: &'a Graph, node: &Node) -> Option<(TensorId, &'a Tensor, [usize; 2])> {
-    let Op::Linear(_) = node.op else { return None };
-    let id = node.inputs[1];
-    let tensor = graph.tensor(id);
-    let shape = tensor.ty.dims(&Default::default())?;
-    Some((id, tensor, shape.try_into().ok()?))
 }

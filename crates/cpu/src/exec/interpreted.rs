@@ -67,7 +67,7 @@ impl Interpreted {
         let value = |id: TensorId, at: *const u8| unsafe { value_at(graph, id, &bindings, at) };
         let mut results: Vec<Aligned> = Vec::with_capacity(graph.nodes().len());
         for node in graph.nodes() {
-            let call = Call::new(graph, node, &bindings, &self.constants)?;
+            let call = Call::new(graph, node, &bindings, self.constants.forms())?;
             self.constants.provide(node, &call, &ctx)?;
             let at = if let Call::Alias { offset } = call {
                 // Inside the operand, by the check that resolved the call.

@@ -3,10 +3,12 @@
 mod call;
 mod compiled;
 mod constants;
+mod forms;
 mod interpreted;
 mod resolve;
 
-pub(crate) use compiled::Compiled;
+pub(crate) use compiled::{Compiled, plan_step};
+pub(crate) use forms::WeightForms;
 pub(crate) use interpreted::Interpreted;
 
 use backend::{BackendError, BackendErrorKind};

@@ -1,7 +1,7 @@
 //! Finds a node's kernel and its sizes.
 
 use super::call::Call;
-use super::constants::Constants;
+use super::forms::WeightForms;
 use super::node_error;
 use crate::kernels::attend::Attend;
 use crate::kernels::attention::{Attention, Mask};
@@ -31,10 +31,10 @@ impl Call {
         graph: &Graph,
         node: &Node,
         bindings: &Bindings,
-        constants: &Constants,
+        forms: &WeightForms,
     ) -> Result<Call, BackendError> {
         Sizes::new(graph, node, bindings)
-            .and_then(|sizes| sizes.call(&node.op, bindings, constants))
+            .and_then(|sizes| sizes.call(&node.op, bindings, forms))
             .map_err(|reason| node_error(graph, node, reason))
     }
 }
@@ -109,14 +109,14 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    fn call(&self, op: &Op, bindings: &Bindings, constants: &Constants) -> Result<Call, String> {
+    fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightForms) -> Result<Call, String> {
         if let Sharing::Alias { offset } = op.sharing(&self.types, bindings)? {
             return Ok(Call::Alias { offset });
         }
         let (rows, width) = self.rows();
         let output = &self.output;
         Ok(match op {
-            Op::Linear(op) => self.linear(op, constants),
+            Op::Linear(op) => self.linear(op, forms),
             Op::MatMul(op) => self.mat_mul(op),
             Op::Attention(op) => Call::Attention(self.attention(op)),
             Op::GatherRows(_) => Call::Gather(Gather {
@@ -270,14 +270,14 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    fn linear(&self, op: &ops::Linear, constants: &Constants) -> Call {
+    fn linear(&self, op: &ops::Linear, forms: &WeightForms) -> Call {
         let (rows, _) = self.rows();
         let (n, k) = (self.inputs[1][0], self.inputs[1][1]);
         if self.input_type(1) == DType::F32 {
-            let packed = constants.is_constant(self.node.inputs[1]);
+            let packed = forms.has_panels(self.node.inputs[1]);
             #[cfg(target_arch = "x86_64")]
             if packed
-                && constants.tiled()
+                && forms.tiled()
                 && let Some(tiled) = TiledLinear::new([rows, n, k], op.activation)
             {
                 return Call::TiledLinear(tiled);

@@ -35,6 +35,19 @@ pub struct DecoderSpec {
     pub layers: Vec<LayerSpec>,
 }
 
+impl DecoderSpec {
+    /// One cache for each layer.
+    pub fn caches(&self) -> Vec<kv::LayerConfig> {
+        let cache = |layer: &LayerSpec| kv::LayerConfig {
+            kv_heads: layer.attention.kv_heads,
+            key_dim: layer.attention.key_dim,
+            value_dim: layer.attention.value_dim,
+            window: layer.attention.window,
+        };
+        self.layers.iter().map(cache).collect()
+    }
+}
+
 /// One layer's own numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {

@@ -1,7 +1,7 @@
 //! Weights by name, checked against the shape the spec asks for.
 
 use base::{Bytes, DType, quant};
-use graph::{GraphBuilder, TensorId};
+use graph::{Dim, GraphBuilder, TensorId};
 
 use crate::ImportError;
 use crate::error::Problem;
@@ -13,21 +13,31 @@ pub struct Weight {
     pub dtype: DType,
     /// Sizes, outermost first.
     pub shape: Vec<usize>,
-    /// The stored bytes.
-    pub data: Bytes,
+    /// The stored bytes; none in a model that is only planned, where a weight has the shape that is asked for.
+    pub data: Option<Bytes>,
 }
 
 impl Weight {
+    /// A weight of a model that is only planned.
+    pub fn planned(dtype: DType) -> Weight {
+        Weight {
+            dtype,
+            shape: vec![],
+            data: None,
+        }
+    }
+
     /// `count` rows from row `start`, sharing the bytes; `None` when the weight is no matrix with those rows.
     fn rows(&self, start: usize, count: usize) -> Option<Weight> {
         let (&rows, inner) = self.shape.split_first()?;
-        let row_bytes = self.data.len().checked_div(rows)?;
+        let data = self.data.as_ref()?;
+        let row_bytes = data.len().checked_div(rows)?;
         let end = start.checked_add(count).filter(|end| *end <= rows)?;
         let shape = std::iter::once(count).chain(inner.iter().copied());
         Some(Weight {
             dtype: self.dtype,
             shape: shape.collect(),
-            data: self.data.slice(start * row_bytes..end * row_bytes)?,
+            data: Some(data.slice(start * row_bytes..end * row_bytes)?),
         })
     }
 }
@@ -76,15 +86,18 @@ pub(super) fn matrix(
     weight: Weight,
     shape: [usize; 2],
 ) -> Result<TensorId, ImportError> {
+    let Some(stored) = weight.data.clone() else {
+        return Ok(builder.input(name, weight.dtype, shape.map(Dim::from)));
+    };
     check(name, &weight, &shape)?;
     // Only a file with an odd alignment needs the copy: plain elements can then be read in place everywhere.
     let plain = !weight.dtype.is_quantised();
     let misaligned =
-        plain && !(weight.data.as_ptr() as usize).is_multiple_of(weight.dtype.block_bytes());
+        plain && !(stored.as_ptr() as usize).is_multiple_of(weight.dtype.block_bytes());
     let data = if misaligned {
-        Bytes::from(&weight.data[..])
+        Bytes::from(&stored[..])
     } else {
-        weight.data
+        stored
     };
     Ok(builder.constant(name, weight.dtype, &shape, data)?)
 }
@@ -96,10 +109,13 @@ pub(super) fn vector(
     weight: &Weight,
     len: usize,
 ) -> Result<TensorId, ImportError> {
+    let Some(stored) = &weight.data else {
+        return Ok(builder.input(name, DType::F32, [Dim::from(len)]));
+    };
     check(name, weight, &[len])?;
-    let aligned = weight.data.cast::<f32>().is_some();
+    let aligned = stored.cast::<f32>().is_some();
     let data = if weight.dtype == DType::F32 && aligned && cfg!(target_endian = "little") {
-        weight.data.clone()
+        stored.clone()
     } else {
         Bytes::from_slice(&floats(name, weight)?)
     };
@@ -110,7 +126,8 @@ pub(super) fn vector(
 pub(crate) fn floats(name: &str, weight: &Weight) -> Result<Vec<f32>, ImportError> {
     let len = weight.shape.iter().product();
     let mut out = vec![0.0; len];
-    quant::dequantise(weight.dtype, &weight.data, &mut out).map_err(|_| not_real(name, weight))?;
+    let data = weight.data.as_deref().unwrap_or_default();
+    quant::dequantise(weight.dtype, data, &mut out).map_err(|_| not_real(name, weight))?;
     Ok(out)
 }
 
@@ -150,11 +167,12 @@ mod tests {
         let fused = Weight {
             dtype: DType::Q8_0,
             shape: vec![3, 32],
-            data: Bytes::from(&[0u8, 1, 2].map(|row| [row; 34]).concat()[..]),
+            data: Some(Bytes::from(&[0u8, 1, 2].map(|row| [row; 34]).concat()[..])),
         };
         let part = Weights::part("qkv", &fused, 1, 2, 3).unwrap();
-        assert_eq!((&part.shape[..], part.data.len()), (&[2, 32][..], 68));
-        assert_eq!(part.data.as_ptr(), fused.data[34..].as_ptr());
+        let (data, whole) = (part.data.unwrap(), fused.data.clone().unwrap());
+        assert_eq!((&part.shape[..], data.len()), (&[2, 32][..], 68));
+        assert_eq!(data.as_ptr(), whole[34..].as_ptr());
         let error = Weights::part("qkv", &fused, 1, 2, 4).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -168,7 +186,7 @@ mod tests {
         let half = Weight {
             dtype: DType::F16,
             shape: vec![2],
-            data: Bytes::from(&[0x00, 0x3c, 0x00, 0xc0][..]),
+            data: Some(Bytes::from(&[0x00, 0x3c, 0x00, 0xc0][..])),
         };
         let id = vector(&mut builder, "norm", &half, 2).unwrap();
         assert_eq!(builder.ty(id).dtype, DType::F32);

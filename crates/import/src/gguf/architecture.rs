@@ -6,29 +6,29 @@ use crate::decoder::{Biases, Mlp, NormKind};
 
 /// One architecture's constants: everything about it that its files do not say.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Architecture {
+pub(crate) struct Architecture {
     /// `general.architecture`.
-    pub(super) name: &'static str,
-    pub(super) norm: NormKind,
+    pub(crate) name: &'static str,
+    pub(crate) norm: NormKind,
     /// How heads are rotated; architectures that do not rotate learn an embedding of positions.
-    pub(super) rope: Option<RopeLayout>,
-    pub(super) mlp: Mlp,
-    pub(super) biases: Biases,
-    pub(super) qk_norm: bool,
-    pub(super) post_norms: bool,
+    pub(crate) rope: Option<RopeLayout>,
+    pub(crate) mlp: Mlp,
+    pub(crate) biases: Biases,
+    pub(crate) qk_norm: bool,
+    pub(crate) post_norms: bool,
     /// Token embeddings are multiplied by the root of their width.
-    pub(super) scale_embedding: bool,
+    pub(crate) scale_embedding: bool,
     /// The window of files that do not name one.
-    pub(super) window: Option<u32>,
+    pub(crate) window: Option<u32>,
     /// Every so many layers one sees everything and the others their window only; 0: all have the window.
-    pub(super) window_period: usize,
+    pub(crate) window_period: usize,
     /// The rotary base of layers with a window, where it is not that of the others.
-    pub(super) window_rope_base: Option<f32>,
+    pub(crate) window_rope_base: Option<f32>,
     /// The number of layers of the one size whose scores are scaled by the width of a head's share of the hidden size
     /// instead of the key's.
-    pub(super) hidden_scale_layers: Option<usize>,
+    pub(crate) hidden_scale_layers: Option<usize>,
     /// The limits on scores and logits of files that do not name them.
-    pub(super) softcaps: Option<(f32, f32)>,
+    pub(crate) softcaps: Option<(f32, f32)>,
 }
 
 const LLAMA: Architecture = Architecture {
@@ -121,12 +121,12 @@ const ALL: [Architecture; 8] = [LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3
 
 impl Architecture {
     /// The architecture with this name.
-    pub(super) fn find(name: &str) -> Option<Architecture> {
+    pub(crate) fn find(name: &str) -> Option<Architecture> {
         ALL.into_iter().find(|a| a.name == name)
     }
 
     /// All names, for messages.
-    pub(super) fn names() -> String {
+    pub(crate) fn names() -> String {
         ALL.map(|a| a.name).join(", ")
     }
 }

@@ -26,7 +26,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
 
     let name = file.metadata.str("general.name")?.map(str::to_owned);
     let facts = ModelFacts {
-        caches: caches(&spec),
+        caches: spec.caches(),
         context_length,
         vocab_size: spec.vocab_size,
         hidden_size: spec.hidden_size,
@@ -72,17 +72,6 @@ fn read_spec(
     };
     let (spec, context_length) = reader.read(options)?;
     Ok((name.to_owned(), spec, context_length))
-}
-
-/// One cache for each layer.
-fn caches(spec: &DecoderSpec) -> Vec<kv::LayerConfig> {
-    let cache = |layer: &decoder::LayerSpec| kv::LayerConfig {
-        kv_heads: layer.attention.kv_heads,
-        key_dim: layer.attention.key_dim,
-        value_dim: layer.attention.value_dim,
-        window: layer.attention.window,
-    };
-    spec.layers.iter().map(cache).collect()
 }
 
 #[cfg(test)]

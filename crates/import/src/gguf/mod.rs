@@ -11,7 +11,7 @@
 //! # Ok::<(), import::gguf::GgufError>(())
 //! ```
 
-mod architecture;
+pub(crate) mod architecture;
 mod array;
 mod cursor;
 mod error;

@@ -30,7 +30,7 @@ impl<'a> Source<'a> {
         Some(Weight {
             dtype: tensor.dtype,
             shape: tensor.shape.clone(),
-            data: tensor.data.clone(),
+            data: Some(tensor.data.clone()),
         })
     }
 

@@ -93,6 +93,12 @@ impl Form {
         }
     }
 
+    /// Bytes of a packed weight `[n, k]`.
+    pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
+        let (_, _, strip_bytes) = self.offsets(k);
+        n.div_ceil(STRIP) * strip_bytes
+    }
+
     /// Bytes of one side of the scales (scales or mins) of a strip of depth `k`.
     fn side_bytes(&self, k: usize) -> usize {
         if self.nested {
@@ -126,36 +132,91 @@ pub(crate) const TABLE: [u8; 16] = {
 pub(crate) struct Packed {
     bytes: Bytes,
     /// Keeps the source's address from being given to another weight.
-    _source: Bytes,
+    source: Bytes,
 }
 
 /// What is packed now, by address, type and depth of the source.
 type Cache = HashMap<(usize, DType, usize), Weak<Packed>>;
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
+/// A weight to be packed: rows `[n, k]` of a type that has a packed form.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) form: Form,
+    pub(crate) rows: &'a Bytes,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+impl Source<'_> {
+    fn key(&self) -> (usize, DType, usize) {
+        (self.rows.as_ptr() as usize, self.dtype, self.k)
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.form.packed_bytes(self.n, self.k)
+    }
+
+    /// Packs a strip; rows past the last are zeros.
+    fn pack(&self, strip: usize, out: &mut [u8]) {
+        let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
+        let first = strip * STRIP;
+        let count = STRIP.min(self.n - first);
+        let rows = &self.rows[first * row_bytes..][..count * row_bytes];
+        pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
+    }
+}
+
 impl Packed {
-    /// The packed form of rows `[n, k]` of `dtype`, its strips shared among threads; `None` when the format has none.
-    pub(crate) fn new(
-        dtype: DType,
-        source: &Bytes,
-        n: usize,
-        k: usize,
-        threads: &Threads,
-    ) -> Option<Arc<Packed>> {
-        let form = Form::of(dtype)?;
-        let key = (source.as_ptr() as usize, dtype, k);
+    /// The packed forms of some weights. Those that are not there yet are packed side by side in one piece of memory,
+    /// their strips shared among threads.
+    pub(crate) fn all(weights: &[Source<'_>], threads: &Threads) -> Vec<Arc<Packed>> {
         let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = cache.get(&key).and_then(Weak::upgrade);
-        if let Some(packed) = found.filter(|p| p._source.len() == source.len()) {
-            return Some(packed);
+        let find = |cache: &Cache, weight: &Source<'_>| {
+            let found = cache.get(&weight.key()).and_then(Weak::upgrade);
+            found.filter(|packed| packed.source.len() == weight.rows.len())
+        };
+        let mut missing: Vec<&Source<'_>> = Vec::new();
+        for weight in weights {
+            let listed = missing.iter().any(|other| other.key() == weight.key());
+            if !listed && find(&cache, weight).is_none() {
+                missing.push(weight);
+            }
         }
-        let packed = Arc::new(Packed {
-            bytes: pack(dtype, form, source, n, k, threads)?,
-            _source: source.clone(),
+        let sizes = missing.iter().map(|weight| weight.packed_bytes());
+        let bytes = Bytes::filled(sizes.sum(), |mut rest| {
+            let mut strips = Vec::new();
+            for weight in &missing {
+                let (own, behind) = rest.split_at_mut(weight.packed_bytes());
+                rest = behind;
+                let (_, _, strip_bytes) = weight.form.offsets(weight.k);
+                let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
+                strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
+            }
+            threads.run(strips.len(), &|task, _| {
+                let (weight, strip, out) = &strips[task];
+                let mut out = out.lock().expect("each strip is packed once");
+                weight.pack(*strip, &mut out);
+            });
         });
         cache.retain(|_, packed| packed.strong_count() > 0);
-        cache.insert(key, Arc::downgrade(&packed));
-        Some(packed)
+        // Kept alive until the list below holds them.
+        let mut made = Vec::new();
+        let mut start = 0;
+        for weight in missing {
+            let range = start..start + weight.packed_bytes();
+            start = range.end;
+            let packed = Arc::new(Packed {
+                bytes: bytes.slice(range).expect("a part of the whole"),
+                source: weight.rows.clone(),
+            });
+            cache.insert(weight.key(), Arc::downgrade(&packed));
+            made.push(packed);
+        }
+        let all = weights.iter().map(|weight| find(&cache, weight));
+        all.map(|packed| packed.expect("found or made above"))
+            .collect()
     }
 
     /// Bytes it takes.
@@ -166,31 +227,6 @@ impl Packed {
     pub(crate) fn address(&self) -> *const u8 {
         self.bytes.as_ptr()
     }
-}
-
-/// Rows past the last are zeros.
-fn pack(
-    dtype: DType,
-    form: Form,
-    rows: &[u8],
-    n: usize,
-    k: usize,
-    threads: &Threads,
-) -> Option<Bytes> {
-    let row_bytes = dtype.row_bytes(k)?;
-    let (_, _, strip_bytes) = form.offsets(k);
-    let strips = n.div_ceil(STRIP);
-    Some(Bytes::filled(strips * strip_bytes, |out| {
-        let parts: Vec<Mutex<&mut [u8]>> =
-            out.chunks_mut(strip_bytes.max(1)).map(Mutex::new).collect();
-        threads.run(parts.len(), &|strip, _| {
-            let mut out = parts[strip].lock().expect("each strip is packed once");
-            let first = strip * STRIP;
-            let count = STRIP.min(n - first);
-            let rows = &rows[first * row_bytes..][..count * row_bytes];
-            pack_strip(dtype, form, rows, row_bytes, k, &mut out);
-        });
-    }))
 }
 
 /// The integers and scales of one block of a weight format, up to 256 elements.

@@ -1,0 +1,230 @@
+//! `kvark plan`: every byte of a run, before it.
+
+mod compare;
+mod font;
+mod map;
+mod picture;
+mod png;
+mod report;
+mod scene;
+mod svg;
+
+use crate::args::{self, ModelArgs};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use kvark::{
+    Blueprint, CacheKind, CompileOptions, Cpu, MemoryLimit, MemoryPlan, Planned, Policy, Storage,
+};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Show the memory that a run will take
+#[derive(Args)]
+#[command(
+    after_help = "MODEL may also be a Hugging Face config.json. Weights are not read. Several contexts or types make a table.
+
+Examples:
+  kvark plan
+  kvark plan model.gguf -c 32768 --cache-type-k q8 --cache-type-v q8
+  kvark plan config.json -c 1024,8192,131072 --compare f32,f16,q8,q4
+  kvark plan model.gguf --map
+  kvark plan model.gguf --svg plan.svg --png plan.png"
+)]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Most tokens in the context, or several to compare; what the model was made for when left out
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    ctx_size: Vec<u32>,
+    /// Types of keys and values to compare
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = args::storage)]
+    compare: Vec<Storage>,
+    /// How keys are stored in the cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
+    cache_type_k: Storage,
+    /// How values are stored in the cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
+    cache_type_v: Storage,
+    /// Which cache: one sequence, cells that --parallel sequences share, or a tree of candidates
+    #[arg(long, value_name = "KIND", default_value = "sequence")]
+    kind: Kind,
+    /// Sequences that share a cache of cells
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    parallel: u32,
+    /// Most tokens in one step of prompt processing
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// Threads to compute with; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// A model that drafts, planned with the same choices
+    #[arg(long, visible_alias = "md", value_name = "MODEL")]
+    model_draft: Option<PathBuf>,
+    /// Refuse a plan of more than so many bytes, such as 800M or 2G
+    #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
+    mem_limit: Option<u64>,
+    /// Print every buffer with its place
+    #[arg(long)]
+    map: bool,
+    /// Draw the plan as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Draw the plan as PNG
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "map")]
+    json: bool,
+}
+
+/// A kind of cache.
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    Sequence,
+    Cells,
+    Tree,
+}
+
+/// A model that is planned.
+struct Subject {
+    name: String,
+    source: Source,
+}
+
+enum Source {
+    File(Box<kvark::Artifact>),
+    Config(Box<Blueprint>),
+}
+
+impl Subject {
+    fn open(path: &Path, context: Option<u32>) -> Result<Subject> {
+        let named = |name: Option<&str>, architecture: &str| {
+            let file = path.file_stem().and_then(|stem| stem.to_str());
+            let name = name.or(file).unwrap_or("the model");
+            format!("{name} ({architecture})")
+        };
+        if Blueprint::is_config(path) {
+            let blueprint = Blueprint::open(path)?;
+            return Ok(Subject {
+                name: named(None, &blueprint.architecture),
+                source: Source::Config(Box::new(blueprint)),
+            });
+        }
+        let artifact = kvark::open_artifact(path, context.map(|n| n as usize))?;
+        Ok(Subject {
+            name: named(artifact.name.as_deref(), &artifact.architecture),
+            source: Source::File(Box::new(artifact)),
+        })
+    }
+
+    fn planned(&self) -> Result<Planned<'_>> {
+        Ok(match &self.source {
+            Source::File(artifact) => Planned::try_from(&**artifact)?,
+            Source::Config(blueprint) => Planned::from(&**blueprint),
+        })
+    }
+}
+
+impl Plan {
+    pub(crate) fn execute(self) -> Result<()> {
+        let longest = self.ctx_size.iter().copied().max();
+        let subject = Subject::open(&self.model.path()?, longest)?;
+        let draft = self.model_draft.as_deref();
+        let draft = draft.map(|path| Subject::open(path, longest)).transpose()?;
+        let cpu = Cpu::new()?;
+        let plan = |context: Option<u32>, storage: Option<Storage>| -> Result<MemoryPlan> {
+            let policy = self.policy(context, storage);
+            let of = |subject: &Subject, draft| {
+                let planned = subject.planned()?;
+                Ok(MemoryPlan::new(
+                    &planned,
+                    &cpu,
+                    &policy,
+                    self.kind(),
+                    draft,
+                )?)
+            };
+            let draft: Option<Result<MemoryPlan>> = draft.as_ref().map(|s| of(s, None));
+            of(&subject, draft.transpose()?)
+        };
+        let first = plan(
+            self.ctx_size.first().copied(),
+            self.compare.first().copied(),
+        )?;
+        if let Some(limit) = self.mem_limit {
+            first.check(MemoryLimit::Bytes(limit))?;
+        }
+        let tables = self.ctx_size.len() > 1 || !self.compare.is_empty();
+        let table = match tables {
+            true => Some(compare::Table::new(
+                &self.ctx_size,
+                &self.compare,
+                (self.cache_type_k, self.cache_type_v),
+                plan,
+            )?),
+            false => None,
+        };
+        self.draw(&subject.name, &first)?;
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        if self.json {
+            let mut object = report::json(&subject.name, &first);
+            if let Some(table) = &table {
+                object["table"] = table.json();
+            }
+            writeln!(out, "{object}")?;
+        } else if self.map {
+            map::print(&mut out, &first)?;
+        } else if let Some(table) = &table {
+            table.print(&mut out, &subject.name)?;
+        } else {
+            report::print(&mut out, &subject.name, &first)?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    fn kind(&self) -> CacheKind {
+        let sequences = self.parallel;
+        match self.kind {
+            Kind::Sequence if sequences == 1 => CacheKind::Sequence,
+            Kind::Sequence | Kind::Cells => CacheKind::Cells { sequences },
+            Kind::Tree => CacheKind::Tree,
+        }
+    }
+
+    fn policy(&self, context: Option<u32>, storage: Option<Storage>) -> Policy {
+        Policy {
+            context: context.map(|n| n as usize),
+            batch: self.batch_size as usize,
+            key_storage: storage.unwrap_or(self.cache_type_k),
+            value_storage: storage.unwrap_or(self.cache_type_v),
+            logit_rows: self.parallel as usize,
+            memory: MemoryLimit::None,
+            compile: CompileOptions {
+                threads: self.threads.map(usize::from),
+                ..CompileOptions::default()
+            },
+            ..Policy::default()
+        }
+    }
+
+    fn draw(&self, name: &str, plan: &MemoryPlan) -> Result<()> {
+        if self.svg.is_none() && self.png.is_none() {
+            return Ok(());
+        }
+        if plan.arena.buffers.is_empty() && plan.kv.layers.is_empty() {
+            bail!("there is nothing to draw: the model has no cache and computes nothing");
+        }
+        let scene = picture::draw(name, plan);
+        let write = |path: &Path, bytes: &[u8]| {
+            std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+        };
+        if let Some(path) = &self.svg {
+            write(path, svg::text(&scene).as_bytes())?;
+        }
+        if let Some(path) = &self.png {
+            write(path, &png::image(&scene))?;
+        }
+        Ok(())
+    }
+}

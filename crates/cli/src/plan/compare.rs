@@ -1,0 +1,99 @@
+//! Plans side by side: contexts down, types across.
+
+use super::report::grouped;
+use crate::output;
+use anyhow::Result;
+use kvark::{MemoryPlan, Storage};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// Bytes of keys and values, and of everything, for each context and type.
+pub(super) struct Table {
+    types: Vec<String>,
+    /// Per context, one entry for each type.
+    rows: Vec<(u32, Vec<Entry>)>,
+}
+
+struct Entry {
+    kv: usize,
+    total: usize,
+}
+
+impl Table {
+    /// `plan` is asked for every context and type; without types it decides by itself.
+    pub(super) fn new(
+        contexts: &[u32],
+        types: &[Storage],
+        own: (Storage, Storage),
+        plan: impl Fn(Option<u32>, Option<Storage>) -> Result<MemoryPlan>,
+    ) -> Result<Table> {
+        let contexts: Vec<Option<u32>> = match contexts {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let columns: Vec<Option<Storage>> = match types {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let name = |column: &Option<Storage>| match column {
+            Some(storage) => storage.to_string(),
+            None if own.0 == own.1 => own.0.to_string(),
+            None => format!("{}/{}", own.0, own.1),
+        };
+        let mut rows = vec![];
+        for context in contexts {
+            let mut entries = vec![];
+            let mut capacity = 0;
+            for storage in &columns {
+                let plan = plan(context, *storage)?;
+                capacity = plan.cache.capacity;
+                entries.push(Entry {
+                    kv: plan.kv_bytes(),
+                    total: plan.total_bytes(),
+                });
+            }
+            rows.push((capacity, entries));
+        }
+        Ok(Table {
+            types: columns.iter().map(name).collect(),
+            rows,
+        })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let entries = self.rows.iter().flat_map(|(context, entries)| {
+            self.types.iter().zip(entries).map(move |(name, entry)| {
+                json!({
+                    "context": context,
+                    "type": name,
+                    "kv_bytes": entry.kv,
+                    "total_bytes": entry.total,
+                })
+            })
+        });
+        entries.collect()
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write, name: &str) -> io::Result<()> {
+        writeln!(out, "{name}")?;
+        let parts: [(&str, fn(&Entry) -> usize); 2] =
+            [("KV", |entry| entry.kv), ("total", |entry| entry.total)];
+        for (part, bytes) in parts {
+            write!(out, "\n{part:<10}")?;
+            for name in &self.types {
+                write!(out, " {name:>30}")?;
+            }
+            writeln!(out)?;
+            for (context, entries) in &self.rows {
+                write!(out, "{:>10}", grouped(*context as usize))?;
+                for entry in entries {
+                    let n = bytes(entry);
+                    let short = output::bytes(n as u64);
+                    write!(out, " {:>18} {:>11}", grouped(n), format!("({short})"))?;
+                }
+                writeln!(out)?;
+            }
+        }
+        Ok(())
+    }
+}

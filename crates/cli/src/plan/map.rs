@@ -1,0 +1,132 @@
+//! Every buffer of a plan with its place, one behind the other as in one address space.
+
+use super::report::{grouped, kv_shape_text};
+use kvark::{ArenaBuffer, MemoryPlan, SideLayout};
+use std::io::{self, Write};
+
+/// A line of the table.
+struct Row {
+    offset: usize,
+    bytes: usize,
+    name: String,
+    shape: String,
+}
+
+pub(super) fn print(out: &mut impl Write, plan: &MemoryPlan) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:<14} {:<14} {:>16}  {:<14} {:<32} Shape",
+        "Offset", "End", "Size (bytes)", "", "Buffer"
+    )?;
+    writeln!(out, "{}", "-".repeat(110))?;
+    for row in rows(plan) {
+        writeln!(
+            out,
+            "0x{:012X} 0x{:012X} {:>16}  ({:>12}) {:<32} {}",
+            row.offset,
+            row.offset + row.bytes,
+            grouped(row.bytes),
+            binary(row.bytes),
+            row.name,
+            row.shape
+        )?;
+    }
+    writeln!(out, "{}", "-".repeat(110))?;
+    writeln!(out, "{} bytes in all", grouped(plan.total_bytes()))
+}
+
+/// Weights, packed weights, keys and values, arena, logits; then the same of the draft.
+fn rows(plan: &MemoryPlan) -> Vec<Row> {
+    let mut rows = vec![];
+    let mut at = 0;
+    add_plan(&mut rows, &mut at, "", plan);
+    rows
+}
+
+fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan) {
+    let mut add = |bytes: usize, name: &str, shape: String| {
+        let offset = *at;
+        *at += bytes;
+        rows.push(Row {
+            offset,
+            bytes,
+            name: format!("{prefix}{name}"),
+            shape,
+        });
+        offset
+    };
+    for section in &plan.weights {
+        let shape = format!("{} tensors", section.tensors);
+        add(section.bytes, &section.name, shape);
+    }
+    for section in plan.weights.iter().filter(|section| section.packed > 0) {
+        add(
+            section.packed,
+            &format!("{}.packed", section.name),
+            String::new(),
+        );
+    }
+    let kv = add(plan.kv_bytes(), "kv_cache", kv_shape_text(plan));
+    let arena_shape = format!("{} buffers that take turns", plan.arena.buffers.len());
+    let arena = add(plan.arena.bytes, "arena", arena_shape);
+    let rows_of_logits = plan.logits_bytes;
+    add(
+        rows_of_logits,
+        "logits",
+        format!("[{}] f32", rows_of_logits / 4),
+    );
+    if let Some(draft) = &plan.draft {
+        add_plan(rows, at, "draft.", draft);
+    }
+    let after = |rows: &[Row], name: &str| {
+        let name = format!("{prefix}{name}");
+        1 + rows.iter().position(|row| row.name == name).expect("added")
+    };
+    let side = |i: usize, name: &str, side: &SideLayout| Row {
+        offset: kv + side.offset,
+        bytes: side.bytes(),
+        name: format!("{prefix}  kv_cache.{i}.{name}"),
+        shape: format!(
+            "[{}, {}, {}] {}",
+            side.heads, side.rows, side.dim, side.storage
+        ),
+    };
+    let layers = plan.kv.layers.iter().enumerate();
+    let sides = layers.flat_map(|(i, layer)| {
+        [
+            side(i, "keys", &layer.keys),
+            side(i, "values", &layer.values),
+        ]
+    });
+    let at_kv = after(rows, "kv_cache");
+    rows.splice(at_kv..at_kv, sides.collect::<Vec<_>>());
+    let buffer = |b: &ArenaBuffer| {
+        let (kind, dtype) = match b.dtype {
+            Some(dtype) => ("", format!(" {dtype}")),
+            None => (" (work space)", String::new()),
+        };
+        Row {
+            offset: arena + b.offset,
+            bytes: b.bytes,
+            name: format!("{prefix}  {}{kind}", b.name),
+            shape: format!("{:?}{dtype}, nodes {} to {}", b.shape, b.first, b.last),
+        }
+    };
+    let at_arena = after(rows, "arena");
+    let buffers: Vec<Row> = plan.arena.buffers.iter().map(buffer).collect();
+    rows.splice(at_arena..at_arena, buffers);
+}
+
+/// A count of bytes in binary units, as memory is counted.
+fn binary(n: usize) -> String {
+    const UNITS: [(&str, f64); 3] = [
+        ("GiB", (1u64 << 30) as f64),
+        ("MiB", (1u64 << 20) as f64),
+        ("KiB", 1024.0),
+    ];
+    let x = n as f64;
+    match UNITS.iter().find(|(_, unit)| x >= *unit) {
+        Some((name, unit)) => format!("{:.2} {name}", x / unit),
+        None => format!("{n} B"),
+    }
+}

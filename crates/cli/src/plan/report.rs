@@ -1,0 +1,169 @@
+//! The plan as a summary and as JSON.
+
+use crate::output;
+use kvark::{ArenaBuffer, LayerLayout, MemoryPlan, SideLayout, WeightSection};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// Layers of one shape that follow each other or not, with their number: `[layers, 2, heads, rows, dim]`.
+pub(super) fn kv_shapes(plan: &MemoryPlan) -> Vec<[usize; 5]> {
+    let mut shapes: Vec<[usize; 5]> = vec![];
+    for layer in &plan.kv.layers {
+        let SideLayout {
+            heads, rows, dim, ..
+        } = layer.keys;
+        match shapes.iter_mut().find(|s| s[2..] == [heads, rows, dim]) {
+            Some(shape) => shape[0] += 1,
+            None => shapes.push([1, 2, heads, rows, dim]),
+        }
+    }
+    shapes
+}
+
+/// `[28, 2, 8, 1024, 128]`, or several such.
+pub(super) fn kv_shape_text(plan: &MemoryPlan) -> String {
+    let shapes = kv_shapes(plan);
+    let texts: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
+    texts.join(" + ")
+}
+
+/// The types of keys and values.
+pub(super) fn kv_types(plan: &MemoryPlan) -> String {
+    let (keys, values) = (plan.cache.key_storage, plan.cache.value_storage);
+    match keys == values {
+        true => keys.to_string(),
+        false => format!("{keys}/{values}"),
+    }
+}
+
+/// The parts of a plan that add up to its total, with a word on each.
+pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
+    let sections = plan.weights.len();
+    let tensors: usize = plan.weights.iter().map(|section| section.tensors).sum();
+    let step = &plan.step;
+    let scratch = output::bytes(plan.arena.scratch_bytes() as u64);
+    let mut parts = vec![
+        (
+            "weights",
+            plan.weights_bytes(),
+            format!("{tensors} tensors in {sections} sections, mapped from the file"),
+        ),
+        (
+            "packed",
+            plan.packed_bytes(),
+            "weights once more, as the products read them".to_owned(),
+        ),
+        (
+            "KV",
+            plan.kv_bytes(),
+            format!("{} {}", kv_shape_text(plan), kv_types(plan)),
+        ),
+        (
+            "arena",
+            plan.arena.bytes,
+            format!(
+                "{} buffers of a step of {} tokens, work space up to {scratch}",
+                plan.arena.buffers.len(),
+                step.tokens
+            ),
+        ),
+        ("logits", plan.logits_bytes, "kept behind a step".to_owned()),
+    ];
+    if let Some(draft) = &plan.draft {
+        parts.push(("draft", draft.total_bytes(), "the model that drafts".into()));
+    }
+    parts
+}
+
+pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::Result<()> {
+    writeln!(out, "{name}, context of {} tokens", plan.cache.capacity)?;
+    for (part, bytes, note) in parts(plan) {
+        let text = output::bytes(bytes as u64);
+        writeln!(out, "{part:<8} {:>18} {text:>10}  {note}", grouped(bytes))?;
+    }
+    let total = plan.total_bytes();
+    let text = output::bytes(total as u64);
+    writeln!(out, "{:<8} {:>18} {text:>10}", "total", grouped(total))
+}
+
+/// A number with its thousands apart.
+pub(super) fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
+    let side = |side: &SideLayout| {
+        json!({
+            "offset": side.offset,
+            "end": side.end(),
+            "bytes": side.bytes(),
+            "type": side.storage.name(),
+            "shape": [side.heads, side.rows, side.dim],
+            "row_bytes": side.row_bytes(),
+        })
+    };
+    let layer = |layer: &LayerLayout| {
+        json!({
+            "bytes": layer.bytes(),
+            "window": layer.window,
+            "rows": layer.keys.rows,
+            "keys": side(&layer.keys),
+            "values": side(&layer.values),
+        })
+    };
+    let buffer = |b: &ArenaBuffer| {
+        json!({
+            "offset": b.offset,
+            "end": b.end(),
+            "bytes": b.bytes,
+            "name": b.name,
+            "op": b.op,
+            "dtype": b.dtype.map(|dtype| dtype.to_string()),
+            "shape": b.shape,
+            "first": b.first,
+            "last": b.last,
+        })
+    };
+    let section = |s: &WeightSection| json!({ "name": s.name, "tensors": s.tensors, "bytes": s.bytes, "packed_bytes": s.packed });
+    let shapes = kv_shapes(plan);
+    let shape = match &shapes[..] {
+        [only] => json!(only),
+        _ => Value::Null,
+    };
+    json!({
+        "model": name,
+        "context": plan.cache.capacity,
+        "step": { "tokens": plan.step.tokens, "rows": plan.step.rows },
+        "weights": {
+            "bytes": plan.weights_bytes(),
+            "packed_bytes": plan.packed_bytes(),
+            "sections": plan.weights.iter().map(section).collect::<Vec<_>>(),
+        },
+        "kv": {
+            "bytes": plan.kv_bytes(),
+            "shape": shape,
+            "shapes": shapes,
+            "key_type": plan.cache.key_storage.name(),
+            "value_type": plan.cache.value_storage.name(),
+            "layers": plan.kv.layers.iter().map(layer).collect::<Vec<_>>(),
+        },
+        "arena": {
+            "bytes": plan.arena.bytes,
+            "lower_bound": plan.arena.lower_bound,
+            "scratch_bytes": plan.arena.scratch_bytes(),
+            "steps": plan.arena.steps,
+            "buffers": plan.arena.buffers.iter().map(buffer).collect::<Vec<_>>(),
+        },
+        "logits": { "bytes": plan.logits_bytes },
+        "draft": plan.draft.as_ref().map(|draft| json("draft", draft)),
+        "total_bytes": plan.total_bytes(),
+    })
+}

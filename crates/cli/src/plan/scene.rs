@@ -1,0 +1,92 @@
+//! A drawing as plain shapes, for whatever writes it.
+
+/// Red, green and blue.
+pub(super) type Color = [u8; 3];
+
+/// Shapes on a white page, the later ones above the earlier.
+pub(super) struct Scene {
+    pub(super) width: f32,
+    pub(super) height: f32,
+    pub(super) shapes: Vec<Shape>,
+}
+
+pub(super) enum Shape {
+    Rect {
+        x: f32,
+        y: f32,
+        width: f32,
+        height: f32,
+        fill: Color,
+        /// Shown by viewers that can.
+        title: Option<String>,
+    },
+    /// `y` is the base line; `x` is where the text begins, has its middle or ends.
+    Text {
+        x: f32,
+        y: f32,
+        size: f32,
+        fill: Color,
+        anchor: Anchor,
+        text: String,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Scene {
+    pub(super) fn new(width: f32, height: f32) -> Scene {
+        Scene {
+            width,
+            height,
+            shapes: vec![],
+        }
+    }
+
+    pub(super) fn rect(&mut self, [x, y, width, height]: [f32; 4], fill: Color) {
+        self.titled([x, y, width, height], fill, None);
+    }
+
+    pub(super) fn titled(
+        &mut self,
+        [x, y, width, height]: [f32; 4],
+        fill: Color,
+        title: Option<String>,
+    ) {
+        self.shapes.push(Shape::Rect {
+            x,
+            y,
+            width,
+            height,
+            fill,
+            title,
+        });
+    }
+
+    pub(super) fn text(
+        &mut self,
+        [x, y]: [f32; 2],
+        size: f32,
+        fill: Color,
+        anchor: Anchor,
+        text: impl Into<String>,
+    ) {
+        self.shapes.push(Shape::Text {
+            x,
+            y,
+            size,
+            fill,
+            anchor,
+            text: text.into(),
+        });
+    }
+}
+
+/// About how wide a text comes out.
+pub(super) fn text_width(text: &str, size: f32) -> f32 {
+    text.chars().count() as f32 * size * 0.6
+}

@@ -1,0 +1,243 @@
+//! Where every row of keys and values lies, known before anything is allocated.
+
+use crate::{CacheConfig, LayerConfig, Storage};
+
+/// Keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Keys.
+    Key,
+    /// Values.
+    Value,
+}
+
+/// The keys or the values of one layer, `[heads, rows, dim]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SideLayout {
+    /// Heads; each has its rows together.
+    pub heads: usize,
+    /// Rows of a head.
+    pub rows: usize,
+    /// Elements of a row.
+    pub dim: usize,
+    /// How rows are encoded.
+    pub storage: Storage,
+    /// First byte in the cache.
+    pub offset: usize,
+}
+
+impl SideLayout {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.storage.row_bytes(self.dim)
+    }
+
+    /// Bytes of all rows.
+    pub fn bytes(&self) -> usize {
+        self.heads
+            .saturating_mul(self.rows)
+            .saturating_mul(self.row_bytes())
+    }
+
+    /// The first byte behind.
+    pub fn end(&self) -> usize {
+        self.offset.saturating_add(self.bytes())
+    }
+
+    /// The first byte of a head's row in the cache: `offset + (head · rows + row) · row_bytes`.
+    pub fn row(&self, head: usize, row: usize) -> usize {
+        self.offset + (head * self.rows + row) * self.row_bytes()
+    }
+}
+
+/// One layer of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerLayout {
+    /// The layer's window, if it has one.
+    pub window: Option<u32>,
+    /// Its keys.
+    pub keys: SideLayout,
+    /// Its values, behind the keys.
+    pub values: SideLayout,
+}
+
+impl LayerLayout {
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes().saturating_add(self.values.bytes())
+    }
+
+    /// One of its sides.
+    pub fn side(&self, side: Side) -> &SideLayout {
+        match side {
+            Side::Key => &self.keys,
+            Side::Value => &self.values,
+        }
+    }
+}
+
+/// A whole cache: layer-major outside, head-major inside.
+///
+/// With layers of one size in one type this is `[layers, 2, heads, rows, dim]`, and element `d` of a row is number
+/// `(((layer · 2 + side) · heads + head) · rows + row) · dim + d`. A backend may hold every side in memory of its own, as
+/// long as each has this size and this order.
+///
+/// ```
+/// use kv::{CacheConfig, LayerConfig, Side, Storage};
+///
+/// // Qwen3-0.6B.
+/// let layer = LayerConfig { kv_heads: 8, key_dim: 128, value_dim: 128, window: None };
+/// let mut config = CacheConfig::uniform(1024, 28, layer);
+/// (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+/// let layout = config.layout(1024, 1);
+/// assert_eq!(layout.bytes(), 234_881_024);
+/// let (layer, side, head, position) = (17, 1, 3, 912);
+/// let element = (((layer * 2 + side) * 8 + head) * 1024 + position) * 128;
+/// assert_eq!(layout.layers[layer].side(Side::Value).row(head, position), element * 4);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvLayout {
+    /// One entry per cache id.
+    pub layers: Vec<LayerLayout>,
+}
+
+impl KvLayout {
+    /// Bytes of all layers.
+    pub fn bytes(&self) -> usize {
+        self.layers.last().map_or(0, |layer| layer.values.end())
+    }
+}
+
+/// How the pools of a layer grow.
+///
+/// They begin with a few rows and double. A ring stops at its size; where several sequences share its pool it goes on by
+/// whole rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Rows of the first allocation.
+    pub first: u32,
+    /// Rows that one sequence needs at most: those of its ring, or all.
+    pub ring: u32,
+    /// Most rows.
+    pub capacity: u32,
+}
+
+impl Growth {
+    /// Rows that a pool has once `needed` of them are in use.
+    pub fn rows(&self, needed: u32) -> u32 {
+        let rows = match needed {
+            0 => 0,
+            n if n > self.ring => u64::from(self.ring) * u64::from(n.div_ceil(self.ring)),
+            n => {
+                let first = u64::from(self.first.max(1));
+                let doubled = first * u64::from(n).div_ceil(first).next_power_of_two();
+                doubled.min(self.ring.into())
+            }
+        };
+        rows.min(self.capacity.into()) as u32
+    }
+}
+
+impl CacheConfig {
+    /// How the pools of a layer grow.
+    pub fn growth(&self, layer: &LayerConfig) -> Growth {
+        let ring = match layer.window.zip(self.ring) {
+            Some((window, ring)) => ring.slots(window).min(self.capacity),
+            None => self.capacity,
+        };
+        Growth {
+            first: self.min_cells,
+            ring,
+            capacity: self.capacity,
+        }
+    }
+
+    /// What the cache holds once `tokens` tokens are stored, by so many sequences that share nothing.
+    pub fn layout(&self, tokens: u32, sequences: u32) -> KvLayout {
+        let tokens = tokens.min(self.capacity);
+        let mut offset = 0;
+        let mut side = |heads, dim, storage, rows| {
+            let side = SideLayout {
+                heads,
+                rows,
+                dim,
+                storage,
+                offset,
+            };
+            offset = side.end();
+            side
+        };
+        let layer = |layer: &LayerConfig| {
+            let growth = self.growth(layer);
+            let rings = u64::from(growth.ring) * u64::from(sequences.max(1));
+            let rows = growth.rows(rings.min(tokens.into()) as u32) as usize;
+            LayerLayout {
+                window: layer.window,
+                keys: side(layer.kv_heads, layer.key_dim, self.key_storage, rows),
+                values: side(layer.kv_heads, layer.value_dim, self.value_storage, rows),
+            }
+        };
+        KvLayout {
+            layers: self.layers.iter().map(layer).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RingPolicy;
+
+    fn config() -> CacheConfig {
+        let layer = |window| LayerConfig {
+            kv_heads: 3,
+            key_dim: 64,
+            value_dim: 32,
+            window,
+        };
+        CacheConfig {
+            ring: Some(RingPolicy {
+                max_step: 512,
+                max_rewind: 512,
+            }),
+            ..CacheConfig::new(32768, vec![layer(Some(512)), layer(None)])
+        }
+    }
+
+    #[test]
+    fn pools_double_and_rings_stop_at_their_size() {
+        let config = config();
+        let rows = |layer: usize, needed| config.growth(&config.layers[layer]).rows(needed);
+        let needed = [0, 1, 256, 257, 1000, 1023, 1024, 2046, 2047, 40000];
+        let ring = [0, 256, 256, 512, 1023, 1023, 2046, 2046, 3069, 32768];
+        let flat = [0, 256, 256, 512, 1024, 1024, 1024, 2048, 2048, 32768];
+        assert_eq!(needed.map(|n| rows(0, n)), ring);
+        assert_eq!(needed.map(|n| rows(1, n)), flat);
+        let odd = CacheConfig {
+            min_cells: 6,
+            ..CacheConfig::new(50, config.layers.clone())
+        };
+        let rows = [5, 7, 13, 25, 50].map(|n| odd.growth(&odd.layers[1]).rows(n));
+        assert_eq!(rows, [6, 12, 24, 48, 50]);
+    }
+
+    #[test]
+    fn layers_lie_one_behind_the_other() {
+        let layout = config().layout(u32::MAX, 1);
+        let [local, global] = &layout.layers[..] else {
+            unreachable!()
+        };
+        assert_eq!((local.keys.rows, global.keys.rows), (1023, 32768));
+        assert_eq!(local.keys.offset, 0);
+        assert_eq!(local.values.offset, 3 * 1023 * 128);
+        assert_eq!(global.keys.offset, local.values.end());
+        assert_eq!(layout.bytes(), local.bytes() + global.bytes());
+        assert_eq!(
+            global.keys.row(2, 5),
+            global.keys.offset + (2 * 32768 + 5) * 128
+        );
+        // Two sequences that share nothing have two rings.
+        assert_eq!(config().layout(u32::MAX, 2).layers[0].keys.rows, 2046);
+        assert_eq!(config().layout(300, 2).layers[0].keys.rows, 512);
+    }
+}

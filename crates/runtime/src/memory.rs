@@ -1,0 +1,241 @@
+//! Every byte of a run, decided before it.
+
+mod arena;
+mod budget;
+mod machine;
+mod weights;
+
+pub use arena::{ArenaBuffer, ArenaPlan};
+pub use budget::{Misfit, Remedy};
+pub use weights::WeightSection;
+
+use crate::runner::{Policy, make_config, step_size};
+use crate::{RuntimeError, RuntimeErrorKind};
+use backend::{Backend, BackendError, Footprint};
+use graph::{Bindings, Graph, TensorId};
+use import::hugging_face::{Blueprint, STEP_INPUTS};
+use import::{Artifact, ModelFacts};
+use kv::{CacheConfig, KvLayout};
+
+/// Which kind of cache a run works on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheKind {
+    /// One sequence.
+    #[default]
+    Sequence,
+    /// A pool of cells that so many sequences share.
+    Cells {
+        /// Most sequences alive at once.
+        sequences: u32,
+    },
+    /// One sequence with a tree of candidates behind it.
+    Tree,
+}
+
+impl CacheKind {
+    fn sequences(self) -> u32 {
+        match self {
+            CacheKind::Cells { sequences } => sequences.max(1),
+            CacheKind::Sequence | CacheKind::Tree => 1,
+        }
+    }
+}
+
+/// How much memory a run may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// What the machine has free now, where it tells.
+    #[default]
+    Machine,
+    /// So many bytes, and no more than the machine has free.
+    Bytes(u64),
+    /// Whatever is asked for.
+    None,
+}
+
+/// A model to plan: an imported file, or a configuration without weights.
+#[derive(Clone, Copy)]
+pub struct Planned<'a> {
+    graph: &'a Graph,
+    facts: &'a ModelFacts,
+    /// From this graph input on, inputs stand for weights.
+    first_weight: usize,
+}
+
+impl<'a> TryFrom<&'a Artifact> for Planned<'a> {
+    type Error = RuntimeError;
+
+    fn try_from(artifact: &'a Artifact) -> Result<Planned<'a>, RuntimeError> {
+        let method = artifact.method("forward").or(artifact.methods.first());
+        let method = method.ok_or_else(|| RuntimeErrorKind::UnknownMethod("forward".to_owned()))?;
+        Ok(Planned {
+            graph: &method.graph,
+            facts: &artifact.facts,
+            first_weight: usize::MAX,
+        })
+    }
+}
+
+impl<'a> From<&'a Blueprint> for Planned<'a> {
+    fn from(blueprint: &'a Blueprint) -> Planned<'a> {
+        Planned {
+            graph: &blueprint.graph,
+            facts: &blueprint.facts,
+            first_weight: STEP_INPUTS,
+        }
+    }
+}
+
+impl Planned<'_> {
+    fn is_weight(&self, id: TensorId) -> bool {
+        let input = || self.graph.inputs().iter().position(|input| *input == id);
+        self.graph.tensor(id).constant().is_some()
+            || input().is_some_and(|index| index >= self.first_weight)
+    }
+
+    /// The symbols of the longest step. A graph that is no decoder's gets the step's tokens for every size it leaves
+    /// open, as far as it takes so many.
+    fn bindings(&self, step: &StepSize) -> Result<Bindings, RuntimeError> {
+        if !self.facts.is_decoder() {
+            let sizes = self.graph.symbols().iter().enumerate();
+            return Ok(
+                sizes.fold(Bindings::default(), |mut bindings, (i, symbol)| {
+                    bindings.0[i] = step
+                        .tokens
+                        .clamp(*symbol.range.start(), *symbol.range.end());
+                    bindings
+                }),
+            );
+        }
+        let mut shapes = step.shapes();
+        for id in self.graph.inputs().iter().skip(shapes.len()) {
+            let dims = self.graph.tensor(*id).ty.dims(&Bindings::default());
+            shapes.push(dims.unwrap_or_default());
+        }
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        Ok(self.graph.bind(&shapes).map_err(BackendError::from)?)
+    }
+}
+
+/// The size of a decoder's longest step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSize {
+    /// Tokens.
+    pub tokens: usize,
+    /// Rows whose logits are wanted.
+    pub rows: usize,
+}
+
+impl StepSize {
+    /// The shapes of tokens, positions and rows.
+    pub(crate) fn shapes(&self) -> Vec<Vec<usize>> {
+        vec![vec![self.tokens], vec![self.tokens], vec![self.rows]]
+    }
+}
+
+/// What a run holds, known before a weight is read: a pure function of the model's facts and the caller's choices.
+///
+/// A runner allocates what its plan says. Keys and values grow with the context up to the plan's size.
+#[derive(Clone, Debug)]
+pub struct MemoryPlan {
+    /// The model's constants, by part of the model.
+    pub weights: Vec<WeightSection>,
+    /// What the cache is built from.
+    pub cache: CacheConfig,
+    /// Which kind it is.
+    pub kind: CacheKind,
+    /// Where keys and values lie once the context is full.
+    pub kv: KvLayout,
+    /// Activations and work space of the longest step.
+    pub arena: ArenaPlan,
+    /// The longest step.
+    pub step: StepSize,
+    /// Logits that are kept behind a step.
+    pub logits_bytes: usize,
+    /// The model that drafts, if there is one.
+    pub draft: Option<Box<MemoryPlan>>,
+}
+
+impl MemoryPlan {
+    /// Plans a run of a model on a backend.
+    pub fn new(
+        model: &Planned<'_>,
+        backend: &dyn Backend,
+        policy: &Policy,
+        kind: CacheKind,
+        draft: Option<MemoryPlan>,
+    ) -> Result<MemoryPlan, RuntimeError> {
+        let facts = model.facts;
+        let cache = make_config(facts, policy)?;
+        let step = step_size(facts, policy, cache.capacity);
+        let bindings = model.bindings(&step)?;
+        let is_weight = |id: TensorId| model.is_weight(id);
+        let Footprint { arena, packed } =
+            backend.footprint(model.graph, bindings, &policy.compile, &is_weight)?;
+        let kept = match kind {
+            CacheKind::Cells { .. } => step.rows + kind.sequences() as usize,
+            CacheKind::Sequence | CacheKind::Tree => step.rows,
+        };
+        Ok(MemoryPlan {
+            weights: weights::sections(model.graph, &is_weight, &packed),
+            kv: cache.layout(cache.capacity, kind.sequences()),
+            arena: ArenaPlan::new(model.graph, &arena),
+            step,
+            logits_bytes: kept * facts.vocab_size * size_of::<f32>(),
+            cache,
+            kind,
+            draft: draft.map(Box::new),
+        })
+    }
+
+    /// Bytes of the model's constants; mapped from its file.
+    pub fn weights_bytes(&self) -> usize {
+        self.weights.iter().map(|section| section.bytes).sum()
+    }
+
+    /// Bytes of weights that are held in another layout besides.
+    pub fn packed_bytes(&self) -> usize {
+        self.weights.iter().map(|section| section.packed).sum()
+    }
+
+    /// Bytes of keys and values once the context is full.
+    pub fn kv_bytes(&self) -> usize {
+        self.kv.bytes()
+    }
+
+    /// Bytes of keys and values once so many tokens are stored.
+    pub fn kv_bytes_at(&self, tokens: usize) -> usize {
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.cache.layout(tokens, self.kind.sequences()).bytes()
+    }
+
+    /// All of it, the draft included.
+    pub fn total_bytes(&self) -> usize {
+        let parts = [
+            self.weights_bytes(),
+            self.packed_bytes(),
+            self.kv_bytes(),
+            self.arena.bytes,
+            self.logits_bytes,
+            self.draft.as_ref().map_or(0, |draft| draft.total_bytes()),
+        ];
+        parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
+    }
+
+    /// Refuses a plan that is larger than the limit, before anything is loaded, and says what would fit.
+    pub fn check(&self, limit: MemoryLimit) -> Result<(), RuntimeError> {
+        let free = machine::available_bytes();
+        let limit = match limit {
+            MemoryLimit::None => return Ok(()),
+            MemoryLimit::Machine => free,
+            MemoryLimit::Bytes(n) => Some(free.map_or(n, |free| free.min(n))),
+        };
+        match limit.and_then(|limit| Misfit::of(self, limit)) {
+            Some(misfit) => Err(RuntimeErrorKind::DoesNotFit(Box::new(misfit)).into()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

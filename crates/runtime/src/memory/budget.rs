@@ -1,0 +1,130 @@
+//! A plan that is too large, and the smallest changes that would make it fit.
+
+use super::MemoryPlan;
+use kv::{CacheConfig, Group, Storage};
+use std::fmt;
+
+/// A plan that needs more memory than it may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Bytes that the plan needs.
+    pub needed: u64,
+    /// Bytes that it may have.
+    pub limit: u64,
+    /// Bytes that it needs without any context.
+    pub least: u64,
+    /// Changes that would make it fit, each by itself; none when the rest of the plan is too large.
+    pub remedies: Vec<Remedy>,
+}
+
+/// A change that would make a plan fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    /// The longest context that fits.
+    pub context: u32,
+    /// How keys and values would be stored, where that changes.
+    pub storage: Option<Storage>,
+    /// Whether the context is shorter than asked for.
+    pub shorter: bool,
+}
+
+/// Smaller types, the most exact first.
+const SMALLER: [Storage; 3] = [
+    Storage::F16,
+    Storage::Q8(Group::G32),
+    Storage::Q4(Group::G32),
+];
+
+impl Misfit {
+    /// What is wrong with a plan under a limit; `None` when it fits.
+    pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<Misfit> {
+        let needed = plan.total_bytes() as u64;
+        if needed <= limit {
+            return None;
+        }
+        let least = needed.saturating_sub(plan.kv_bytes() as u64);
+        let room = limit.checked_sub(least);
+        let remedies = room.map_or(vec![], |room| remedies(plan, room));
+        Some(Misfit {
+            needed,
+            limit,
+            least,
+            remedies,
+        })
+    }
+}
+
+/// The changes that bring keys and values down to `room` bytes.
+fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
+    let config = &plan.cache;
+    let bytes = |storage: Option<Storage>, context: u32| {
+        let config = CacheConfig {
+            capacity: context,
+            key_storage: storage.unwrap_or(config.key_storage),
+            value_storage: storage.unwrap_or(config.value_storage),
+            ..config.clone()
+        };
+        config.layout(context, plan.kind.sequences()).bytes() as u64
+    };
+    let longest = |storage: Option<Storage>| {
+        let (mut fits, mut too_long) = (0, config.capacity.saturating_add(1));
+        while too_long - fits > 1 {
+            let middle = fits + (too_long - fits) / 2;
+            match bytes(storage, middle) <= room {
+                true => fits = middle,
+                false => too_long = middle,
+            }
+        }
+        (fits > 0).then_some(Remedy {
+            context: fits,
+            storage,
+            shorter: fits < config.capacity,
+        })
+    };
+    let whole = |storage| longest(Some(storage)).filter(|remedy| !remedy.shorter);
+    let mut remedies: Vec<Remedy> = SMALLER.into_iter().find_map(whole).into_iter().collect();
+    remedies.extend(longest(None));
+    if remedies.is_empty() {
+        let smallest = Storage::Q4(Group::G32);
+        remedies.extend(longest(Some(smallest)));
+    }
+    remedies
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.shorter {
+            write!(f, "a context of {} tokens (-c {0})", self.context)?;
+        }
+        match self.storage {
+            Some(storage) => {
+                let and = if self.shorter { " and " } else { "" };
+                write!(
+                    f,
+                    "{and}keys and values in {storage} (--cache-type-k {storage} --cache-type-v {storage})"
+                )
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Misfit {
+            needed,
+            limit,
+            least,
+            remedies,
+        } = self;
+        write!(f, "the run needs {needed} bytes and {limit} may be used; ")?;
+        if remedies.is_empty() {
+            return write!(
+                f,
+                "without any context it needs {least}, so a smaller model or batch (-b) is needed"
+            );
+        }
+        let texts: Vec<String> = remedies.iter().map(Remedy::to_string).collect();
+        write!(f, "it would fit with {}", texts.join(", or with "))
+    }
+}

@@ -1,0 +1,53 @@
+//! What memory the machine has free.
+
+use std::fs;
+
+/// Bytes that can be had without pushing anything out, by the system's own estimate and the process's group limit.
+/// `None` where neither is told.
+pub(super) fn available_bytes() -> Option<u64> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let whole = read("/proc/meminfo").and_then(|text| field(&text, "MemAvailable:", 1024));
+    let group = || {
+        let limit = read("/sys/fs/cgroup/memory.max")?;
+        let used = read("/sys/fs/cgroup/memory.current")?;
+        let stat = read("/sys/fs/cgroup/memory.stat")?;
+        group_bytes(&limit, &used, &stat)
+    };
+    match (whole, group()) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// A number behind a name, in units.
+fn field(text: &str, name: &str, unit: u64) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let number = line.split_whitespace().next()?;
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// What is left of a group's limit; mapped files that can be dropped count as free.
+fn group_bytes(limit: &str, used: &str, stat: &str) -> Option<u64> {
+    // `max` means that there is none.
+    let limit: u64 = limit.trim().parse().ok()?;
+    let used: u64 = used.trim().parse().ok()?;
+    let files =
+        field(stat, "inactive_file ", 1).unwrap_or(0) + field(stat, "active_file ", 1).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(files)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_s_text_is_read() {
+        let text = "MemTotal:       16000 kB\nMemFree:  100 kB\nMemAvailable:    9000 kB\n";
+        assert_eq!(field(text, "MemAvailable:", 1024), Some(9000 * 1024));
+        assert_eq!(field(text, "Nothing:", 1), None);
+        assert_eq!(field("MemAvailable:", "MemAvailable:", 1024), None);
+        let stat = "anon 5\ninactive_file 30\nactive_file 20\n";
+        assert_eq!(group_bytes("1000\n", "400\n", stat), Some(650));
+        assert_eq!(group_bytes("max\n", "400\n", stat), None);
+    }
+}

@@ -1,0 +1,111 @@
+use super::*;
+use backend::reference::Reference;
+use kv::{Side, Storage};
+
+const QWEN3: &str = r#"{ "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16" }"#;
+
+fn plan(context: usize, storage: Storage, kind: CacheKind) -> MemoryPlan {
+    let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
+    let policy = Policy {
+        context: Some(context),
+        key_storage: storage,
+        value_storage: storage,
+        ..Policy::default()
+    };
+    MemoryPlan::new(&(&blueprint).into(), &Reference::new(), &policy, kind, None).unwrap()
+}
+
+#[test]
+fn the_parts_add_up() {
+    let plan = plan(1024, Storage::F32, CacheKind::Sequence);
+    assert_eq!(plan.kv_bytes(), 234_881_024);
+    assert_eq!(
+        plan.kv_bytes_at(1),
+        plan.kv_bytes() / 4,
+        "256 rows at first"
+    );
+    assert_eq!(plan.kv.layers[27].side(Side::Value).end(), plan.kv_bytes());
+    // 596,049,920 parameters, of which 65,536 in norms are held in f32.
+    assert_eq!(plan.weights_bytes(), 2 * 596_049_920 + 2 * 65_536 + 4 * 64);
+    assert_eq!(plan.weights.len(), 28 + 3);
+    assert_eq!(plan.logits_bytes, 151_936 * 4);
+    assert_eq!(
+        plan.step,
+        StepSize {
+            tokens: 512,
+            rows: 1
+        }
+    );
+    let sum = plan.weights_bytes() + plan.kv_bytes() + plan.arena.bytes + plan.logits_bytes;
+    assert_eq!(plan.total_bytes(), sum + plan.packed_bytes());
+    for buffer in &plan.arena.buffers {
+        assert!(buffer.end() <= plan.arena.bytes, "{buffer:?}");
+        let elements: usize = buffer.shape.iter().product();
+        assert_eq!(buffer.bytes, 4 * elements, "{buffer:?}");
+    }
+    assert!(plan.arena.lower_bound <= plan.arena.bytes);
+}
+
+#[test]
+fn a_draft_is_part_of_the_total() {
+    let alone = plan(1024, Storage::F16, CacheKind::Sequence);
+    let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
+    let policy = Policy {
+        context: Some(1024),
+        ..Policy::default()
+    };
+    let both = MemoryPlan::new(
+        &(&blueprint).into(),
+        &Reference::new(),
+        &policy,
+        CacheKind::Tree,
+        Some(alone.clone()),
+    );
+    assert_eq!(both.unwrap().total_bytes(), 2 * alone.total_bytes());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_smallest_change() {
+    let plan = plan(32768, Storage::F32, CacheKind::Sequence);
+    let total = plan.total_bytes() as u64;
+    assert_eq!(Misfit::of(&plan, total), None);
+    let kv = plan.kv_bytes() as u64;
+    let misfit = |limit: u64| Misfit::of(&plan, limit).unwrap();
+
+    // One byte short: half precision, or one token less.
+    let short = misfit(total - 1);
+    assert_eq!((short.needed, short.least), (total, total - kv));
+    let [types, context] = short.remedies[..] else {
+        panic!("{short}")
+    };
+    assert_eq!((types.storage, types.shorter), (Some(Storage::F16), false));
+    assert_eq!((context.storage, context.context), (None, 32767));
+
+    // A third of the keys and values: eight bits are enough.
+    let third = misfit(total - kv / 3 * 2);
+    let [types, context] = third.remedies[..] else {
+        panic!("{third}")
+    };
+    assert_eq!(types.storage.unwrap().name(), "q8");
+    let of = |context: u32| super::CacheConfig {
+        capacity: context,
+        ..plan.cache.clone()
+    };
+    let bytes = |context: u32| of(context).layout(context, 1).bytes() as u64;
+    assert!(bytes(context.context) <= kv - kv / 3 * 2);
+    assert!(bytes(context.context + 1) > kv - kv / 3 * 2);
+    let text = third.to_string();
+    assert!(text.contains(&format!("-c {}", context.context)), "{text}");
+    assert!(text.contains("--cache-type-k q8"), "{text}");
+
+    // Less than the rest of the plan.
+    let hopeless = misfit(total - kv - 1);
+    assert!(hopeless.remedies.is_empty());
+    assert!(hopeless.to_string().contains("smaller model"), "{hopeless}");
+    let error = plan.check(MemoryLimit::Bytes(1)).unwrap_err();
+    assert!(matches!(error.kind(), RuntimeErrorKind::DoesNotFit(_)));
+    plan.check(MemoryLimit::None).unwrap();
+}
