@@ -1,7 +1,10 @@
 //! KV storage on the CPU: one pool per layer and side, rows encoded in their storage type.
 
+pub(crate) mod layout;
+
 use backend::{KvPool, storage};
 use kv::{CacheConfig, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage};
+use layout::RowLayout;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -56,7 +59,8 @@ impl CpuKv {
                 frozen,
                 own: own.head(head),
                 storage: own.storage,
-                row_bytes: own.row_bytes,
+                layout: own.layout,
+                row_bytes: own.row_bytes(),
             }
         };
         HeadKv {
@@ -75,10 +79,12 @@ impl CpuKv {
 
 fn empty_layers(config: &CacheConfig) -> Vec<LayerKv> {
     let layer = |l: &kv::LayerConfig| {
-        let pool = |dim, storage| CpuPool::new(l.kv_heads, dim, storage, config.growth(l));
+        let pool =
+            |layout, dim, storage| CpuPool::new(layout, l.kv_heads, dim, storage, config.growth(l));
+        let (keys, values) = (config.key_storage, config.value_storage);
         LayerKv {
-            keys: pool(l.key_dim, config.key_storage),
-            values: pool(l.value_dim, config.value_storage),
+            keys: pool(RowLayout::keys(keys, l.key_dim), l.key_dim, keys),
+            values: pool(RowLayout::rows(values, l.value_dim), l.value_dim, values),
         }
     };
     config.layers.iter().map(layer).collect()
@@ -169,18 +175,21 @@ pub(crate) struct HeadRows<'a> {
     pub(crate) frozen: &'a [u8],
     pub(crate) own: &'a [u8],
     pub(crate) storage: Storage,
+    pub(crate) layout: RowLayout,
     pub(crate) row_bytes: usize,
 }
 
-/// Rows of one layer and side, `[heads, cells, row]`.
+/// Rows of one layer and side: head after head, each as the layout says.
 pub(crate) struct CpuPool {
     heads: usize,
     dim: usize,
     storage: Storage,
-    row_bytes: usize,
+    layout: RowLayout,
     cells: usize,
     growth: Growth,
     bytes: Vec<u8>,
+    /// A row on its way.
+    row: Vec<u8>,
 }
 
 /// An empty buffer with room for so many bytes.
@@ -205,16 +214,27 @@ fn blocks(cells: &[u32]) -> impl Iterator<Item = Range<usize>> + '_ {
 }
 
 impl CpuPool {
-    pub(crate) fn new(heads: usize, dim: usize, storage: Storage, growth: Growth) -> CpuPool {
+    pub(crate) fn new(
+        layout: RowLayout,
+        heads: usize,
+        dim: usize,
+        storage: Storage,
+        growth: Growth,
+    ) -> CpuPool {
         CpuPool {
             heads,
             dim,
             storage,
-            row_bytes: storage.row_bytes(dim),
+            layout,
             cells: 0,
             growth,
             bytes: Vec::new(),
+            row: vec![0; layout.row_bytes()],
         }
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.layout.row_bytes()
     }
 
     /// The rows of one head.
@@ -224,13 +244,7 @@ impl CpuPool {
     }
 
     fn head_bytes(&self) -> usize {
-        self.cells * self.row_bytes
-    }
-
-    /// Where a head's row of a cell lies.
-    fn at(&self, head: usize, cell: usize) -> std::ops::Range<usize> {
-        let start = (head * self.cells + cell) * self.row_bytes;
-        start..start + self.row_bytes
+        self.cells * self.row_bytes()
     }
 
     /// Writes rows whose cell numbers count `behind` cells that lie elsewhere: a prefill in blocks, a decoded token as
@@ -245,24 +259,29 @@ impl CpuPool {
 
     /// Writes token-major rows to adjacent cells.
     fn write_block(&mut self, first: usize, data: &[f32]) {
-        let tokens = data.chunks_exact(self.heads * self.dim);
-        for head in 0..self.heads {
-            let start = self.at(head, first).start;
-            let block = &mut self.bytes[start..start + tokens.len() * self.row_bytes];
-            for (token, row) in tokens.clone().zip(block.chunks_exact_mut(self.row_bytes)) {
-                storage::encode(self.storage, &token[head * self.dim..][..self.dim], row);
+        let (len, layout) = (self.head_bytes(), self.layout);
+        for (h, head) in self.bytes.chunks_exact_mut(len.max(1)).enumerate() {
+            let tokens = data.chunks_exact(self.heads * self.dim);
+            for (cell, token) in (first..).zip(tokens) {
+                storage::encode(
+                    self.storage,
+                    &token[h * self.dim..][..self.dim],
+                    &mut self.row,
+                );
+                layout.put(head, cell, &self.row);
             }
         }
     }
 
     /// Gives cell `i` what cell `order[i]` held, by way of a copy of each head in turn.
     fn reorder_through(&mut self, before: &mut Vec<u8>, order: &[u32]) {
-        let (len, row) = (self.head_bytes(), self.row_bytes);
+        let (len, layout) = (self.head_bytes(), self.layout);
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
             before.clear();
             before.extend_from_slice(head);
-            for (to, &from) in head.chunks_exact_mut(row).zip(order) {
-                to.copy_from_slice(&before[from as usize * row..][..row]);
+            for (to, &from) in order.iter().enumerate() {
+                layout.get(before, from as usize, &mut self.row);
+                layout.put(head, to, &self.row);
             }
         }
     }
@@ -279,7 +298,7 @@ impl KvPool for CpuPool {
             needed <= cells,
             "bookkeeping admits no step past the capacity"
         );
-        let (old, new) = (self.head_bytes(), cells * self.row_bytes);
+        let (old, new) = (self.head_bytes(), cells * self.row_bytes());
         let len = self.heads * new;
         self.bytes
             .try_reserve_exact(len - self.bytes.len())
@@ -289,7 +308,9 @@ impl KvPool for CpuPool {
         for head in (0..self.heads).rev() {
             self.bytes
                 .copy_within(head * old..(head + 1) * old, head * new);
-            self.bytes[head * new + old..(head + 1) * new].fill(0);
+            let head = &mut self.bytes[head * new..(head + 1) * new];
+            head[old..].fill(0);
+            self.layout.widen(head, self.cells);
         }
         self.cells = cells;
         Ok(())
@@ -300,11 +321,12 @@ impl KvPool for CpuPool {
     }
 
     fn gather_into(&mut self, base: u32, rows: &[u32]) {
-        for head in 0..self.heads {
+        let (len, layout) = (self.head_bytes(), self.layout);
+        for head in self.bytes.chunks_exact_mut(len.max(1)) {
             for (to, &from) in (base as usize..).zip(rows) {
                 if to != from as usize {
-                    let (from, to) = (self.at(head, from as usize), self.at(head, to).start);
-                    self.bytes.copy_within(from, to);
+                    layout.get(head, from as usize, &mut self.row);
+                    layout.put(head, to, &self.row);
                 }
             }
         }
@@ -317,7 +339,9 @@ impl KvPool for CpuPool {
     }
 
     fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
-        storage::decode(self.storage, &self.bytes[self.at(head, cell as usize)], out);
+        let mut row = vec![0; self.row_bytes()];
+        self.layout.get(self.head(head), cell as usize, &mut row);
+        storage::decode(self.storage, &row, out);
     }
 
     fn resident_bytes(&self) -> usize {
@@ -350,40 +374,43 @@ mod tests {
                 ring: 50,
                 capacity: 50,
             };
-            let mut pool = CpuPool::new(3, 5, storage, growth);
-            // Groups of equal elements are exact in every type.
-            let row =
-                |cell: u32| -> Vec<f32> { (0..15).map(|i| (cell * 4 + i / 5) as f32).collect() };
-            let mut sizes = vec![];
-            for cell in 0..50 {
-                pool.ensure(cell + 1).unwrap();
-                pool.write(&[cell], &row(cell));
-                sizes.push(pool.resident_bytes() / 3 / storage.row_bytes(5));
-            }
-            sizes.dedup();
-            assert_eq!(sizes, [4, 8, 16, 32, 50]);
-            let check = |pool: &CpuPool, at: u32, cell: u32| {
-                for head in 0..3 {
-                    let mut out = [0.0; 5];
-                    pool.read(head, at, &mut out);
-                    assert_eq!(
-                        out,
-                        row(cell)[head * 5..][..5],
-                        "{storage} head {head} cell {at}"
-                    );
+            for layout in [RowLayout::rows(storage, 5), RowLayout::keys(storage, 5)] {
+                let mut pool = CpuPool::new(layout, 3, 5, storage, growth);
+                // Groups of equal elements are exact in every type.
+                let row = |cell: u32| -> Vec<f32> {
+                    (0..15).map(|i| (cell * 4 + i / 5) as f32).collect()
+                };
+                let mut sizes = vec![];
+                for cell in 0..50 {
+                    pool.ensure(cell + 1).unwrap();
+                    pool.write(&[cell], &row(cell));
+                    sizes.push(pool.resident_bytes() / 3 / storage.row_bytes(5));
                 }
-            };
-            (0..50).for_each(|cell| check(&pool, cell, cell));
-            pool.gather_into(10, &[10, 13, 14, 20]);
-            [10, 13, 14, 20]
-                .into_iter()
-                .zip(10..)
-                .for_each(|(cell, at)| check(&pool, at, cell));
-            pool.reorder(&[49, 0, 30]).unwrap();
-            [49, 0, 30]
-                .into_iter()
-                .zip(0..)
-                .for_each(|(cell, at)| check(&pool, at, cell));
+                sizes.dedup();
+                assert_eq!(sizes, [4, 8, 16, 32, 50]);
+                let check = |pool: &CpuPool, at: u32, cell: u32| {
+                    for head in 0..3 {
+                        let mut out = [0.0; 5];
+                        pool.read(head, at, &mut out);
+                        assert_eq!(
+                            out,
+                            row(cell)[head * 5..][..5],
+                            "{storage} head {head} cell {at}"
+                        );
+                    }
+                };
+                (0..50).for_each(|cell| check(&pool, cell, cell));
+                pool.gather_into(10, &[10, 13, 14, 20]);
+                [10, 13, 14, 20]
+                    .into_iter()
+                    .zip(10..)
+                    .for_each(|(cell, at)| check(&pool, at, cell));
+                pool.reorder(&[49, 0, 30]).unwrap();
+                [49, 0, 30]
+                    .into_iter()
+                    .zip(0..)
+                    .for_each(|(cell, at)| check(&pool, at, cell));
+            }
         }
     }
 }

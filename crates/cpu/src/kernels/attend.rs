@@ -13,7 +13,7 @@ use crate::isa::Kernel;
 use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
 use kv::Visibility;
-use score::{KeyRows, Turned};
+use score::{Keys, Turned};
 use segments::{Segment, Segments};
 use std::ops::Range;
 
@@ -195,20 +195,7 @@ impl Item<'_> {
         largest: &mut [f32; ROWS],
         sums: &mut [f32; ROWS],
     ) {
-        // Keys and values are used once per step, so they come from far away: the values are asked for while the keys are
-        // scored, and what lies behind the keys, most often the next block's, as well.
-        for segment in segments {
-            let rows = segment.end - segment.start;
-            let (keys, values) = (&self.kv.keys, &self.kv.values);
-            prefetch(s, segment.rows(values).as_ptr(), rows * values.row_bytes);
-            let key_bytes = rows * keys.row_bytes;
-            prefetch(
-                s,
-                segment.rows(keys).as_ptr().wrapping_add(key_bytes),
-                key_bytes,
-            );
-        }
-        let keys = KeyRows::new(segments, &self.kv.keys);
+        let keys = Keys::new(segments, self.kv.keys);
         self.score(s, rows.clone(), &keys, turned, scores);
         for row in rows.clone() {
             self.finish_scores(s, row, base, segments, &mut scores[row]);
@@ -339,12 +326,12 @@ impl Item<'_> {
     ) {
         for first in rows.clone().step_by(BATCH) {
             match rows.end - first {
-                1 => self.mix_batch::<S, E, 1>(s, segment, first, weights),
-                2 => self.mix_batch::<S, E, 2>(s, segment, first, weights),
-                3 => self.mix_batch::<S, E, 3>(s, segment, first, weights),
-                4 => self.mix_batch::<S, E, 4>(s, segment, first, weights),
-                5 => self.mix_batch::<S, E, 5>(s, segment, first, weights),
-                _ => self.mix_batch::<S, E, BATCH>(s, segment, first, weights),
+                1 => self.mix_batch::<S, E, 1>(s, segment, (rows.start, first), weights),
+                2 => self.mix_batch::<S, E, 2>(s, segment, (rows.start, first), weights),
+                3 => self.mix_batch::<S, E, 3>(s, segment, (rows.start, first), weights),
+                4 => self.mix_batch::<S, E, 4>(s, segment, (rows.start, first), weights),
+                5 => self.mix_batch::<S, E, 5>(s, segment, (rows.start, first), weights),
+                _ => self.mix_batch::<S, E, BATCH>(s, segment, (rows.start, first), weights),
             }
         }
     }
@@ -354,7 +341,7 @@ impl Item<'_> {
         &self,
         s: S,
         segment: Segment,
-        first: usize,
+        (start, first): (usize, usize),
         weights: &Scores,
     ) {
         let dim = self.op.value_dim;
@@ -362,18 +349,21 @@ impl Item<'_> {
         let outs: [*mut f32; R] = std::array::from_fn(|r| self.out_row(first + r));
         let row_bytes = self.kv.values.row_bytes;
         let rows = &segment.rows(&self.kv.values)[..(segment.end - segment.start) * row_bytes];
+        // Keys and values are used once per step, so they come from far away: those of the next block are asked for while
+        // this one's are used, by the rows that use them first.
+        let ahead = first == start;
         // SAFETY: `rows` holds a stored row for every column of the segment; output rows hold `dim` elements.
         unsafe {
             for chunk in 0..chunks {
                 let at = chunk * LANES;
                 let mut sums: [S::V; R] = std::array::from_fn(|r| s.load(outs[r].add(at)));
                 for column in segment.start..segment.end {
-                    let v = E::load(
-                        s,
-                        rows.as_ptr().add((column - segment.start) * row_bytes),
-                        chunk,
-                        dim,
-                    );
+                    let row = rows.as_ptr().add((column - segment.start) * row_bytes);
+                    if ahead {
+                        let part = row_bytes * chunk / chunks;
+                        s.prefetch(row.wrapping_add(BLOCK * row_bytes + part));
+                    }
+                    let v = E::load(s, row, chunk, dim);
                     for r in 0..R {
                         sums[r] = s.fma(s.splat(weights[first + r][column]), v, sums[r]);
                     }
@@ -402,14 +392,5 @@ impl Item<'_> {
                 }
             }
         }
-    }
-}
-
-/// Asks for `bytes` bytes from `start` on.
-#[inline(always)]
-fn prefetch<S: Simd>(s: S, start: *const u8, bytes: usize) {
-    const CACHE_LINE: usize = 64;
-    for at in (0..bytes).step_by(CACHE_LINE) {
-        s.prefetch(start.wrapping_add(at));
     }
 }

@@ -79,6 +79,12 @@ impl Segments {
 }
 
 impl Segment {
+    /// All rows of the side that the segment lies in, and its first one there.
+    #[inline(always)]
+    pub(super) fn place<'a>(&self, side: &HeadRows<'a>) -> (&'a [u8], usize) {
+        (if self.frozen { side.frozen } else { side.own }, self.row)
+    }
+
     /// The stored rows from the segment's first on.
     #[inline(always)]
     pub(super) fn rows<'a>(&self, side: &HeadRows<'a>) -> &'a [u8] {

@@ -1,0 +1,159 @@
+//! How the rows of one head lie in memory.
+//!
+//! Values, and whatever is quantised, lie row after row. Plain keys are *turned*: sixteen cells make a tile that holds their
+//! first elements side by side, then their second ones, and so on. A query number then meets sixteen keys in one vector,
+//! and nothing is turned over or summed across lanes when keys are scored. The last tile is as wide as there are cells
+//! left, so that both ways take the same room.
+
+use kv::Storage;
+
+/// Cells of a tile.
+pub(crate) const TILE: usize = 16;
+
+/// The places of a head's rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RowLayout {
+    /// Row after row.
+    Rows { row_bytes: usize },
+    /// Turned rows of elements of this size.
+    Turned { row_bytes: usize, element: usize },
+}
+
+impl RowLayout {
+    /// Row after row.
+    pub(crate) fn rows(storage: Storage, dim: usize) -> RowLayout {
+        RowLayout::Rows {
+            row_bytes: storage.row_bytes(dim),
+        }
+    }
+
+    /// Turned, where an element is stored on its own.
+    pub(crate) fn keys(storage: Storage, dim: usize) -> RowLayout {
+        let row_bytes = storage.row_bytes(dim);
+        let element = match storage {
+            Storage::F32 => 4,
+            Storage::F16 | Storage::BF16 => 2,
+            Storage::Q8(_) | Storage::Q4(_) => return RowLayout::Rows { row_bytes },
+        };
+        RowLayout::Turned { row_bytes, element }
+    }
+
+    pub(crate) fn row_bytes(self) -> usize {
+        match self {
+            RowLayout::Rows { row_bytes } | RowLayout::Turned { row_bytes, .. } => row_bytes,
+        }
+    }
+
+    /// Stores a row at a cell of a head.
+    pub(crate) fn put(self, head: &mut [u8], cell: usize, row: &[u8]) {
+        match self {
+            RowLayout::Rows { row_bytes } => {
+                head[cell * row_bytes..][..row_bytes].copy_from_slice(row);
+            }
+            RowLayout::Turned { row_bytes, element } => {
+                let (tile, step) = tile_of(head.len() / row_bytes, cell, element);
+                let to = &mut head[tile * row_bytes + cell % TILE * element..];
+                // One size a loop, so that a store is one instruction.
+                match element {
+                    2 => scatter::<2>(to, step, row),
+                    _ => scatter::<4>(to, step, row),
+                }
+            }
+        }
+    }
+
+    /// Reads the row of a cell of a head.
+    pub(crate) fn get(self, head: &[u8], cell: usize, row: &mut [u8]) {
+        match self {
+            RowLayout::Rows { row_bytes } => {
+                row.copy_from_slice(&head[cell * row_bytes..][..row_bytes]);
+            }
+            RowLayout::Turned { row_bytes, element } => {
+                let (tile, step) = tile_of(head.len() / row_bytes, cell, element);
+                let from = &head[tile * row_bytes + cell % TILE * element..];
+                for (to, from) in row.chunks_exact_mut(element).zip(from.chunks(step)) {
+                    to.copy_from_slice(&from[..element]);
+                }
+            }
+        }
+    }
+
+    /// Puts rows right after the head got more cells behind its `old` ones.
+    pub(crate) fn widen(self, head: &mut [u8], old: usize) {
+        let RowLayout::Turned { row_bytes, element } = self else {
+            return;
+        };
+        let (first, width) = (old / TILE * TILE, old % TILE);
+        if width == 0 {
+            return;
+        }
+        let (_, step) = tile_of(head.len() / row_bytes, first, element);
+        let tile = &mut head[first * row_bytes..];
+        // From the last element down, none is overwritten before it has moved.
+        for i in (0..row_bytes / element).rev() {
+            let from = i * width * element;
+            tile.copy_within(from..from + width * element, i * step);
+        }
+    }
+}
+
+/// The first cell of a cell's tile, and the bytes from one element of a row to the next there.
+fn tile_of(cells: usize, cell: usize, element: usize) -> (usize, usize) {
+    let first = cell / TILE * TILE;
+    (first, (cells - first).min(TILE) * element)
+}
+
+fn scatter<const N: usize>(to: &mut [u8], step: usize, row: &[u8]) {
+    for (to, from) in to.chunks_mut(step).zip(row.as_chunks::<N>().0) {
+        to[..N].copy_from_slice(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_also_after_the_head_has_grown() {
+        for storage in [Storage::F16, Storage::F32] {
+            let dim = 5;
+            let layout = RowLayout::keys(storage, dim);
+            let row_bytes = layout.row_bytes();
+            let row = |cell: usize| -> Vec<u8> {
+                (0..row_bytes).map(|i| (cell * 31 + i) as u8).collect()
+            };
+            for (old, new) in [(3, 9), (7, 16), (10, 40), (16, 32), (20, 33), (40, 41)] {
+                let mut head = vec![0; old * row_bytes];
+                (0..old).for_each(|cell| layout.put(&mut head, cell, &row(cell)));
+                head.resize(new * row_bytes, 0);
+                layout.widen(&mut head, old);
+                (old..new).for_each(|cell| layout.put(&mut head, cell, &row(cell)));
+                let mut found = vec![0; row_bytes];
+                for cell in 0..new {
+                    layout.get(&head, cell, &mut found);
+                    assert_eq!(found, row(cell), "{storage} {old} to {new}, cell {cell}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tile_has_an_element_of_sixteen_rows_side_by_side() {
+        let layout = RowLayout::keys(Storage::F32, 2);
+        let mut head = vec![0; 20 * 8];
+        for cell in 0..20u32 {
+            let row: Vec<u8> = [cell, 100 + cell]
+                .iter()
+                .flat_map(|x| x.to_le_bytes())
+                .collect();
+            layout.put(&mut head, cell as usize, &row);
+        }
+        let numbers = head
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| u32::from_le_bytes(*b));
+        let expect = (0..16).chain(100..116).chain(16..20).chain(116..120);
+        assert!(numbers.eq(expect));
+    }
+}
