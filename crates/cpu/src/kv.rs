@@ -1,7 +1,9 @@
 //! KV storage on the CPU: one pool per layer and side, rows encoded in their storage type.
 
 use backend::{KvPool, storage};
-use kv::{CacheConfig, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage};
+use kv::{
+    CacheConfig, Compaction, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,7 +39,7 @@ impl CpuKv {
         keys: &[f32],
         values: &[f32],
     ) -> Result<(), KvError> {
-        let behind = self.prefix.as_ref().map_or(0, |p| p.cells);
+        let behind = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
         let layer = &mut self.layers[id];
         for (pool, data) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
             pool.ensure(cells - behind)?;
@@ -62,7 +64,7 @@ impl CpuKv {
         HeadKv {
             keys: side(|layer| &layer.keys),
             values: side(|layer| &layer.values),
-            frozen_cells: prefix.map_or(0, |p| p.cells),
+            frozen_cells: prefix.map_or(0, |p| p.cells[id]),
         }
     }
 
@@ -105,12 +107,16 @@ impl KvBytes for CpuKv {
             .for_each(|pool| pool.gather_into(gather.base, &gather.rows));
     }
 
-    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
+    fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
         // All memory first: once a row has moved, nothing may fail.
         let most = self.pools().map(|pool| pool.head_bytes()).max();
         let mut before = buffer(most.unwrap_or(0))?;
-        self.pools()
-            .for_each(|pool| pool.reorder_through(&mut before, order));
+        for (id, layer) in self.layers.iter_mut().enumerate() {
+            if let Some(order) = order.layer(id) {
+                layer.keys.reorder_through(&mut before, order);
+                layer.values.reorder_through(&mut before, order);
+            }
+        }
         Ok(())
     }
 
@@ -122,6 +128,8 @@ impl KvBytes for CpuKv {
             .into());
         }
         let layers = std::mem::replace(&mut self.layers, empty_layers(&self.config));
+        let kept = |layer| self.config.growth(layer).ring.min(cells);
+        let cells = self.config.layers.iter().map(kept).collect();
         let frozen = Arc::new(FrozenCpuKv {
             config: self.config.clone(),
             layers,
@@ -136,7 +144,8 @@ impl KvBytes for CpuKv {
 struct FrozenCpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
-    cells: u32,
+    /// Per layer; a ring has fewer.
+    cells: Vec<u32>,
 }
 
 impl FrozenKv for FrozenCpuKv {
@@ -301,9 +310,11 @@ impl KvPool for CpuPool {
 
     fn gather_into(&mut self, base: u32, rows: &[u32]) {
         for head in 0..self.heads {
+            let ring = self.growth.ring as usize;
             for (to, &from) in (base as usize..).zip(rows) {
                 if to != from as usize {
-                    let (from, to) = (self.at(head, from as usize), self.at(head, to).start);
+                    let from = self.at(head, from as usize % ring);
+                    let to = self.at(head, to % ring).start;
                     self.bytes.copy_within(from, to);
                 }
             }
