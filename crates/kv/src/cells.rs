@@ -125,7 +125,10 @@ impl Cells {
             let kept = &rows.sequences[seq as usize];
             let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
             let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
-            Some(lost + ring.window)
+            // The sequence must end with a token that far from what is lost, and may have holes.
+            let end = lost + ring.window - 1..u32::MAX;
+            let last = all.runs.iter().find_map(|run| run.clip(&end));
+            Some(last.map_or(end.start, |run| run.position) + 1)
         };
         self.rows[1..].iter().filter_map(floor).max().unwrap_or(0)
     }
