@@ -12,7 +12,8 @@ pub trait KvPool {
     /// The cells must exist.
     fn write(&mut self, cells: &[u32], data: &[f32]);
 
-    /// Copies cell `rows[i]` to cell `base + i`, in order; no row may lie before its target.
+    /// Copies cell `rows[i]` to cell `base + i`, in order; no row may lie before its target. Where the pool is a ring, a
+    /// cell is meant by its remainder.
     fn gather_into(&mut self, base: u32, rows: &[u32]);
 
     /// Gives cell `i` what cell `order[i]` held.

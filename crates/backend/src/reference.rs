@@ -6,8 +6,8 @@ use crate::{
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, Node, TensorId, Value};
 use kv::{
-    CacheBuilder, CacheBuilderRegistry, CacheConfig, CacheEntry, Cells, Contiguous, FrozenKv,
-    Gather, KvBytes, KvError, Storage, Tree,
+    CacheBuilder, CacheBuilderRegistry, CacheConfig, CacheEntry, Cells, Compaction, Contiguous,
+    FrozenKv, Gather, KvBytes, KvError, Storage, Tree,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -197,16 +197,17 @@ struct ReferenceKv {
 
 impl ReferenceKv {
     fn new(config: &CacheConfig) -> Box<ReferenceKv> {
-        let pool = |heads, dim, storage| ReferencePool {
-            heads,
-            dim,
-            storage,
-            cells: vec![],
-        };
         let pools = config.layers.iter().map(|l| {
+            let pool = |dim, storage| ReferencePool {
+                heads: l.kv_heads,
+                dim,
+                storage,
+                ring: config.growth(l).ring as usize,
+                cells: vec![],
+            };
             [
-                pool(l.kv_heads, l.key_dim, config.key_storage),
-                pool(l.kv_heads, l.value_dim, config.value_storage),
+                pool(l.key_dim, config.key_storage),
+                pool(l.value_dim, config.value_storage),
             ]
         });
         Box::new(ReferenceKv {
@@ -236,11 +237,13 @@ impl KvBytes for ReferenceKv {
             .for_each(|pool| pool.gather_into(gather.base, &gather.rows));
     }
 
-    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
-        self.pools
-            .iter_mut()
-            .flatten()
-            .try_for_each(|pool| pool.reorder(order))
+    fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
+        for (layer, pools) in self.pools.iter_mut().enumerate() {
+            if let Some(order) = order.layer(layer) {
+                pools.iter_mut().try_for_each(|pool| pool.reorder(order))?;
+            }
+        }
+        Ok(())
     }
 
     fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
@@ -257,6 +260,7 @@ struct ReferencePool {
     heads: usize,
     dim: usize,
     storage: Storage,
+    ring: usize,
     /// Per cell, `[heads, dim]`.
     cells: Vec<Vec<f32>>,
 }
@@ -291,7 +295,7 @@ impl KvPool for ReferencePool {
 
     fn gather_into(&mut self, base: u32, rows: &[u32]) {
         for (to, from) in (base as usize..).zip(rows) {
-            self.cells[to] = self.cells[*from as usize].clone();
+            self.cells[to % self.ring] = self.cells[*from as usize % self.ring].clone();
         }
     }
 

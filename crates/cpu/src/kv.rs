@@ -3,7 +3,9 @@
 pub(crate) mod layout;
 
 use backend::{KvPool, storage};
-use kv::{CacheConfig, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage};
+use kv::{
+    CacheConfig, Compaction, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage,
+};
 use layout::RowLayout;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ impl CpuKv {
         keys: &[f32],
         values: &[f32],
     ) -> Result<(), KvError> {
-        let behind = self.prefix.as_ref().map_or(0, |p| p.cells);
+        let behind = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
         let layer = &mut self.layers[id];
         for (pool, data) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
             pool.ensure(cells - behind)?;
@@ -66,7 +68,7 @@ impl CpuKv {
         HeadKv {
             keys: side(|layer| &layer.keys),
             values: side(|layer| &layer.values),
-            frozen_cells: prefix.map_or(0, |p| p.cells),
+            frozen_cells: prefix.map_or(0, |p| p.cells[id]),
         }
     }
 
@@ -111,12 +113,16 @@ impl KvBytes for CpuKv {
             .for_each(|pool| pool.gather_into(gather.base, &gather.rows));
     }
 
-    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
+    fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
         // All memory first: once a row has moved, nothing may fail.
         let most = self.pools().map(|pool| pool.head_bytes()).max();
         let mut before = buffer(most.unwrap_or(0))?;
-        self.pools()
-            .for_each(|pool| pool.reorder_through(&mut before, order));
+        for (id, layer) in self.layers.iter_mut().enumerate() {
+            if let Some(order) = order.layer(id) {
+                layer.keys.reorder_through(&mut before, order);
+                layer.values.reorder_through(&mut before, order);
+            }
+        }
         Ok(())
     }
 
@@ -128,6 +134,8 @@ impl KvBytes for CpuKv {
             .into());
         }
         let layers = std::mem::replace(&mut self.layers, empty_layers(&self.config));
+        let kept = |layer| self.config.growth(layer).ring.min(cells);
+        let cells = self.config.layers.iter().map(kept).collect();
         let frozen = Arc::new(FrozenCpuKv {
             config: self.config.clone(),
             layers,
@@ -142,7 +150,8 @@ impl KvBytes for CpuKv {
 struct FrozenCpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
-    cells: u32,
+    /// Per layer; a ring has fewer.
+    cells: Vec<u32>,
 }
 
 impl FrozenKv for FrozenCpuKv {
@@ -322,11 +331,12 @@ impl KvPool for CpuPool {
 
     fn gather_into(&mut self, base: u32, rows: &[u32]) {
         let (len, layout) = (self.head_bytes(), self.layout);
+        let ring = self.growth.ring as usize;
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
             for (to, &from) in (base as usize..).zip(rows) {
                 if to != from as usize {
-                    layout.get(head, from as usize, &mut self.row);
-                    layout.put(head, to, &self.row);
+                    layout.get(head, from as usize % ring, &mut self.row);
+                    layout.put(head, to % ring, &self.row);
                 }
             }
         }

@@ -1,14 +1,13 @@
 //! Many sequences in one pool of cells: batches, forks, eviction and rollback without moving a byte.
 
-use crate::plan::{Classes, push_run};
-use crate::{
-    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, StepPlan,
-};
-use std::ops::{Bound, Range, RangeBounds};
-
 mod allocator;
+mod rows;
+mod step;
 
-use allocator::Allocator;
+use crate::plan::Classes;
+use crate::{Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, Run, SeqCache, SeqId};
+use rows::{RingRows, Rows};
+use std::ops::{Bound, Range, RangeBounds};
 
 /// Most sequences alive at once.
 pub const MAX_SEQUENCES: u32 = 64;
@@ -17,151 +16,168 @@ pub const MAX_SEQUENCES: u32 = 64;
 ///
 /// Each sequence is a list of runs in position order, and each cell counts the sequences that hold it; a cell nobody
 /// holds is free. So verbs cost what the runs they touch cost, and a fork copies a run list.
+///
+/// Where the configuration says how far steps and rewinds may reach, layers with a window have cells of their own, and a
+/// sequence keeps only `window − 1 + slack` of them: what is behind is released, layer by layer, and used again. A verb
+/// that would need released rows is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
     classes: Classes,
-    /// Sequences that hold each cell.
-    holders: Vec<u8>,
-    sequences: Vec<Sequence>,
-    used: u32,
-    /// One past the last cell in use.
-    high_water: u32,
-    /// No cell before this one is free.
-    first_free: u32,
+    ring: Option<RingPolicy>,
+    /// First the cells of all positions; then, for each window, those of the layers that release them.
+    rows: Vec<Rows>,
     /// The next forward's sequences, one per token; empty when none is declared.
     declared: Vec<SeqId>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sequence {
-    /// Ascending in position; no two touch without being joined.
-    runs: Vec<Run>,
-    len: u32,
+/// For each layer, the old cell whose rows each new cell must get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compaction {
+    /// Per numbering of cells; `None` where nothing moves.
+    orders: Vec<Option<Vec<u32>>>,
+    /// Per layer, its numbering.
+    order_of: Vec<usize>,
 }
 
-impl Sequence {
-    fn next(&self) -> Option<u32> {
-        self.runs.last().map(|run| run.position + run.len)
+impl Compaction {
+    /// The old cells of a layer in their new order, if any of them moves.
+    pub fn layer(&self, layer: usize) -> Option<&[u32]> {
+        self.orders[self.order_of[layer]].as_deref()
     }
 }
 
 impl Cells {
     /// An empty pool.
     pub fn new(config: &CacheConfig) -> Cells {
+        let classes = Classes::new(config.layers.iter().map(|l| l.window));
+        let ring = config
+            .ring
+            .filter(|_| classes.windows.iter().any(Option::is_some));
+        let rows = |class, ring| Rows::new(class, ring, config.capacity, MAX_SEQUENCES);
+        let flat = match ring {
+            // All positions are planned somewhere, be it in a class that no layer has.
+            Some(_) => classes.windows.iter().position(Option::is_none),
+            None => Some(0),
+        };
+        let flat = flat.unwrap_or(classes.windows.len());
+        let mut all = vec![rows(flat, None)];
+        for (class, window) in classes.windows.iter().enumerate() {
+            if let Some((window, ring)) = window.zip(ring) {
+                let slots = ring.slots(window);
+                all.push(rows(class, Some(RingRows { window, slots })));
+            }
+        }
         Cells {
-            classes: Classes::new(config.layers.iter().map(|l| l.window)),
-            holders: vec![0; config.capacity as usize],
-            sequences: vec![Sequence::default(); MAX_SEQUENCES as usize],
-            used: 0,
-            high_water: 0,
-            first_free: 0,
+            classes,
+            ring,
+            rows: all,
             declared: Vec::new(),
         }
     }
 
     /// One past the last cell in use: what a read of the whole pool would span.
     pub fn high_water(&self) -> u32 {
-        self.high_water
+        self.rows[0].high_water
     }
 
     /// Where a sequence's positions lie.
     pub fn runs(&self, seq: SeqId) -> Result<&[Run], KvError> {
-        Ok(&self.sequences[self.index(seq)?].runs)
+        let seq = self.known(seq)?;
+        Ok(&self.rows[0].sequences[seq as usize].runs)
+    }
+
+    /// Where what a sequence keeps of its positions lies in a layer.
+    pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[Run], KvError> {
+        let seq = self.known(seq)?;
+        Ok(&self.rows[self.rows_of(layer)].sequences[seq as usize].runs)
     }
 
     /// The sequences that hold something.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
-        (0..MAX_SEQUENCES).filter(|s| self.sequences[*s as usize].len > 0)
+        (0..MAX_SEQUENCES).filter(|s| self.rows[0].sequences[*s as usize].len > 0)
     }
 
     /// How many sequences hold each cell below the high water.
     pub fn holders(&self) -> &[u8] {
-        &self.holders[..self.high_water as usize]
+        &self.rows[0].holders[..self.high_water() as usize]
     }
 
-    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns, for each new
-    /// cell, the old one whose rows it must get; `None` when nothing would change.
-    pub fn compact(&mut self) -> Option<Vec<u32>> {
-        let mut new_of = vec![u32::MAX; self.high_water as usize];
-        let mut order = Vec::with_capacity(self.used as usize);
-        for cell in self
-            .sequences
-            .iter()
-            .flat_map(|s| &s.runs)
-            .flat_map(Run::cells)
-        {
-            if new_of[cell as usize] == u32::MAX {
-                new_of[cell as usize] = order.len() as u32;
-                order.push(cell);
-            }
-        }
-        if order.iter().zip(0..).all(|(old, new)| *old == new) {
-            return None;
-        }
-        for sequence in &mut self.sequences {
-            let mut runs = Vec::new();
-            for run in &sequence.runs {
-                for (position, cell) in run.positions().zip(run.cells()) {
-                    push_run(
-                        &mut runs,
-                        Run {
-                            position,
-                            cell: new_of[cell as usize],
-                            len: 1,
-                        },
-                    );
-                }
-            }
-            sequence.runs = runs;
-        }
-        let holders: Vec<u8> = order
-            .iter()
-            .map(|old| self.holders[*old as usize])
-            .collect();
-        self.holders.fill(0);
-        self.holders[..holders.len()].copy_from_slice(&holders);
-        (self.high_water, self.first_free) = (self.used, self.used);
-        Some(order)
+    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns which rows must
+    /// move; `None` when nothing would change.
+    pub fn compact(&mut self) -> Option<Compaction> {
+        let orders: Vec<_> = self.rows.iter_mut().map(Rows::compact).collect();
+        let layers = 0..self.classes.class_of.len();
+        let order_of = layers.map(|layer| self.rows_of(layer)).collect();
+        let any = orders.iter().any(Option::is_some);
+        any.then_some(Compaction { orders, order_of })
     }
 
-    fn index(&self, seq: SeqId) -> Result<usize, KvError> {
-        if seq < MAX_SEQUENCES {
-            Ok(seq as usize)
-        } else {
-            Err(KvErrorKind::Sequence {
-                seq,
-                most: MAX_SEQUENCES,
-            }
-            .into())
+    /// The shortest length that `seq` can be cut back to: what its windows keep.
+    pub fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError> {
+        let seq = self.known(seq)?;
+        Ok(self.floor(seq))
+    }
+
+    fn floor(&self, seq: SeqId) -> u32 {
+        let all = &self.rows[0].sequences[seq as usize];
+        let floor = |rows: &Rows| {
+            let ring = rows.ring.filter(|ring| ring.window > 1)?;
+            let kept = &rows.sequences[seq as usize];
+            let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
+            let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
+            // The sequence must end with a token that far from what is lost, and may have holes.
+            let end = lost + ring.window - 1..u32::MAX;
+            let last = all.runs.iter().find_map(|run| run.clip(&end));
+            Some(last.map_or(end.start, |run| run.position) + 1)
+        };
+        self.rows[1..].iter().filter_map(floor).max().unwrap_or(0)
+    }
+
+    /// Which numbering a layer's cells have.
+    fn rows_of(&self, layer: usize) -> usize {
+        let class = self.classes.class_of[layer] as usize;
+        self.rows.iter().position(|r| r.class == class).unwrap_or(0)
+    }
+
+    fn known(&self, seq: SeqId) -> Result<SeqId, KvError> {
+        let most = MAX_SEQUENCES;
+        match seq < most {
+            true => Ok(seq),
+            false => Err(KvErrorKind::Sequence { seq, most }.into()),
         }
     }
 
-    /// Lets one more sequence hold these cells.
-    fn hold(&mut self, cells: Range<u32>) {
-        self.holders[cells.start as usize..cells.end as usize]
+    /// Refuses to take positions out of a sequence when its windows no longer have what its next token would see.
+    fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
+        let all = &self.rows[0].sequences[seq as usize];
+        let behind = |run: &Run| {
+            run.clip(&(range.end..u32::MAX))
+                .or(run.clip(&(0..range.start)))
+        };
+        let last = all.runs.iter().rev().find_map(behind);
+        let Some(next) = last.map(|run| run.position + run.len) else {
+            return Ok(());
+        };
+        let count = |rows: &Rows, seen: &Range<u32>| {
+            let sequence = &rows.sequences[seq as usize];
+            let end = range.start.max(range.end);
+            let before = seen.start..seen.end.min(range.start);
+            sequence.count(&before) + sequence.count(&(seen.start.max(end)..seen.end))
+        };
+        for rows in &self.rows[1..] {
+            let seen = rows.seen_before(next);
+            if count(rows, &seen) < count(&self.rows[0], &seen) {
+                let floor = self.floor(seq);
+                return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
+        self.rows
             .iter_mut()
-            .for_each(|n| *n += 1);
-    }
-
-    /// Lets one sequence fewer hold these cells and counts those that became free.
-    fn release(&mut self, cells: Range<u32>) {
-        let mut freed = 0;
-        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
-            *n -= 1;
-            freed += u32::from(*n == 0);
-        }
-        if freed > 0 {
-            self.used -= freed;
-            self.first_free = self.first_free.min(cells.start);
-        }
-    }
-
-    /// After cells were freed: the high water falls to the last one held.
-    fn lower_high_water(&mut self) {
-        let held = self.holders[..self.high_water as usize]
-            .iter()
-            .rposition(|n| *n > 0);
-        self.high_water = held.map_or(0, |last| last as u32 + 1);
+            .for_each(|rows| rows.remove(seq, range));
     }
 }
 
@@ -177,37 +193,34 @@ fn positions(range: impl RangeBounds<u32>) -> Range<u32> {
         Bound::Excluded(p) => *p,
         Bound::Unbounded => u32::MAX,
     };
-    start..end
+    start..end.max(start)
 }
 
 impl Cache for Cells {
     fn can_extend(&self, n: u32) -> bool {
-        n <= self.capacity() - self.used
+        n <= self.capacity() - self.len()
     }
 
     fn capacity(&self) -> u32 {
-        self.holders.len() as u32
+        self.rows[0].capacity()
     }
 
     fn len(&self) -> u32 {
-        self.used
+        self.rows[0].used
     }
 
     fn clear(&mut self) {
-        self.holders.fill(0);
-        for sequence in &mut self.sequences {
-            sequence.runs.clear();
-            sequence.len = 0;
-        }
-        (self.used, self.high_water, self.first_free) = (0, 0, 0);
+        self.rows.iter_mut().for_each(Rows::clear);
         self.declared.clear();
     }
 
     /// Takes all positions from `len` on out of every sequence.
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
+        let behind = len..u32::MAX;
         for seq in 0..MAX_SEQUENCES {
-            self.seq_rm(seq, len..)?;
+            self.check_removal(seq, &behind)?;
         }
+        (0..MAX_SEQUENCES).for_each(|seq| self.remove(seq, &behind));
         Ok(())
     }
 }
@@ -221,15 +234,21 @@ impl SeqCache for Cells {
             return Err(KvErrorKind::EmptyStep.into());
         }
         for seq in seqs {
-            self.index(*seq)?;
+            self.known(*seq)?;
         }
-        let needed = u64::from(self.used) + seqs.len() as u64;
+        let needed = u64::from(self.len()) + seqs.len() as u64;
         if needed > u64::from(self.capacity()) {
             return Err(KvErrorKind::Full {
                 needed,
                 capacity: self.capacity(),
             }
             .into());
+        }
+        let most = self.ring.map_or(u32::MAX, |ring| ring.slack());
+        let longest = Cells::counts(seqs).into_iter().max().unwrap_or(0);
+        if longest > most {
+            let tokens = longest as usize;
+            return Err(KvErrorKind::StepTooLong { tokens, most }.into());
         }
         self.declared.extend_from_slice(seqs);
         Ok(())
@@ -241,79 +260,69 @@ impl SeqCache for Cells {
         dst: SeqId,
         range: impl RangeBounds<u32>,
     ) -> Result<(), KvError> {
-        let (src, dst) = (self.index(src)?, self.index(dst)?);
+        let (src, dst) = (self.known(src)?, self.known(dst)?);
         let range = positions(range);
         if src == dst {
             return Ok(());
         }
-        let shared: Vec<Run> = self.sequences[src]
-            .runs
-            .iter()
-            .filter_map(|run| run.clip(&range))
-            .collect();
-        let mut added = Vec::new();
-        for run in shared {
-            missing(run, &self.sequences[dst].runs, &mut added).map_err(|position| {
-                KvErrorKind::Occupied {
-                    seq: dst as SeqId,
-                    position,
-                }
-            })?;
+        let added = |rows: &Rows| -> Result<Vec<Run>, u32> {
+            let mut added = Vec::new();
+            let [from, to] = [src, dst].map(|seq| &rows.sequences[seq as usize].runs);
+            for run in from.iter().filter_map(|run| run.clip(&range)) {
+                missing(run, to, &mut added)?;
+            }
+            Ok(added)
+        };
+        let added: Result<Vec<Vec<Run>>, u32> = self.rows.iter().map(added).collect();
+        let added = added.map_err(|position| KvErrorKind::Occupied { seq: dst, position })?;
+        let next = |runs: &[Run]| runs.iter().map(|run| run.position + run.len).max();
+        let own = self.rows[0].sequences[dst as usize].next();
+        let Some(next) = next(&added[0]).max(own) else {
+            return Ok(());
+        };
+        let held = |(rows, added): (&Rows, &Vec<Run>), seen: &Range<u32>| {
+            let parts = added.iter().filter_map(|run| run.clip(seen));
+            let shared: u32 = parts.map(|run| run.len).sum();
+            rows.sequences[dst as usize].count(seen) + shared
+        };
+        for each in self.rows.iter().zip(&added).skip(1) {
+            let seen = each.0.seen_before(next);
+            if held(each, &seen) < held((&self.rows[0], &added[0]), &seen) {
+                let floor = self.floor(src);
+                return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
+            }
         }
-        for run in &added {
-            self.hold(run.cells());
+        for (rows, added) in self.rows.iter_mut().zip(added) {
+            rows.share(dst, added);
+            rows.remove(dst, &rows.given_up(next));
         }
-        let sequence = &mut self.sequences[dst];
-        sequence.len += added.iter().map(|run| run.len).sum::<u32>();
-        let mut all = std::mem::take(&mut sequence.runs);
-        all.extend(added);
-        all.sort_unstable_by_key(|run| run.position);
-        all.into_iter()
-            .for_each(|run| push_run(&mut sequence.runs, run));
         Ok(())
     }
 
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
-        let seq = self.index(seq)?;
+        let seq = self.known(seq)?;
         let range = positions(range);
-        let runs = std::mem::take(&mut self.sequences[seq].runs);
-        let mut kept = Vec::with_capacity(runs.len());
-        for run in &runs {
-            // Of an empty range nothing is taken out, and its two sides are joined again.
-            if let Some(before) = run.clip(&(0..range.start)) {
-                push_run(&mut kept, before);
-            }
-            if let Some(gone) = run.clip(&range) {
-                self.release(gone.cells());
-                self.sequences[seq].len -= gone.len;
-            }
-            if let Some(behind) = run.clip(&(range.end.max(range.start)..u32::MAX)) {
-                push_run(&mut kept, behind);
-            }
-        }
-        self.sequences[seq].runs = kept;
-        self.lower_high_water();
+        self.check_removal(seq, &range)?;
+        self.remove(seq, &range);
         Ok(())
     }
 
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
-        let keep = self.index(seq)?;
-        for other in (0..self.sequences.len()).filter(|s| *s != keep) {
-            for run in std::mem::take(&mut self.sequences[other].runs) {
-                self.release(run.cells());
-            }
-            self.sequences[other].len = 0;
+        let keep = self.known(seq)?;
+        for other in (0..MAX_SEQUENCES).filter(|s| *s != keep) {
+            self.remove(other, &(0..u32::MAX));
         }
-        self.lower_high_water();
         Ok(())
     }
 
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
-        Ok(self.sequences[self.index(seq)?].len)
+        let seq = self.known(seq)?;
+        Ok(self.rows[0].sequences[seq as usize].len)
     }
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
-        Ok(self.sequences[self.index(seq)?].next())
+        let seq = self.known(seq)?;
+        Ok(self.rows[0].sequences[seq as usize].next())
     }
 }
 
@@ -333,115 +342,6 @@ fn missing(run: Run, held: &[Run], parts: &mut Vec<Run>) -> Result<(), u32> {
     }
     parts.extend(run.clip(&(from..run.position + run.len)));
     Ok(())
-}
-
-impl Bookkeeping for Cells {
-    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
-        if self.declared.is_empty() {
-            return Err(KvErrorKind::NoStep.into());
-        }
-        if self.declared.len() != positions.len() {
-            let (declared, found) = (self.declared.len(), positions.len());
-            return Err(KvErrorKind::TokenCount { declared, found }.into());
-        }
-        plan.reset(positions.len() as u32, &self.classes);
-        let mut allocator = Allocator::new(self, &mut plan.scratch);
-        let Some(first) = plan.classes.first_mut() else {
-            return Ok(());
-        };
-        first.visible.clear();
-        first.writes.clear();
-        // Per sequence in the step: where it goes on, and its list.
-        let mut next = [None; MAX_SEQUENCES as usize];
-        let mut lists = [u32::MAX; MAX_SEQUENCES as usize];
-        for (index, (&seq, &found)) in self.declared.iter().zip(positions).enumerate() {
-            let (seq, found) = (seq as usize, i64::from(found));
-            let sequence = &self.sequences[seq];
-            let (expected, after) = next[seq].unwrap_or_else(|| {
-                let last = sequence.runs.last();
-                (sequence.next(), last.map(|run| run.cell + run.len))
-            });
-            let position = u32::try_from(found).ok().filter(|p| *p < i32::MAX as u32);
-            let position = position
-                .filter(|p| expected.is_none_or(|e| e == *p))
-                .ok_or(KvErrorKind::Position {
-                    index,
-                    found,
-                    expected: expected.unwrap_or(0),
-                })?;
-            let cell = allocator
-                .take(after)
-                .expect("begin_step and verbs leave room for a declared step");
-            first.writes.push(cell);
-            next[seq] = Some((Some(position + 1), Some(cell + 1)));
-        }
-        first.cells = first
-            .writes
-            .iter()
-            .fold(self.high_water, |high, cell| high.max(cell + 1));
-        for (token, &seq) in self.declared.iter().enumerate() {
-            let seq = seq as usize;
-            if lists[seq] == u32::MAX {
-                lists[seq] = first.visible.open_list();
-                self.sequences[seq]
-                    .runs
-                    .iter()
-                    .for_each(|run| first.visible.push_run(*run));
-                let tokens = self.declared.iter().zip(positions).zip(&first.writes);
-                for ((_, &position), &cell) in tokens.skip(token).filter(|t| *t.0.0 as usize == seq)
-                {
-                    first.visible.push_run(Run {
-                        position: position as u32,
-                        cell,
-                        len: 1,
-                    });
-                }
-            }
-            first
-                .visible
-                .push_query(lists[seq], 0..positions[token] as u32 + 1);
-        }
-        plan.narrow_classes(&self.classes);
-        Ok(())
-    }
-
-    fn commit(&mut self, plan: &StepPlan) {
-        let declared = std::mem::take(&mut self.declared);
-        if let Some(class) = plan.classes.first() {
-            for ((&seq, &cell), query) in declared
-                .iter()
-                .zip(&class.writes)
-                .zip(class.visible.queries())
-            {
-                self.holders[cell as usize] = 1;
-                let sequence = &mut self.sequences[seq as usize];
-                sequence.len += 1;
-                push_run(
-                    &mut sequence.runs,
-                    Run {
-                        position: query.positions.end - 1,
-                        cell,
-                        len: 1,
-                    },
-                );
-            }
-            self.used += plan.tokens;
-            self.high_water = self.high_water.max(class.cells);
-        }
-        while self
-            .holders
-            .get(self.first_free as usize)
-            .is_some_and(|n| *n > 0)
-        {
-            self.first_free += 1;
-        }
-        self.declared = declared;
-        self.declared.clear();
-    }
-
-    fn abort(&mut self, _: Option<&StepPlan>) {
-        self.declared.clear();
-    }
 }
 
 #[cfg(test)]

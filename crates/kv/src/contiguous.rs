@@ -1,22 +1,22 @@
 //! One sequence: plain decode and prefill, with full layers and sliding windows under one logical length.
 
 use crate::plan::{Classes, LayerPlan};
-use crate::{Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, Run, StepPlan};
+use crate::ring::Rings;
+use crate::{Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, StepPlan};
 
 /// A single sequence.
 ///
 /// In a *flat* layer the token at position `p` lies in cell `p`. A layer with a window is a *ring* when the
 /// configuration says how far steps and rewinds may reach: it keeps `window − 1 + slack` rows, position `p` in cell
-/// `p mod slots`. Otherwise it keeps all rows and narrows what is seen.
+/// `p mod slots`. Otherwise it keeps all rows and narrows what is seen. Behind a shared prefix the own rows of a ring are
+/// a second ring, behind those that were frozen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contiguous {
     capacity: u32,
     len: u32,
-    /// One past the last position ever written since the last clear: what rings may have overwritten.
-    high_water: u32,
     /// What lies before this belongs to a shared prefix and cannot be given up.
     base: u32,
-    ring: Option<RingPolicy>,
+    rings: Rings,
     classes: Classes,
 }
 
@@ -29,46 +29,23 @@ impl Contiguous {
     /// A cache whose first `base` tokens are a shared prefix.
     pub(crate) fn behind(base: u32, config: &CacheConfig) -> Contiguous {
         let classes = Classes::new(config.layers.iter().map(|l| l.window));
-        let ring = config
-            .ring
-            .filter(|_| classes.windows.iter().any(Option::is_some));
         Contiguous {
             capacity: config.capacity,
             len: base,
-            high_water: base,
             base,
-            ring,
+            rings: Rings::new(base, config, &classes),
             classes,
         }
     }
 
     /// The shortest length that `rewind` can go back to.
     pub fn rewind_floor(&self) -> u32 {
-        let ring_floor = |(window, ring): (u32, RingPolicy)| {
-            if self.high_water <= ring.slots(window) {
-                0
-            } else {
-                self.high_water - ring.slack()
-            }
-        };
-        self.rings()
-            .map(ring_floor)
-            .max()
-            .unwrap_or(0)
-            .max(self.base)
+        self.rings.floor(&self.classes)
     }
 
     /// Most tokens in one step.
     pub fn max_step(&self) -> u32 {
-        self.ring.map_or(u32::MAX, |ring| ring.slack())
-    }
-
-    fn rings(&self) -> impl Iterator<Item = (u32, RingPolicy)> + '_ {
-        let ring = self.ring;
-        self.classes
-            .windows
-            .iter()
-            .filter_map(move |window| window.zip(ring))
+        self.rings.most()
     }
 
     fn check(&self, positions: &[i32]) -> Result<(), KvError> {
@@ -83,13 +60,7 @@ impl Contiguous {
             }
             .into());
         }
-        if positions.len() as u64 > self.max_step() as u64 {
-            return Err(KvErrorKind::StepTooLong {
-                tokens: positions.len(),
-                most: self.max_step(),
-            }
-            .into());
-        }
+        self.rings.check(positions.len())?;
         for (index, (&found, expected)) in positions.iter().zip(self.len..).enumerate() {
             if i64::from(found) != i64::from(expected) {
                 return Err(KvErrorKind::Position {
@@ -108,33 +79,11 @@ impl Contiguous {
         plan.visible.clear();
         plan.writes.clear();
         let list = plan.visible.open_list();
-        match window.zip(self.ring) {
-            None => {
-                plan.visible.push_run(Run {
-                    position: 0,
-                    cell: 0,
-                    len: end,
-                });
-                plan.writes.extend(self.len..end);
-                plan.cells = end;
-            }
-            Some((window, ring)) => {
-                let slots = ring.slots(window);
-                let mut position = (self.len + 1).saturating_sub(window);
-                while position < end {
-                    let cell = position % slots;
-                    let len = (slots - cell).min(end - position);
-                    plan.visible.push_run(Run {
-                        position,
-                        cell,
-                        len,
-                    });
-                    position += len;
-                }
-                plan.writes.extend((self.len..end).map(|p| p % slots));
-                plan.cells = end.min(slots);
-            }
-        }
+        let ring = self.rings.of(window);
+        let first = window.map_or(0, |w| (self.len + 1).saturating_sub(w));
+        ring.push_runs(&mut plan.visible, first..end);
+        plan.writes.extend((self.len..end).map(|p| ring.cell(p)));
+        plan.cells = ring.cells(end);
         for seen in self.len + 1..=end {
             let first = window.map_or(0, |w| seen.saturating_sub(w));
             plan.visible.push_query(list, first..seen);
@@ -156,7 +105,8 @@ impl Cache for Contiguous {
     }
 
     fn clear(&mut self) {
-        (self.len, self.high_water) = (self.base, self.base);
+        self.len = self.base;
+        self.rings.clear();
     }
 
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
@@ -189,13 +139,13 @@ impl Bookkeeping for Contiguous {
 
     fn commit(&mut self, plan: &StepPlan) {
         self.len += plan.tokens;
-        self.high_water = self.high_water.max(self.len);
+        self.rings.wrote(self.len);
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
         // The failed step may have written its rows, over the oldest ones of a ring.
         if let Some(plan) = plan {
-            self.high_water = self.high_water.max(self.len + plan.tokens);
+            self.rings.wrote(self.len + plan.tokens);
         }
     }
 }

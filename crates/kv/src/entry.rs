@@ -1,7 +1,9 @@
 //! A cache as it is shared: bookkeeping and bytes behind one lock.
 
 use crate::sync::{TryMutex, TryMutexGuard};
-use crate::{Bookkeeping, CacheConfig, FrozenKv, Gather, KvError, KvErrorKind, StepPlan};
+use crate::{
+    Bookkeeping, CacheConfig, Compaction, FrozenKv, Gather, KvError, KvErrorKind, StepPlan,
+};
 use std::any::Any;
 use std::sync::{Arc, TryLockError};
 
@@ -18,8 +20,8 @@ pub trait KvBytes: Any + Send {
     /// Copies accepted rows to the front, in every layer.
     fn gather(&mut self, gather: &Gather);
 
-    /// Gives cell `i` the rows of old cell `order[i]`, in every layer.
-    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError>;
+    /// Gives the cells of every layer the rows of their old ones. What fails has moved nothing.
+    fn reorder(&mut self, order: &Compaction) -> Result<(), KvError>;
 
     /// Makes the first `cells` cells read-only for good and goes on over them with an empty tail.
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;

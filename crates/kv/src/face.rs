@@ -53,7 +53,8 @@ pub trait SeqCache: Cache {
 
 /// Rows to copy once an accepted path is known: row `base + i` becomes a copy of row `rows[i]`.
 ///
-/// `rows` ascend and none lies before its target, so that copying in order needs no second buffer.
+/// `rows` ascend and none lies before its target, so that copying in order needs no second buffer. Rings have the row of
+/// cell `c` at `c mod slots`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gather {
     /// First target row.

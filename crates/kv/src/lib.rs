@@ -29,11 +29,12 @@ pub mod metadata;
 mod plan;
 mod prefix;
 mod registry;
+mod ring;
 mod session;
 mod sync;
 mod tree;
 
-pub use cells::{Cells, MAX_SEQUENCES};
+pub use cells::{Cells, Compaction, MAX_SEQUENCES};
 pub use config::{CacheConfig, Group, LayerConfig, RingPolicy, Storage};
 pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};

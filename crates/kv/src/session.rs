@@ -146,10 +146,6 @@ impl CacheSession<Contiguous> {
         let mut state = self.entry.try_lock()?;
         let len = state.book.len();
         let config = state.bytes.config().clone();
-        if config.ring.is_some() && config.layers.iter().any(|l| l.window.is_some()) {
-            let reason = "a cache with rings gives up rows and cannot be frozen".to_owned();
-            return Err(KvErrorKind::Config(reason).into());
-        }
         let frozen = state.bytes.freeze(len)?;
         state.book = Box::new(Contiguous::behind(len, &config));
         Ok(SharedPrefix::new(frozen, len, config))

@@ -1,6 +1,7 @@
 //! A committed prefix with a tree of candidates behind it, for speculative decoding.
 
-use crate::plan::Classes;
+use crate::plan::{Classes, LayerPlan};
+use crate::ring::Rings;
 use crate::{
     Bookkeeping, Cache, CacheConfig, Gather, KvError, KvErrorKind, Run, StepPlan, TreeCache,
 };
@@ -9,10 +10,12 @@ use crate::{
 ///
 /// The prefix lies in the cells before `len`; candidate `i` lies in cell `len + i`. A candidate sees the prefix, its
 /// ancestors and itself, whatever the positions of the others: siblings share a position and do not see each other.
-/// Without candidates the cache serves prefill and plain decode.
+/// Without candidates the cache serves prefill and plain decode. Rings have the row of cell `c` at `c mod slots`, so
+/// there are at most as many candidates as a step may have tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     classes: Classes,
+    rings: Rings,
     capacity: u32,
     len: u32,
     nodes: Vec<Node>,
@@ -32,6 +35,7 @@ impl Tree {
     pub fn new(config: &CacheConfig) -> Tree {
         let classes = Classes::new(config.layers.iter().map(|l| l.window));
         Tree {
+            rings: Rings::new(0, config, &classes),
             classes,
             capacity: config.capacity,
             len: 0,
@@ -48,6 +52,11 @@ impl Tree {
     /// The position that a candidate's token must have.
     pub fn position(&self, node: u32) -> Option<u32> {
         self.nodes.get(node as usize).map(|n| self.len + n.depth)
+    }
+
+    /// The shortest length that `rewind` can go back to.
+    pub fn rewind_floor(&self) -> u32 {
+        self.rings.floor(&self.classes)
     }
 
     fn frontier(&self) -> usize {
@@ -75,6 +84,7 @@ impl Tree {
                 }
                 .into());
             }
+            self.rings.check(positions.len())?;
         } else if self.frontier() == 0 {
             return Err(KvErrorKind::TreeActive {
                 candidates: self.candidates(),
@@ -100,6 +110,61 @@ impl Tree {
         }
         Ok(())
     }
+
+    /// One past the last cell that a step of so many tokens writes.
+    fn end(&self, tokens: u32) -> u32 {
+        match self.nodes.is_empty() {
+            true => self.len + tokens,
+            false => self.len + self.candidates(),
+        }
+    }
+
+    fn plan_class(
+        &self,
+        window: Option<u32>,
+        tokens: u32,
+        plan: &mut LayerPlan,
+        chain: &mut Vec<u64>,
+    ) {
+        let ring = self.rings.of(window);
+        plan.visible.clear();
+        plan.writes.clear();
+        plan.cells = ring.cells(self.end(tokens));
+        let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
+        if self.nodes.is_empty() {
+            let list = plan.visible.open_list();
+            let end = self.len + tokens;
+            ring.push_runs(&mut plan.visible, first(self.len)..end);
+            for position in self.len..end {
+                let seen = first(position)..position + 1;
+                plan.visible.push_query(list, seen);
+                plan.writes.push(ring.cell(position));
+            }
+            return;
+        }
+        for node in self.computed..self.candidates() {
+            chain.clear();
+            let mut at = Some(node);
+            while let Some(ancestor) = at {
+                chain.push(u64::from(ancestor));
+                at = self.nodes[ancestor as usize].parent;
+            }
+            let list = plan.visible.open_list();
+            ring.push_runs(&mut plan.visible, first(self.len)..self.len);
+            for (position, ancestor) in (self.len..).zip(chain.iter().rev()) {
+                let cell = ring.cell(self.len + *ancestor as u32);
+                let len = 1;
+                plan.visible.push_run(Run {
+                    position,
+                    cell,
+                    len,
+                });
+            }
+            let position = self.len + self.nodes[node as usize].depth;
+            plan.visible.push_query(list, first(position)..position + 1);
+            plan.writes.push(ring.cell(self.len + node));
+        }
+    }
 }
 
 impl Cache for Tree {
@@ -118,6 +183,7 @@ impl Cache for Tree {
     fn clear(&mut self) {
         (self.len, self.computed) = (0, 0);
         self.nodes.clear();
+        self.rings.clear();
     }
 
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
@@ -133,6 +199,10 @@ impl Cache for Tree {
                 len: self.len,
             }
             .into());
+        }
+        let floor = self.rewind_floor();
+        if len < floor {
+            return Err(KvErrorKind::RewindTooFar { to: len, floor }.into());
         }
         self.len = len;
         Ok(())
@@ -156,6 +226,7 @@ impl TreeCache for Tree {
             .into());
         }
         let before = self.nodes.len();
+        self.rings.check(before + parents.len())?;
         for (node, &parent) in (before as u32..).zip(parents) {
             let depth = match parent {
                 None => 0,
@@ -195,56 +266,17 @@ impl Bookkeeping for Tree {
         self.check(positions)?;
         let tokens = positions.len() as u32;
         plan.reset(tokens, &self.classes);
-        let Some(first) = plan.classes.first_mut() else {
-            return Ok(());
-        };
-        first.visible.clear();
-        first.writes.clear();
-        if self.nodes.is_empty() {
-            let list = first.visible.open_list();
-            first.visible.push_run(Run {
-                position: 0,
-                cell: 0,
-                len: self.len + tokens,
-            });
-            for position in self.len..self.len + tokens {
-                first.visible.push_query(list, 0..position + 1);
-                first.writes.push(position);
-            }
-            first.cells = self.len + tokens;
-        } else {
-            for node in self.computed..self.candidates() {
-                let chain = &mut plan.scratch;
-                chain.clear();
-                let mut at = Some(node);
-                while let Some(ancestor) = at {
-                    chain.push(u64::from(ancestor));
-                    at = self.nodes[ancestor as usize].parent;
-                }
-                let list = first.visible.open_list();
-                first.visible.push_run(Run {
-                    position: 0,
-                    cell: 0,
-                    len: self.len,
-                });
-                for (position, ancestor) in (self.len..).zip(chain.iter().rev()) {
-                    first.visible.push_run(Run {
-                        position,
-                        cell: self.len + *ancestor as u32,
-                        len: 1,
-                    });
-                }
-                let position = self.len + self.nodes[node as usize].depth;
-                first.visible.push_query(list, 0..position + 1);
-                first.writes.push(self.len + node);
-            }
-            first.cells = self.len + self.candidates();
+        let StepPlan {
+            classes, scratch, ..
+        } = plan;
+        for (class, window) in classes.iter_mut().zip(&self.classes.windows) {
+            self.plan_class(*window, tokens, class, scratch);
         }
-        plan.narrow_classes(&self.classes);
         Ok(())
     }
 
     fn commit(&mut self, plan: &StepPlan) {
+        self.rings.wrote(self.end(plan.tokens));
         if self.nodes.is_empty() {
             self.len += plan.tokens;
         } else {
@@ -253,7 +285,11 @@ impl Bookkeeping for Tree {
     }
 
     /// A failed forward takes its frontier with it; candidates computed before stay.
-    fn abort(&mut self, _: Option<&StepPlan>) {
+    fn abort(&mut self, plan: Option<&StepPlan>) {
+        // The failed step may have written its rows, over the oldest ones of a ring.
+        if let Some(plan) = plan {
+            self.rings.wrote(self.end(plan.tokens));
+        }
         self.nodes.truncate(self.computed as usize);
     }
 }

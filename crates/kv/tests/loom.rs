@@ -7,8 +7,8 @@
 #![cfg(loom)]
 
 use kv::{
-    CacheConfig, CacheEntry, CacheKey, CacheRegistry, CacheSession, Contiguous, FrozenKv, Gather,
-    KvBytes, KvError, KvErrorKind, LayerConfig,
+    CacheConfig, CacheEntry, CacheKey, CacheRegistry, CacheSession, Compaction, Contiguous,
+    FrozenKv, Gather, KvBytes, KvError, KvErrorKind, LayerConfig,
 };
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -34,7 +34,7 @@ impl KvBytes for Watched {
         self.rows.with_mut(|_| thread::yield_now());
     }
 
-    fn reorder(&mut self, _: &[u32]) -> Result<(), KvError> {
+    fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
         Ok(())
     }
 

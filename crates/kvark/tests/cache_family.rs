@@ -66,6 +66,24 @@ impl Subject {
         config
     }
 
+    /// Windows keep all rows, or what steps of so many tokens need.
+    fn configs(&self, step: u32) -> Vec<CacheConfig> {
+        let all = self.config();
+        let windows = all.layers.iter().any(|layer| layer.window.is_some());
+        let ring = RingPolicy {
+            max_step: step,
+            max_rewind: step,
+        };
+        let rings = CacheConfig {
+            ring: Some(ring),
+            ..all.clone()
+        };
+        match windows {
+            true => vec![all, rings],
+            false => vec![all],
+        }
+    }
+
     fn module(&self, backend: BackendOptions) -> Module {
         let options = ModuleOptions {
             backend,
@@ -95,6 +113,23 @@ impl Subject {
             &(0..tokens.len() as u32).collect::<Vec<_>>(),
         )
     }
+}
+
+/// A subject with each of its configurations.
+fn each(subject: &Subject, step: u32) -> impl Iterator<Item = (&Subject, CacheConfig)> {
+    let configs = subject.configs(step).into_iter();
+    configs.map(move |config| (subject, config))
+}
+
+/// Forwards of so many tokens at most.
+fn in_steps(module: &mut Module, tokens: &[u32], start: u32, most: usize) -> Vec<Vec<u32>> {
+    let mut position = start;
+    let step = |tokens: &[u32]| {
+        let positions: Vec<u32> = (position..).take(tokens.len()).collect();
+        position += tokens.len() as u32;
+        forward(module, tokens, &positions)
+    };
+    tokens.chunks(most).flat_map(step).collect()
 }
 
 /// One forward with all rows wanted; the bits of each row.
@@ -155,8 +190,8 @@ fn a_batch_of_sequences_gives_each_its_cold_logits() {
 #[test]
 fn forks_share_their_trunk_and_go_their_own_ways() {
     Cpu::new().unwrap();
-    for subject in subjects() {
-        let (session, options) = make_seq_session(Cpu::ID, &subject.config()).unwrap();
+    for (subject, config) in subjects().iter().flat_map(|s| each(s, 70)) {
+        let (session, options) = make_seq_session(Cpu::ID, &config).unwrap();
         let mut module = subject.module(options);
         let trunk = subject.tokens(9, 70);
         session.begin_step(&[0; 70]).unwrap();
@@ -205,11 +240,11 @@ fn forks_share_their_trunk_and_go_their_own_ways() {
 #[test]
 fn every_path_of_a_tree_gives_its_cold_logits() {
     Cpu::new().unwrap();
-    for subject in subjects() {
-        let (session, options) = make_tree_session(Cpu::ID, &subject.config()).unwrap();
+    for (subject, config) in subjects().iter().flat_map(|s| each(s, 10)) {
+        let (session, options) = make_tree_session(Cpu::ID, &config).unwrap();
         let mut module = subject.module(options);
         let prefix = subject.tokens(3, 30);
-        let rows = forward(&mut module, &prefix, &(0..30).collect::<Vec<_>>());
+        let rows = in_steps(&mut module, &prefix, 0, 10);
         assert!(rows == subject.cold(&prefix), "{}: prefill", subject.name);
 
         // A root, two children, grandchildren on both sides; then one more level by itself.
@@ -278,11 +313,11 @@ fn every_path_of_a_tree_gives_its_cold_logits() {
 #[test]
 fn sessions_over_a_frozen_prefix_give_their_cold_logits() {
     Cpu::new().unwrap();
-    for subject in subjects() {
-        let (session, options) = make_decode_session(Cpu::ID, &subject.config()).unwrap();
+    for (subject, config) in subjects().iter().flat_map(|s| each(s, 15)) {
+        let (session, options) = make_decode_session(Cpu::ID, &config).unwrap();
         let mut module = subject.module(options);
         let prefix = subject.tokens(1, 50);
-        forward(&mut module, &prefix, &(0..50).collect::<Vec<_>>());
+        in_steps(&mut module, &prefix, 0, 15);
         let shared = session.freeze().unwrap();
         assert_eq!(
             session.resident_bytes().unwrap(),
@@ -298,13 +333,12 @@ fn sessions_over_a_frozen_prefix_give_their_cold_logits() {
         let mut modules: Vec<Module> = std::iter::once(module).chain(modules).collect();
         drop(shared);
         for (i, module) in modules.iter_mut().enumerate() {
-            let tail = subject.tokens(30 + i as u32, 25);
+            let tail = subject.tokens(30 + i as u32, 65);
             let cold = subject.cold(&[&prefix[..], &tail].concat());
-            let mut rows = forward(module, &tail[..10], &(50..60).collect::<Vec<_>>());
-            rows.extend(forward(module, &tail[10..], &(60..75).collect::<Vec<_>>()));
+            let rows = in_steps(module, &tail, 50, 13);
             assert!(rows == cold[50..], "{}: session {i}", subject.name);
         }
-        session.rewind(50).unwrap();
+        session.rewind(105).unwrap();
         assert!(
             session.rewind(49).is_err(),
             "a shared prefix cannot be given up"

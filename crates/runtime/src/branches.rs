@@ -113,6 +113,12 @@ impl Branches {
         Ok(())
     }
 
+    /// The shortest length that a branch can be cut back to without being forgotten: what its windows keep.
+    pub fn rewind_floor(&self, branch: SeqId) -> Result<usize, RuntimeError> {
+        let floor = self.session.with(|cells| cells.rewind_floor(branch))??;
+        Ok(floor as usize)
+    }
+
     /// Whether `n` more tokens fit, over all branches.
     pub fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
         match u32::try_from(n) {

@@ -47,7 +47,7 @@ pub enum MemoryLimit {
     /// What the machine has free now, where it tells.
     #[default]
     Machine,
-    /// So many bytes, and no more than the machine has free.
+    /// So many bytes; a run takes no more than the machine has free either.
     Bytes(u64),
     /// Whatever is asked for.
     None,
@@ -224,11 +224,10 @@ impl MemoryPlan {
 
     /// Refuses a plan that is larger than the limit, before anything is loaded, and says what would fit.
     pub fn check(&self, limit: MemoryLimit) -> Result<(), RuntimeError> {
-        let free = machine::available_bytes();
         let limit = match limit {
-            MemoryLimit::None => return Ok(()),
-            MemoryLimit::Machine => free,
-            MemoryLimit::Bytes(n) => Some(free.map_or(n, |free| free.min(n))),
+            MemoryLimit::None => None,
+            MemoryLimit::Machine => machine::available_bytes(),
+            MemoryLimit::Bytes(n) => Some(n),
         };
         match limit.and_then(|limit| Misfit::of(self, limit)) {
             Some(misfit) => Err(RuntimeErrorKind::DoesNotFit(Box::new(misfit)).into()),

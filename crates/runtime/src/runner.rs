@@ -115,6 +115,9 @@ pub(crate) fn plan_run(
     let planned = Planned::try_from(model.artifact())?;
     let plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
     plan.check(policy.memory)?;
+    if policy.memory != MemoryLimit::None {
+        plan.check(MemoryLimit::Machine)?;
+    }
     Ok(plan)
 }
 

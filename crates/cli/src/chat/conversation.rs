@@ -189,6 +189,11 @@ impl<'a> Conversation<'a> {
         // Logits come from feeding, so the last token is fed even if it is in the cache.
         let known =
             common(self.cells.tokens(branch.id), &tokens).min(tokens.len().saturating_sub(1));
+        // What the model's windows have released is computed again from the beginning.
+        let known = match known < self.cells.rewind_floor(branch.id)? {
+            true => 0,
+            false => known,
+        };
         self.cells.rewind(branch.id, known)?;
         let new = &tokens[known..];
         if !self.cells.can_extend(new.len())? {

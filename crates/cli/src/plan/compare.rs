@@ -76,9 +76,7 @@ impl Table {
 
     pub(super) fn print(&self, out: &mut impl Write, name: &str) -> io::Result<()> {
         writeln!(out, "{name}")?;
-        let parts: [(&str, fn(&Entry) -> usize); 2] =
-            [("KV", |entry| entry.kv), ("total", |entry| entry.total)];
-        for (part, bytes) in parts {
+        for part in ["KV", "total"] {
             write!(out, "\n{part:<10}")?;
             for name in &self.types {
                 write!(out, " {name:>30}")?;
@@ -87,7 +85,10 @@ impl Table {
             for (context, entries) in &self.rows {
                 write!(out, "{:>10}", grouped(*context as usize))?;
                 for entry in entries {
-                    let n = bytes(entry);
+                    let n = match part {
+                        "KV" => entry.kv,
+                        _ => entry.total,
+                    };
                     let short = output::bytes(n as u64);
                     write!(out, " {:>18} {:>11}", grouped(n), format!("({short})"))?;
                 }

@@ -4,7 +4,7 @@ use crate::support::Folder;
 
 #[test]
 fn every_command_explains_itself() {
-    let engine = "--ctx-size --threads --batch-size --cache-type-k --cache-type-v";
+    let engine = "--ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit";
     let sampling = "--temp --top-k --top-p --min-p --repeat-penalty --seed";
     let cases = [
         (
@@ -36,6 +36,10 @@ fn every_command_explains_itself() {
             "--model --output --features --max-step --python KVARK_PYTHON pip".into(),
         ),
         ("inspect", "--model --graph --json".into()),
+        (
+            "plan",
+            "--model --ctx-size --compare --cache-type-k --mem-limit --map --svg --png --json config.json".into(),
+        ),
         (
             "tokenize",
             "--model --prompt --file --bos --special --json".into(),

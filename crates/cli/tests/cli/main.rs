@@ -6,6 +6,7 @@ mod chat;
 mod commands;
 mod export;
 mod help;
+mod plan;
 mod pt2;
 mod real;
 mod support;

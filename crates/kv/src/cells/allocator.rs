@@ -1,53 +1,78 @@
 //! Which free cells a step's tokens get.
 
-use super::Cells;
-use crate::Cache;
+use super::rows::Rows;
+use crate::Run;
 
 /// A sequence that cannot go on in the next cell starts in the lowest free block of this many cells, so that sequences
 /// which grow together keep runs and do not interleave cell by cell. When no block is left, the lowest free cell is used.
 const BLOCK: u32 = 16;
 
-/// Hands out free cells for one plan without marking them in the pool.
+/// Hands out free cells for one plan without marking them.
 pub(super) struct Allocator<'a> {
-    cells: &'a Cells,
-    /// One bit per cell handed out.
-    taken: &'a mut Vec<u64>,
+    rows: &'a Rows,
+    /// Two bits per cell: handed out, and given up by the step itself.
+    marks: &'a mut Vec<u64>,
     next_block: u32,
     next_cell: u32,
 }
 
+const TAKEN: u64 = 1;
+const GIVEN_UP: u64 = 2;
+
 impl<'a> Allocator<'a> {
-    pub(super) fn new(cells: &'a Cells, taken: &'a mut Vec<u64>) -> Allocator<'a> {
-        taken.clear();
-        taken.resize(cells.holders.len().div_ceil(64), 0);
+    pub(super) fn new(rows: &'a Rows, marks: &'a mut Vec<u64>) -> Allocator<'a> {
+        marks.clear();
+        marks.resize(rows.holders.len().div_ceil(32), 0);
         Allocator {
-            cells,
-            taken,
-            next_block: cells.first_free / BLOCK * BLOCK,
-            next_cell: cells.first_free,
+            rows,
+            marks,
+            next_block: rows.first_free / BLOCK * BLOCK,
+            next_cell: rows.first_free,
         }
     }
 
+    /// Counts the cells of a run that one sequence alone holds as free: the step overwrites them. What others hold as
+    /// well becomes free only when they give it up too.
+    pub(super) fn give_up(&mut self, run: &Run) {
+        for cell in run.cells() {
+            if self.rows.holders[cell as usize] == 1 {
+                self.mark(cell, GIVEN_UP);
+                self.next_cell = self.next_cell.min(cell);
+                self.next_block = self.next_block.min(cell / BLOCK * BLOCK);
+            }
+        }
+    }
+
+    fn mark(&mut self, cell: u32, mark: u64) {
+        self.marks[cell as usize / 32] |= mark << (cell % 32 * 2);
+    }
+
     fn is_free(&self, cell: u32) -> bool {
-        self.cells.holders.get(cell as usize) == Some(&0)
-            && self.taken[cell as usize / 64] >> (cell % 64) & 1 == 0
+        let Some(holders) = self.rows.holders.get(cell as usize) else {
+            return false;
+        };
+        let marks = self.marks[cell as usize / 32] >> (cell % 32 * 2) & 3;
+        match *holders {
+            0 => marks & TAKEN == 0,
+            _ => marks == GIVEN_UP,
+        }
     }
 
     /// A free cell: `wanted` if it is one, else the first of the lowest free block, else the lowest.
     pub(super) fn take(&mut self, wanted: Option<u32>) -> Option<u32> {
+        let limit = self.rows.limit();
         let cell = wanted
-            .filter(|cell| self.is_free(*cell))
-            .or_else(|| self.block())
+            .filter(|cell| *cell < limit && self.is_free(*cell))
+            .or_else(|| self.block(limit))
             .or_else(|| self.single())?;
-        self.taken[cell as usize / 64] |= 1 << (cell % 64);
+        self.mark(cell, TAKEN);
         Some(cell)
     }
 
-    fn block(&mut self) -> Option<u32> {
-        let capacity = self.cells.capacity();
-        while self.next_block < capacity {
+    fn block(&mut self, limit: u32) -> Option<u32> {
+        while self.next_block < limit {
             let block = self.next_block;
-            if (block..(block + BLOCK).min(capacity)).all(|cell| self.is_free(cell)) {
+            if (block..(block + BLOCK).min(limit)).all(|cell| self.is_free(cell)) {
                 return Some(block);
             }
             self.next_block += BLOCK;
@@ -56,7 +81,7 @@ impl<'a> Allocator<'a> {
     }
 
     fn single(&mut self) -> Option<u32> {
-        while self.next_cell < self.cells.capacity() {
+        while self.next_cell < self.rows.capacity() {
             if self.is_free(self.next_cell) {
                 return Some(self.next_cell);
             }

@@ -1,23 +1,105 @@
 use super::*;
-use crate::LayerConfig;
+use crate::{Bookkeeping, LayerConfig, StepPlan};
 
-fn pool(capacity: u32) -> Cells {
-    let layer = LayerConfig {
+fn config(capacity: u32, windows: &[Option<u32>]) -> CacheConfig {
+    let layer = |&window| LayerConfig {
         kv_heads: 1,
         key_dim: 4,
         value_dim: 4,
-        window: None,
+        window,
     };
-    Cells::new(&CacheConfig::uniform(capacity, 1, layer))
+    CacheConfig::new(capacity, windows.iter().map(layer).collect())
 }
 
-fn step(cells: &mut Cells, seq: SeqId, tokens: u32) {
+fn pool(capacity: u32) -> Cells {
+    Cells::new(&config(capacity, &[None]))
+}
+
+/// Layers with and without a window of 5, where steps and rewinds reach 4 far: eight rows a sequence.
+fn windowed(capacity: u32) -> Cells {
+    Cells::new(&CacheConfig {
+        ring: Some(RingPolicy {
+            max_step: 4,
+            max_rewind: 3,
+        }),
+        ..config(capacity, &[Some(5), None])
+    })
+}
+
+/// Steps, and returns how many cells the windowed layer must have.
+fn step(cells: &mut Cells, seq: SeqId, tokens: u32) -> u32 {
     let start = cells.seq_next(seq).unwrap().unwrap_or(0) as i32;
     let positions: Vec<i32> = (start..start + tokens as i32).collect();
     let mut plan = StepPlan::default();
     cells.begin_step(&vec![seq; tokens as usize]).unwrap();
     cells.plan(&positions, &mut plan).unwrap();
     cells.commit(&plan);
+    plan.layer(0).cells
+}
+
+#[test]
+fn windows_hold_as_many_rows_as_they_need() {
+    let mut cells = windowed(200);
+    let mut most = 0;
+    for tokens in [4, 1, 1, 4, 3, 2].into_iter().cycle().take(60) {
+        most = most.max(step(&mut cells, 0, tokens));
+        let kept = cells.layer_runs(0, 0).unwrap();
+        assert!(kept.iter().map(|run| run.len).sum::<u32>() <= 8);
+        assert!(kept.len() <= 3, "rows are used in turn: {kept:?}");
+    }
+    assert_eq!(most, 8);
+    assert_eq!(cells.len(), 150, "the other layer has them all");
+
+    // A fork shares its rows and has as many of its own once it has left the trunk behind.
+    cells.seq_cp(0, 1, ..).unwrap();
+    most = 0;
+    for _ in 0..12 {
+        most = most.max(step(&mut cells, 0, 1)).max(step(&mut cells, 1, 1));
+    }
+    assert_eq!(most, 16);
+    cells.seq_keep(1).unwrap();
+    cells.compact().unwrap();
+    assert_eq!(cells.layer_runs(0, 1).unwrap().len(), 1);
+    assert_eq!(step(&mut cells, 1, 1), 8);
+}
+
+#[test]
+fn what_windows_have_released_cannot_be_gone_back_to() {
+    let mut cells = windowed(64);
+    (0..10).for_each(|_| {
+        step(&mut cells, 0, 2);
+    });
+    // Positions 12 to 19 are kept, so a token at 16 finds all it sees.
+    assert_eq!(cells.rewind_floor(0), Ok(16));
+    let before = cells.clone();
+    let refused = [
+        cells.seq_rm(0, 15..).unwrap_err(),
+        cells.rewind(15).unwrap_err(),
+        cells.seq_cp(0, 1, ..15).unwrap_err(),
+    ];
+    for error in refused {
+        let text = "cannot rewind to 15: the windows keep nothing before 16";
+        assert_eq!(error.to_string(), text);
+    }
+    assert_eq!(cells, before);
+    cells.seq_cp(0, 1, ..16).unwrap();
+    cells.seq_rm(0, 16..).unwrap();
+    assert_eq!(
+        (cells.seq_next(0), cells.seq_next(1)),
+        (Ok(Some(16)), Ok(Some(16)))
+    );
+    // Nothing at all needs no rows.
+    cells.seq_rm(0, ..).unwrap();
+    assert_eq!(cells.rewind_floor(0), Ok(0));
+}
+
+#[test]
+fn steps_are_as_long_as_windows_allow() {
+    let mut cells = windowed(64);
+    let error = cells.begin_step(&[0, 0, 1, 0, 0, 0]).unwrap_err();
+    let most = KvErrorKind::StepTooLong { tokens: 5, most: 4 };
+    assert_eq!(error.kind(), &most);
+    cells.begin_step(&[0, 1, 0, 1, 0, 1, 0, 1]).unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::LayerConfig;
+use crate::RingPolicy;
 use proptest::prelude::*;
 
 fn config(capacity: u32, windows: &[Option<u32>], ring: Option<RingPolicy>) -> CacheConfig {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{FrozenKv, Gather, KvBytes, LayerConfig};
+use crate::{Compaction, FrozenKv, Gather, KvBytes, LayerConfig};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl KvBytes for NoBytes {
 
     fn gather(&mut self, _: &Gather) {}
 
-    fn reorder(&mut self, _: &[u32]) -> Result<(), KvError> {
+    fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
         Ok(())
     }
 

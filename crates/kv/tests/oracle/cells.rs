@@ -2,11 +2,11 @@
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
 use kv::{
-    Bookkeeping, Cache, CacheConfig, Cells, KvErrorKind, MAX_SEQUENCES, Run, SeqCache, SeqId,
-    StepPlan,
+    Bookkeeping, Cache, CacheConfig, Cells, KvErrorKind, MAX_SEQUENCES, RingPolicy, Run, SeqCache,
+    SeqId, StepPlan,
 };
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::{Bound, RangeBounds};
 
 type Positions = (Bound<u32>, Bound<u32>);
@@ -125,7 +125,41 @@ struct History {
     bytes: Bytes,
     /// Per sequence, the stamp at each position it holds.
     held: Vec<BTreeMap<u32, Stamp>>,
+    /// The positions that layers with a window keep, as far as they release any.
+    kept: Vec<Window>,
     declared: Vec<SeqId>,
+}
+
+/// What the layers with one window keep.
+struct Window {
+    layer: usize,
+    window: u32,
+    /// Most rows of a sequence.
+    slots: u32,
+    /// Per sequence.
+    positions: Vec<BTreeSet<u32>>,
+}
+
+impl Window {
+    /// A sequence gives up what it cannot keep once it goes on at `next`.
+    fn trim(&mut self, seq: usize, next: u32) {
+        let slots = self.slots;
+        self.positions[seq].retain(|position| position + slots >= next);
+    }
+}
+
+fn kept(config: &CacheConfig) -> Vec<Window> {
+    let layers = config.layers.iter().enumerate();
+    let window = |(layer, facts): (usize, &kv::LayerConfig)| {
+        let (window, ring) = facts.window.zip(config.ring)?;
+        Some(Window {
+            layer,
+            window,
+            slots: window - 1 + ring.max_step.max(ring.max_rewind).max(1),
+            positions: vec![BTreeSet::new(); MAX_SEQUENCES as usize],
+        })
+    };
+    layers.filter_map(window).collect()
 }
 
 fn known(seq: SeqId) -> Result<(), KvErrorKind> {
@@ -143,6 +177,7 @@ impl History {
             plan: StepPlan::default(),
             bytes: Bytes::new(&config),
             held: vec![BTreeMap::new(); MAX_SEQUENCES as usize],
+            kept: kept(&config),
             declared: vec![],
             config,
         }
@@ -178,28 +213,31 @@ impl History {
                 self.cache.seq_cp(src, dst, range),
             ),
             &Verb::Remove { seq, range } => {
-                let expected = known(seq);
+                let expected = known(seq).and_then(|()| self.removable(seq, range));
                 if expected.is_ok() {
-                    self.held[seq as usize].retain(|position, _| !range.contains(position));
+                    self.remove(seq, range);
                 }
                 (expected, self.cache.seq_rm(seq, range))
             }
             &Verb::Keep { seq } => {
                 let expected = known(seq);
                 if expected.is_ok() {
-                    let others = (0..).zip(&mut self.held).filter(|(s, _)| *s != seq);
-                    others.for_each(|(_, held)| held.clear());
+                    let others = (0..MAX_SEQUENCES).filter(|other| *other != seq);
+                    others.for_each(|other| self.remove(other, ..));
                 }
                 (expected, self.cache.seq_keep(seq))
             }
             &Verb::Rewind { len } => {
-                for held in &mut self.held {
-                    held.retain(|position, _| *position < len);
+                let all = 0..MAX_SEQUENCES;
+                let expected = all.clone().try_for_each(|seq| self.removable(seq, len..));
+                if expected.is_ok() {
+                    all.for_each(|seq| self.remove(seq, len..));
                 }
-                (Ok(()), self.cache.rewind(len))
+                (expected, self.cache.rewind(len))
             }
             Verb::Clear => {
                 self.held.iter_mut().for_each(BTreeMap::clear);
+                self.kept = kept(&self.config);
                 self.declared.clear();
                 self.cache.clear();
                 assert_eq!(self.cache, Cells::new(&self.config));
@@ -242,8 +280,56 @@ impl History {
         if let Some(&(position, _)) = shared.iter().find(other) {
             return Err(KvErrorKind::Occupied { seq: dst, position });
         }
-        dst_held.extend(shared);
+        let mut both = dst_held.clone();
+        both.extend(shared);
+        let next = both
+            .last_key_value()
+            .map_or(0, |(position, _)| position + 1);
+        for window in &mut self.kept {
+            let [from, own] = [src, dst].map(|seq| &window.positions[seq as usize]);
+            let taken = from.iter().filter(|position| range.contains(position));
+            let all: BTreeSet<u32> = own.iter().chain(taken).copied().collect();
+            if !has(&both, &all, next, window.window) {
+                let to = next;
+                let floor = self.cache.rewind_floor(src).unwrap();
+                return Err(KvErrorKind::RewindTooFar { to, floor });
+            }
+        }
+        for window in &mut self.kept {
+            let from = window.positions[src as usize].clone();
+            let taken = from.iter().filter(|position| range.contains(position));
+            window.positions[dst as usize].extend(taken);
+            window.trim(dst as usize, next);
+        }
+        self.held[dst as usize] = both;
         Ok(())
+    }
+
+    /// Whether the windows have what the sequence's next token sees once these positions are gone.
+    fn removable(&self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvErrorKind> {
+        let mut held = self.held[seq as usize].clone();
+        held.retain(|position, _| !range.contains(position));
+        let Some((last, _)) = held.last_key_value() else {
+            return Ok(());
+        };
+        let to = last + 1;
+        for window in &self.kept {
+            if !has(&held, &window.positions[seq as usize], to, window.window) {
+                let floor = self.cache.rewind_floor(seq).unwrap();
+                // What it names can be gone back to.
+                let cut = self.cache.clone().seq_rm(seq, floor..);
+                assert!(cut.is_ok(), "{cut:?}");
+                return Err(KvErrorKind::RewindTooFar { to, floor });
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, seq: SeqId, range: impl RangeBounds<u32>) {
+        self.held[seq as usize].retain(|position, _| !range.contains(position));
+        for window in &mut self.kept {
+            window.positions[seq as usize].retain(|position| !range.contains(position));
+        }
     }
 
     /// Every sequence holds what the facts say, in rows that have its stamps, and the counts agree.
@@ -258,7 +344,11 @@ impl History {
             assert_eq!(self.cache.seq_len(seq).unwrap() as usize, held.len());
             let next = held.last_key_value().map(|(position, _)| position + 1);
             assert_eq!(self.cache.seq_next(seq).unwrap(), next);
-            for rows in &self.bytes.rows {
+            for (layer, rows) in self.bytes.rows.iter().enumerate() {
+                if let Some(window) = self.kept.iter().find(|w| w.layer == layer) {
+                    self.audit_window(window, seq);
+                    continue;
+                }
                 let placed = runs.iter().flat_map(|run| run.positions().zip(run.cells()));
                 let placed = placed.map(|(position, cell)| (position, rows[cell as usize]));
                 assert!(
@@ -280,6 +370,22 @@ impl History {
         assert!(self.cache.live().eq(live.map(|(seq, _)| seq)));
         let room = self.config.capacity - used;
         assert!(self.cache.can_extend(room) && !self.cache.can_extend(room + 1));
+    }
+
+    /// A sequence keeps in a layer with a window what it should, in rows that have its stamps.
+    fn audit_window(&self, window: &Window, seq: SeqId) {
+        let rows = &self.bytes.rows[window.layer];
+        let runs = self.cache.layer_runs(window.layer, seq).unwrap();
+        let kept = &window.positions[seq as usize];
+        assert!(kept.len() <= window.slots as usize);
+        let placed = runs.iter().flat_map(|run| run.positions().zip(run.cells()));
+        let placed = placed.map(|(position, cell)| (position, rows[cell as usize]));
+        let held = &self.held[seq as usize];
+        let expected = kept.iter().map(|position| (*position, held[position]));
+        assert!(
+            placed.eq(expected),
+            "sequence {seq} keeps {kept:?}, not {runs:?}"
+        );
     }
 
     fn begin(&mut self, parts: &[(SeqId, usize)], in_turns: bool) {
@@ -304,7 +410,15 @@ impl History {
         } else if needed > capacity.into() {
             Err(KvErrorKind::Full { needed, capacity })
         } else {
-            Ok(())
+            let tokens = |seq| seqs.iter().filter(|other| **other == seq).count();
+            let tokens = seqs.iter().map(|seq| tokens(*seq)).max().unwrap_or(0);
+            let most = self.config.ring.filter(|_| !self.kept.is_empty());
+            match most.map(|ring| ring.slack()) {
+                Some(most) if tokens > most as usize => {
+                    Err(KvErrorKind::StepTooLong { tokens, most })
+                }
+                _ => Ok(()),
+            }
         };
         let before = self.cache.clone();
         assert_eq!(kind(self.cache.begin_step(&seqs)), expected);
@@ -384,12 +498,22 @@ impl History {
             live: &|stamp| live.contains(&stamp),
         };
         step.run(&mut self.bytes, written);
-        match forward.end {
-            End::Commit => {
+        let committed = matches!(forward.end, End::Commit);
+        for (&seq, &position) in self.declared.iter().zip(&positions) {
+            for window in &mut self.kept {
+                if committed {
+                    window.positions[seq as usize].insert(position as u32);
+                }
+                // A failed step has overwritten what a good one gives up.
+                window.trim(seq as usize, position as u32 + 1);
+            }
+        }
+        match committed {
+            true => {
                 self.cache.commit(&self.plan);
                 self.held = tried;
             }
-            End::Fail { .. } => self.cache.abort(Some(&self.plan)),
+            false => self.cache.abort(Some(&self.plan)),
         }
         self.declared.clear();
     }
@@ -422,6 +546,12 @@ impl History {
     }
 }
 
+/// Whether `kept` has all held positions that a token at `next` sees before itself.
+fn has(held: &BTreeMap<u32, Stamp>, kept: &BTreeSet<u32>, next: u32, window: u32) -> bool {
+    let mut seen = held.range((next + 1).saturating_sub(window)..next);
+    seen.all(|(position, _)| kept.contains(position))
+}
+
 proptest! {
     #![proptest_config(histories())]
 
@@ -429,9 +559,11 @@ proptest! {
     fn cells_histories(
         capacity in 4u32..64,
         windows in windows(),
+        ring in prop::option::of((0u32..9, 0u32..9)),
         verbs in prop::collection::vec(verb(), 1..40),
     ) {
-        let mut history = History::new(config(capacity, &windows, None));
+        let ring = ring.map(|(max_step, max_rewind)| RingPolicy { max_step, max_rewind });
+        let mut history = History::new(config(capacity, &windows, ring));
         for verb in &verbs {
             history.apply(verb);
         }

@@ -85,8 +85,11 @@ impl Bytes {
     }
 
     /// Rows that nothing was moved to are lost: nobody may rely on them.
-    pub(crate) fn reorder(&mut self, order: &[u32]) {
-        for rows in &mut self.rows {
+    pub(crate) fn reorder(&mut self, order: &kv::Compaction) {
+        for (layer, rows) in self.rows.iter_mut().enumerate() {
+            let Some(order) = order.layer(layer) else {
+                continue;
+            };
             let old = rows.clone();
             rows.fill(0);
             for (row, from) in rows.iter_mut().zip(order) {
@@ -95,13 +98,17 @@ impl Bytes {
         }
     }
 
-    /// Copies in order, without a second buffer, as the contract of `Gather` allows.
-    pub(crate) fn gather(&mut self, gather: &kv::Gather) {
-        for rows in &mut self.rows {
+    /// Copies in order, without a second buffer, as the contract of `Gather` allows. A ring has the row of a cell at
+    /// its remainder; what a flat layer has behind is lost.
+    pub(crate) fn gather(&mut self, gather: &kv::Gather, config: &CacheConfig) {
+        for (rows, layer) in self.rows.iter_mut().zip(&config.layers) {
+            let ring = config.growth(layer).ring as usize;
             for (to, from) in (gather.base as usize..).zip(&gather.rows) {
-                rows[to] = rows[*from as usize];
+                rows[to % ring] = rows[*from as usize % ring];
             }
-            rows[gather.base as usize + gather.rows.len()..].fill(0);
+            if ring == rows.len() {
+                rows[gather.base as usize + gather.rows.len()..].fill(0);
+            }
         }
     }
 }

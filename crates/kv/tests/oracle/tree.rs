@@ -1,7 +1,7 @@
 //! Histories of a prefix with candidates behind it.
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
-use kv::{Bookkeeping, Cache, CacheConfig, KvErrorKind, StepPlan, Tree, TreeCache};
+use kv::{Bookkeeping, Cache, CacheConfig, KvErrorKind, RingPolicy, StepPlan, Tree, TreeCache};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -113,13 +113,38 @@ impl History {
         (needed > capacity.into()).then_some(KvErrorKind::Full { needed, capacity })
     }
 
+    /// What rings say to so many tokens behind the prefix.
+    fn too_long(&self, tokens: usize) -> Option<KvErrorKind> {
+        let windows = self
+            .config
+            .layers
+            .iter()
+            .any(|layer| layer.window.is_some());
+        let most = self.config.ring.filter(|_| windows)?.slack();
+        (tokens > most as usize).then_some(KvErrorKind::StepTooLong { tokens, most })
+    }
+
+    /// Whether every ring still has the rows that the token at position `to` sees before itself.
+    fn rows_kept(&self, to: u32) -> bool {
+        let layers = self.config.layers.iter().zip(&self.bytes.rows);
+        layers.into_iter().all(|(layer, rows)| {
+            let Some(window) = layer.window else {
+                return true;
+            };
+            let ring = self.config.growth(layer).ring;
+            (to.saturating_sub(window - 1)..to)
+                .all(|p| rows[(p % ring) as usize] == self.prefix[p as usize])
+        })
+    }
+
     fn apply(&mut self, verb: &Verb) {
         let before = self.cache.clone();
         match verb {
             &Verb::Forward { tokens, end } => self.forward(tokens, end),
             &Verb::WrongForward { index, by } => {
                 let mut positions = self.positions(2);
-                if positions.is_empty() || self.full(2).is_some() {
+                let refused = self.full(2).or(self.too_long(2));
+                if positions.is_empty() || refused.is_some() {
                     return;
                 }
                 let index = index % positions.len();
@@ -160,7 +185,9 @@ impl History {
                 } else if parents.is_empty() {
                     Some(KvErrorKind::EmptyStep)
                 } else {
-                    self.full(parents.len()).or(stray)
+                    let candidates = self.candidates.len() + parents.len();
+                    let full = self.full(parents.len());
+                    full.or(self.too_long(candidates)).or(stray)
                 };
                 assert_eq!(kind(self.cache.propose(&parents)).err(), expected);
                 if expected.is_none() {
@@ -193,10 +220,18 @@ impl History {
                 let held = self.prefix.len() as u32;
                 let too_far =
                     (len > held).then_some(KvErrorKind::RewindForward { to: len, len: held });
-                let expected = self.active().or(too_far);
+                let floor = self.cache.rewind_floor();
+                let lost = (len < floor).then_some(KvErrorKind::RewindTooFar { to: len, floor });
+                let expected = self.active().or(too_far).or(lost);
                 assert_eq!(kind(self.cache.rewind(len)).err(), expected);
                 match expected {
-                    None => self.prefix.truncate(len as usize),
+                    None => {
+                        assert!(
+                            self.rows_kept(len),
+                            "a rewind to {len} would read lost rows"
+                        );
+                        self.prefix.truncate(len as usize);
+                    }
                     Some(_) => assert_eq!(self.cache, before),
                 }
             }
@@ -219,9 +254,12 @@ impl History {
         assert_eq!(self.cache.candidates() as usize, self.candidates.len());
         let room = self.config.capacity - self.used() as u32;
         assert!(self.cache.can_extend(room) && !self.cache.can_extend(room + 1));
-        for rows in &self.bytes.rows {
-            assert!(rows.starts_with(&self.prefix), "the prefix lies in order");
+        for (layer, rows) in self.config.layers.iter().zip(&self.bytes.rows) {
+            let is_flat = self.config.growth(layer).ring == self.config.capacity;
+            let in_order = rows.starts_with(&self.prefix);
+            assert!(!is_flat || in_order, "the prefix lies in order");
         }
+        assert!(self.rows_kept(self.prefix.len() as u32));
         for node in 0..self.candidates.len() as u32 {
             let position = self.prefix.len() + self.chain(node).len() - 1;
             assert_eq!(self.cache.position(node), Some(position as u32));
@@ -253,7 +291,7 @@ impl History {
                         .zip(&gather.rows)
                         .all(|(to, from)| to <= *from)
                 );
-                self.bytes.gather(&gather);
+                self.bytes.gather(&gather, &self.config);
                 let stamps = path
                     .iter()
                     .filter_map(|n| self.candidates[*n as usize].stamp);
@@ -285,7 +323,7 @@ impl History {
         let positions = self.positions(tokens);
         let expected = if self.candidates.is_empty() {
             let empty = (tokens == 0).then_some(KvErrorKind::EmptyStep);
-            empty.or(self.full(tokens))
+            empty.or(self.full(tokens)).or(self.too_long(tokens))
         } else if frontier.is_empty() {
             self.active()
         } else {
@@ -369,9 +407,11 @@ proptest! {
     fn tree_histories(
         capacity in 4u32..48,
         windows in windows(),
+        ring in prop::option::of((0u32..9, 0u32..9)),
         verbs in prop::collection::vec(verb(), 1..40),
     ) {
-        let mut history = History::new(config(capacity, &windows, None));
+        let ring = ring.map(|(max_step, max_rewind)| RingPolicy { max_step, max_rewind });
+        let mut history = History::new(config(capacity, &windows, ring));
         for verb in &verbs {
             history.apply(verb);
         }

@@ -2,8 +2,8 @@
 
 use crate::{config, refused};
 use kv::{
-    Cache, CacheConfig, CacheEntry, Cells, FrozenKv, Gather, KvBytes, KvError, KvErrorKind,
-    SeqCache,
+    Cache, CacheConfig, CacheEntry, Cells, Compaction, FrozenKv, Gather, KvBytes, KvError,
+    KvErrorKind, SeqCache,
 };
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl KvBytes for NoBytes {
 
     fn gather(&mut self, _: &Gather) {}
 
-    fn reorder(&mut self, _: &[u32]) -> Result<(), KvError> {
+    fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
         Ok(())
     }
 

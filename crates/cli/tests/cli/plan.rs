@@ -1,0 +1,215 @@
+//! `kvark plan`: numbers that are known, a map that adds up, pictures that are pictures.
+
+use crate::support::{Folder, bare_model};
+use serde_json::Value;
+use std::path::Path;
+
+fn config(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/config");
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+/// What one sequence holds at its context, as the table of the memory document has it (in GiB, and half of it in f16).
+#[test]
+fn known_models_come_out_as_they_are_known() {
+    let gib = |n: u64| n << 30;
+    let table = [
+        ("qwen3-0.6b.json", 1024, 234_881_024),
+        ("llama-3-8b.json", 8192, gib(2)),
+        ("llama-3-70b.json", 8192, gib(5)),
+        ("llama-3-405b.json", 131_072, gib(126)),
+    ];
+    let folder = Folder::new();
+    for (name, context, f32_bytes) in table {
+        let context = context.to_string();
+        let args = [
+            "plan",
+            &config(name),
+            "-c",
+            &context,
+            "--compare",
+            "f32,f16",
+            "--json",
+        ];
+        let plan = folder.run(&args).json();
+        assert_eq!(plan["kv"]["bytes"], f32_bytes, "{name}");
+        let [full, half] = &plan["table"].as_array().unwrap()[..] else {
+            panic!("{plan}")
+        };
+        assert_eq!(full["kv_bytes"], f32_bytes, "{name}");
+        assert_eq!(half["kv_bytes"], f32_bytes / 2, "{name}");
+        let less = full["total_bytes"].as_u64().unwrap() - half["total_bytes"].as_u64().unwrap();
+        assert_eq!(less, f32_bytes / 2, "{name}");
+    }
+    let args = ["plan", &config("qwen3-0.6b.json"), "-c", "1024", "--json"];
+    let plan = folder.run(&args).json();
+    assert_eq!(
+        plan["kv"]["shape"],
+        serde_json::json!([28, 2, 8, 1024, 128])
+    );
+    let text = folder.run(&args[..4]).ok();
+    assert!(text.contains("[28, 2, 8, 1024, 128] f16"), "{text}");
+}
+
+#[test]
+fn json_adds_up() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", bare_model());
+    let plan = folder.run(&["plan", &model, "-c", "64", "--json"]).json();
+    let number = |value: &Value| value.as_u64().unwrap();
+    let sum = number(&plan["weights"]["bytes"])
+        + number(&plan["weights"]["packed_bytes"])
+        + number(&plan["kv"]["bytes"])
+        + number(&plan["arena"]["bytes"])
+        + number(&plan["logits"]["bytes"]);
+    assert_eq!(plan["total_bytes"], sum);
+    let mut at = 0;
+    for layer in plan["kv"]["layers"].as_array().unwrap() {
+        for side in ["keys", "values"] {
+            assert_eq!(layer[side]["offset"], at);
+            at = number(&layer[side]["end"]);
+        }
+    }
+    assert_eq!(plan["kv"]["bytes"], at);
+    for buffer in plan["arena"]["buffers"].as_array().unwrap() {
+        assert!(number(&buffer["end"]) <= number(&plan["arena"]["bytes"]));
+        assert!(
+            buffer["name"].is_string() && buffer["shape"].is_array(),
+            "{buffer}"
+        );
+    }
+    // The run holds what the plan says.
+    let args = [
+        "run",
+        &model,
+        "--token-ids",
+        "1,2",
+        "-n",
+        "62",
+        "-c",
+        "64",
+        "--ignore-eos",
+        "--json",
+    ];
+    let memory = &folder.run(&args).json()["memory"];
+    assert_eq!(memory["kv_bytes"], plan["kv"]["bytes"]);
+    assert_eq!(memory["arena_bytes"], plan["arena"]["bytes"]);
+    assert_eq!(memory["packed_bytes"], plan["weights"]["packed_bytes"]);
+}
+
+#[test]
+fn the_map_has_every_buffer() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", bare_model());
+    let plan = folder.run(&["plan", &model, "--json"]).json();
+    let map = folder.run(&["plan", &model, "--map"]).ok();
+    let lines: Vec<&str> = map.lines().filter(|line| line.starts_with("0x")).collect();
+    let count = |path: &str| plan.pointer(path).unwrap().as_array().unwrap().len();
+    let sections = plan["weights"]["sections"].as_array().unwrap();
+    let packed = sections.iter().filter(|s| s["packed_bytes"] != 0).count();
+    let rows = count("/weights/sections") + packed + 2 * count("/kv/layers");
+    assert_eq!(lines.len(), rows + count("/arena/buffers") + 3);
+    for line in &lines {
+        let mut words = line.split_whitespace();
+        let mut hex = || {
+            let word = words.next().unwrap().strip_prefix("0x").unwrap();
+            u64::from_str_radix(word, 16).unwrap()
+        };
+        let (offset, end) = (hex(), hex());
+        let size: u64 = words.next().unwrap().replace(',', "").parse().unwrap();
+        assert_eq!(end - offset, size, "{line}");
+        assert!(end <= plan["total_bytes"].as_u64().unwrap(), "{line}");
+    }
+    assert!(map.contains(" kv_cache "), "{map}");
+}
+
+#[test]
+fn pictures_are_pictures() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", bare_model());
+    let [svg, png] = ["plan.svg", "plan.png"].map(|name| folder.path(name));
+    let [svg_path, png_path] = [&svg, &png].map(|path| path.to_str().unwrap());
+    folder
+        .run(&["plan", &model, "--svg", svg_path, "--png", png_path])
+        .ok();
+    let text = std::fs::read_to_string(svg).unwrap();
+    assert!(
+        text.starts_with("<svg ") && text.ends_with("</svg>\n"),
+        "{text}"
+    );
+    assert_eq!(
+        text.matches("<text ").count(),
+        text.matches("</text>").count()
+    );
+    for part in ["Arena over time", "Keys and values by layer", "in all"] {
+        assert!(text.contains(part), "{part}");
+    }
+    let bytes = std::fs::read(png).unwrap();
+    assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.ends_with(b"IEND\xae\x42\x60\x82"));
+    assert!(bytes.len() < 1 << 20, "{} bytes", bytes.len());
+    let missing = folder.run(&["plan", &model, "--svg", "no/such/folder/x.svg"]);
+    assert!(missing.error().contains("no/such/folder/x.svg"));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_a_way_out() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", bare_model());
+    let run = ["run", &model, "--token-ids", "1,2", "-n", "2"];
+    let too_small = [&run[..], &["--mem-limit", "10k"]].concat();
+    let error = folder.run(&too_small).error();
+    assert!(error.contains("10000 may be used"), "{error}");
+    let enough = [&run[..], &["--mem-limit", "1GiB"]].concat();
+    folder.run(&enough).ok();
+    for (command, rest) in [
+        ("score", &["--token-ids", "1,2,3"][..]),
+        ("bench", &["-p", "4", "-n", "2", "-r", "1"]),
+        ("plan", &[]),
+    ] {
+        let args = [&[command, &model, "--mem-limit", "10k"][..], rest].concat();
+        let error = folder.run(&args).error();
+        assert!(error.contains("10000 may be used"), "{command}: {error}");
+    }
+    let config = config("qwen3-0.6b.json");
+    let args = ["plan", &config, "-c", "32768", "--mem-limit", "4G"];
+    let error = folder.run(&args).error();
+    let words = "(--cache-type-k q8 --cache-type-v q8), or with a context of ";
+    assert!(error.contains(words), "{error}");
+    // What it advises fits.
+    let context = error
+        .split("-c ")
+        .nth(1)
+        .unwrap()
+        .split(')')
+        .next()
+        .unwrap();
+    let advised = ["plan", &config, "-c", context, "--mem-limit", "4G"];
+    folder.run(&advised).ok();
+    for bad in ["many", "-5", "1X", "1e300G"] {
+        let args = format!("--mem-limit={bad}");
+        let found = folder.run(&["plan", &config, &args]);
+        assert_eq!(found.code, Some(2), "{bad}: {found:?}");
+    }
+}
+
+#[test]
+fn what_is_no_model_is_named() {
+    let folder = Folder::new();
+    let table = [
+        (r#"{"model_type": "bert"}"#, "bert"),
+        ("{}", "architecture"),
+        ("[1", "no JSON"),
+        (
+            r#"{"model_type": "llama", "hidden_size": 4}"#,
+            "num_hidden_layers",
+        ),
+    ];
+    for (text, part) in table {
+        let path = folder.file("config.json", text);
+        let error = folder.run(&["plan", &path]).error();
+        assert!(
+            error.contains(part) && error.contains("config.json"),
+            "{error}"
+        );
+    }
+}

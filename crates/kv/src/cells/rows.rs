@@ -1,0 +1,220 @@
+//! One numbering of cells: who holds which, and where each sequence's positions lie.
+
+use crate::plan::push_run;
+use crate::{Run, SeqId};
+use std::ops::Range;
+
+/// The cells of the layers that share a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// Which of a plan's classes describes them.
+    pub(super) class: usize,
+    /// For layers with a window that give up what is behind it.
+    pub(super) ring: Option<RingRows>,
+    /// Sequences that hold each cell.
+    pub(super) holders: Vec<u8>,
+    pub(super) sequences: Vec<Sequence>,
+    pub(super) used: u32,
+    /// One past the last cell in use.
+    pub(super) high_water: u32,
+    /// No cell before this one is free.
+    pub(super) first_free: u32,
+}
+
+/// How much a sequence keeps in layers with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RingRows {
+    pub(super) window: u32,
+    /// Most rows of one sequence.
+    pub(super) slots: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sequence {
+    /// Ascending in position; no two touch without being joined.
+    pub(super) runs: Vec<Run>,
+    pub(super) len: u32,
+}
+
+impl Sequence {
+    pub(super) fn next(&self) -> Option<u32> {
+        self.runs.last().map(|run| run.position + run.len)
+    }
+
+    /// How many of these positions it holds.
+    pub(super) fn count(&self, positions: &Range<u32>) -> u32 {
+        let parts = self.runs.iter().filter_map(|run| run.clip(positions));
+        parts.map(|run| run.len).sum()
+    }
+}
+
+impl Rows {
+    pub(super) fn new(class: usize, ring: Option<RingRows>, capacity: u32, sequences: u32) -> Rows {
+        Rows {
+            class,
+            ring,
+            holders: vec![0; capacity as usize],
+            sequences: vec![Sequence::default(); sequences as usize],
+            used: 0,
+            high_water: 0,
+            first_free: 0,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.holders.len() as u32
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.holders.fill(0);
+        self.sequences.fill(Sequence::default());
+        (self.used, self.high_water, self.first_free) = (0, 0, 0);
+    }
+
+    /// Cells among which a step looks for free ones before it goes beyond: whole rings, as many as are in use.
+    pub(super) fn limit(&self) -> u32 {
+        match self.ring {
+            Some(RingRows { slots, .. }) => {
+                let rings = u64::from(self.high_water.div_ceil(slots).max(1));
+                (rings * u64::from(slots)).min(self.capacity().into()) as u32
+            }
+            None => self.capacity(),
+        }
+    }
+
+    /// The positions that a sequence gives up so that it can go on to `next`.
+    pub(super) fn given_up(&self, next: u32) -> Range<u32> {
+        0..self.ring.map_or(0, |ring| next.saturating_sub(ring.slots))
+    }
+
+    /// The positions before `next` that the token there sees.
+    pub(super) fn seen_before(&self, next: u32) -> Range<u32> {
+        let window = self.ring.map_or(u32::MAX, |ring| ring.window);
+        (next + 1).saturating_sub(window)..next
+    }
+
+    /// Lets a sequence hold a new cell behind all it holds.
+    pub(super) fn append(&mut self, seq: SeqId, position: u32, cell: u32) {
+        self.hold(cell..cell + 1);
+        let sequence = &mut self.sequences[seq as usize];
+        sequence.len += 1;
+        let len = 1;
+        push_run(
+            &mut sequence.runs,
+            Run {
+                position,
+                cell,
+                len,
+            },
+        );
+    }
+
+    /// Lets a sequence hold these runs, at positions it does not hold.
+    pub(super) fn share(&mut self, seq: SeqId, added: Vec<Run>) {
+        added.iter().for_each(|run| self.hold(run.cells()));
+        let sequence = &mut self.sequences[seq as usize];
+        sequence.len += added.iter().map(|run| run.len).sum::<u32>();
+        let mut all = std::mem::take(&mut sequence.runs);
+        all.extend(added);
+        all.sort_unstable_by_key(|run| run.position);
+        all.into_iter()
+            .for_each(|run| push_run(&mut sequence.runs, run));
+    }
+
+    /// Takes these positions out of a sequence.
+    pub(super) fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
+        let runs = &self.sequences[seq as usize].runs;
+        if !runs.iter().any(|run| run.clip(range).is_some()) {
+            return;
+        }
+        let runs = std::mem::take(&mut self.sequences[seq as usize].runs);
+        let mut kept = Vec::with_capacity(runs.len() + 1);
+        for run in &runs {
+            kept.extend(run.clip(&(0..range.start)));
+            if let Some(gone) = run.clip(range) {
+                self.release(gone.cells());
+                self.sequences[seq as usize].len -= gone.len;
+            }
+            kept.extend(run.clip(&(range.end..u32::MAX)));
+        }
+        self.sequences[seq as usize].runs = kept;
+        self.lower_high_water();
+    }
+
+    /// Keeps count of the first free cell after cells were taken.
+    pub(super) fn settle(&mut self) {
+        let free = |n: &u8| *n == 0;
+        let from = &self.holders[self.first_free as usize..];
+        let taken = from.iter().position(free).unwrap_or(from.len());
+        self.first_free += taken as u32;
+    }
+
+    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns, for each new
+    /// cell, the old one whose rows it must get; `None` when nothing would change.
+    pub(super) fn compact(&mut self) -> Option<Vec<u32>> {
+        let mut new_of = vec![u32::MAX; self.high_water as usize];
+        let mut order = Vec::with_capacity(self.used as usize);
+        let runs = self.sequences.iter().flat_map(|s| &s.runs);
+        for cell in runs.flat_map(Run::cells) {
+            if new_of[cell as usize] == u32::MAX {
+                new_of[cell as usize] = order.len() as u32;
+                order.push(cell);
+            }
+        }
+        if order.iter().zip(0..).all(|(old, new)| *old == new) {
+            return None;
+        }
+        for sequence in &mut self.sequences {
+            let mut runs = Vec::new();
+            for run in &sequence.runs {
+                for (position, old) in run.positions().zip(run.cells()) {
+                    let (cell, len) = (new_of[old as usize], 1);
+                    push_run(
+                        &mut runs,
+                        Run {
+                            position,
+                            cell,
+                            len,
+                        },
+                    );
+                }
+            }
+            sequence.runs = runs;
+        }
+        let held = order.iter().map(|old| self.holders[*old as usize]);
+        let holders: Vec<u8> = held.collect();
+        self.holders.fill(0);
+        self.holders[..holders.len()].copy_from_slice(&holders);
+        (self.high_water, self.first_free) = (self.used, self.used);
+        Some(order)
+    }
+
+    /// Lets one more sequence hold these cells.
+    fn hold(&mut self, cells: Range<u32>) {
+        self.high_water = self.high_water.max(cells.end);
+        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
+            self.used += u32::from(*n == 0);
+            *n += 1;
+        }
+    }
+
+    /// Lets one sequence fewer hold these cells and counts those that became free.
+    fn release(&mut self, cells: Range<u32>) {
+        let mut freed = 0;
+        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
+            *n -= 1;
+            freed += u32::from(*n == 0);
+        }
+        if freed > 0 {
+            self.used -= freed;
+            self.first_free = self.first_free.min(cells.start);
+        }
+    }
+
+    /// After cells were freed: the high water falls to the last one held.
+    fn lower_high_water(&mut self) {
+        let below = &self.holders[..self.high_water as usize];
+        let held = below.iter().rposition(|n| *n > 0);
+        self.high_water = held.map_or(0, |last| last as u32 + 1);
+    }
+}

@@ -1,0 +1,159 @@
+//! Where the tokens of a step over many sequences go.
+
+use super::allocator::Allocator;
+use super::rows::Rows;
+use super::{Cells, MAX_SEQUENCES};
+use crate::plan::LayerPlan;
+use crate::{Bookkeeping, KvError, KvErrorKind, Run, SeqId, StepPlan};
+
+impl Bookkeeping for Cells {
+    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
+        self.check(positions)?;
+        plan.reset(positions.len() as u32, &self.classes);
+        let StepPlan {
+            classes, scratch, ..
+        } = plan;
+        // All positions, where no layer keeps them, are planned behind the layers' own classes.
+        let known = self.rows.iter().map(|rows| rows.class + 1).max();
+        let most = classes.len().max(known.unwrap_or(0));
+        classes.resize_with(most, LayerPlan::default);
+        for rows in &self.rows {
+            self.plan_rows(rows, positions, &mut classes[rows.class], scratch);
+        }
+        if self.ring.is_none() && !self.classes.windows.is_empty() {
+            plan.narrow_classes(&self.classes);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, plan: &StepPlan) {
+        self.give_up();
+        for rows in &mut self.rows {
+            let class = &plan.classes[rows.class];
+            let tokens = self.declared.iter().zip(&class.writes);
+            for ((&seq, &cell), query) in tokens.zip(class.visible.queries()) {
+                rows.append(seq, query.positions.end - 1, cell);
+            }
+            rows.settle();
+        }
+        self.declared.clear();
+    }
+
+    fn abort(&mut self, plan: Option<&StepPlan>) {
+        // The failed step may have written its rows, over the oldest ones of a ring.
+        if plan.is_some() {
+            self.give_up();
+        }
+        self.declared.clear();
+    }
+}
+
+/// Tokens of each sequence in a step.
+type Counts = [u32; MAX_SEQUENCES as usize];
+
+impl Cells {
+    /// Tokens of each sequence in the declared step.
+    pub(super) fn counts(seqs: &[SeqId]) -> Counts {
+        let mut counts = [0; MAX_SEQUENCES as usize];
+        seqs.iter().for_each(|seq| counts[*seq as usize] += 1);
+        counts
+    }
+
+    /// Takes out of the rings what the declared step overwrites.
+    fn give_up(&mut self) {
+        let counts = Cells::counts(&self.declared);
+        for seq in (0..MAX_SEQUENCES).filter(|seq| counts[*seq as usize] > 0) {
+            let next = self.rows[0].sequences[seq as usize].next();
+            let end = next.unwrap_or(0) + counts[seq as usize];
+            for rows in &mut self.rows[1..] {
+                rows.remove(seq, &rows.given_up(end));
+            }
+        }
+    }
+
+    /// Whether the positions continue the declared sequences.
+    fn check(&self, positions: &[i32]) -> Result<(), KvError> {
+        if self.declared.is_empty() {
+            return Err(KvErrorKind::NoStep.into());
+        }
+        if self.declared.len() != positions.len() {
+            let (declared, found) = (self.declared.len(), positions.len());
+            return Err(KvErrorKind::TokenCount { declared, found }.into());
+        }
+        // Per sequence in the step, where it goes on.
+        let mut next = [None; MAX_SEQUENCES as usize];
+        for (index, (&seq, &found)) in self.declared.iter().zip(positions).enumerate() {
+            let sequence = &self.rows[0].sequences[seq as usize];
+            let expected = next[seq as usize].or(sequence.next());
+            let position = u32::try_from(found).ok().filter(|p| *p < i32::MAX as u32);
+            let position = position.filter(|p| expected.is_none_or(|e| e == *p));
+            let position = position.ok_or(KvErrorKind::Position {
+                index,
+                found: found.into(),
+                expected: expected.unwrap_or(0),
+            })?;
+            next[seq as usize] = Some(position + 1);
+        }
+        Ok(())
+    }
+
+    /// The step in the layers that share these rows.
+    fn plan_rows(
+        &self,
+        rows: &Rows,
+        positions: &[i32],
+        plan: &mut LayerPlan,
+        marks: &mut Vec<u64>,
+    ) {
+        plan.visible.clear();
+        plan.writes.clear();
+        let mut allocator = Allocator::new(rows, marks);
+        if rows.ring.is_some() {
+            let counts = Cells::counts(&self.declared);
+            let sequences = rows.sequences.iter().zip(&self.rows[0].sequences);
+            for ((kept, all), count) in sequences.zip(counts) {
+                if let (Some(next), 1..) = (all.next(), count) {
+                    let gone = rows.given_up(next + count);
+                    let runs = kept.runs.iter().filter_map(|run| run.clip(&gone));
+                    runs.for_each(|run| allocator.give_up(&run));
+                }
+            }
+        }
+        // Per sequence in the step: the cell behind its last one, and its list.
+        let mut after = [None; MAX_SEQUENCES as usize];
+        let mut lists = [u32::MAX; MAX_SEQUENCES as usize];
+        for &seq in &self.declared {
+            let seq = seq as usize;
+            let last = || rows.sequences[seq].runs.last();
+            let wanted = after[seq].or_else(|| last().map(|run| run.cell + run.len));
+            let cell = allocator.take(wanted);
+            let cell = cell.expect("begin_step and verbs leave room for a declared step");
+            plan.writes.push(cell);
+            after[seq] = Some(cell + 1);
+        }
+        let cells = plan.writes.iter().map(|cell| cell + 1);
+        plan.cells = cells.fold(rows.high_water, u32::max);
+        for (token, &seq) in self.declared.iter().enumerate() {
+            let position = positions[token] as u32;
+            let list = &mut lists[seq as usize];
+            if *list == u32::MAX {
+                *list = plan.visible.open_list();
+                let seen = rows.seen_before(position);
+                let runs = rows.sequences[seq as usize].runs.iter();
+                runs.filter_map(|run| run.clip(&seen))
+                    .for_each(|run| plan.visible.push_run(run));
+                let tokens = self.declared.iter().zip(positions).zip(&plan.writes);
+                for ((_, &position), &cell) in tokens.skip(token).filter(|t| *t.0.0 == seq) {
+                    let (position, len) = (position as u32, 1);
+                    plan.visible.push_run(Run {
+                        position,
+                        cell,
+                        len,
+                    });
+                }
+            }
+            let seen = rows.seen_before(position).start..position + 1;
+            plan.visible.push_query(*list, seen);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the rings of a cache's windowed layers keep of one sequence.
+
+use crate::plan::{Classes, Visibility};
+use crate::{CacheConfig, KvError, KvErrorKind, RingPolicy, Run};
+use std::ops::Range;
+
+/// How far back the rings of one sequence reach. A ring of `slots` rows has position `p` in row `p mod slots`, counted
+/// from the end of a shared prefix where there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rings {
+    /// `None` when no layer is a ring.
+    policy: Option<RingPolicy>,
+    /// Positions before this lie in a shared prefix.
+    base: u32,
+    /// One past the last position ever written since the last clear: what rings may have overwritten.
+    high_water: u32,
+}
+
+impl Rings {
+    /// The rings behind a shared prefix of `base` tokens.
+    pub(crate) fn new(base: u32, config: &CacheConfig, classes: &Classes) -> Rings {
+        let any = classes.windows.iter().any(Option::is_some);
+        Rings {
+            policy: config.ring.filter(|_| any),
+            base,
+            high_water: base,
+        }
+    }
+
+    /// Most tokens that may be written behind the sequence before it is known which of them stay.
+    pub(crate) fn most(&self) -> u32 {
+        self.policy.map_or(u32::MAX, |ring| ring.slack())
+    }
+
+    /// Refuses more tokens than that.
+    pub(crate) fn check(&self, tokens: usize) -> Result<(), KvError> {
+        let most = self.most();
+        match tokens as u64 > u64::from(most) {
+            true => Err(KvErrorKind::StepTooLong { tokens, most }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Positions before `end` have been written.
+    pub(crate) fn wrote(&mut self, end: u32) {
+        self.high_water = self.high_water.max(end);
+    }
+
+    /// Nothing but the shared prefix is held.
+    pub(crate) fn clear(&mut self) {
+        self.high_water = self.base;
+    }
+
+    /// The shortest length that the rings of these windows can go back to.
+    pub(crate) fn floor(&self, classes: &Classes) -> u32 {
+        let floor = |(window, ring): (u32, RingPolicy)| match self.high_water - self.base
+            <= ring.slots(window)
+        {
+            true => self.base,
+            false => self.high_water - ring.slack(),
+        };
+        let windows = classes.windows.iter().flatten();
+        let rings = windows.filter_map(|window| Some((*window, self.policy?)));
+        rings.map(floor).max().unwrap_or(self.base).max(self.base)
+    }
+
+    /// Where a layer with this window has its rows.
+    pub(crate) fn of(&self, window: Option<u32>) -> Ring {
+        let slots = window.zip(self.policy).map(|(w, ring)| ring.slots(w));
+        Ring {
+            slots: slots.unwrap_or(u32::MAX),
+            base: self.base,
+        }
+    }
+}
+
+/// Where one layer has its rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring {
+    slots: u32,
+    base: u32,
+}
+
+impl Ring {
+    /// Rows of the shared prefix, which come before all others.
+    fn shared(&self) -> u32 {
+        self.base.min(self.slots)
+    }
+
+    /// The row of a position.
+    pub(crate) fn cell(&self, position: u32) -> u32 {
+        match position.checked_sub(self.base) {
+            Some(own) => self.shared() + own % self.slots,
+            None => position % self.slots,
+        }
+    }
+
+    /// Rows that must exist for positions before `end`.
+    pub(crate) fn cells(&self, end: u32) -> u32 {
+        self.shared() + (end - self.base).min(self.slots)
+    }
+
+    /// Appends the runs of these positions to the open list.
+    pub(crate) fn push_runs(&self, visible: &mut Visibility, positions: Range<u32>) {
+        let mut position = positions.start;
+        while position < positions.end {
+            let (from, end) = match position < self.base {
+                true => (0, positions.end.min(self.base)),
+                false => (self.base, positions.end),
+            };
+            let left = self.slots - (position - from) % self.slots;
+            let run = Run {
+                position,
+                cell: self.cell(position),
+                len: left.min(end - position),
+            };
+            visible.push_run(run);
+            position += run.len;
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The plan against what a process really holds: on tiny models what runners report, and on real ones, named by
+//! `KVARK_TEST_MODEL` and `KVARK_TEST_WINDOWED_MODEL`, what the system counts.
+
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "children report")]
+
+use kvark::{
+    Branches, CacheKind, Cpu, MemoryLimit, MemoryPlan, Model, Planned, Policy, Runner,
+    RuntimeErrorKind, Sequence, Storage,
+};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TYPES: [&str; 4] = ["f32", "f16", "q8", "q4"];
+
+fn tiny(name: &str) -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/decoder");
+    Model::open(&folder.join(format!("{name}.gguf")), None).unwrap()
+}
+
+fn policy(context: usize, storage: &str) -> Policy {
+    let storage = Storage::from_name(storage).unwrap();
+    Policy {
+        context: Some(context),
+        batch: context.min(128),
+        key_storage: storage,
+        value_storage: storage,
+        ..Policy::default()
+    }
+}
+
+fn plan(model: &Model, policy: &Policy, kind: CacheKind) -> MemoryPlan {
+    let planned = Planned::try_from(model.artifact()).unwrap();
+    MemoryPlan::new(&planned, &Cpu::new().unwrap(), policy, kind, None).unwrap()
+}
+
+fn tokens(model: &Model, n: usize) -> Vec<u32> {
+    let vocab = model.facts().vocab_size as u32;
+    (0..n as u32)
+        .map(|i| (i + 1).wrapping_mul(2_654_435_761) % vocab)
+        .collect()
+}
+
+#[test]
+fn runners_hold_what_their_plan_says() {
+    for name in ["llama_plain", "gemma3", "gemma2", "mistral"] {
+        let model = tiny(name);
+        for (context, storage) in [40, 300, 700].iter().flat_map(|c| TYPES.map(|t| (*c, t))) {
+            let policy = Policy {
+                batch: 33,
+                ..policy(context, storage)
+            };
+            let plan = plan(&model, &policy, CacheKind::Sequence);
+            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+            let tokens = tokens(&model, context);
+            for (at, token) in tokens.chunks(50).enumerate() {
+                runner.feed(token, |_| true).unwrap();
+                let fed = at * 50 + token.len();
+                let memory = runner.memory().unwrap();
+                assert_eq!(
+                    memory.kv,
+                    plan.kv_bytes_at(fed),
+                    "{name} {storage} at {fed}"
+                );
+                assert_eq!(memory.arena, plan.arena.bytes, "{name} {storage} at {fed}");
+            }
+            let memory = runner.memory().unwrap();
+            assert_eq!(memory.kv, plan.kv_bytes(), "{name} {storage}");
+            assert_eq!(memory.packed, plan.packed_bytes(), "{name} {storage}");
+            assert_eq!(memory.weights, plan.weights_bytes(), "{name} {storage}");
+        }
+    }
+}
+
+#[test]
+fn branches_hold_what_their_plan_says() {
+    let model = tiny("gemma3");
+    let policy = Policy {
+        batch: 16,
+        logit_rows: 3,
+        ..policy(600, "f16")
+    };
+    let plan = plan(&model, &policy, CacheKind::Cells { sequences: 3 });
+    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let all = tokens(&model, 300);
+    branches.branch(0).feed(&all, &mut |_| true).unwrap();
+    branches.fork(0, 1).unwrap();
+    branches.fork(0, 2).unwrap();
+    for i in 0..100 {
+        let step = [0, 1, 2].map(|branch| kvark::Token {
+            branch,
+            id: all[i * (branch as usize + 1) % 300],
+            logits: true,
+        });
+        branches.step(&step).unwrap();
+    }
+    let memory = branches.memory().unwrap();
+    assert_eq!(memory.arena, plan.arena.bytes);
+    assert_eq!(memory.kv, plan.kv_bytes(), "600 tokens fill the context");
+    // What cannot be gone back to is refused, and where one can go back to is said.
+    let error = branches.rewind(1, 10).unwrap_err();
+    assert!(
+        matches!(error.kind(), RuntimeErrorKind::Cache(_)),
+        "{error}"
+    );
+    assert_eq!(branches.tokens(1).len(), 400, "and nothing is lost");
+    branches.rewind(1, 390).unwrap();
+}
+
+#[test]
+fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
+    let model = tiny("llama_plain");
+    let refused = |memory| {
+        let policy = Policy {
+            memory,
+            ..policy(4096, "f32")
+        };
+        Runner::new(&model, &Cpu::new().unwrap(), &policy).err()
+    };
+    let total = plan(&model, &policy(4096, "f32"), CacheKind::Sequence).total_bytes() as u64;
+    let error = refused(MemoryLimit::Bytes(total - 1)).unwrap();
+    let RuntimeErrorKind::DoesNotFit(misfit) = error.kind() else {
+        panic!("{error}")
+    };
+    assert_eq!((misfit.needed, misfit.limit), (total, total - 1));
+    assert!(refused(MemoryLimit::Bytes(total)).is_none());
+}
+
+/// A model file that a variable of the environment names.
+fn named(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
+    if path.is_none() {
+        eprintln!("skipped: {variable} names no model");
+    }
+    path.map(PathBuf::from)
+}
+
+const CHILD: &str = "KVARK_MEMORY_CHILD";
+
+/// What the system counts as this process's own memory, in bytes.
+fn anonymous() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"));
+    let number = line.unwrap().trim().trim_end_matches(" kB");
+    number.trim().parse::<u64>().unwrap() * 1024
+}
+
+/// Runs in a process of its own, so that no memory of another run is used again: fills the context and reports.
+#[test]
+fn child() {
+    let Ok(order) = std::env::var(CHILD) else {
+        return;
+    };
+    let [path, context, storage] = &order.split('|').collect::<Vec<_>>()[..] else {
+        panic!("{order}")
+    };
+    let model = Model::open(Path::new(path), None).unwrap();
+    let policy = policy(context.parse().unwrap(), storage);
+    let before = anonymous();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let tokens = tokens(&model, policy.context.unwrap());
+    runner.feed(&tokens, |_| true).unwrap();
+    let measured = anonymous() - before;
+    let memory = runner.memory().unwrap();
+    println!(
+        "\nREPORT {measured} {} {} {}",
+        memory.kv, memory.arena, memory.packed
+    );
+}
+
+fn measured(path: &Path, context: usize, storage: &str) -> [u64; 4] {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, format!("{}|{context}|{storage}", path.display()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let report = text.lines().find_map(|line| line.strip_prefix("REPORT "));
+    let report = report.unwrap_or_else(|| panic!("{text}"));
+    let numbers: Vec<u64> = report.split(' ').map(|n| n.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_system_counts_what_the_plan_says() {
+    for variable in ["KVARK_TEST_MODEL", "KVARK_TEST_WINDOWED_MODEL"] {
+        let Some(path) = named(variable) else {
+            continue;
+        };
+        let model = Model::open(&path, None).unwrap();
+        for (context, storage) in [256, 700, 1024].iter().flat_map(|c| TYPES.map(|t| (*c, t))) {
+            let plan = plan(&model, &policy(context, storage), CacheKind::Sequence);
+            let [anonymous, kv, arena, packed] = measured(&path, context, storage);
+            assert_eq!(kv, plan.kv_bytes() as u64);
+            assert_eq!(arena, plan.arena.bytes as u64);
+            assert_eq!(packed, plan.packed_bytes() as u64);
+            let planned = (plan.total_bytes() - plan.weights_bytes()) as u64;
+            eprintln!(
+                "| {} | {context} | {storage} | {} | {} | {planned} | {anonymous} | {:+.2} % |",
+                path.file_stem().unwrap().display(),
+                plan.kv_bytes(),
+                plan.arena.bytes,
+                (anonymous as f64 / planned as f64 - 1.0) * 100.0
+            );
+            let apart = anonymous.abs_diff(planned);
+            assert!(
+                apart * 100 <= planned,
+                "{anonymous} measured, {planned} planned"
+            );
+        }
+    }
+}
+
+/// A sequence of more than twice the window, in steps of every size and on a fork, to the same bits.
+#[test]
+fn windows_of_a_real_model_change_no_bit() {
+    let Some(path) = named("KVARK_TEST_WINDOWED_MODEL") else {
+        return;
+    };
+    let model = Model::open(&path, None).unwrap();
+    let cpu = Cpu::new().unwrap();
+    let all = tokens(&model, 1100);
+    let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let in_steps_of = |batch: usize, rings: bool| {
+        let policy = Policy {
+            context: Some(1200),
+            batch,
+            rings,
+            ..Policy::default()
+        };
+        let mut runner = Runner::new(&model, &cpu, &policy).unwrap();
+        runner.feed(&all, |_| true).unwrap();
+        let held = runner.memory().unwrap().kv;
+        assert!(held <= plan(&model, &policy, CacheKind::Sequence).kv_bytes());
+        (bits(runner.logits()), held)
+    };
+    let (expected, full) = in_steps_of(512, false);
+    for batch in [1, 64, 512, 1100] {
+        let (found, held) = in_steps_of(batch, true);
+        assert!(found == expected, "steps of {batch}");
+        assert!(batch > 600 || held < full, "{held} bytes of {full}");
+    }
+    let policy = Policy {
+        context: Some(2400),
+        batch: 64,
+        ..Policy::default()
+    };
+    let mut branches = Branches::new(&model, &cpu, &policy).unwrap();
+    branches.branch(0).feed(&all[..700], &mut |_| true).unwrap();
+    branches.fork(0, 1).unwrap();
+    for (id, step) in [(1, 64), (0, 37)] {
+        for tokens in all[700..].chunks(step) {
+            branches.branch(id).feed(tokens, &mut |_| true).unwrap();
+        }
+    }
+    for id in [0, 1] {
+        assert!(bits(branches.logits(id)) == expected, "branch {id}");
+    }
+    let two = plan(&model, &policy, CacheKind::Cells { sequences: 2 });
+    assert!(branches.memory().unwrap().kv <= two.kv_bytes());
+}
