@@ -12,6 +12,7 @@
 
 mod artifact;
 pub mod decoder;
+mod emit;
 mod error;
 pub mod gguf;
 pub mod pt2;

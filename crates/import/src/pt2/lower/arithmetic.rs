@@ -6,6 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::Call;
+use crate::emit::Emitter;
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -331,7 +332,7 @@ pub(super) fn hardswish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn glu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
-    let axis = Lower::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
     let size = lower.shape(x).get(axis).copied();
     let half = size.and_then(|size| size.checked_div(2));
     let half = half.ok_or("the axis has no half")?;
@@ -396,7 +397,8 @@ pub(super) fn masked_fill(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let mask = lower.tensor(call, "mask")?;
     let value = lower.operand(call, "value", lower.dtype(x))?;
-    let value = lower.cast(value, lower.dtype(x))?;
+    let dtype = lower.dtype(x);
+    let value = lower.cast(value, dtype)?;
     Ok(vec![lower.choose(mask, value, x)?])
 }
 
