@@ -1,13 +1,15 @@
 //! What the lowerings of exported graphs build with: nodes, constants and the types of values.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use base::{Bytes, DType};
 use graph::ops::{
     Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat, Expand, Fill, Op, Permute,
     Reshape, Scalar, Slice, Unary, UnaryFunction, Where,
 };
-use graph::{Dim, GraphBuilder, TensorId};
+use graph::{Dim, GraphBuilder, TensorId, TensorType};
+
+use crate::known::Known;
 
 /// Elements of a constant that a rule computes; larger ones would make large graphs of small files.
 pub(crate) const MOST_CONSTANT: usize = 1 << 24;
@@ -19,8 +21,12 @@ pub(crate) struct Emitter {
     pub(crate) builder: GraphBuilder,
     node_name: String,
     emitted: usize,
+    /// Names that the file has for its own tensors.
+    reserved: HashSet<String>,
     /// What the current node made so far.
     made: HashSet<TensorId>,
+    /// What computed tensors hold, where sizes are followed.
+    known: Option<HashMap<TensorId, Known>>,
 }
 
 impl Emitter {
@@ -30,8 +36,28 @@ impl Emitter {
             builder: GraphBuilder::new(name),
             node_name: String::new(),
             emitted: 0,
+            reserved: HashSet::new(),
             made: HashSet::new(),
+            known: None,
         }
+    }
+
+    /// An empty graph for a file that computes shapes with ordinary ops: what is known before a run is not computed in
+    /// it.
+    pub(crate) fn following_sizes(name: &str) -> Emitter {
+        Emitter {
+            known: Some(HashMap::new()),
+            ..Emitter::new(name)
+        }
+    }
+
+    /// What a tensor holds, as far as that is known before a run.
+    pub(crate) fn known(&self, id: TensorId) -> Option<Known> {
+        if let Some(known) = self.known.as_ref().and_then(|map| map.get(&id)) {
+            return Some(known.clone());
+        }
+        let bytes = self.builder.constant_bytes(id)?;
+        Known::of_constant(self.builder.ty(id), bytes)
     }
 
     /// Names what is emitted next after `node`.
@@ -39,6 +65,11 @@ impl Emitter {
         self.node_name = node.to_owned();
         self.emitted = 0;
         self.made.clear();
+    }
+
+    /// Keeps names from being given to what has none in the file.
+    pub(crate) fn reserve(&mut self, names: impl Iterator<Item = String>) {
+        self.reserved.extend(names);
     }
 
     /// Whether the current node made this; it can be asked once.
@@ -52,17 +83,44 @@ impl Emitter {
         op: impl Into<Op>,
         inputs: &[TensorId],
     ) -> Result<TensorId, String> {
+        let op = op.into();
+        let known = self.known_result(&op, inputs);
+        if let Some((ty, known)) = &known
+            && let Some(data) = known.constant(ty.dtype)
+            && let Some(shape) = ty.dims(&Default::default())
+        {
+            return self.constant(ty.dtype, &shape, data.to_bytes());
+        }
         let name = self.fresh();
         let result = self.builder.node(&name, op, inputs);
         let id = result.map_err(|e| e.to_string())?;
         self.made.insert(id);
+        if let (Some((_, known)), Some(map)) = (known, &mut self.known) {
+            map.insert(id, known);
+        }
         Ok(id)
+    }
+
+    /// What a node's result will hold, where sizes are followed and it is known before a run.
+    fn known_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, Known)> {
+        self.known.as_ref()?;
+        let operand = |id: &TensorId| (self.builder.ty(*id), self.known(*id));
+        let operands: Vec<(&TensorType, Option<Known>)> = inputs.iter().map(operand).collect();
+        let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
+        let result = op.infer(&types).ok()?;
+        let known = Known::of_result(op, &operands, &result)?;
+        Some((result, known))
     }
 
     /// A name that no tensor has: the node's, and a number behind it.
     pub(crate) fn fresh(&mut self) -> String {
-        self.emitted += 1;
-        format!("{}.{}", self.node_name, self.emitted)
+        loop {
+            self.emitted += 1;
+            let name = format!("{}.{}", self.node_name, self.emitted);
+            if !self.reserved.contains(&name) {
+                return name;
+            }
+        }
     }
 
     pub(crate) fn dtype(&self, id: TensorId) -> DType {
@@ -297,6 +355,24 @@ impl Emitter {
         list.push(x);
         list.extend(last);
         self.concat(&list, axis)
+    }
+
+    /// `x` where it is positive, else `other`.
+    pub(crate) fn positive_or(&mut self, x: TensorId, other: TensorId) -> Result<TensorId, String> {
+        let zero = self.scalar(Scalar::F32(0.0), DType::F32)?;
+        let positive = self.compare(CompareFunction::Gt, x, zero)?;
+        self.choose(positive, x, other)
+    }
+
+    /// `log(1 + exp(x))`, written so that large values stay exact.
+    pub(crate) fn soft_plus(&mut self, x: TensorId) -> Result<TensorId, String> {
+        let size = self.unary(UnaryFunction::Abs, x)?;
+        let small = self.unary(UnaryFunction::Neg, size)?;
+        let power = self.unary(UnaryFunction::Exp, small)?;
+        let sum = self.with_number(BinaryFunction::Add, power, 1.0)?;
+        let log = self.unary(UnaryFunction::Log, sum)?;
+        let positive = self.with_number(BinaryFunction::Max, x, 0.0)?;
+        self.binary(BinaryFunction::Add, positive, log)
     }
 }
 

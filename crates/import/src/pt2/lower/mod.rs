@@ -84,6 +84,7 @@ pub fn lower(file: Pt2, options: &ImportOptions) -> Result<Artifact, ImportError
         facts,
         gguf: None,
         pt2: Some(file),
+        onnx: None,
     })
 }
 
