@@ -16,7 +16,7 @@ use crate::ImportError;
 const NEWEST_IR: i64 = 13;
 
 /// The newest version of ONNX's own ops that kvark knows.
-const NEWEST_OPSET: i64 = 26;
+const NEWEST_OPSET: i64 = 27;
 
 pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportError> {
     let wrong = |reason: String| ImportError::malformed("the model", reason);
