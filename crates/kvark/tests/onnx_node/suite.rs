@@ -31,7 +31,8 @@ impl Tolerance {
                 (0.0, 3e-3 * (squares / list.len().max(1) as f32).sqrt())
             }
             // Computed in half width.
-            "f16" | "bf16" => (4e-3, 1e-3),
+            "f16" => (4e-3, 1e-3),
+            "bf16" => (1.6e-2, 1e-2),
             // Those of ONNX's own runner.
             _ => (1e-3, 1e-7),
         };
