@@ -247,7 +247,7 @@ mod tests {
             [1.0, 57344.0, f32::NEG_INFINITY]
         );
         assert_eq!(reals(Kind::F8E5M2FNUZ, &[0x40, 0x7F], 2), [1.0, 57344.0]);
-        let all: Vec<u8> = (0..8).map(|n| 2 * n | (2 * n + 1) << 4).collect();
+        let all: Vec<u8> = (0..8).map(|n| (2 * n) | ((2 * n + 1) << 4)).collect();
         let four = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
         let found = reals(Kind::F4E2M1, &all, 16);
         assert_eq!(found[..8], four);
