@@ -9,6 +9,7 @@
 mod fuzz;
 mod layers;
 mod model;
+mod onnx_node;
 mod peers;
 mod shell;
 mod test;
@@ -36,6 +37,7 @@ enum Task {
     ScorePeers(peers::score::ScorePeers),
     BenchTorch(peers::torch::BenchTorch),
     CheckExport(peers::export::CheckExport),
+    OnnxNode(onnx_node::OnnxNode),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Task::ScorePeers(task) => task.execute(),
         Task::BenchTorch(task) => task.execute(),
         Task::CheckExport(task) => task.execute(),
+        Task::OnnxNode(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,9 +12,13 @@
 
 mod artifact;
 pub mod decoder;
+mod element;
+mod emit;
 mod error;
 pub mod gguf;
 pub mod hugging_face;
+mod known;
+pub mod onnx;
 pub mod pt2;
 
 pub use artifact::{

@@ -7,6 +7,7 @@ mod commands;
 mod export;
 mod help;
 mod plan;
+mod onnx;
 mod pt2;
 mod real;
 mod support;

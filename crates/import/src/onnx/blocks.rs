@@ -1,0 +1,295 @@
+//! Weights of `MatMulNBits`: blocks along the depth, each with a scale and perhaps a zero point, as kvark's own formats.
+
+use base::{Bytes, DType};
+use half::f16;
+
+use super::constant::Stored;
+use crate::element::Kind;
+
+/// Elements in a block of kvark's formats.
+const BLOCK: usize = 32;
+
+/// Larger blocks than any quantiser makes.
+const MOST_BLOCK: usize = 1 << 20;
+
+/// A weight matrix `[rows, depth]`; an element is `scale · (quant − zero)`.
+pub(super) struct BlockWeights<'a> {
+    pub(super) rows: usize,
+    pub(super) depth: usize,
+    pub(super) bits: usize,
+    /// Elements of a row that share a scale.
+    pub(super) block: usize,
+    pub(super) quants: &'a Stored,
+    pub(super) scales: &'a Stored,
+    pub(super) zeros: Option<&'a Stored>,
+}
+
+/// The numbers of all blocks, row by row.
+struct Numbers {
+    scales: Vec<f32>,
+    zeros: Vec<f32>,
+    /// Whether every zero point is the one that is meant when there is none.
+    symmetric: bool,
+}
+
+impl BlockWeights<'_> {
+    /// The weights in the narrowest type that holds them.
+    ///
+    /// Blocks of 32, or multiples of it, keep their integers; their scales become f16. Others are multiplied out to f32.
+    pub(super) fn packed(&self) -> Result<(DType, Bytes), String> {
+        let numbers = self.numbers()?;
+        let whole = self.block.is_multiple_of(BLOCK) && self.depth.is_multiple_of(BLOCK);
+        let fits = |x: &f32| f16::from_f32(*x).is_finite();
+        let fits = whole && numbers.scales.iter().all(fits);
+        Ok(match (self.bits, numbers.symmetric) {
+            (4, true) if fits => (DType::Q4_0, self.four_bits(&numbers, false)),
+            (4, false) if fits => (DType::Q4_1, self.four_bits(&numbers, true)),
+            (8, true) if fits => (DType::Q8_0, self.eight_bits(&numbers)),
+            _ => (DType::F32, self.dense(&numbers)),
+        })
+    }
+
+    fn blocks(&self) -> usize {
+        self.depth.div_ceil(self.block)
+    }
+
+    /// Bytes of a block's integers.
+    fn block_bytes(&self) -> usize {
+        self.block * self.bits / 8
+    }
+
+    fn numbers(&self) -> Result<Numbers, String> {
+        if !matches!(self.bits, 4 | 8) {
+            return Err(format!("weights of {} bits are not known", self.bits));
+        }
+        if !(16..=MOST_BLOCK).contains(&self.block)
+            || !self.block.is_power_of_two()
+            || self.rows == 0
+            || self.depth == 0
+        {
+            return Err(format!("blocks of {} are not known", self.block));
+        }
+        let blocks = self.rows.checked_mul(self.blocks());
+        let bytes = blocks.and_then(|n| n.checked_mul(self.block_bytes()));
+        let (Some(blocks), Some(bytes)) = (blocks, bytes) else {
+            return Err("its sizes overflow".into());
+        };
+        if self.quants.kind != Kind::U8 || self.quants.data.len() != bytes {
+            let (found, kind) = (self.quants.data.len(), self.quants.type_name());
+            return Err(format!(
+                "has {found} bytes of {kind} weights, {bytes} of u8 are wanted"
+            ));
+        }
+        let scales = reals(self.scales)?;
+        if scales.len() != blocks {
+            return Err(format!("has {} scales for {blocks} blocks", scales.len()));
+        }
+        let middle = (1 << (self.bits - 1)) as f32;
+        let zeros = match self.zeros {
+            None => vec![middle; blocks],
+            Some(zeros) if zeros.kind == Kind::U8 => self.packed_zeros(zeros)?,
+            Some(zeros) => reals(zeros)?,
+        };
+        if zeros.len() != blocks {
+            return Err(format!(
+                "has {} zero points for {blocks} blocks",
+                zeros.len()
+            ));
+        }
+        let symmetric = zeros.iter().all(|zero| *zero == middle);
+        Ok(Numbers {
+            scales,
+            zeros,
+            symmetric,
+        })
+    }
+
+    /// Zero points as wide as the weights; every row begins with a whole byte.
+    fn packed_zeros(&self, zeros: &Stored) -> Result<Vec<f32>, String> {
+        let row = (self.blocks() * self.bits).div_ceil(8);
+        if zeros.data.len() != self.rows * row {
+            let (found, wanted) = (zeros.data.len(), self.rows * row);
+            return Err(format!(
+                "has {found} bytes of zero points, {wanted} are wanted"
+            ));
+        }
+        let rows = zeros.data.chunks_exact(row);
+        let list = rows.flat_map(|row| (0..self.blocks()).map(|at| f32::from(self.quant(row, at))));
+        Ok(list.collect())
+    }
+
+    /// The integer at a place of packed ones.
+    fn quant(&self, bytes: &[u8], at: usize) -> u8 {
+        match self.bits {
+            4 => (bytes[at / 2] >> (at % 2 * 4)) & 15,
+            _ => bytes[at],
+        }
+    }
+
+    /// The integers of a block.
+    fn block_quants(&self, block: usize) -> &[u8] {
+        let len = self.block_bytes();
+        &self.quants.data[block * len..][..len]
+    }
+
+    /// Calls `write` for every 32 elements: the block they are in, and where in it they begin.
+    fn each_small_block(
+        &self,
+        bytes: usize,
+        mut write: impl FnMut(&mut [u8], usize, usize),
+    ) -> Bytes {
+        let per_row = self.depth / BLOCK;
+        Bytes::filled(self.rows * per_row * bytes, |out| {
+            for (index, out) in out.chunks_exact_mut(bytes).enumerate() {
+                let (row, at) = (index / per_row, index % per_row * BLOCK);
+                let block = row * self.blocks() + at / self.block;
+                write(out, block, at % self.block);
+            }
+        })
+    }
+
+    fn four_bits(&self, numbers: &Numbers, offset: bool) -> Bytes {
+        let head = if offset { 4 } else { 2 };
+        self.each_small_block(head + BLOCK / 2, |out, block, start| {
+            let scale = numbers.scales[block];
+            out[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+            if offset {
+                let lowest = f16::from_f32(-scale * numbers.zeros[block]);
+                out[2..4].copy_from_slice(&lowest.to_le_bytes());
+            }
+            let quants = self.block_quants(block);
+            for (i, byte) in out[head..].iter_mut().enumerate() {
+                let low = self.quant(quants, start + i);
+                *byte = low | self.quant(quants, start + i + BLOCK / 2) << 4;
+            }
+        })
+    }
+
+    fn eight_bits(&self, numbers: &Numbers) -> Bytes {
+        self.each_small_block(2 + BLOCK, |out, block, start| {
+            out[..2].copy_from_slice(&f16::from_f32(numbers.scales[block]).to_le_bytes());
+            let quants = &self.block_quants(block)[start..];
+            for (byte, quant) in out[2..].iter_mut().zip(quants) {
+                // From around 128 to around 0.
+                *byte = quant ^ 0x80;
+            }
+        })
+    }
+
+    fn dense(&self, numbers: &Numbers) -> Bytes {
+        let mut values = Vec::with_capacity(self.rows * self.depth);
+        for row in 0..self.rows {
+            for at in 0..self.depth {
+                let block = row * self.blocks() + at / self.block;
+                let quant = self.quant(self.block_quants(block), at % self.block);
+                values.push(numbers.scales[block] * (f32::from(quant) - numbers.zeros[block]));
+            }
+        }
+        Bytes::from_slice(&values)
+    }
+}
+
+/// The numbers of a tensor of a real type.
+fn reals(stored: &Stored) -> Result<Vec<f32>, String> {
+    let value = stored.value().map_err(|e| e.to_string())?;
+    let list = value.as_f32().map(<[f32]>::to_vec);
+    list.ok_or_else(|| format!("has scales or zero points of type {}", stored.type_name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(kind: Kind, shape: &[usize], data: &[u8]) -> Stored {
+        Stored {
+            kind,
+            shape: shape.to_vec(),
+            data: Bytes::from(data),
+        }
+    }
+
+    fn scales(count: usize) -> Stored {
+        let list: Vec<f32> = (0..count).map(|n| 0.25 * (n + 1) as f32).collect();
+        stored(Kind::F32, &[count], bytemuck::cast_slice(&list))
+    }
+
+    /// Packed weights and the same multiplied out, for two rows of `depth`.
+    fn both(
+        bits: usize,
+        block: usize,
+        depth: usize,
+        zeros: Option<&[u8]>,
+    ) -> (DType, Vec<f32>, Vec<f32>) {
+        let blocks = depth.div_ceil(block);
+        let bytes: Vec<u8> = (0..2 * blocks * block * bits / 8)
+            .map(|n| (n * 37) as u8)
+            .collect();
+        let quants = stored(Kind::U8, &[bytes.len()], &bytes);
+        let scales = scales(2 * blocks);
+        let zeros = zeros.map(|zeros| stored(Kind::U8, &[zeros.len()], zeros));
+        let weights = BlockWeights {
+            rows: 2,
+            depth,
+            bits,
+            block,
+            quants: &quants,
+            scales: &scales,
+            zeros: zeros.as_ref(),
+        };
+        let (dtype, data) = weights.packed().unwrap();
+        let mut packed = vec![0.0; 2 * depth];
+        base::quant::dequantise(dtype, &data, &mut packed).unwrap();
+        let dense = weights.dense(&weights.numbers().unwrap());
+        (dtype, packed, dense.cast().unwrap().to_vec())
+    }
+
+    #[test]
+    fn packed_weights_are_the_same_numbers() {
+        let zeros = &[0x3A, 0x81][..];
+        for (bits, block, depth, zeros, expect) in [
+            (4, 32, 64, None, DType::Q4_0),
+            (4, 128, 96, None, DType::Q4_0),
+            (4, 32, 64, Some(zeros), DType::Q4_1),
+            (8, 64, 64, None, DType::Q8_0),
+            (8, 64, 64, Some(zeros), DType::F32),
+            (4, 16, 64, None, DType::F32),
+            (4, 32, 40, None, DType::F32),
+        ] {
+            let (dtype, packed, dense) = both(bits, block, depth, zeros);
+            assert_eq!(dtype, expect);
+            // Scales are quarters, which f16 holds.
+            assert_eq!(packed, dense, "{bits} bits in blocks of {block}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_named() {
+        let (quants, scales) = (stored(Kind::U8, &[32], &[0; 32]), scales(2));
+        let weights = BlockWeights {
+            rows: 2,
+            depth: 32,
+            bits: 4,
+            block: 32,
+            quants: &quants,
+            scales: &scales,
+            zeros: None,
+        };
+        assert!(weights.packed().is_ok());
+        let refused = |weights: BlockWeights<'_>| weights.packed().unwrap_err();
+        let error = refused(BlockWeights { rows: 3, ..weights });
+        assert!(error.contains("32 bytes of u8 weights, 48"), "{error}");
+        let weights = |bits, block| BlockWeights {
+            rows: 2,
+            depth: 32,
+            bits,
+            block,
+            quants: &quants,
+            scales: &scales,
+            zeros: None,
+        };
+        assert!(refused(weights(3, 32)).contains("3 bits"));
+        assert!(refused(weights(4, 48)).contains("blocks of 48"));
+        assert!(refused(weights(4, usize::MAX / 2 + 1)).contains("blocks of"));
+        assert!(refused(weights(4, 16)).contains("scales for 4"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Products of matrices.
+
+use base::DType;
+use graph::ops::{BinaryFunction as B, Linear, MatMul};
+use graph::{Dim, TensorId};
+
+use super::call::Call;
+use super::{Lower, Results};
+use crate::onnx::blocks::BlockWeights;
+
+impl Lower<'_> {
+    /// `alpha · a @ b`, in f32.
+    fn product(&mut self, a: TensorId, b: TensorId, alpha: f32) -> Result<TensorId, String> {
+        let dtype = self.dtype(a);
+        let (a, b) = (self.cast(a, DType::F32)?, self.cast(b, DType::F32)?);
+        let product = MatMul {
+            transpose_b: false,
+            alpha,
+        };
+        let product = self.emit(product, &[a, b])?;
+        self.cast(product, dtype)
+    }
+}
+
+pub(super) fn mat_mul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (mut a, mut b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    if lower.dtype(a) == DType::I64 || lower.dtype(a) == DType::I32 {
+        return Err("products of integers are not known".into());
+    }
+    let (row, column) = (lower.rank(a) == 1, lower.rank(b) == 1);
+    if row {
+        let shape = vec![Dim::from(1), lower.shape(a)[0]];
+        a = lower.reshape(a, shape)?;
+    }
+    if column {
+        let shape = vec![lower.shape(b)[0], Dim::from(1)];
+        b = lower.reshape(b, shape)?;
+    }
+    let product = lower.product(a, b, 1.0)?;
+    let mut shape = lower.shape(product);
+    if column {
+        shape.pop();
+    }
+    if row {
+        let at = shape.len() - usize::from(!column) - 1;
+        shape.remove(at);
+    }
+    Ok(vec![lower.reshape(product, shape)?])
+}
+
+pub(super) fn gemm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (mut a, mut b) = (lower.real(call, 0)?, lower.real(call, 1)?);
+    if lower.rank(a) != 2 || lower.rank(b) != 2 {
+        return Err("takes two matrices".into());
+    }
+    if call.flag("transA", false)? {
+        a = lower.transposed(a)?;
+    }
+    if call.flag("transB", false)? {
+        b = lower.transposed(b)?;
+    }
+    let product = lower.product(a, b, call.float_or("alpha", 1.0)?)?;
+    let Some(bias) = lower.maybe(call, 2)? else {
+        return Ok(vec![product]);
+    };
+    let bias = match call.float_or("beta", 1.0)? {
+        1.0 => bias,
+        beta => lower.with_number(B::Mul, bias, beta)?,
+    };
+    Ok(vec![lower.binary(B::Add, product, bias)?])
+}
+
+/// ONNX Runtime's product with weights of four or eight bits, which stay as narrow as kvark's own formats allow.
+pub(super) fn mat_mul_nbits(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let count = |name: &str| call.count(name)?.ok_or_else(|| format!("has no {name}"));
+    if call.name(4).is_some() {
+        return Err("weights in an order of their own (g_idx) are not known".into());
+    }
+    let file = lower.file;
+    let stored = |index: usize| call.name(index).and_then(|name| file.tensors.get(name));
+    let weights = BlockWeights {
+        rows: count("N")?,
+        depth: count("K")?,
+        bits: call.count("bits")?.unwrap_or(4),
+        block: count("block_size")?,
+        quants: stored(1).ok_or("its weights are no initialiser")?,
+        scales: stored(2).ok_or("its scales are no initialiser")?,
+        zeros: match call.name(3) {
+            None => None,
+            Some(_) => Some(stored(3).ok_or("its zero points are no initialiser")?),
+        },
+    };
+    let (dtype, data) = weights.packed()?;
+    let name = lower.fresh();
+    let shape = [weights.rows, weights.depth];
+    let weight = lower.builder.constant(&name, dtype, &shape, data);
+    let weight = weight.map_err(|e| e.to_string())?;
+    let mut operands = vec![x, weight];
+    operands.extend(lower.maybe(call, 5)?);
+    Ok(vec![lower.emit(Linear::default(), &operands)?])
+}

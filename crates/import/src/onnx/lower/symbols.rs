@@ -1,0 +1,73 @@
+//! Dynamic sizes by the names that a file gives them.
+
+use graph::{Dim, MAX_SYMBOLS};
+
+use super::Lower;
+use crate::onnx::Port;
+use crate::onnx::schema::DimProto;
+
+impl Lower<'_> {
+    /// The shape of an input, its dynamic sizes made symbols.
+    pub(super) fn input_shape(&mut self, port: &Port) -> Result<Vec<Dim>, String> {
+        let dims = port.dims.as_ref().ok_or("has no shape in the file")?;
+        let mut shape = vec![];
+        for (axis, dim) in dims.iter().enumerate() {
+            shape.push(match dim {
+                DimProto::Number(n) => {
+                    let n = usize::try_from(*n).map_err(|_| format!("has a dimension of {n}"))?;
+                    Dim::from(n)
+                }
+                DimProto::Symbol(name) => self.size_named(name)?,
+                // Without a name it is like no other.
+                DimProto::Unknown => self.symbol(&format!("{}.{axis}", port.name))?,
+            });
+        }
+        Ok(shape)
+    }
+
+    /// A size by its name, which may be a sum: `past_sequence_length + sequence_length`, or `total_sequence_length` where
+    /// the model has both of these.
+    fn size_named(&mut self, name: &str) -> Result<Dim, String> {
+        if let Some(now) = name.strip_prefix("total_") {
+            let past = format!("past_{now}");
+            if self.is_a_size(now) && self.is_a_size(&past) {
+                return Ok(self.symbol(&past)? + self.symbol(now)?);
+            }
+        }
+        let mut sum = Dim::from(0);
+        for term in name.split('+').map(str::trim) {
+            let term = match term.parse::<u32>() {
+                Ok(n) => Dim::from(n as usize),
+                Err(_) => self.symbol(term)?,
+            };
+            sum = sum + term;
+        }
+        Ok(sum)
+    }
+
+    /// Whether a dimension of an input has this name.
+    fn is_a_size(&self, name: &str) -> bool {
+        let mut dims = self
+            .file
+            .inputs
+            .iter()
+            .flat_map(|port| port.dims.iter().flatten());
+        dims.any(|dim| matches!(dim, DimProto::Symbol(known) if known == name))
+    }
+
+    fn symbol(&mut self, name: &str) -> Result<Dim, String> {
+        if let Some(symbol) = self.symbols.get(name) {
+            return Ok(*symbol);
+        }
+        if self.symbols.len() == MAX_SYMBOLS {
+            let known: Vec<&str> = self.symbols.keys().map(|name| &name[..]).collect();
+            return Err(format!(
+                "has the dynamic size {name:?} besides {}, and kvark runs models with at most {MAX_SYMBOLS}",
+                known.join(", ")
+            ));
+        }
+        let symbol = self.builder.symbol(name);
+        self.symbols.insert(name.to_owned(), symbol);
+        Ok(symbol)
+    }
+}
