@@ -28,6 +28,7 @@ pub mod metadata;
 mod plan;
 mod prefix;
 mod registry;
+mod scatter;
 mod session;
 mod sync;
 mod tree;
@@ -42,8 +43,9 @@ pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
 pub use plan::{LayerPlan, Query, Run, StepPlan, Visibility};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilder, CacheBuilderRegistry, CacheKey, CacheRegistry};
+pub use scatter::{ScatterIndex, ScatterStep};
 pub use session::{
     BackendOptions, CacheSession, MadeSession, make_decode_session, make_prefixed_session,
-    make_seq_session, make_tree_session,
+    make_scatter_session, make_seq_session, make_tree_session,
 };
 pub use tree::Tree;
