@@ -36,6 +36,8 @@ enum Task {
     ScorePeers(peers::score::ScorePeers),
     BenchTorch(peers::torch::BenchTorch),
     CheckExport(peers::export::CheckExport),
+    BenchOnnx(peers::onnx::BenchOnnx),
+    CheckOnnx(peers::check_onnx::CheckOnnx),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Task::ScorePeers(task) => task.execute(),
         Task::BenchTorch(task) => task.execute(),
         Task::CheckExport(task) => task.execute(),
+        Task::BenchOnnx(task) => task.execute(),
+        Task::CheckOnnx(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
