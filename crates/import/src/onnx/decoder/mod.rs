@@ -1,0 +1,89 @@
+//! Decoders among ONNX models: their caches, and where they attend over them.
+//!
+//! An exported decoder takes its caches as tensors and gives them back. Runners keep them behind
+//! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every place where the model attends over a cache is found,
+//! and what it lets a query see is worked out; the tensors, the indices and the masks are then needed by nothing.
+
+mod layers;
+mod probe;
+mod sight;
+mod site;
+
+pub use layers::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
+pub(super) use sight::Sight;
+pub(super) use site::{Operands, Rotary, Site};
+
+use super::Onnx;
+use crate::ImportError;
+use crate::genai::{DecoderNames, GenAi};
+use sight::Look;
+
+/// The positions that masks are tried up to when nothing limits them.
+const UNSTATED_CONTEXT: usize = 4096;
+
+/// A model that turns tokens into logits over caches.
+pub(super) struct Decoder<'a> {
+    pub(super) names: DecoderNames,
+    pub(super) caches: Vec<CacheLayer>,
+    /// Where it attends, with what is seen there.
+    pub(super) sites: Vec<(Site<'a>, Sight)>,
+    /// Most positions that its buffers and tables have; `None` when nothing limits them.
+    pub(super) limit: Option<usize>,
+}
+
+/// Whether a model is a decoder: it takes tokens and caches and gives logits.
+pub(super) fn names(file: &Onnx, genai: Option<&GenAi>) -> Result<Option<(DecoderNames, Vec<CacheLayer>)>, ImportError> {
+    let names = genai.map_or_else(DecoderNames::default, |config| config.names.clone());
+    let takes = |name: &str| file.inputs.iter().any(|port| port.name == name);
+    let gives = |name: &str| file.outputs.iter().any(|port| port.name == name);
+    if !takes(&names.input_ids) || !gives(&names.logits) {
+        return Ok(None);
+    }
+    let caches = cache_layers(file, &names)?;
+    Ok(Some((names, caches)).filter(|(_, caches)| !caches.is_empty()))
+}
+
+/// Finds out how a decoder attends.
+pub(super) fn find<'a>(
+    file: &'a Onnx,
+    names: DecoderNames,
+    caches: &'a [CacheLayer],
+    context: Option<usize>,
+) -> Result<Decoder<'a>, ImportError> {
+    let (sites, presents) = site::sites(file, caches)?;
+    if let Some(cache) = (0..caches.len()).find(|id| sites.iter().all(|site| site.cache != *id)) {
+        let what = format!("cache {:?}", caches[cache].key);
+        return Err(ImportError::value(what, "is attended by no node that kvark recognises"));
+    }
+    let rows = caches.iter().filter_map(|cache| match cache.form {
+        CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
+        CacheForm::Past { .. } => None,
+    });
+    let limit = rows.chain(tables(file, &names, &sites)).min();
+    let horizon = limit.into_iter().chain(context).min();
+    let look = Look {
+        file,
+        names: &names,
+        caches,
+        presents: &presents,
+        sites: &sites,
+        horizon: horizon.unwrap_or(UNSTATED_CONTEXT),
+    };
+    let sights = look.sights()?;
+    Ok(Decoder {
+        sites: sites.into_iter().zip(sights).collect(),
+        caches: caches.to_vec(),
+        names,
+        limit,
+    })
+}
+
+/// Rows of the tables that positions are looked up in.
+fn tables(file: &Onnx, names: &DecoderNames, sites: &[Site<'_>]) -> Vec<usize> {
+    let rows = |name: &str| file.tensors.get(name)?.shape.first().copied();
+    let gathered = file.nodes.iter().filter(|node| node.op == "Gather");
+    let gathered = gathered.filter(|node| node.inputs.get(1) == Some(&names.position_ids));
+    let gathered = gathered.filter_map(|node| rows(node.inputs.first()?));
+    let rotated = sites.iter().filter_map(|site| rows(site.rotary?.cos));
+    gathered.chain(rotated).collect()
+}
