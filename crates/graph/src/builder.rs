@@ -117,6 +117,16 @@ impl GraphBuilder {
         self.graph.tensors[id.0 as usize].name = name.to_owned();
     }
 
+    /// The name of a tensor built so far.
+    pub fn name(&self, id: TensorId) -> &str {
+        &self.graph.tensor(id).name
+    }
+
+    /// The bytes of a constant built so far.
+    pub fn constant_bytes(&self, id: TensorId) -> Option<&Bytes> {
+        self.graph.tensor(id).constant()
+    }
+
     /// The type of a tensor built so far.
     pub fn ty(&self, id: TensorId) -> &TensorType {
         &self.graph.tensor(id).ty

@@ -41,6 +41,11 @@ impl Dim {
             .find(|s| Dim::from(*s) == *self)
     }
 
+    /// Whether no term is negative, so that no symbol can make the value negative.
+    pub fn is_sum_of_sizes(&self) -> bool {
+        self.constant >= 0 && self.coefficients.iter().all(|c| *c >= 0)
+    }
+
     /// The value under concrete symbols; `None` when it is negative or too large.
     pub fn eval(&self, bindings: &Bindings) -> Option<usize> {
         usize::try_from(self.value(bindings)?).ok()

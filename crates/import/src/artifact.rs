@@ -8,6 +8,7 @@ use graph::Graph;
 use crate::ImportError;
 use crate::error::Problem;
 use crate::gguf::{self, Gguf};
+use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
 
 /// An imported model.
@@ -27,6 +28,8 @@ pub struct Artifact {
     pub gguf: Option<Gguf>,
     /// The file itself, for its metadata, tokenizer and tensor list, when its format is `.pt2`.
     pub pt2: Option<Pt2>,
+    /// The file itself, for its inputs, outputs and tensor list, when its format is ONNX.
+    pub onnx: Option<Onnx>,
 }
 
 /// A format of model files.
@@ -37,6 +40,8 @@ pub enum Format {
     Gguf,
     /// PyTorch's exported programs.
     Pt2,
+    /// The Open Neural Network Exchange.
+    Onnx,
 }
 
 impl Format {
@@ -45,6 +50,7 @@ impl Format {
         match self {
             Format::Gguf => "gguf",
             Format::Pt2 => "pt2",
+            Format::Onnx => "onnx",
         }
     }
 }
@@ -113,6 +119,7 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
         match recognise(path, &bytes)? {
             Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
             Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
+            Format::Onnx => onnx::lower(Onnx::parse(bytes, path.parent())?, options),
         }
     };
     import().map_err(|error: ImportError| error.in_file(path))
@@ -133,8 +140,10 @@ fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     if Pt2::is_zip(bytes) {
         return Ok(Format::Pt2);
     }
-    let named = [Format::Gguf, Format::Pt2].into_iter().find(|f| is(*f));
-    let known = "gguf, pt2";
+    // ONNX files have no first bytes of their own.
+    let formats = [Format::Gguf, Format::Pt2, Format::Onnx];
+    let named = formats.into_iter().find(|f| is(*f));
+    let known = "gguf, pt2, onnx";
     named.ok_or_else(|| Problem::UnknownFormat { known }.into())
 }
 

@@ -12,8 +12,12 @@
 
 mod artifact;
 pub mod decoder;
+mod element;
+mod emit;
 mod error;
 pub mod gguf;
+mod known;
+pub mod onnx;
 pub mod pt2;
 
 pub use artifact::{

@@ -89,6 +89,9 @@ impl InferenceSession {
         backend: &dyn Backend,
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
+        // Passes may give an output the name of the tensor it turns out to be.
+        let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
+        let (inputs, outputs) = (info(graph.inputs()), info(graph.outputs()));
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
         let key = options.backend.cache_key.as_ref();
         let cache = key
@@ -96,8 +99,6 @@ impl InferenceSession {
             .transpose()?;
         let graph = Arc::new(graph);
         let executable = backend.compile(graph.clone(), &options.compile)?;
-        let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
-        let (inputs, outputs) = (info(graph.inputs()), info(graph.outputs()));
         Ok(InferenceSession {
             runnable: Runnable::bind(graph, executable, cache)?,
             inputs,

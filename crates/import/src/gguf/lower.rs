@@ -44,6 +44,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         facts,
         gguf: Some(file),
         pt2: None,
+        onnx: None,
     })
 }
 

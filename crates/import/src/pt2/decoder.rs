@@ -122,7 +122,7 @@ pub(super) fn lower(
     let logits = lower.builder.ty(results[0]).clone();
     let vocab = logits.shape.last().and_then(Dim::as_const);
     let vocab = vocab.ok_or_else(|| wrong("has no vocabulary that is known at export".into()))?;
-    let graph = lower.builder.finish(&results)?;
+    let graph = lower.into_builder().finish(&results)?;
     let facts = facts(&graph, extra, vocab)?;
     Ok((graph, facts))
 }

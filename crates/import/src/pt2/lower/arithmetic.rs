@@ -6,6 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::Call;
+use crate::emit::Emitter;
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -257,17 +258,10 @@ pub(super) fn gelu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.unary(U::Activation(activation), x)?])
 }
 
-/// `x` where it is positive, else `other`.
-fn positive_or(lower: &mut Lower<'_>, x: TensorId, other: TensorId) -> Results {
-    let zero = lower.scalar(Scalar::F32(0.0), DType::F32)?;
-    let positive = lower.compare(CompareFunction::Gt, x, zero)?;
-    Ok(vec![lower.choose(positive, x, other)?])
-}
-
 pub(super) fn leaky_relu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let small = lower.with_number(B::Mul, x, call.float("negative_slope", 0.01)?)?;
-    positive_or(lower, x, small)
+    Ok(vec![lower.positive_or(x, small)?])
 }
 
 pub(super) fn elu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
@@ -278,34 +272,23 @@ pub(super) fn elu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let power = lower.unary(U::Exp, x)?;
     let below = lower.with_number(B::Sub, power, 1.0)?;
     let below = lower.with_number(B::Mul, below, call.float("alpha", 1.0)?)?;
-    positive_or(lower, x, below)
-}
-
-/// `log(1 + exp(x))`, written so that large values stay exact.
-fn soft_plus(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
-    let size = lower.unary(U::Abs, x)?;
-    let small = lower.unary(U::Neg, size)?;
-    let power = lower.unary(U::Exp, small)?;
-    let sum = lower.with_number(B::Add, power, 1.0)?;
-    let log = lower.unary(U::Log, sum)?;
-    let positive = lower.with_number(B::Max, x, 0.0)?;
-    lower.binary(B::Add, positive, log)
+    Ok(vec![lower.positive_or(x, below)?])
 }
 
 pub(super) fn softplus(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let beta = call.float("beta", 1.0)?;
     if beta == 1.0 {
-        return Ok(vec![soft_plus(lower, x)?]);
+        return Ok(vec![lower.soft_plus(x)?]);
     }
     let scaled = lower.with_number(B::Mul, x, beta)?;
-    let soft = soft_plus(lower, scaled)?;
+    let soft = lower.soft_plus(scaled)?;
     Ok(vec![lower.with_number(B::Div, soft, beta)?])
 }
 
 pub(super) fn mish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
-    let soft = soft_plus(lower, x)?;
+    let soft = lower.soft_plus(x)?;
     let gate = lower.unary(U::Activation(Activation::Tanh), soft)?;
     Ok(vec![lower.binary(B::Mul, x, gate)?])
 }
@@ -331,7 +314,7 @@ pub(super) fn hardswish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn glu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
-    let axis = Lower::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
     let size = lower.shape(x).get(axis).copied();
     let half = size.and_then(|size| size.checked_div(2));
     let half = half.ok_or("the axis has no half")?;
@@ -396,7 +379,8 @@ pub(super) fn masked_fill(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let mask = lower.tensor(call, "mask")?;
     let value = lower.operand(call, "value", lower.dtype(x))?;
-    let value = lower.cast(value, lower.dtype(x))?;
+    let dtype = lower.dtype(x);
+    let value = lower.cast(value, dtype)?;
     Ok(vec![lower.choose(mask, value, x)?])
 }
 

@@ -6,7 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::{Call, Operand, SizeArg};
-use super::emit::MOST_CONSTANT;
+use crate::emit::MOST_CONSTANT;
 
 type Results = Result<Vec<TensorId>, String>;
 

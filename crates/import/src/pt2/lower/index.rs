@@ -6,7 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::Call;
-use super::shape::elements;
+use crate::emit::{Emitter, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -31,7 +31,7 @@ pub(super) fn embedding(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 pub(super) fn index_select(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let index = lower.tensor(call, "index")?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     Ok(vec![lower.emit(Gather { axis }, &[x, index])?])
 }
 
@@ -43,7 +43,7 @@ pub(super) fn gather(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         let all = elements(&lower.shape(x))?;
         x = lower.reshape(x, vec![Dim::from(all)])?;
     }
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     if !spelled {
         // Here the other axes broadcast.
         let mut shape = lower.result_shape(call, 0)?;

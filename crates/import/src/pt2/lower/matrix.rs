@@ -6,7 +6,6 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::Call;
-use super::shape::pad_axis;
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -232,7 +231,7 @@ pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
             "{groups} groups, width {width}, stride {stride} and dilation {dilation} do not fit"
         ));
     }
-    let x = pad_axis(lower, x, 2, [padding; 2], Scalar::I64(0))?;
+    let x = lower.pad_axis(x, 2, [padding; 2], Scalar::I64(0))?;
     let per_group = out / groups;
     let mut parts = vec![];
     for group in 0..groups {

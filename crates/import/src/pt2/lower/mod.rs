@@ -12,12 +12,14 @@ mod shape;
 mod table;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
 
 use graph::{Dim, Graph, GraphBuilder, MAX_SYMBOLS, TensorId};
 
 use super::constant::Kind;
 use super::schema::{self, Argument, InputSpec, Node, OutputSpec, SymInt, TensorMeta};
 use super::{Program, Pt2, decoder};
+use crate::emit::Emitter;
 use crate::error::Problem;
 use crate::{Artifact, Format, ImportError, ImportOptions, Method};
 use call::Call;
@@ -82,6 +84,7 @@ pub fn lower(file: Pt2, options: &ImportOptions) -> Result<Artifact, ImportError
         facts,
         gguf: None,
         pt2: Some(file),
+        onnx: None,
     })
 }
 
@@ -104,7 +107,7 @@ fn plain(program: &Program) -> Result<Graph, ImportError> {
     lower.position = position.and_then(|name| Some((name.to_owned(), *lower.values.get(name)?)));
     lower.nodes()?;
     let outputs = lower.outputs()?;
-    Ok(lower.builder.finish(&outputs)?)
+    Ok(lower.into_builder().finish(&outputs)?)
 }
 
 /// The names of the tensors that callers give.
@@ -198,7 +201,7 @@ fn find(op: &str) -> Option<Rule> {
 pub(super) struct Lower<'a> {
     program: &'a Program,
     graph: &'a schema::Graph,
-    pub(super) builder: GraphBuilder,
+    emitter: Emitter,
     /// Dynamic sizes by the file's names.
     pub(super) symbols: BTreeMap<String, Dim>,
     /// Tensors by the file's names.
@@ -209,10 +212,20 @@ pub(super) struct Lower<'a> {
     pub(super) position: Option<(String, TensorId)>,
     /// Names that share memory with others: writing into them would change those.
     shared: HashSet<&'a str>,
-    node_name: String,
-    emitted: usize,
-    /// What the current node made so far.
-    made: HashSet<TensorId>,
+}
+
+impl Deref for Lower<'_> {
+    type Target = Emitter;
+
+    fn deref(&self) -> &Emitter {
+        &self.emitter
+    }
+}
+
+impl DerefMut for Lower<'_> {
+    fn deref_mut(&mut self) -> &mut Emitter {
+        &mut self.emitter
+    }
 }
 
 impl<'a> Lower<'a> {
@@ -226,15 +239,12 @@ impl<'a> Lower<'a> {
         let mut lower = Lower {
             program,
             graph: &program.graph,
-            builder: GraphBuilder::new(&program.name),
+            emitter: Emitter::new(&program.name),
             symbols: BTreeMap::new(),
             values: HashMap::new(),
             weights: HashMap::new(),
             position: None,
             shared: HashSet::new(),
-            node_name: String::new(),
-            emitted: 0,
-            made: HashSet::new(),
         };
         for name in user_inputs(program)? {
             let meta = lower.input_meta(name)?;
@@ -247,6 +257,11 @@ impl<'a> Lower<'a> {
             return Err(ImportError::unsupported(what));
         }
         Ok(lower)
+    }
+
+    /// The graph built so far.
+    pub(super) fn into_builder(self) -> GraphBuilder {
+        self.emitter.builder
     }
 
     /// Makes a symbol of a dynamic size that inputs have.
@@ -346,13 +361,6 @@ impl<'a> Lower<'a> {
         Ok(id)
     }
 
-    /// Names what is emitted next after `node`.
-    pub(super) fn begin(&mut self, node: &str) {
-        self.node_name = node.to_owned();
-        self.emitted = 0;
-        self.made.clear();
-    }
-
     /// Lowers every node that the outputs depend on.
     pub(super) fn nodes(&mut self) -> Result<(), ImportError> {
         let graph = self.graph;
@@ -411,14 +419,15 @@ impl<'a> Lower<'a> {
 
     /// Gives what the current node made the name that the file has for it.
     pub(super) fn own_name(&mut self, id: TensorId, name: &str) {
-        if self.made.remove(&id) && !self.values.contains_key(name) {
+        if self.take_made(id) && !self.values.contains_key(name) {
             self.builder.rename(id, name);
         }
     }
 
     /// A result in the type that the file says it has, if that is another; its shape must be the file's.
     fn settled(&mut self, call: &Call<'_>, index: usize, id: TensorId) -> Result<TensorId, String> {
-        let id = self.cast(id, self.result_dtype(call, index)?)?;
+        let dtype = self.result_dtype(call, index)?;
+        let id = self.cast(id, dtype)?;
         match self.result_shape(call, index) {
             Ok(shape) if shape != self.shape(id) => Err(format!(
                 "gives shape {:?}, and the file says {shape:?}",

@@ -9,7 +9,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::Call;
-use super::shape::elements;
+use crate::emit::{Emitter, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -165,13 +165,13 @@ pub(super) fn logsumexp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn cumsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     Ok(vec![lower.emit(CumSum { axis }, &[x])?])
 }
 
 pub(super) fn softmax(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
-    let axis = Lower::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
     let log = call.op.contains("log_softmax");
     Ok(vec![lower.emit(Softmax { axis, log }, &[x])?])
 }

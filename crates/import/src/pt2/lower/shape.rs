@@ -6,7 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::Lower;
 use super::call::{Call, SizeArg};
-use super::emit::MOST_CONSTANT;
+use crate::emit::{Emitter, MOST_CONSTANT, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -24,7 +24,7 @@ pub(super) fn permute(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     let dims = call.ints("dims")?.ok_or("has no dims")?;
-    let axes = dims.iter().map(|axis| Lower::axis(*axis, rank));
+    let axes = dims.iter().map(|axis| Emitter::axis(*axis, rank));
     let axes = axes.collect::<Result<Vec<_>, _>>()?;
     Ok(vec![lower.permute(x, axes)?])
 }
@@ -32,8 +32,8 @@ pub(super) fn permute(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
-    let a = Lower::axis(call.int("dim0", call.int("axis0", 0)?)?, rank)?;
-    let b = Lower::axis(call.int("dim1", call.int("axis1", 0)?)?, rank)?;
+    let a = Emitter::axis(call.int("dim0", call.int("axis0", 0)?)?, rank)?;
+    let b = Emitter::axis(call.int("dim1", call.int("axis1", 0)?)?, rank)?;
     let mut axes: Vec<usize> = (0..rank).collect();
     if a.max(b) < rank {
         axes.swap(a, b);
@@ -51,7 +51,7 @@ pub(super) fn movedim(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let rank = lower.rank(x);
     let list = |name: &str| -> Result<Vec<usize>, String> {
         let list = call.ints(name)?.ok_or_else(|| format!("has no {name}"))?;
-        list.iter().map(|axis| Lower::axis(*axis, rank)).collect()
+        list.iter().map(|axis| Emitter::axis(*axis, rank)).collect()
     };
     let (from, to) = (list("source")?, list("destination")?);
     let mut axes: Vec<Option<usize>> = vec![None; rank];
@@ -102,7 +102,7 @@ pub(super) fn repeat_interleave(lower: &mut Lower<'_>, call: &Call<'_>) -> Resul
     let mut x = lower.tensor(call, "self")?;
     let times = usize::try_from(call.int("repeats", 1)?).map_err(|_| "repeats less than once")?;
     let axis = match call.get("dim") {
-        Some(_) => Lower::axis(call.int("dim", 0)?, lower.rank(x))?,
+        Some(_) => Emitter::axis(call.int("dim", 0)?, lower.rank(x))?,
         None => {
             let all = elements(&lower.shape(x))?;
             x = lower.reshape(x, vec![Dim::from(all)])?;
@@ -117,15 +117,6 @@ pub(super) fn repeat_interleave(lower: &mut Lower<'_>, call: &Call<'_>) -> Resul
     let x = lower.reshape(x, apart)?;
     let x = lower.expand(x, repeated)?;
     Ok(vec![lower.reshape(x, result)?])
-}
-
-/// The number of elements of a shape that is known.
-pub(super) fn elements(shape: &[Dim]) -> Result<usize, String> {
-    let known = shape
-        .iter()
-        .try_fold(1usize, |n, d| n.checked_mul(d.as_const()?));
-    let known = known.filter(|n| i64::try_from(*n).is_ok());
-    known.ok_or_else(|| "its shape must be known at export".into())
 }
 
 /// The tensors of a list, in one type.
@@ -143,7 +134,7 @@ fn list(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<Vec<TensorId>, String>
 pub(super) fn cat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let mut list = list(lower, call)?;
     let rank = list.iter().map(|x| lower.rank(*x)).max().unwrap_or(0);
-    let axis = Lower::axis(call.int("dim", 0)?, rank)?;
+    let axis = Emitter::axis(call.int("dim", 0)?, rank)?;
     // PyTorch passes over empty vectors here, whatever the others' rank.
     if rank > 1 {
         list.retain(|x| lower.rank(*x) != 1 || lower.shape(*x)[0] != Dim::from(0));
@@ -154,7 +145,7 @@ pub(super) fn cat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 pub(super) fn stack(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let list = list(lower, call)?;
     let rank = list.first().map_or(0, |x| lower.rank(*x)) + 1;
-    let axis = Lower::axis(call.int("dim", 0)?, rank)?;
+    let axis = Emitter::axis(call.int("dim", 0)?, rank)?;
     let mut apart = vec![];
     for x in list {
         let mut shape = lower.shape(x);
@@ -170,7 +161,7 @@ pub(super) fn stack(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 /// All that cut along one axis: the file knows the sizes of the parts.
 pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     let mut start = Dim::from(0);
     let mut parts = vec![];
     for index in 0..call.results().len() {
@@ -184,7 +175,7 @@ pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn unbind(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     let mut parts = vec![];
     for index in 0..call.results().len() {
         parts.push(pick(lower, x, axis, Dim::from(index))?);
@@ -219,7 +210,7 @@ fn from_start(lower: &Lower<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, S
 
 pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let start = match call.size("start")? {
         Some(bound) => from_start(lower, size, bound)?,
@@ -243,7 +234,7 @@ pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn narrow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let start = from_start(lower, size, call.size("start")?.ok_or("has no start")?)?;
     let len = lower.dim(call.size("length")?.ok_or("has no length")?)?;
@@ -252,7 +243,7 @@ pub(super) fn narrow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn select(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Lower::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let at = match call.size("index")?.ok_or("has no index")? {
         SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
@@ -265,7 +256,7 @@ pub(super) fn flip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     for axis in call.ints("dims")?.unwrap_or_default() {
-        let axis = Lower::axis(axis, rank)?;
+        let axis = Emitter::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
         let size = size.filter(|size| *size <= MOST_CONSTANT);
         let size = size.ok_or("an axis that is turned must be known at export")?;
@@ -285,7 +276,7 @@ pub(super) fn roll(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err("rolls without naming its axes".into());
     }
     for (shift, axis) in shifts.iter().zip(dims) {
-        let axis = Lower::axis(axis, rank)?;
+        let axis = Emitter::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
         let size = size.filter(|size| *size > 0);
         let size = size.ok_or("an axis that is rolled must be known at export")?;
@@ -307,43 +298,9 @@ pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let value = call.number("value", Scalar::I64(0))?;
     let pads = call.ints("pad")?.ok_or("has no pad")?;
     for (pair, axis) in pads.chunks_exact(2).zip((0..lower.rank(x)).rev()) {
-        x = pad_axis(lower, x, axis, [pair[0], pair[1]], value)?;
+        x = lower.pad_axis(x, axis, [pair[0], pair[1]], value)?;
     }
     Ok(vec![x])
-}
-
-/// The tensor with `before` and `after` more places along an axis; negative counts take away.
-pub(super) fn pad_axis(
-    lower: &mut Lower<'_>,
-    x: TensorId,
-    axis: usize,
-    [before, after]: [i64; 2],
-    value: Scalar,
-) -> Result<TensorId, String> {
-    let mut x = x;
-    let cut = [
-        before.saturating_neg().max(0),
-        after.saturating_neg().max(0),
-    ];
-    if cut != [0, 0] {
-        let size = lower.shape(x)[axis];
-        let len = size - Dim::constant(cut[0]) - Dim::constant(cut[1]);
-        x = lower.slice(x, axis, Dim::constant(cut[0]), len)?;
-    }
-    let mut list = vec![];
-    let border = |lower: &mut Lower<'_>, count: i64| -> Result<Option<TensorId>, String> {
-        if count <= 0 {
-            return Ok(None);
-        }
-        let mut shape = lower.shape(x);
-        shape[axis] = Dim::constant(count);
-        Ok(Some(lower.fill(value, lower.dtype(x), shape)?))
-    };
-    let (first, last) = (border(lower, before)?, border(lower, after)?);
-    list.extend(first);
-    list.push(x);
-    list.extend(last);
-    lower.concat(&list, axis)
 }
 
 pub(super) fn diff(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
@@ -351,7 +308,7 @@ pub(super) fn diff(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err("only first differences are known".into());
     }
     let x = lower.tensor(call, "self")?;
-    let axis = Lower::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
     let mut list = vec![x];
     if let Some(before) = lower.maybe_tensor(call, "prepend")? {
         list.insert(0, before);

@@ -1,0 +1,196 @@
+//! The element types that exported files store, and the form in which a graph computes with them.
+
+use base::{Bytes, DType};
+
+/// How a file stores elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    U4,
+    I4,
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    U64,
+    I64,
+    F16,
+    BF16,
+    F32,
+    F64,
+    Bool,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F4E2M1,
+}
+
+impl Kind {
+    /// Bits of an element.
+    pub(crate) fn bits(self) -> usize {
+        match self {
+            Kind::U4 | Kind::I4 | Kind::F4E2M1 => 4,
+            Kind::U8 | Kind::I8 | Kind::Bool => 8,
+            Kind::F8E4M3FN | Kind::F8E4M3FNUZ | Kind::F8E5M2 | Kind::F8E5M2FNUZ => 8,
+            Kind::U16 | Kind::I16 | Kind::F16 | Kind::BF16 => 16,
+            Kind::U32 | Kind::I32 | Kind::F32 => 32,
+            Kind::U64 | Kind::I64 | Kind::F64 => 64,
+        }
+    }
+
+    /// Bytes of so many elements; `None` when they overflow.
+    pub(crate) fn bytes(self, elements: usize) -> Option<usize> {
+        match self.bits() {
+            4 => Some(elements.div_ceil(2)),
+            bits => elements.checked_mul(bits / 8),
+        }
+    }
+
+    /// The type that a graph computes such elements in.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Kind::I32 => DType::I32,
+            Kind::Bool => DType::Bool,
+            _ if self.is_real() => DType::F32,
+            _ => DType::I64,
+        }
+    }
+
+    /// Whether the elements are no integers and no truths.
+    pub(crate) fn is_real(self) -> bool {
+        !matches!(self, Kind::Bool) && self.range().is_none()
+    }
+
+    /// The smallest and the largest integer of the type.
+    pub(crate) fn range(self) -> Option<(i64, i64)> {
+        Some(match self {
+            Kind::U4 => (0, 15),
+            Kind::I4 => (-8, 7),
+            Kind::U8 => (0, u8::MAX.into()),
+            Kind::I8 => (i8::MIN.into(), i8::MAX.into()),
+            Kind::U16 => (0, u16::MAX.into()),
+            Kind::I16 => (i16::MIN.into(), i16::MAX.into()),
+            Kind::U32 => (0, u32::MAX.into()),
+            Kind::I32 => (i32::MIN.into(), i32::MAX.into()),
+            // What lies beyond i64 is refused where it is read.
+            Kind::U64 => (0, i64::MAX),
+            Kind::I64 => (i64::MIN, i64::MAX),
+            _ => return None,
+        })
+    }
+
+    /// The name in messages and lists.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::U4 => "u4",
+            Kind::I4 => "i4",
+            Kind::U8 => "u8",
+            Kind::I8 => "i8",
+            Kind::U16 => "u16",
+            Kind::I16 => "i16",
+            Kind::U32 => "u32",
+            Kind::I32 => "i32",
+            Kind::U64 => "u64",
+            Kind::I64 => "i64",
+            Kind::F16 => "f16",
+            Kind::BF16 => "bf16",
+            Kind::F32 => "f32",
+            Kind::F64 => "f64",
+            Kind::Bool => "bool",
+            Kind::F8E4M3FN => "f8e4m3fn",
+            Kind::F8E4M3FNUZ => "f8e4m3fnuz",
+            Kind::F8E5M2 => "f8e5m2",
+            Kind::F8E5M2FNUZ => "f8e5m2fnuz",
+            Kind::F4E2M1 => "f4e2m1",
+        }
+    }
+
+    /// Stored elements as a graph computes with them, without a copy where the types agree.
+    pub(crate) fn computed(self, data: &Bytes, elements: usize) -> Result<Bytes, String> {
+        fn convert<const N: usize, T: bytemuck::NoUninit>(
+            data: &[u8],
+            f: impl Fn([u8; N]) -> T,
+        ) -> Bytes {
+            let values: Vec<T> = data.as_chunks().0.iter().map(|b| f(*b)).collect();
+            Bytes::from_slice(&values)
+        }
+        let small = |f: fn(u8) -> f32| convert(data, |[b]: [u8; 1]| f(b));
+        Ok(match self {
+            Kind::F32 | Kind::I32 | Kind::I64 => data.clone(),
+            // Any byte but 0 is true, and only 0 and 1 may be read as truths.
+            Kind::Bool => convert(data, |[b]: [u8; 1]| u8::from(b != 0)),
+            Kind::F16 => widened(DType::F16, data),
+            Kind::BF16 => widened(DType::BF16, data),
+            Kind::F64 => convert(data, |b| f64::from_le_bytes(b) as f32),
+            Kind::U8 => convert(data, |[b]: [u8; 1]| i64::from(b)),
+            Kind::I8 => convert(data, |b| i64::from(i8::from_le_bytes(b))),
+            Kind::U16 => convert(data, |b| i64::from(u16::from_le_bytes(b))),
+            Kind::I16 => convert(data, |b| i64::from(i16::from_le_bytes(b))),
+            Kind::U32 => convert(data, |b| i64::from(u32::from_le_bytes(b))),
+            Kind::U64 => {
+                let large = |b: &[u8; 8]| u64::from_le_bytes(*b) > i64::MAX as u64;
+                if data.as_chunks().0.iter().any(large) {
+                    return Err("has integers beyond 63 bits".into());
+                }
+                data.clone()
+            }
+            Kind::F8E4M3FN => small(|b| small_float(b, 4, 7, Specials::NanOnly)),
+            Kind::F8E4M3FNUZ => small(|b| small_float(b, 4, 8, Specials::NegativeZero)),
+            Kind::F8E5M2 => small(|b| small_float(b, 5, 15, Specials::Ieee)),
+            Kind::F8E5M2FNUZ => small(|b| small_float(b, 5, 16, Specials::NegativeZero)),
+            Kind::U4 => Bytes::from_slice(&nibbles(data, elements, |n| i64::from(n))),
+            Kind::I4 => Bytes::from_slice(&nibbles(data, elements, |n| i64::from(n ^ 8) - 8)),
+            Kind::F4E2M1 => Bytes::from_slice(&nibbles(data, elements, |n| {
+                // Sign, two bits of exponent, one of mantissa: the layout of a byte's float, moved up.
+                small_float((n & 8) << 4 | (n & 7) << 4, 2, 1, Specials::None)
+            })),
+        })
+    }
+}
+
+/// Half-width numbers as f32.
+fn widened(dtype: DType, data: &[u8]) -> Bytes {
+    let mut values = vec![0.0; data.len() / 2];
+    base::quant::dequantise(dtype, data, &mut values).expect("a stored tensor has whole elements");
+    Bytes::from_slice(&values)
+}
+
+/// Elements of four bits, the first in the low half of its byte.
+fn nibbles<T>(data: &[u8], elements: usize, f: impl Fn(u8) -> T) -> Vec<T> {
+    let halves = data.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+    halves.take(elements).map(f).collect()
+}
+
+/// Which patterns of a float of eight bits are no numbers.
+enum Specials {
+    None,
+    /// All ones; there is no infinity.
+    NanOnly,
+    /// The pattern of negative zero; there is no infinity.
+    NegativeZero,
+    /// The largest exponent, as in wider floats.
+    Ieee,
+}
+
+/// The number with these eight bits: a sign, `exponent` bits of exponent with this bias, and a mantissa.
+fn small_float(bits: u8, exponent: u32, bias: i32, specials: Specials) -> f32 {
+    let mantissa_bits = 7 - exponent;
+    let mantissa = u32::from(bits) & ((1 << mantissa_bits) - 1);
+    let power = (u32::from(bits) >> mantissa_bits) & ((1 << exponent) - 1);
+    let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
+    let largest = power == (1 << exponent) - 1;
+    match specials {
+        Specials::NanOnly if bits & 0x7F == 0x7F => return f32::NAN,
+        Specials::NegativeZero if bits == 0x80 => return f32::NAN,
+        Specials::Ieee if largest && mantissa == 0 => return sign * f32::INFINITY,
+        Specials::Ieee if largest => return f32::NAN,
+        _ => {}
+    }
+    let (whole, power) = match power {
+        0 => (mantissa, 1),
+        _ => (mantissa | 1 << mantissa_bits, power as i32),
+    };
+    sign * whole as f32 * 2f32.powi(power - bias - mantissa_bits as i32)
+}

@@ -1,0 +1,260 @@
+//! What is known about tensors before a run: small constants, and integers that are sizes.
+//!
+//! Exported graphs compute shapes with ordinary ops. Following those ops here turns such tensors back into the
+//! dimensions they stand for.
+
+use base::DType;
+use graph::ops::{Binary, BinaryFunction, Compare, CompareFunction, Expand, Op};
+use graph::{Bindings, Data, Dim, TensorType, Value};
+
+/// Elements that are followed; shapes have few.
+const MOST_ELEMENTS: usize = 4096;
+
+/// The elements of a tensor, as far as they are known before a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Known {
+    /// Integers, each affine in the dynamic sizes.
+    Sizes(Vec<Dim>),
+    /// Numbers and truths.
+    Elements(Data),
+}
+
+impl Known {
+    /// What a small constant holds.
+    pub(crate) fn of_constant(ty: &TensorType, bytes: &[u8]) -> Option<Known> {
+        let elements = small(ty)?.iter().product();
+        if ty.dtype.is_real() && ty.dtype != DType::F32 {
+            return None;
+        }
+        Some(Known::from_data(Data::from_bytes(
+            ty.dtype, bytes, elements,
+        )?))
+    }
+
+    fn from_data(data: Data) -> Known {
+        match data {
+            Data::I64(list) => Known::Sizes(list.into_iter().map(Dim::constant).collect()),
+            Data::I32(list) => {
+                Known::Sizes(list.into_iter().map(|n| Dim::constant(n.into())).collect())
+            }
+            data => Known::Elements(data),
+        }
+    }
+
+    /// The elements when none depends on a dynamic size.
+    pub(crate) fn constant(&self, dtype: DType) -> Option<Data> {
+        match self {
+            Known::Elements(data) => Some(data.clone()),
+            Known::Sizes(list) => {
+                let numbers = list.iter().map(number).collect::<Option<Vec<i64>>>()?;
+                Some(match dtype {
+                    DType::I32 => Data::I32(numbers.into_iter().map(|n| n as i32).collect()),
+                    _ => Data::I64(numbers),
+                })
+            }
+        }
+    }
+
+    /// What an op's result holds, when that follows from what its operands hold.
+    pub(crate) fn of_result(
+        op: &Op,
+        operands: &[(&TensorType, Option<Known>)],
+        result: &TensorType,
+    ) -> Option<Known> {
+        let shape = small(result)?;
+        if let Op::UpdateAndAttend(_) = op {
+            return None;
+        }
+        let follow = Follow {
+            op,
+            operands,
+            shape: &shape,
+        };
+        follow.sizes().or_else(|| follow.constants())
+    }
+}
+
+/// The shape of a tensor that is small enough to be followed.
+fn small(ty: &TensorType) -> Option<Vec<usize>> {
+    let shape = ty.shape.iter().map(Dim::as_const);
+    let shape = shape.collect::<Option<Vec<usize>>>()?;
+    let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+    (elements <= MOST_ELEMENTS).then_some(shape)
+}
+
+/// The number that a size is, negative or not.
+pub(crate) fn number(dim: &Dim) -> Option<i64> {
+    let value = dim.value(&Bindings::default())?;
+    (Dim::constant(value) == *dim).then_some(value)
+}
+
+struct Follow<'a> {
+    op: &'a Op,
+    operands: &'a [(&'a TensorType, Option<Known>)],
+    shape: &'a [usize],
+}
+
+impl Follow<'_> {
+    /// The result of an op whose operands are numbers.
+    fn constants(&self) -> Option<Known> {
+        let symbolic = match self.op {
+            Op::Range(op) => number(&op.start).is_none(),
+            Op::Size(op) => number(&op.value).is_none(),
+            Op::Slice(op) => number(&op.start).is_none(),
+            _ => false,
+        };
+        if symbolic {
+            return None;
+        }
+        let value = |(ty, known): &(&TensorType, Option<Known>)| {
+            Some(Value {
+                shape: small(ty)?,
+                data: known.as_ref()?.constant(ty.dtype)?,
+            })
+        };
+        let values = self.operands.iter().map(value);
+        let values = values.collect::<Option<Vec<Value>>>()?;
+        let values: Vec<&Value> = values.iter().collect();
+        let result = self.op.evaluate(&values, self.shape, &Bindings::default());
+        Some(Known::from_data(result.ok()?.data))
+    }
+
+    /// The result of an op that moves, adds, compares or chooses sizes.
+    fn sizes(&self) -> Option<Known> {
+        match self.op {
+            Op::Size(op) => Some(Known::Sizes(vec![op.value])),
+            Op::Cast(op) if op.to == DType::I64 || op.to == DType::I32 => {
+                Some(Known::Sizes(self.list(0)?.to_vec()))
+            }
+            Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Concat(_) => {
+                self.moved(self.operands.len())
+            }
+            Op::Slice(op) if number(&op.start).is_some() => self.moved(1),
+            Op::Gather(_) => self.moved(1),
+            Op::Binary(Binary { function }) => {
+                let pairs = self.broadcast(0)?.into_iter().zip(self.broadcast(1)?);
+                let results = pairs.map(|(a, b)| combine(*function, a, b));
+                Some(Known::Sizes(results.collect::<Option<_>>()?))
+            }
+            Op::Compare(Compare { function }) => {
+                let pairs = self.broadcast(0)?.into_iter().zip(self.broadcast(1)?);
+                let truths = pairs.map(|(a, b)| decide(*function, a, b));
+                Some(Known::Elements(Data::Bool(truths.collect::<Option<_>>()?)))
+            }
+            Op::Where(_) => {
+                let (ty, known) = &self.operands[0];
+                let condition = Value {
+                    shape: small(ty)?,
+                    data: known.as_ref()?.constant(DType::Bool)?,
+                };
+                let shape = self.shape.iter().map(|d| Dim::from(*d)).collect();
+                let expand = Op::from(Expand { shape });
+                let condition = expand.evaluate(&[&condition], self.shape, &Bindings::default());
+                let condition = condition.ok()?;
+                let either = self.broadcast(1)?.into_iter().zip(self.broadcast(2)?);
+                let chosen = condition.as_bool()?.iter().zip(either);
+                let chosen = chosen.map(|(c, (a, b))| if *c { a } else { b });
+                Some(Known::Sizes(chosen.collect()))
+            }
+            _ => None,
+        }
+    }
+
+    fn list(&self, operand: usize) -> Option<&[Dim]> {
+        match self.operands.get(operand)?.1.as_ref()? {
+            Known::Sizes(list) => Some(list),
+            Known::Elements(_) => None,
+        }
+    }
+
+    /// The result of an op that moves the elements of its first `data` operands: the op itself moves their numbers.
+    fn moved(&self, data: usize) -> Option<Known> {
+        let mut all = vec![];
+        let mut values = vec![];
+        for (index, (ty, known)) in self.operands.iter().enumerate() {
+            let shape = small(ty)?;
+            let data = if index < data {
+                let list = self.list(index)?;
+                let first = all.len() as i64;
+                all.extend_from_slice(list);
+                Data::I64((first..first + list.len() as i64).collect())
+            } else {
+                known.as_ref()?.constant(ty.dtype)?
+            };
+            values.push(Value { shape, data });
+        }
+        let values: Vec<&Value> = values.iter().collect();
+        let result = self.op.evaluate(&values, self.shape, &Bindings::default());
+        let places = result.ok()?;
+        let places = places.as_i64()?.iter();
+        Some(Known::Sizes(places.map(|at| all[*at as usize]).collect()))
+    }
+
+    /// An operand's sizes in the result's shape.
+    fn broadcast(&self, operand: usize) -> Option<Vec<Dim>> {
+        let (ty, known) = self.operands.get(operand)?;
+        let shape = self.shape.iter().map(|d| Dim::from(*d)).collect();
+        let follow = Follow {
+            op: &Op::from(Expand { shape }),
+            operands: &[(*ty, known.clone())],
+            shape: self.shape,
+        };
+        match follow.moved(1)? {
+            Known::Sizes(list) => Some(list),
+            Known::Elements(_) => None,
+        }
+    }
+}
+
+/// Arithmetic of two sizes, where the result is affine.
+fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
+    use BinaryFunction as B;
+    if let (Some(a), Some(b)) = (number(&a), number(&b)) {
+        return function.apply_integer(a, b).ok().map(Dim::constant);
+    }
+    let times = |dim: Dim, factor: i64| {
+        let size = usize::try_from(factor.unsigned_abs()).ok()?;
+        let product = dim * size;
+        Some(if factor < 0 { -product } else { product })
+    };
+    match function {
+        B::Add => Some(a + b),
+        B::Sub => Some(a - b),
+        B::Mul => match (number(&a), number(&b)) {
+            (Some(factor), _) => times(b, factor),
+            (_, Some(factor)) => times(a, factor),
+            _ => None,
+        },
+        B::Div | B::FloorDiv => a.checked_div(usize::try_from(number(&b)?).ok()?),
+        B::Mod => {
+            a.checked_div(usize::try_from(number(&b)?).ok()?)?;
+            Some(Dim::from(0))
+        }
+        // Sizes are not negative, so that a limit below them changes nothing.
+        B::Max if number(&b).is_some_and(|b| b <= 0) && a.is_sum_of_sizes() => Some(a),
+        B::Max if number(&a).is_some_and(|a| a <= 0) && b.is_sum_of_sizes() => Some(b),
+        B::Min | B::Max if a == b => Some(a),
+        _ => None,
+    }
+}
+
+/// A comparison of two sizes, where it comes out the same for all values of the dynamic ones.
+fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
+    use CompareFunction as C;
+    if let Some(difference) = number(&(a - b)) {
+        return Some(function.apply(difference, 0));
+    }
+    // A size is above every negative number.
+    let above = |a: &Dim, b: &Dim| a.is_sum_of_sizes() && number(b).is_some_and(|b| b < 0);
+    let larger = match (above(&a, &b), above(&b, &a)) {
+        (true, _) => true,
+        (_, true) => false,
+        _ => return None,
+    };
+    Some(match function {
+        C::Eq => false,
+        C::Ne => true,
+        C::Gt | C::Ge => larger,
+        C::Lt | C::Le => !larger,
+    })
+}

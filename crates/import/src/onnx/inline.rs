@@ -1,0 +1,172 @@
+//! Model-local functions, replaced by their bodies.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Node;
+use super::constant::{Folder, Stored};
+use super::lower::is_known;
+use super::schema::{Attribute, AttributeValue, FunctionProto, ModelProto, NodeProto};
+use crate::ImportError;
+
+/// Functions in functions; deeper nesting is a function that calls itself.
+const MOST_NESTED: usize = 32;
+
+/// More nodes than any model has: a small file with nested functions could ask for more than memory holds.
+const MOST_NODES: usize = 1 << 20;
+
+/// Domain, name and overload of a function.
+type Key<'a> = (&'a str, &'a str, &'a str);
+
+pub(super) struct Inliner<'a> {
+    functions: HashMap<Key<'a>, &'a FunctionProto>,
+    opsets: &'a BTreeMap<String, i64>,
+    folder: &'a mut Folder,
+    nodes: Vec<Node>,
+}
+
+/// What names and attributes of a body mean outside of it.
+struct Scope<'s> {
+    /// Before the names of what a body computes.
+    prefix: String,
+    /// The body's names for operands and results, and the caller's.
+    names: HashMap<&'s str, String>,
+    attributes: Vec<&'s Attribute>,
+    opsets: &'s BTreeMap<String, i64>,
+    depth: usize,
+}
+
+impl<'a> Inliner<'a> {
+    pub(super) fn new(
+        model: &'a ModelProto,
+        opsets: &'a BTreeMap<String, i64>,
+        folder: &'a mut Folder,
+    ) -> Inliner<'a> {
+        let key = |f: &'a FunctionProto| (&f.domain[..], &f.name[..], &f.overload[..]);
+        Inliner {
+            functions: model.functions.iter().map(|f| (key(f), f)).collect(),
+            opsets,
+            folder,
+            nodes: vec![],
+        }
+    }
+
+    /// The nodes with all functions inlined that kvark does not know as ops.
+    pub(super) fn expand(&mut self, nodes: &[NodeProto]) -> Result<Vec<Node>, ImportError> {
+        let scope = Scope {
+            prefix: String::new(),
+            names: HashMap::new(),
+            attributes: vec![],
+            opsets: self.opsets,
+            depth: 0,
+        };
+        for node in nodes {
+            self.node(node, &scope)?;
+        }
+        Ok(std::mem::take(&mut self.nodes))
+    }
+
+    fn node(&mut self, node: &NodeProto, scope: &Scope<'_>) -> Result<(), ImportError> {
+        let label = format!("{}{}", scope.prefix, node.label());
+        let op = node.op();
+        let wrong = |reason: String| ImportError::malformed(format!("node {label} ({op})"), reason);
+        let rename = |list: &[String]| -> Vec<String> {
+            let rename = |name: &String| match scope.names.get(&name[..]) {
+                _ if name.is_empty() => String::new(),
+                Some(outer) => outer.clone(),
+                None => format!("{}{name}", scope.prefix),
+            };
+            list.iter().map(rename).collect()
+        };
+        let (inputs, outputs) = (rename(&node.inputs), rename(&node.outputs));
+        let attributes: Vec<Attribute> = node
+            .attributes
+            .iter()
+            .filter_map(|attribute| scope.resolve(attribute))
+            .collect();
+        let key = (&node.domain[..], &node.op_type[..], &node.overload[..]);
+        match self.functions.get(&key).copied() {
+            Some(function) if !is_known(&op) => {
+                if scope.depth == MOST_NESTED {
+                    return Err(wrong("is a function that calls itself".into()));
+                }
+                if inputs.len() > function.inputs.len() || outputs.len() > function.outputs.len() {
+                    let reason = format!(
+                        "has {} operands and {} results, its function {} and {}",
+                        inputs.len(),
+                        outputs.len(),
+                        function.inputs.len(),
+                        function.outputs.len()
+                    );
+                    return Err(wrong(reason));
+                }
+                let mut names = HashMap::new();
+                for (inner, outer) in function.inputs.iter().zip(&inputs) {
+                    names.insert(&inner[..], outer.clone());
+                }
+                // Operands that the caller leaves out are left out in the body.
+                for inner in &function.inputs[inputs.len()..] {
+                    names.insert(&inner[..], String::new());
+                }
+                for (inner, outer) in function.outputs.iter().zip(&outputs) {
+                    if !outer.is_empty() {
+                        names.insert(&inner[..], outer.clone());
+                    }
+                }
+                let own = function.defaults.iter();
+                let own = own.filter(|d| attributes.iter().all(|a| a.name != d.name));
+                let inner = Scope {
+                    prefix: format!("{label}/"),
+                    names,
+                    attributes: attributes.iter().chain(own).collect(),
+                    opsets: &function.opsets,
+                    depth: scope.depth + 1,
+                };
+                for node in &function.nodes {
+                    self.node(node, &inner)?;
+                }
+            }
+            _ => {
+                if self.nodes.len() == MOST_NODES {
+                    return Err(wrong(format!("is one of more than {MOST_NODES}")));
+                }
+                let domain = match &node.domain[..] {
+                    "ai.onnx" => "",
+                    domain => domain,
+                };
+                let version = scope.opsets.get(domain);
+                let version = version.or_else(|| self.opsets.get(domain)).copied();
+                let mut tensors = vec![];
+                for attribute in &attributes {
+                    if let AttributeValue::Tensor(tensor) = &attribute.value {
+                        let stored = Stored::new(tensor, self.folder)?;
+                        tensors.push((attribute.name.clone(), stored));
+                    }
+                }
+                self.nodes.push(Node {
+                    label,
+                    op,
+                    version: version.unwrap_or(1),
+                    inputs,
+                    outputs,
+                    attributes,
+                    tensors,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Scope<'_> {
+    /// The attribute with the caller's value, where it stands for one of the function's; `None` when that has none.
+    fn resolve(&self, attribute: &Attribute) -> Option<Attribute> {
+        let AttributeValue::Reference(name) = &attribute.value else {
+            return Some(attribute.clone());
+        };
+        let given = self.attributes.iter().find(|a| a.name == *name)?;
+        Some(Attribute {
+            name: attribute.name.clone(),
+            value: given.value.clone(),
+        })
+    }
+}

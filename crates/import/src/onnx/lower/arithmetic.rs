@@ -1,0 +1,301 @@
+//! Elementwise ops.
+
+use base::DType;
+use graph::TensorId;
+use graph::ops::{
+    Activation, BinaryFunction as B, CompareFunction as C, Scalar, UnaryFunction as U,
+};
+
+use super::call::Call;
+use super::{Lower, Results};
+use crate::element::Kind;
+use crate::onnx::constant;
+
+impl Lower<'_> {
+    /// An integer result brought back into the range of its type: narrow integers are computed in wide ones and wrap.
+    fn wrapped(&mut self, x: TensorId, kind: Option<Kind>) -> Result<TensorId, String> {
+        let Some(kind) = kind.filter(|kind| kind.bits() < 64 && *kind != Kind::I32) else {
+            return Ok(x);
+        };
+        let Some((min, _)) = kind.range().filter(|_| self.dtype(x) == DType::I64) else {
+            return Ok(x);
+        };
+        let period = self.scalar(Scalar::I64(1 << kind.bits()), DType::I64)?;
+        if min == 0 {
+            return self.binary(B::Mod, x, period);
+        }
+        let min = self.scalar(Scalar::I64(min), DType::I64)?;
+        let above = self.binary(B::Sub, x, min)?;
+        let above = self.binary(B::Mod, above, period)?;
+        self.binary(B::Add, above, min)
+    }
+
+    /// An operand as f32.
+    pub(super) fn real(&mut self, call: &Call<'_>, index: usize) -> Result<TensorId, String> {
+        let x = self.operand(call, index)?;
+        self.cast(x, DType::F32)
+    }
+
+    /// What is left of a division, with the sign of the dividend.
+    fn truncated_mod(&mut self, a: TensorId, b: TensorId) -> Result<TensorId, String> {
+        let (size_a, size_b) = (self.unary(U::Abs, a)?, self.unary(U::Abs, b)?);
+        let size = self.binary(B::Mod, size_a, size_b)?;
+        let sign = self.unary(U::Sign, a)?;
+        self.binary(B::Mul, size, sign)
+    }
+}
+
+pub(super) fn binary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let kind = lower.operand_kind(call, 0);
+    let result = match call.op() {
+        "Add" => lower.binary(B::Add, a, b)?,
+        "Sub" => lower.binary(B::Sub, a, b)?,
+        "Mul" => lower.binary(B::Mul, a, b)?,
+        "Div" => lower.binary(B::Div, a, b)?,
+        _ if call.flag("fmod", false)? => lower.truncated_mod(a, b)?,
+        _ => lower.binary(B::Mod, a, b)?,
+    };
+    Ok(vec![lower.wrapped(result, kind)?])
+}
+
+pub(super) fn pow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let (dtype, kind) = (lower.dtype(a), lower.operand_kind(call, 0));
+    let power = lower.binary(B::Pow, a, b)?;
+    let power = lower.cast(power, dtype)?;
+    Ok(vec![lower.wrapped(power, kind)?])
+}
+
+pub(super) fn many(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let function = match call.op() {
+        "Max" => B::Max,
+        "Min" => B::Min,
+        _ => B::Add,
+    };
+    let mut result = lower.operand(call, 0)?;
+    for index in 1..call.operands() {
+        let next = lower.operand(call, index)?;
+        result = lower.binary(function, result, next)?;
+    }
+    if call.op() == "Mean" && call.operands() > 1 {
+        result = lower.with_number(B::Div, result, call.operands() as f32)?;
+    }
+    Ok(vec![result])
+}
+
+pub(super) fn unary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let function = match call.op() {
+        "Neg" => U::Neg,
+        "Abs" => U::Abs,
+        "Sign" => U::Sign,
+        "Exp" => U::Exp,
+        "Log" => U::Log,
+        "Sqrt" => U::Sqrt,
+        "Reciprocal" => U::Reciprocal,
+        "Sin" => U::Sin,
+        "Cos" => U::Cos,
+        "Erf" => U::Erf,
+        "Floor" => U::Floor,
+        "Ceil" => U::Ceil,
+        "Round" => U::Round,
+        other => return Err(format!("{other} is not known")),
+    };
+    let kind = lower.operand_kind(call, 0);
+    let result = lower.unary(function, x)?;
+    Ok(vec![lower.wrapped(result, kind)?])
+}
+
+pub(super) fn not(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    Ok(vec![lower.unary(U::Not, x)?])
+}
+
+pub(super) fn activation(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let activation = match call.op() {
+        "Relu" if lower.dtype(x) != DType::F32 => {
+            return Ok(vec![lower.with_number(B::Max, x, 0.0)?]);
+        }
+        "Relu" => Activation::Relu,
+        "Tanh" => Activation::Tanh,
+        _ => Activation::Sigmoid,
+    };
+    Ok(vec![lower.unary(activation.into(), x)?])
+}
+
+/// `x · sigmoid(alpha · x)`.
+pub(super) fn swish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let default = if call.op() == "Swish" { 1.0 } else { 1.702 };
+    let alpha = call.float_or("alpha", default)?;
+    if alpha == 1.0 {
+        return Ok(vec![lower.unary(Activation::Silu.into(), x)?]);
+    }
+    let scaled = lower.with_number(B::Mul, x, alpha)?;
+    let gate = lower.unary(Activation::Sigmoid.into(), scaled)?;
+    Ok(vec![lower.binary(B::Mul, x, gate)?])
+}
+
+pub(super) fn gelu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.operand(call, 0)?;
+    if let Some(bias) = lower.maybe(call, 1)? {
+        x = lower.binary(B::Add, x, bias)?;
+    }
+    let activation = match call.text("approximate")? {
+        Some("tanh") => Activation::GeluTanh,
+        None if call.op() == "FastGelu" => Activation::GeluTanh,
+        None | Some("none") => Activation::GeluErf,
+        Some(other) => return Err(format!("the approximation {other:?} is not known")),
+    };
+    Ok(vec![lower.unary(activation.into(), x)?])
+}
+
+/// Activations that are made of others.
+pub(super) fn composed(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    Ok(vec![match call.op() {
+        "LeakyRelu" => {
+            let small = lower.with_number(B::Mul, x, call.float_or("alpha", 0.01)?)?;
+            lower.positive_or(x, small)?
+        }
+        "Elu" => {
+            let power = lower.unary(U::Exp, x)?;
+            let below = lower.with_number(B::Sub, power, 1.0)?;
+            let below = lower.with_number(B::Mul, below, call.float_or("alpha", 1.0)?)?;
+            lower.positive_or(x, below)?
+        }
+        "Softplus" => lower.soft_plus(x)?,
+        "Mish" => {
+            let soft = lower.soft_plus(x)?;
+            let gate = lower.unary(Activation::Tanh.into(), soft)?;
+            lower.binary(B::Mul, x, gate)?
+        }
+        name => {
+            let swish = name == "HardSwish";
+            let alpha = if swish {
+                1.0 / 6.0
+            } else {
+                call.float_or("alpha", 0.2)?
+            };
+            let scaled = lower.with_number(B::Mul, x, alpha)?;
+            let beta = if swish {
+                0.5
+            } else {
+                call.float_or("beta", 0.5)?
+            };
+            let moved = lower.with_number(B::Add, scaled, beta)?;
+            let low = lower.with_number(B::Max, moved, 0.0)?;
+            let gate = lower.with_number(B::Min, low, 1.0)?;
+            if swish {
+                lower.binary(B::Mul, x, gate)?
+            } else {
+                gate
+            }
+        }
+    }])
+}
+
+pub(super) fn clip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.operand(call, 0)?;
+    for (index, name, function) in [(1, "min", B::Max), (2, "max", B::Min)] {
+        if let Some(bound) = lower.maybe(call, index)? {
+            x = lower.binary(function, x, bound)?;
+        } else if let Some(bound) = call.float(name)? {
+            x = lower.with_number(function, x, bound)?;
+        }
+    }
+    Ok(vec![x])
+}
+
+pub(super) fn compare(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let function = match call.op() {
+        "Equal" => C::Eq,
+        "Less" => C::Lt,
+        "LessOrEqual" => C::Le,
+        "Greater" => C::Gt,
+        _ => C::Ge,
+    };
+    Ok(vec![lower.compare(function, a, b)?])
+}
+
+pub(super) fn logic(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let function = match call.op() {
+        "And" => B::And,
+        "Or" => B::Or,
+        _ => B::Xor,
+    };
+    Ok(vec![lower.binary(function, a, b)?])
+}
+
+pub(super) fn is_special(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    if call.op() == "IsNaN" {
+        return Ok(vec![lower.compare(C::Ne, x, x)?]);
+    }
+    let (above, below) = (
+        call.flag("detect_positive", true)?,
+        call.flag("detect_negative", true)?,
+    );
+    let seen = match (above, below) {
+        (true, true) => lower.unary(U::Abs, x)?,
+        (false, true) => lower.unary(U::Neg, x)?,
+        (true, false) => x,
+        (false, false) => return Err("looks for no infinity".into()),
+    };
+    let infinity = lower.scalar(Scalar::F32(f32::INFINITY), DType::F32)?;
+    Ok(vec![lower.compare(C::Eq, seen, infinity)?])
+}
+
+pub(super) fn choose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let condition = lower.operand(call, 0)?;
+    let (a, b) = (lower.operand(call, 1)?, lower.operand(call, 2)?);
+    if let (Some(kind), Some(name)) = (lower.operand_kind(call, 1), call.result(0)) {
+        lower.kinds.insert(name.to_owned(), kind);
+    }
+    Ok(vec![lower.choose(condition, a, b)?])
+}
+
+pub(super) fn cast(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let to = match call.op() {
+        "Cast" => constant::kind(call.int("to")?.ok_or("does not say which type")?)?,
+        _ => lower
+            .operand_kind(call, 1)
+            .ok_or("the type it is cast to is not known")?,
+    };
+    if to.is_real() && to.bits() < 16 {
+        return Err(format!("kvark does not round to {}", to.name()));
+    }
+    if let Some(name) = call.result(0) {
+        lower.kinds.insert(name.to_owned(), to);
+    }
+    let result = lower.cast(x, to.dtype())?;
+    // Between integers, what does not fit wraps.
+    Ok(vec![lower.wrapped(result, Some(to))?])
+}
+
+pub(super) fn identity(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    Ok(vec![lower.operand(call, 0)?])
+}
+
+/// Dropout as it is when nothing is trained: nothing is dropped.
+pub(super) fn dropout(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    if let Some(training) = lower.maybe(call, 2)? {
+        let trains = lower
+            .known(training)
+            .and_then(|known| known.constant(DType::Bool));
+        if trains != Some(graph::Data::Bool(vec![false])) {
+            return Err("may drop elements at random: export the model for inference".into());
+        }
+    }
+    let x = lower.operand(call, 0)?;
+    if !call.wants(1) {
+        return Ok(vec![x]);
+    }
+    let shape = lower.shape(x);
+    Ok(vec![x, lower.fill(Scalar::Bool(true), DType::Bool, shape)?])
+}

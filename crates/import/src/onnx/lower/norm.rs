@@ -1,0 +1,180 @@
+//! Norms.
+
+use base::DType;
+use graph::ops::{
+    BinaryFunction as B, LayerNorm, Reduce, ReduceFunction as R, RmsNorm, Scalar,
+    UnaryFunction as U,
+};
+use graph::{Dim, TensorId};
+
+use super::call::Call;
+use super::{Lower, Results};
+use crate::emit::{Emitter, elements};
+
+/// What a norm works on: rows of the trailing axes from `axis` on.
+struct Rows {
+    rows: TensorId,
+    shape: Vec<Dim>,
+    axis: usize,
+    width: usize,
+}
+
+impl Rows {
+    fn new(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<Rows, String> {
+        let shape = lower.shape(x);
+        let axis = Emitter::axis(call.int_or("axis", -1)?, shape.len())?;
+        let width = elements(shape.get(axis..).unwrap_or_default())?;
+        let mut rows = shape.get(..axis).unwrap_or_default().to_vec();
+        rows.push(Dim::from(width));
+        let rows = lower.reshape(x, rows)?;
+        Ok(Rows {
+            rows,
+            shape,
+            axis,
+            width,
+        })
+    }
+
+    /// A weight or bias as a vector over a row, or `None` when it also differs between rows.
+    fn vector(
+        &self,
+        lower: &mut Lower<'_>,
+        weight: Option<TensorId>,
+        default: f32,
+    ) -> Result<Option<TensorId>, String> {
+        let Some(weight) = weight else {
+            let ones = lower.filled(Scalar::F32(default), DType::F32, &[self.width])?;
+            return Ok(Some(ones));
+        };
+        let weight = lower.cast(weight, DType::F32)?;
+        let inner = &self.shape[self.axis..];
+        let shape = lower.shape(weight);
+        let outer = shape.len().saturating_sub(inner.len());
+        if shape[..outer].iter().any(|d| *d != Dim::from(1)) || shape.len() > self.shape.len() {
+            return Ok(None);
+        }
+        let row = lower.reshape(weight, shape[outer..].to_vec())?;
+        let row = lower.expand(row, inner.to_vec())?;
+        Ok(Some(lower.reshape(row, vec![Dim::from(self.width)])?))
+    }
+}
+
+pub(super) fn rms_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let rows = Rows::new(lower, call, x)?;
+    let weight = lower.maybe(call, 1)?;
+    let eps = call.float_or("epsilon", 1e-5)?;
+    let vector = rows.vector(lower, weight, 1.0)?;
+    let (scale, apart) = match vector {
+        Some(vector) => (vector, None),
+        None => (
+            rows.vector(lower, None, 1.0)?.ok_or("has no weight")?,
+            weight,
+        ),
+    };
+    let result = lower.emit(RmsNorm { eps }, &[rows.rows, scale])?;
+    let mut result = lower.reshape(result, rows.shape.clone())?;
+    if let Some(weight) = apart {
+        result = lower.binary(B::Mul, result, weight)?;
+    }
+    if !call.wants(1) {
+        return Ok(vec![result]);
+    }
+    let squares = lower.binary(B::Mul, rows.rows, rows.rows)?;
+    Ok(vec![result, inverse_deviation(lower, squares, eps, &rows)?])
+}
+
+/// `1 / √(mean(x) + eps)` over rows, as models keep it for training.
+fn inverse_deviation(
+    lower: &mut Lower<'_>,
+    squares: TensorId,
+    eps: f32,
+    rows: &Rows,
+) -> Result<TensorId, String> {
+    let mean = mean(lower, squares)?;
+    let moved = lower.with_number(B::Add, mean, eps)?;
+    let inverse = lower.unary(U::Rsqrt, moved)?;
+    kept(lower, inverse, rows)
+}
+
+fn mean(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
+    let mean = Reduce {
+        function: R::Mean,
+        axes: vec![lower.rank(x) - 1],
+        keep: true,
+    };
+    lower.emit(mean, &[x])
+}
+
+/// A number for each row, with axes of size one where the row was.
+fn kept(lower: &mut Lower<'_>, x: TensorId, rows: &Rows) -> Result<TensorId, String> {
+    let mut shape = rows.shape.clone();
+    shape[rows.axis..].fill(Dim::from(1));
+    lower.reshape(x, shape)
+}
+
+pub(super) fn layer_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let rows = Rows::new(lower, call, x)?;
+    let (weight, bias) = (lower.maybe(call, 1)?, lower.maybe(call, 2)?);
+    let eps = call.float_or("epsilon", 1e-5)?;
+    let vectors = (
+        rows.vector(lower, weight, 1.0)?,
+        rows.vector(lower, bias, 0.0)?,
+    );
+    let result = match vectors {
+        (Some(weight), Some(bias)) => {
+            let result = lower.emit(LayerNorm { eps }, &[rows.rows, weight, bias])?;
+            lower.reshape(result, rows.shape.clone())?
+        }
+        _ => {
+            let ones = lower.filled(Scalar::F32(1.0), DType::F32, &[rows.width])?;
+            let zeros = lower.filled(Scalar::F32(0.0), DType::F32, &[rows.width])?;
+            let result = lower.emit(LayerNorm { eps }, &[rows.rows, ones, zeros])?;
+            let mut result = lower.reshape(result, rows.shape.clone())?;
+            for (operand, function) in [(weight, B::Mul), (bias, B::Add)] {
+                if let Some(operand) = operand {
+                    result = lower.binary(function, result, operand)?;
+                }
+            }
+            result
+        }
+    };
+    let mut results = vec![result];
+    if call.wants(1) || call.wants(2) {
+        let mean = mean(lower, rows.rows)?;
+        let away = lower.binary(B::Sub, rows.rows, mean)?;
+        let squares = lower.binary(B::Mul, away, away)?;
+        results.push(kept(lower, mean, &rows)?);
+        results.push(inverse_deviation(lower, squares, eps, &rows)?);
+    }
+    Ok(results)
+}
+
+/// ONNX Runtime's norms of a sum: `x + skip (+ bias)`, which is their fourth result.
+pub(super) fn skip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let simplified = call.op().contains("Simplified");
+    let (x, skip) = (lower.real(call, 0)?, lower.real(call, 1)?);
+    let mut sum = lower.binary(B::Add, x, skip)?;
+    let bias = if simplified { 3 } else { 4 };
+    if let Some(bias) = lower.maybe(call, bias)? {
+        sum = lower.binary(B::Add, sum, bias)?;
+    }
+    if call.wants(1) || call.wants(2) {
+        return Err("its mean and deviation are not kept".into());
+    }
+    let weight = lower.operand(call, 2)?;
+    let eps = call.float_or("epsilon", 1e-5)?;
+    let result = if simplified {
+        lower.emit(RmsNorm { eps }, &[sum, weight])?
+    } else {
+        let width = lower.shape(sum).last().and_then(Dim::as_const).unwrap_or(0);
+        let beta = match lower.maybe(call, 3)? {
+            Some(beta) => beta,
+            None => lower.filled(Scalar::F32(0.0), DType::F32, &[width])?,
+        };
+        lower.emit(LayerNorm { eps }, &[sum, weight, beta])?
+    };
+    // The two in between are not wanted, so that it does not matter what stands there.
+    Ok(vec![result, result, result, sum])
+}

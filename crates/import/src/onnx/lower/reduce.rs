@@ -1,0 +1,215 @@
+//! Ops that make one number of many.
+
+use base::{Bytes, DType};
+use graph::ops::{
+    BinaryFunction as B, CumSum, Gather, Reduce, ReduceFunction as R, Scalar, Softmax,
+    UnaryFunction as U,
+};
+use graph::{Dim, TensorId};
+
+use super::call::Call;
+use super::shape::{axes, product};
+use super::{Lower, Results};
+use crate::emit::{Emitter, MOST_CONSTANT};
+
+impl Lower<'_> {
+    fn reduced(
+        &mut self,
+        function: R,
+        x: TensorId,
+        axes: &[usize],
+        keep: bool,
+    ) -> Result<TensorId, String> {
+        let axes = axes.to_vec();
+        let reduce = Reduce {
+            function,
+            axes,
+            keep,
+        };
+        self.emit(reduce, &[x])
+    }
+}
+
+pub(super) fn reduce(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.operand(call, 0)?;
+    let rank = lower.rank(x);
+    let list = lower.ints_of(call, "axes", 1)?.unwrap_or_default();
+    let keep = call.flag("keepdims", true)?;
+    let over = match list.is_empty() {
+        true if call.flag("noop_with_empty_axes", false)? => vec![],
+        true => (0..rank).collect(),
+        false => axes(&list, rank)?,
+    };
+    let op = call.op();
+    let dtype = lower.dtype(x);
+    match op {
+        "ReduceL1" => x = lower.unary(U::Abs, x)?,
+        "ReduceL2" | "ReduceSumSquare" => x = lower.binary(B::Mul, x, x)?,
+        "ReduceLogSumExp" => return log_sum_exp(lower, x, &over, keep),
+        _ => {}
+    }
+    let function = match op {
+        "ReduceMean" => R::Mean,
+        "ReduceMax" => R::Max,
+        "ReduceMin" => R::Min,
+        "ReduceProd" => R::Prod,
+        _ => R::Sum,
+    };
+    let empty = over
+        .iter()
+        .any(|axis| lower.shape(x)[*axis] == Dim::from(0));
+    let mut result = match function {
+        _ if over.is_empty() => x,
+        // The extreme of nothing is the type's own.
+        R::Max | R::Min if empty => return of_nothing(lower, x, &over, keep, function),
+        R::Mean => {
+            let real = lower.cast(x, DType::F32)?;
+            lower.reduced(function, real, &over, keep)?
+        }
+        _ => lower.reduced(function, x, &over, keep)?,
+    };
+    match op {
+        "ReduceL2" => {
+            let real = lower.cast(result, DType::F32)?;
+            result = lower.unary(U::Sqrt, real)?;
+        }
+        "ReduceLogSum" => result = lower.unary(U::Log, result)?,
+        _ => {}
+    }
+    Ok(vec![lower.cast(result, dtype)?])
+}
+
+fn of_nothing(
+    lower: &mut Lower<'_>,
+    x: TensorId,
+    over: &[usize],
+    keep: bool,
+    function: R,
+) -> Results {
+    let shape = lower.shape(x).into_iter().enumerate();
+    let shape = shape.filter_map(|(axis, dim)| match over.contains(&axis) {
+        false => Some(dim),
+        true => keep.then_some(Dim::from(1)),
+    });
+    let shape = shape.collect();
+    let dtype = lower.dtype(x);
+    let low = function == R::Max;
+    let value = match dtype {
+        DType::F32 if low => Scalar::F32(f32::NEG_INFINITY),
+        DType::F32 => Scalar::F32(f32::INFINITY),
+        DType::Bool => Scalar::Bool(!low),
+        DType::I32 => Scalar::I64(if low {
+            i32::MIN.into()
+        } else {
+            i32::MAX.into()
+        }),
+        _ => Scalar::I64(if low { i64::MIN } else { i64::MAX }),
+    };
+    Ok(vec![lower.fill(value, dtype, shape)?])
+}
+
+fn log_sum_exp(lower: &mut Lower<'_>, x: TensorId, over: &[usize], keep: bool) -> Results {
+    if over.is_empty() {
+        return Ok(vec![x]);
+    }
+    if over
+        .iter()
+        .any(|axis| lower.shape(x)[*axis] == Dim::from(0))
+    {
+        let sum = lower.reduced(R::Sum, x, over, keep)?;
+        return Ok(vec![lower.unary(U::Log, sum)?]);
+    }
+    let max = lower.reduced(R::Max, x, over, true)?;
+    let below = lower.binary(B::Sub, x, max)?;
+    let powers = lower.unary(U::Exp, below)?;
+    let sum = lower.reduced(R::Sum, powers, over, true)?;
+    let log = lower.unary(U::Log, sum)?;
+    let result = lower.binary(B::Add, log, max)?;
+    if keep {
+        return Ok(vec![result]);
+    }
+    let shape = lower.shape(result).into_iter().enumerate();
+    let shape = shape
+        .filter(|(axis, _)| !over.contains(axis))
+        .map(|(_, d)| d);
+    let shape = shape.collect();
+    Ok(vec![lower.reshape(result, shape)?])
+}
+
+/// The tensor with one axis turned around.
+fn turned(lower: &mut Lower<'_>, x: TensorId, axis: usize) -> Result<TensorId, String> {
+    let size = lower.shape(x)[axis].as_const();
+    let size = size.filter(|size| *size <= MOST_CONSTANT);
+    let size = size.ok_or("an axis that is turned around must be known")?;
+    let places: Vec<i64> = (0..size as i64).rev().collect();
+    let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&places))?;
+    lower.emit(Gather { axis }, &[x, index])
+}
+
+pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let axis = Emitter::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let keep = call.flag("keepdims", true)?;
+    let function = match call.op() {
+        "ArgMax" => R::ArgMax,
+        _ => R::ArgMin,
+    };
+    if let Some(name) = call.result(0) {
+        lower
+            .kinds
+            .insert(name.to_owned(), crate::element::Kind::I64);
+    }
+    if !call.flag("select_last_index", false)? {
+        return Ok(vec![lower.reduced(function, x, &[axis], keep)?]);
+    }
+    let size = lower.shape(x)[axis];
+    let backwards = turned(lower, x, axis)?;
+    let place = lower.reduced(function, backwards, &[axis], keep)?;
+    let last = lower.emit(
+        graph::ops::Size {
+            value: size - Dim::from(1),
+        },
+        &[],
+    )?;
+    Ok(vec![lower.binary(B::Sub, last, place)?])
+}
+
+pub(super) fn cum_sum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.operand(call, 0)?;
+    let axis = lower.operand(call, 1)?;
+    let axis = match lower.numbers(axis)?[..] {
+        [axis] => Emitter::axis(axis, lower.rank(x))?,
+        _ => return Err("its axis is not one number".into()),
+    };
+    let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
+    if reverse {
+        x = turned(lower, x, axis)?;
+    }
+    let mut sum = lower.emit(CumSum { axis }, &[x])?;
+    if exclusive {
+        sum = lower.binary(B::Sub, sum, x)?;
+    }
+    Ok(vec![if reverse {
+        turned(lower, sum, axis)?
+    } else {
+        sum
+    }])
+}
+
+pub(super) fn softmax(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let log = call.op() == "LogSoftmax";
+    let shape = lower.shape(x);
+    if call.version() >= 13 {
+        let axis = Emitter::axis(call.int_or("axis", -1)?, shape.len())?;
+        return Ok(vec![lower.emit(Softmax { axis, log }, &[x])?]);
+    }
+    // Before, everything from the axis on was one row.
+    let axis = Emitter::axis(call.int_or("axis", 1)?, shape.len())?;
+    let width = product(shape.get(axis..).unwrap_or_default()).ok_or("joins two dynamic sizes")?;
+    let mut rows = shape.get(..axis).unwrap_or_default().to_vec();
+    rows.push(width);
+    let rows = lower.reshape(x, rows)?;
+    let result = lower.emit(Softmax { axis, log }, &[rows])?;
+    Ok(vec![lower.reshape(result, shape)?])
+}

@@ -1,0 +1,375 @@
+//! Ops that move elements and compute nothing.
+
+use base::{Bytes, DType};
+use graph::ops::{Gather, Scalar, Slice};
+use graph::{Dim, TensorId};
+
+use super::call::Call;
+use super::{Lower, Results};
+use crate::emit::{Emitter, MOST_CONSTANT};
+use crate::known::number;
+
+/// The product of sizes, where it is affine.
+pub(super) fn product(dims: &[Dim]) -> Option<Dim> {
+    dims.iter().try_fold(Dim::from(1), |product, dim| {
+        match (product.as_const(), dim.as_const()) {
+            (Some(n), _) => Some(*dim * n),
+            (None, Some(n)) => Some(product * n),
+            (None, None) => None,
+        }
+    })
+}
+
+/// The size that makes `rest` as many elements as `all`: what is left of `all` without the sizes of `rest`.
+fn remaining(all: &[Dim], rest: &[Dim]) -> Option<Dim> {
+    let mut left = all.to_vec();
+    let mut divisor = 1usize;
+    for dim in rest {
+        let (factor, symbolic) = dim.content();
+        divisor = divisor.checked_mul(factor)?;
+        if symbolic == Dim::from(1) {
+            continue;
+        }
+        let at = left.iter().position(|d| d.content().1 == symbolic)?;
+        left[at] = Dim::from(left[at].content().0);
+    }
+    product(&left)?.checked_div(divisor)
+}
+
+pub(super) fn reshape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let wanted = match call.ints("shape")? {
+        Some(list) => list.iter().map(|n| Dim::constant(*n)).collect(),
+        None => {
+            let shape = lower.operand(call, 1)?;
+            lower.sizes(shape)?
+        }
+    };
+    let from = lower.shape(x);
+    let keeps_zero = call.flag("allowzero", false)?;
+    let mut shape = vec![];
+    let mut open = None;
+    for (axis, dim) in wanted.iter().enumerate() {
+        shape.push(match number(dim) {
+            Some(0) if !keeps_zero => *from.get(axis).ok_or("keeps a size that there is not")?,
+            Some(-1) if open.is_none() => {
+                open = Some(axis);
+                Dim::from(1)
+            }
+            Some(n) if n < 0 => return Err(format!("has the size {n}")),
+            _ => *dim,
+        });
+    }
+    if let Some(axis) = open {
+        let left = remaining(&from, &shape);
+        shape[axis] = left.ok_or_else(|| format!("cannot turn {from:?} into {wanted:?}"))?;
+    }
+    Ok(vec![lower.reshape(x, shape)?])
+}
+
+pub(super) fn flatten(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let shape = lower.shape(x);
+    let axis = call.int_or("axis", 1)?;
+    let at = if axis < 0 {
+        axis + shape.len() as i64
+    } else {
+        axis
+    };
+    let at = usize::try_from(at).ok().filter(|at| *at <= shape.len());
+    let at = at.ok_or_else(|| format!("axis {axis} is none of {}", shape.len()))?;
+    let joined = product(&shape[..at]).zip(product(&shape[at..]));
+    let (outer, inner) = joined.ok_or("joins two dynamic sizes")?;
+    Ok(vec![lower.reshape(x, vec![outer, inner])?])
+}
+
+/// Axes that an attribute or an operand lists, rising.
+pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, String> {
+    let axes = list.iter().map(|axis| Emitter::axis(*axis, rank));
+    let mut axes = axes.collect::<Result<Vec<_>, _>>()?;
+    axes.sort_unstable();
+    axes.dedup();
+    if axes.len() != list.len() || axes.iter().any(|axis| *axis >= rank) {
+        return Err(format!("axes {list:?} are not distinct axes of {rank}"));
+    }
+    Ok(axes)
+}
+
+pub(super) fn squeeze(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let shape = lower.shape(x);
+    let one = Dim::from(1);
+    let gone = match lower.ints_of(call, "axes", 1)? {
+        Some(list) => axes(&list, shape.len())?,
+        None => (0..shape.len())
+            .filter(|axis| shape[*axis] == one)
+            .collect(),
+    };
+    if let Some(axis) = gone.iter().find(|axis| shape[**axis] != one) {
+        return Err(format!("axis {axis} of {shape:?} is not of size 1"));
+    }
+    let kept = shape.iter().enumerate();
+    let kept = kept
+        .filter(|(axis, _)| !gone.contains(axis))
+        .map(|(_, d)| *d);
+    let kept = kept.collect();
+    Ok(vec![lower.reshape(x, kept)?])
+}
+
+pub(super) fn unsqueeze(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let list = lower.ints_of(call, "axes", 1)?.ok_or("has no axes")?;
+    let mut shape = lower.shape(x);
+    let rank = shape
+        .len()
+        .checked_add(list.len())
+        .ok_or("has too many axes")?;
+    for axis in axes(&list, rank)? {
+        shape.insert(axis, Dim::from(1));
+    }
+    Ok(vec![lower.reshape(x, shape)?])
+}
+
+pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let rank = lower.rank(x);
+    let order = match call.ints("perm")? {
+        Some(list) => {
+            let order = list.iter().map(|axis| Emitter::axis(*axis, rank));
+            order.collect::<Result<Vec<_>, _>>()?
+        }
+        None => (0..rank).rev().collect(),
+    };
+    Ok(vec![lower.permute(x, order)?])
+}
+
+pub(super) fn expand(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let wanted = lower.operand(call, 1)?;
+    let wanted = lower.sizes(wanted)?;
+    // Both broadcast to each other: the shape may have ones where the tensor has sizes.
+    let mut shape = lower.shape(x);
+    while shape.len() < wanted.len() {
+        shape.insert(0, Dim::from(1));
+    }
+    let tail = shape.len() - wanted.len();
+    for (to, dim) in shape[tail..].iter_mut().zip(wanted) {
+        if *to == Dim::from(1) {
+            *to = dim;
+        } else if dim != Dim::from(1) && dim != *to {
+            return Err(format!("{dim:?} does not broadcast to {to:?}"));
+        }
+    }
+    Ok(vec![lower.expand(x, shape)?])
+}
+
+pub(super) fn tile(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let times = lower.operand(call, 1)?;
+    let times = lower.sizes(times)?;
+    let shape = lower.shape(x);
+    if times.len() != shape.len() {
+        return Err(format!("repeats {} axes of {}", times.len(), shape.len()));
+    }
+    // Every axis becomes a pair, of which the first is repeated.
+    let (mut apart, mut repeated, mut result) = (vec![], vec![], vec![]);
+    for (dim, times) in shape.iter().zip(&times) {
+        apart.extend([Dim::from(1), *dim]);
+        repeated.extend([*times, *dim]);
+        result.push(product(&[*dim, *times]).ok_or("joins two dynamic sizes")?);
+    }
+    let x = lower.reshape(x, apart)?;
+    let x = lower.expand(x, repeated)?;
+    Ok(vec![lower.reshape(x, result)?])
+}
+
+pub(super) fn concat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut list = vec![];
+    for index in 0..call.operands() {
+        list.push(lower.operand(call, index)?);
+    }
+    let first = list.first().ok_or("joins nothing")?;
+    let axis = call.int("axis")?.ok_or("has no axis")?;
+    let axis = Emitter::axis(axis, lower.rank(*first))?;
+    Ok(vec![lower.concat(&list, axis)?])
+}
+
+pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let axis = Emitter::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let parts = match (call.ints("split")?, lower.maybe(call, 1)?) {
+        (Some(list), _) => list.iter().map(|n| Dim::constant(*n)).collect(),
+        (None, Some(list)) => lower.sizes(list)?,
+        (None, None) => {
+            let count = call.count("num_outputs")?.unwrap_or(call.results()).max(1);
+            match (size.checked_div(count), size.as_const()) {
+                (Some(part), _) => vec![part; count],
+                // The last part is smaller.
+                (None, Some(size)) => {
+                    let part = size.div_ceil(count);
+                    let last = size.checked_sub(part * (count - 1));
+                    let last = last.ok_or("has more parts than elements")?;
+                    let mut parts = vec![Dim::from(part); count - 1];
+                    parts.push(Dim::from(last));
+                    parts
+                }
+                _ => return Err("the size that is split is not known".into()),
+            }
+        }
+    };
+    let mut start = Dim::from(0);
+    let mut results = vec![];
+    for len in parts {
+        results.push(lower.slice(x, axis, start, len)?);
+        start = start + len;
+    }
+    if start != size {
+        return Err(format!("its parts are {start:?}, the axis has {size:?}"));
+    }
+    Ok(results)
+}
+
+/// A bound of a slice as an index from the start, cut off where that can be known.
+fn bound(at: Dim, size: Dim) -> Dim {
+    let at = match number(&at) {
+        Some(n) if n < 0 => size + Dim::constant(n),
+        _ => at,
+    };
+    match (number(&at), number(&size)) {
+        (Some(at), Some(size)) => Dim::constant(at.clamp(0, size)),
+        (Some(at), None) if at < 0 => Dim::from(0),
+        // Larger than any size stands for the end.
+        (Some(at), None) if at > i64::from(u32::MAX) => size,
+        // A size less than another by what may be more than it has.
+        _ => at,
+    }
+}
+
+pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let mut x = lower.operand(call, 0)?;
+    let rank = lower.rank(x);
+    let list =
+        |lower: &mut Lower<'_>, name: &str, index: usize| -> Result<Option<Vec<Dim>>, String> {
+            if let Some(list) = call.ints(name)? {
+                return Ok(Some(list.iter().map(|n| Dim::constant(*n)).collect()));
+            }
+            let id = lower.maybe(call, index)?;
+            id.map(|id| lower.sizes(id)).transpose()
+        };
+    let starts = list(lower, "starts", 1)?.ok_or("has no starts")?;
+    let ends = list(lower, "ends", 2)?.ok_or("has no ends")?;
+    let along = lower.ints_of(call, "axes", 3)?;
+    let along = along.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = lower.ints_of(call, "steps", 4)?;
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), along.len(), steps.len()] != [starts.len(); 3] {
+        return Err("its lists have several lengths".into());
+    }
+    for (((start, end), axis), step) in starts.into_iter().zip(ends).zip(along).zip(steps) {
+        let axis = Emitter::axis(axis, rank)?;
+        let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+        x = match step {
+            0 => return Err("its step is zero".into()),
+            1.. => forward(
+                lower,
+                x,
+                axis,
+                [bound(start, size), bound(end, size)],
+                step as usize,
+            )?,
+            _ => backward(lower, x, axis, [start, end], step)?,
+        };
+    }
+    Ok(vec![x])
+}
+
+fn forward(
+    lower: &mut Lower<'_>,
+    x: TensorId,
+    axis: usize,
+    [start, end]: [Dim; 2],
+    step: usize,
+) -> Result<TensorId, String> {
+    let size = lower.shape(x)[axis];
+    let span = match number(&(end - start)) {
+        Some(n) if n < 0 => Dim::from(0),
+        _ => end - start,
+    };
+    if span == size && step == 1 {
+        return Ok(x);
+    }
+    let len = match (step, span.as_const()) {
+        (1, _) => span,
+        (_, Some(n)) => Dim::from(n.div_ceil(step)),
+        _ => span
+            .checked_div(step)
+            .ok_or("takes every nth of a dynamic size")?,
+    };
+    let slice = Slice {
+        axis,
+        start,
+        len,
+        step,
+    };
+    lower.emit(slice, &[x])
+}
+
+/// A slice from high to low: the places are written down, for there are no negative steps in the graph.
+fn backward(
+    lower: &mut Lower<'_>,
+    x: TensorId,
+    axis: usize,
+    [start, end]: [Dim; 2],
+    step: i64,
+) -> Result<TensorId, String> {
+    let size = lower.shape(x)[axis].as_const();
+    let numbers = size.zip(number(&start).zip(number(&end)));
+    let Some((size, (start, end))) = numbers.filter(|(size, _)| *size <= MOST_CONSTANT) else {
+        return Err("turns an axis around that is not known".into());
+    };
+    let size = size as i64;
+    let from_start = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
+    let start = from_start(start).clamp(-1, size - 1);
+    let end = from_start(end).clamp(-1, size - 1);
+    let distance = step.unsigned_abs();
+    let distance = usize::try_from(distance).unwrap_or(usize::MAX);
+    let places: Vec<i64> = (end + 1..=start).rev().step_by(distance).collect();
+    let index = lower.constant(DType::I64, &[places.len()], Bytes::from_slice(&places))?;
+    lower.emit(Gather { axis }, &[x, index])
+}
+
+pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    if !matches!(call.text("mode")?, None | Some("constant")) {
+        return Err("only padding with a constant is known".into());
+    }
+    let mut x = lower.operand(call, 0)?;
+    let rank = lower.rank(x);
+    let pads = lower.ints_of(call, "pads", 1)?.ok_or("has no pads")?;
+    let value = match lower.maybe(call, 2)? {
+        None => Scalar::F32(call.float_or("value", 0.0)?),
+        Some(id) => {
+            let dtype = lower.dtype(id);
+            match lower.known(id).and_then(|known| known.constant(dtype)) {
+                Some(graph::Data::F32(list)) if list.len() == 1 => Scalar::F32(list[0]),
+                Some(graph::Data::I64(list)) if list.len() == 1 => Scalar::I64(list[0]),
+                Some(graph::Data::I32(list)) if list.len() == 1 => Scalar::I64(list[0].into()),
+                Some(graph::Data::Bool(list)) if list.len() == 1 => Scalar::Bool(list[0]),
+                _ => return Err("pads with what is not known".into()),
+            }
+        }
+    };
+    let along = match lower.maybe(call, 3)? {
+        Some(id) => lower.numbers(id)?,
+        None => (0..rank as i64).collect(),
+    };
+    if pads.len() != 2 * along.len() {
+        return Err(format!("has {} pads for {} axes", pads.len(), along.len()));
+    }
+    for (index, axis) in along.iter().enumerate() {
+        let axis = Emitter::axis(*axis, rank)?;
+        let pair = [pads[index], pads[along.len() + index]];
+        x = lower.pad_axis(x, axis, pair, value)?;
+    }
+    Ok(vec![x])
+}

@@ -1,0 +1,87 @@
+//! Which rule lowers which op.
+
+use super::{
+    Rule, arithmetic, attention, cache, create, index, matrix, norm, reduce, rotary, shape,
+};
+
+/// The rule for an op, by its name with its domain, but for ONNX's own.
+pub(super) fn rule(op: &str) -> Option<Rule> {
+    Some(match op {
+        // arithmetic
+        "Add" | "Sub" | "Mul" | "Div" | "Mod" => arithmetic::binary,
+        "Pow" => arithmetic::pow,
+        "Max" | "Min" | "Sum" | "Mean" => arithmetic::many,
+        "Neg" | "Abs" | "Sign" => arithmetic::unary,
+        "Exp" | "Log" | "Sqrt" | "Reciprocal" | "Sin" | "Cos" | "Erf" => arithmetic::unary,
+        "Floor" | "Ceil" | "Round" => arithmetic::unary,
+        "Not" => arithmetic::not,
+        "Relu" | "Sigmoid" | "Tanh" => arithmetic::activation,
+        "Swish" | "com.microsoft::QuickGelu" => arithmetic::swish,
+        "Gelu" | "com.microsoft::Gelu" | "com.microsoft::FastGelu" => arithmetic::gelu,
+        "LeakyRelu" | "Elu" | "Softplus" | "HardSigmoid" | "HardSwish" | "Mish" => {
+            arithmetic::composed
+        }
+        "Clip" => arithmetic::clip,
+        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => arithmetic::compare,
+        "And" | "Or" | "Xor" => arithmetic::logic,
+        "IsNaN" | "IsInf" => arithmetic::is_special,
+        "Where" => arithmetic::choose,
+        "Cast" | "CastLike" => arithmetic::cast,
+        "Identity" => arithmetic::identity,
+        "Dropout" => arithmetic::dropout,
+
+        // shape
+        "Reshape" => shape::reshape,
+        "Flatten" => shape::flatten,
+        "Squeeze" => shape::squeeze,
+        "Unsqueeze" => shape::unsqueeze,
+        "Transpose" => shape::transpose,
+        "Expand" => shape::expand,
+        "Tile" => shape::tile,
+        "Concat" => shape::concat,
+        "Split" => shape::split,
+        "Slice" => shape::slice,
+        "Pad" => shape::pad,
+
+        // create
+        "Constant" => create::constant,
+        "ConstantOfShape" => create::constant_of_shape,
+        "Shape" => create::shape,
+        "Size" => create::size,
+        "Range" => create::range,
+        "Trilu" => create::trilu,
+        "EyeLike" => create::eye_like,
+
+        // index
+        "Gather" => index::gather,
+        "GatherElements" => index::gather_elements,
+        "GatherND" => index::gather_nd,
+        "OneHot" => index::one_hot,
+
+        // reduce
+        "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1"
+        | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceSumSquare" => reduce::reduce,
+        "ArgMax" | "ArgMin" => reduce::arg,
+        "CumSum" => reduce::cum_sum,
+        "Softmax" | "LogSoftmax" => reduce::softmax,
+
+        // norm
+        "LayerNormalization" => norm::layer_norm,
+        "RMSNormalization"
+        | "com.microsoft::SimplifiedLayerNormalization"
+        | "SimplifiedLayerNormalization" => norm::rms_norm,
+        "com.microsoft::SkipSimplifiedLayerNormalization"
+        | "com.microsoft::SkipLayerNormalization" => norm::skip,
+
+        // matrix
+        "MatMul" => matrix::mat_mul,
+        "Gemm" => matrix::gemm,
+
+        // attention
+        "Attention" => attention::attention,
+        "RotaryEmbedding" => rotary::rotary,
+        "com.microsoft::RotaryEmbedding" => rotary::rotary_contrib,
+        "TensorScatter" => cache::tensor_scatter,
+        _ => return None,
+    })
+}

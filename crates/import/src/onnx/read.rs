@@ -1,0 +1,115 @@
+//! From bytes to a model whose every name is defined before it is used.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use base::Bytes;
+
+use super::constant::{Folder, Stored, kind};
+use super::inline::Inliner;
+use super::order;
+use super::schema::{DimProto, GraphProto, ModelProto, ValueInfo};
+use super::{Onnx, Port};
+use crate::ImportError;
+
+/// The newest version of the format that kvark knows. Newer ones may change what fields mean.
+const NEWEST_IR: i64 = 13;
+
+/// The newest version of ONNX's own ops that kvark knows.
+const NEWEST_OPSET: i64 = 26;
+
+pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportError> {
+    let wrong = |reason: String| ImportError::malformed("the model", reason);
+    let model = ModelProto::read(bytes).map_err(wrong)?;
+    if model.ir_version < 1 {
+        return Err(wrong("has no IR version, so this is no ONNX file".into()));
+    }
+    if model.ir_version > NEWEST_IR {
+        let what = format!("IR version {}", model.ir_version);
+        return Err(ImportError::unsupported(what));
+    }
+    let mut opsets = model.opsets.clone();
+    if let Some(version) = opsets.remove("ai.onnx") {
+        opsets.insert(String::new(), version);
+    }
+    if let Some(newer) = opsets.get("").filter(|v| **v > NEWEST_OPSET) {
+        return Err(ImportError::unsupported(format!("opset {newer}")));
+    }
+    let graph = model.graph.as_ref();
+    let graph = graph.ok_or_else(|| wrong("has no graph".into()))?;
+    if graph.has_sparse {
+        return Err(ImportError::unsupported("a sparse initialiser"));
+    }
+    let mut folder = Folder::new(folder);
+    let tensors = initializers(graph, &mut folder)?;
+    let mut inliner = Inliner::new(&model, &opsets, &mut folder);
+    let nodes = inliner.expand(&graph.nodes)?;
+    let ports = |list: &[ValueInfo]| list.iter().map(port).collect::<Result<Vec<_>, _>>();
+    let (mut inputs, outputs) = (ports(&graph.inputs)?, ports(&graph.outputs)?);
+    // Early versions list initialisers among the inputs; they are their defaults.
+    inputs.retain(|input| !tensors.contains_key(&input.name));
+    distinct("input", &inputs)?;
+    distinct("output", &outputs)?;
+    let given = inputs.iter().map(|input| &input.name[..]);
+    let given = given.chain(tensors.keys().map(|name| &name[..]));
+    let nodes = order::sorted(nodes, given, &outputs)?;
+    Ok(Onnx {
+        name: graph.name.clone(),
+        ir_version: model.ir_version,
+        producer: [&model.producer_name[..], &model.producer_version]
+            .join(" ")
+            .trim()
+            .to_owned(),
+        opsets,
+        metadata: model.metadata.clone(),
+        inputs,
+        outputs,
+        tensors,
+        nodes,
+    })
+}
+
+fn initializers(
+    graph: &GraphProto,
+    folder: &mut Folder,
+) -> Result<BTreeMap<String, Stored>, ImportError> {
+    let mut tensors = BTreeMap::new();
+    for tensor in &graph.initializers {
+        let stored = Stored::new(tensor, folder)?;
+        if tensors.insert(tensor.name.clone(), stored).is_some() {
+            let what = format!("initialiser {:?}", tensor.name);
+            return Err(ImportError::malformed(what, "is there twice"));
+        }
+    }
+    Ok(tensors)
+}
+
+fn port(info: &ValueInfo) -> Result<Port, ImportError> {
+    if info.name.is_empty() {
+        return Err(ImportError::malformed("an input or output", "has no name"));
+    }
+    let text = |dim: &DimProto| match dim {
+        DimProto::Number(n) => n.to_string(),
+        DimProto::Symbol(name) => name.clone(),
+        DimProto::Unknown => "?".to_owned(),
+    };
+    let kind = info.data_type.and_then(|code| kind(code).ok());
+    Ok(Port {
+        name: info.name.clone(),
+        dtype: kind.map_or("unknown", |kind| kind.name()),
+        shape: info.dims.iter().flatten().map(text).collect(),
+        kind,
+        dims: info.dims.clone(),
+    })
+}
+
+fn distinct(what: &str, ports: &[Port]) -> Result<(), ImportError> {
+    let mut seen = HashMap::new();
+    for port in ports {
+        if seen.insert(&port.name[..], ()).is_some() {
+            let what = format!("{what} {:?}", port.name);
+            return Err(ImportError::malformed(what, "is there twice"));
+        }
+    }
+    Ok(())
+}
