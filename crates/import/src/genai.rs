@@ -118,8 +118,9 @@ impl GenAi {
 
     /// Reads a configuration.
     pub fn parse(bytes: &[u8]) -> Result<GenAi, ImportError> {
-        let json: Value = serde_json::from_slice(bytes)
-            .map_err(|error| ImportError::malformed("the configuration", format!("is no JSON: {error}")))?;
+        let json: Value = serde_json::from_slice(bytes).map_err(|error| {
+            ImportError::malformed("the configuration", format!("is no JSON: {error}"))
+        })?;
         let model = object(&json, "model")?;
         let decoder = Fields::of(model.child("decoder"), "model.decoder");
         let defaults = DecoderNames::default();
@@ -140,7 +141,10 @@ impl GenAi {
         let filename = PathBuf::from(decoder.name("filename", "model.onnx".into())?);
         if !inside(&filename) {
             let what = format!("model.decoder.filename {filename:?}");
-            return Err(ImportError::malformed(what, "is not a file inside the folder"));
+            return Err(ImportError::malformed(
+                what,
+                "is not a file inside the folder",
+            ));
         }
         let search = match json.get("search") {
             Some(_) => object(&json, "search")?,
@@ -336,9 +340,15 @@ mod tests {
                 "search": {"do_sample": true, "temperature": 0.5, "top_k": 10, "top_p": 0.9, "max_length": 100}}"#,
         )
         .unwrap();
-        assert_eq!((config.bos, config.pad, &config.eos[..]), (Some(1), Some(0), &[2, 3][..]));
+        assert_eq!(
+            (config.bos, config.pad, &config.eos[..]),
+            (Some(1), Some(0), &[2, 3][..])
+        );
         assert_eq!(config.filename, Path::new("onnx/decoder.onnx"));
-        assert_eq!((config.context_length, config.vocab_size), (Some(2048), Some(32)));
+        assert_eq!(
+            (config.context_length, config.vocab_size),
+            (Some(2048), Some(32))
+        );
         let names = DecoderNames {
             past_key: "key_cache.%d".into(),
             position_ids: "pos".into(),
@@ -346,8 +356,14 @@ mod tests {
             ..DecoderNames::default()
         };
         assert_eq!(config.names, names);
-        assert_eq!((config.search.top_k, config.search.temperature), (Some(10), Some(0.5)));
-        assert_eq!((config.search.do_sample, config.search.max_length), (Some(true), Some(100)));
+        assert_eq!(
+            (config.search.top_k, config.search.temperature),
+            (Some(10), Some(0.5))
+        );
+        assert_eq!(
+            (config.search.do_sample, config.search.max_length),
+            (Some(true), Some(100))
+        );
     }
 
     #[test]
@@ -371,7 +387,10 @@ mod tests {
                 r#"{"model": {"decoder": {"inputs": {"past_key_names": "key"}}}}"#,
                 "model.decoder.inputs.past_key_names is \"key\" with 0 places for a layer's number, not one",
             ),
-            (r#"{"model": {}, "search": {"top_k": 1.5}}"#, "search.top_k is 1.5, not a size"),
+            (
+                r#"{"model": {}, "search": {"top_k": 1.5}}"#,
+                "search.top_k is 1.5, not a size",
+            ),
         ] {
             let error = GenAi::parse(json.as_bytes()).unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");

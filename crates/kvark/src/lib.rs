@@ -33,8 +33,9 @@ pub use kv::metadata::Value as CacheMetadata;
 pub mod cache {
     pub use kv::{
         Bookkeeping, Cache, CacheConfig, CacheSession, Cells, Contiguous, LayerConfig, RingPolicy,
-        SeqCache, SharedPrefix, StepPlan, Tree, TreeCache, make_decode_session,
-        make_prefixed_session, make_seq_session, make_tree_session,
+        ScatterIndex, ScatterStep, SeqCache, SharedPrefix, StepPlan, Tree, TreeCache,
+        make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
+        make_tree_session,
     };
 }
 

@@ -95,6 +95,12 @@ pub(crate) fn make_config(model: &Model, policy: &Policy) -> Result<CacheConfig,
     let capacity = capacity.ok_or_else(|| {
         RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
     })?;
+    if let Some(rows) = facts.context_limit.filter(|rows| context > *rows) {
+        let reason = format!(
+            "a context of {context} tokens is not possible: the model's buffers and tables have {rows} rows"
+        );
+        return Err(RuntimeErrorKind::Policy(reason).into());
+    }
     let step = u32::try_from(model.batch(policy))
         .unwrap_or(u32::MAX)
         .clamp(1, capacity);

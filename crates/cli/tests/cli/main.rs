@@ -6,6 +6,7 @@ mod chat;
 mod commands;
 mod export;
 mod help;
+mod onnx;
 mod pt2;
 mod real;
 mod support;

@@ -15,7 +15,7 @@ fn arrays(path: &Path) -> BTreeMap<String, Value> {
     let mut arrays = BTreeMap::new();
     for index in 0..archive.len() {
         let mut file = archive.by_index(index).unwrap();
-        let name = file.name().trim_end_matches(".npy").to_owned();
+        let name = file.name().unwrap().trim_end_matches(".npy").to_owned();
         let mut bytes = vec![];
         file.read_to_end(&mut bytes).unwrap();
         let (header, data) = bytes[10..].split_at(u16::from_le_bytes([bytes[8], bytes[9]]).into());
@@ -24,8 +24,22 @@ fn arrays(path: &Path) -> BTreeMap<String, Value> {
         let sizes = shape.split(',').map(str::trim).filter(|n| !n.is_empty());
         let shape: Vec<usize> = sizes.map(|n| n.parse().unwrap()).collect();
         let value = match header.contains("<i8") {
-            true => Value::i64(shape, data.as_chunks().0.iter().map(|c| i64::from_le_bytes(*c)).collect()),
-            false => Value::f32(shape, data.as_chunks().0.iter().map(|c| f32::from_le_bytes(*c)).collect()),
+            true => Value::i64(
+                shape,
+                data.as_chunks()
+                    .0
+                    .iter()
+                    .map(|c| i64::from_le_bytes(*c))
+                    .collect(),
+            ),
+            false => Value::f32(
+                shape,
+                data.as_chunks()
+                    .0
+                    .iter()
+                    .map(|c| f32::from_le_bytes(*c))
+                    .collect(),
+            ),
         };
         arrays.insert(name, value);
     }
@@ -42,9 +56,9 @@ fn end_to_end_fixture_parity() {
     let mut session = literal(&folder.join("model.onnx"));
     for step in ["prefill", "decode"] {
         let (given, expected) = (format!("{step}_in."), format!("{step}_out."));
-        let inputs = golden.iter().filter_map(|(name, value)| {
-            Some((name.strip_prefix(&given)?, value.clone()))
-        });
+        let inputs = golden
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(&given)?, value.clone())));
         let mut checked = 0;
         for (name, found) in session.run(inputs).unwrap() {
             let truth = &golden[&format!("{expected}{name}")];
@@ -106,5 +120,8 @@ fn the_runner_drives_it() {
         runner.rewind(0).unwrap();
     }
     let error = runner.feed(&[1; 17], |_| true).unwrap_err().to_string();
-    assert_eq!(error, "the prompt has 17 tokens, and the context has room for 16 of its 16");
+    assert_eq!(
+        error,
+        "the prompt has 17 tokens, and the context has room for 16 of its 16"
+    );
 }

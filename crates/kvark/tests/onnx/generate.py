@@ -5,7 +5,7 @@
     python generate.py --full DIR # larger ones, of every architecture and cache form, into DIR
 
 Each NAME.onnx has a NAME.json beside it: the token ids and the logits of every token, fed at once, in chunks, one by one,
-and with a rewind in the middle after which other tokens follow.
+and with a rewind in the middle after which other tokens follow. `folder` is a GenAI folder.
 """
 
 import argparse
@@ -211,6 +211,52 @@ def rounded(logits: np.ndarray) -> list[list[float]]:
     return [[float(f"{x:.6g}") for x in row] for row in logits]
 
 
+def write_folder(folder: pathlib.Path) -> None:
+    """A folder as ONNX Runtime GenAI has them, with a tokenizer of letters."""
+    folder.mkdir(exist_ok=True)
+    model = build(CASES["llama"], SMALL | dict(num_hidden_layers=1), seed=5)
+    onnx.save(model, folder / "model.onnx")
+    special = ["<pad>", "<s>", "</s>", "<|start|>", "<|end|>"]
+    letters = ["\u0120", *map(chr, range(ord("a"), ord("z") + 1))]
+    config = {
+        "model": {
+            "type": "llama",
+            "bos_token_id": 1,
+            "eos_token_id": [2, 4],
+            "pad_token_id": 0,
+            "vocab_size": len(special + letters),
+            "context_length": MAX_SEQ_LEN,
+            "decoder": {
+                "filename": "model.onnx",
+                "inputs": {"past_key_names": "key_cache.%d", "past_value_names": "value_cache.%d"},
+                "outputs": {
+                    "present_key_names": "updated_key_cache.%d",
+                    "present_value_names": "updated_value_cache.%d",
+                },
+            },
+        },
+        "search": {"do_sample": False, "top_k": 7, "max_length": MAX_SEQ_LEN},
+    }
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": text, "special": True, "normalized": False} for i, text in enumerate(special)
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(special + letters)}, "merges": []},
+    }
+    tokenizer_config = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    template = (
+        "{% for m in messages %}<|start|>{{ m.role }} {{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>{% endif %}"
+    )
+    (folder / "genai_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config) + "\n")
+    (folder / "chat_template.jinja").write_text(template)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", metavar="DIR", type=pathlib.Path)
@@ -218,6 +264,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     folder = args.full or pathlib.Path(__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
+    if not args.full:
+        write_folder(folder / "folder")
     for name, case in CASES.items():
         if not (case.small or args.full):
             continue

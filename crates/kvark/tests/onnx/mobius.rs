@@ -82,8 +82,8 @@ fn logits_are_those_of_onnx_runtime() {
         let model = model(&path);
         let ids = ids(&expected["ids"]);
         for (executor, isa) in [
-            (ExecutorKind::Compiled, Isa::available().last().unwrap()),
-            (ExecutorKind::Interpreted, Isa::available().next().unwrap()),
+            (ExecutorKind::Compiled, *Isa::available().last().unwrap()),
+            (ExecutorKind::Interpreted, Isa::available()[0]),
         ] {
             let mut policy = exact();
             policy.compile.executor = executor;
@@ -142,7 +142,10 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         let ids = ids(&expected["ids"]);
         let (vocab, policy) = (model.facts().vocab_size, exact());
         let other = [&ids[..6], &[3, 1, 2]].concat();
-        let (one, two) = (cold(&model, &cpu, &policy, &ids[..9]), cold(&model, &cpu, &policy, &other));
+        let (one, two) = (
+            cold(&model, &cpu, &policy, &ids[..9]),
+            cold(&model, &cpu, &policy, &other),
+        );
 
         // A fork, then both branches in one step.
         let mut branches = Branches::new(&model, &cpu, &policy).unwrap();
@@ -155,7 +158,9 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         branches.step(&trunk).unwrap();
         branches.fork(0, 1).unwrap();
         for at in 6..9 {
-            branches.step(&[token(1, other[at]), token(0, ids[at])]).unwrap();
+            branches
+                .step(&[token(1, other[at]), token(0, ids[at])])
+                .unwrap();
             assert_eq!(bits(branches.logits(0)), bits(&one[at]), "{what}");
             assert_eq!(bits(branches.logits(1)), bits(&two[at]), "{what}");
         }
@@ -171,7 +176,11 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         session
             .begin_padded_step(&[real(0), real(1), real(0), real(1), (1, false)])
             .unwrap();
-        forward(&mut module, &[ids[0], other[0], ids[1], other[1], 0], &[0, 0, 1, 1, 2]);
+        forward(
+            &mut module,
+            &[ids[0], other[0], ids[1], other[1], 0],
+            &[0, 0, 1, 1, 2],
+        );
         for at in 2..9 {
             session.begin_step(&[0, 1]).unwrap();
             let found = forward(&mut module, &[ids[at], other[at]], &[at as i32; 2]);
@@ -186,7 +195,9 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
             compile: policy.compile.clone(),
         };
         let mut module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
-        session.propose(&[None, Some(0), Some(1), Some(2), Some(3), Some(4)]).unwrap();
+        session
+            .propose(&[None, Some(0), Some(1), Some(2), Some(3), Some(4)])
+            .unwrap();
         forward(&mut module, &ids[..6], &[0, 1, 2, 3, 4, 5]);
         session.accept(&[0, 1, 2, 3, 4, 5]).unwrap();
         session.propose(&[None, None, Some(1), Some(0)]).unwrap();

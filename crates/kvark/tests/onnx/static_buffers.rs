@@ -43,13 +43,17 @@ fn sequences_of_unlike_lengths() {
     let second = alone.feed(&[vec![7, 7, 1, 2]], &[4]).unwrap();
 
     let mut both = StaticDecoder::open(&path, 2);
-    let step = both.feed(&[IDS[..4].to_vec(), vec![7, 7, 0, 0]], &[4, 2]).unwrap();
+    let step = both
+        .feed(&[IDS[..4].to_vec(), vec![7, 7, 0, 0]], &[4, 2])
+        .unwrap();
     assert!(largest_difference(rows(&step, 0, 4), rows(&first, 0, 4)) < 1e-5);
     assert!(largest_difference(rows(&step, 4, 2), rows(&second, 0, 2)) < 1e-5);
     both.feed(&[vec![30, 31], vec![30, 31]], &[2, 2]).unwrap();
     both.index.seq_rm(0, 4..).unwrap();
     both.index.seq_rm(1, 2..).unwrap();
-    let step = both.feed(&[IDS[4..6].to_vec(), vec![1, 2]], &[2, 2]).unwrap();
+    let step = both
+        .feed(&[IDS[4..6].to_vec(), vec![1, 2]], &[2, 2])
+        .unwrap();
     assert!(largest_difference(rows(&step, 0, 2), rows(&first, 4, 2)) < 1e-5);
     assert!(largest_difference(rows(&step, 2, 2), rows(&second, 2, 2)) < 1e-5);
 }
@@ -78,7 +82,9 @@ fn overflow_names_the_numbers() {
         "the prompt has 2 tokens, and the context has room for 1 of its 16"
     );
     policy.context = Some(17);
-    let error = Runner::new(&model, &Cpu::new().unwrap(), &policy).err().unwrap();
+    let error = Runner::new(&model, &Cpu::new().unwrap(), &policy)
+        .err()
+        .unwrap();
     assert_eq!(
         error.to_string(),
         "a context of 17 tokens is not possible: the model's buffers and tables have 16 rows"

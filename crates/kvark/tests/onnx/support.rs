@@ -64,7 +64,10 @@ pub(crate) fn largest_difference(found: &[f32], truth: &[f32]) -> f32 {
     assert_eq!(found.len(), truth.len());
     let away = found.iter().zip(truth).map(|(a, b)| (a - b).abs());
     // A NaN is as far away as can be.
-    away.fold(0.0, |a: f32, b| if b.is_nan() { f32::INFINITY } else { a.max(b) })
+    away.fold(
+        0.0,
+        |a: f32, b| if b.is_nan() { f32::INFINITY } else { a.max(b) },
+    )
 }
 
 /// A decoder with static buffers, driven as ONNX Runtime GenAI drives it: past and present are one buffer, which begins
@@ -109,7 +112,10 @@ impl StaticDecoder {
     /// Feeds `ids [sequences, tokens]`, the first `real[s]` of each sequence real; the logits of all.
     pub(crate) fn feed(&mut self, ids: &[Vec<u32>], real: &[u32]) -> Result<Vec<f32>, String> {
         let (sequences, tokens) = (ids.len(), ids[0].len());
-        let step = self.index.indices(tokens as u32, real).map_err(|e| e.to_string())?;
+        let step = self
+            .index
+            .indices(tokens as u32, real)
+            .map_err(|e| e.to_string())?;
         let ScatterStep {
             write_indices,
             nonpad_kv_seqlen,
@@ -119,9 +125,18 @@ impl StaticDecoder {
         let all = ids.iter().flatten().map(|id| i64::from(*id)).collect();
         let mut inputs = vec![
             ("input_ids".to_owned(), Value::i64([sequences, tokens], all)),
-            ("position_ids".to_owned(), Value::i64([sequences, tokens], positions)),
-            ("write_indices".to_owned(), Value::i64([sequences], write_indices)),
-            ("nonpad_kv_seqlen".to_owned(), Value::i64([sequences], nonpad_kv_seqlen)),
+            (
+                "position_ids".to_owned(),
+                Value::i64([sequences, tokens], positions),
+            ),
+            (
+                "write_indices".to_owned(),
+                Value::i64([sequences], write_indices),
+            ),
+            (
+                "nonpad_kv_seqlen".to_owned(),
+                Value::i64([sequences], nonpad_kv_seqlen),
+            ),
         ];
         inputs.extend(self.buffers.clone());
         let outputs = self.session.run(inputs).map_err(|e| e.to_string())?;

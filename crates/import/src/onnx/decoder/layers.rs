@@ -24,11 +24,16 @@ pub fn discover_kv_layers<'a>(
 ) -> Result<Vec<u32>, ImportError> {
     let Some((prefix, suffix)) = pattern.split_once("%d") else {
         let what = format!("the pattern {pattern:?}");
-        return Err(ImportError::value(what, "has no place for a layer's number"));
+        return Err(ImportError::value(
+            what,
+            "has no place for a layer's number",
+        ));
     };
     let mut layers = BTreeSet::new();
     for name in names {
-        let number = name.strip_prefix(prefix).and_then(|n| n.strip_suffix(suffix));
+        let number = name
+            .strip_prefix(prefix)
+            .and_then(|n| n.strip_suffix(suffix));
         let Some(number) = number.filter(|number| !number.is_empty()) else {
             continue;
         };
@@ -36,9 +41,8 @@ pub fn discover_kv_layers<'a>(
         // A sign would be taken as part of a number.
         let digits = number.bytes().all(|byte| byte.is_ascii_digit());
         let layer = number.parse().ok().filter(|_| digits);
-        let layer = layer.ok_or_else(|| {
-            wrong(&format!("has {number:?} where a layer's number must be"))
-        })?;
+        let layer = layer
+            .ok_or_else(|| wrong(&format!("has {number:?} where a layer's number must be")))?;
         if !layers.insert(layer) {
             return Err(wrong(&format!("is a second one for layer {layer}")));
         }
@@ -83,7 +87,11 @@ pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>
     check_drivers(file, names)?;
     let mut layers = vec![];
     let mut patterns: Vec<(String, String)> = vec![];
-    for names in [names, &DecoderNames::static_cache(), &DecoderNames::default()] {
+    for names in [
+        names,
+        &DecoderNames::static_cache(),
+        &DecoderNames::default(),
+    ] {
         let pair = (names.past_key.clone(), names.past_value.clone());
         if !patterns.contains(&pair) {
             patterns.push(pair);
@@ -175,16 +183,22 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
         },
         Some([_, heads, _, dim]) => match (size(heads), size(dim)) {
             (Some(heads), Some(_)) => Ok(CacheForm::Past { heads }),
-            _ => Err(wrong(format!("is {shape}: its heads and their size must be numbers"))),
+            _ => Err(wrong(format!(
+                "is {shape}: its heads and their size must be numbers"
+            ))),
         },
-        _ => Err(wrong(format!("is {shape}, which has neither three axes nor four"))),
+        _ => Err(wrong(format!(
+            "is {shape}, which has neither three axes nor four"
+        ))),
     }
 }
 
 /// Values must come in as the keys do; only their width may be another.
 fn form_of_values(port: &Port, keys: CacheForm) -> Result<(), ImportError> {
     let same = match (keys, form(port)?) {
-        (CacheForm::Static { max_seq_len: a, .. }, CacheForm::Static { max_seq_len: b, .. }) => a == b,
+        (CacheForm::Static { max_seq_len: a, .. }, CacheForm::Static { max_seq_len: b, .. }) => {
+            a == b
+        }
         (CacheForm::Past { heads: a }, CacheForm::Past { heads: b }) => a == b,
         _ => false,
     };
@@ -192,7 +206,10 @@ fn form_of_values(port: &Port, keys: CacheForm) -> Result<(), ImportError> {
         true => Ok(()),
         false => Err(ImportError::value(
             format!("cache {:?}", port.name),
-            format!("is [{}], which does not fit its keys", port.shape.join(", ")),
+            format!(
+                "is [{}], which does not fit its keys",
+                port.shape.join(", ")
+            ),
         )),
     }
 }
@@ -208,11 +225,25 @@ mod tests {
 
     #[test]
     fn layers_come_sorted_and_may_be_sparse() {
-        let names = ["input_ids", "key_cache.10", "value_cache.3", "key_cache.2", "key_cache.0", "key_cache."];
+        let names = [
+            "input_ids",
+            "key_cache.10",
+            "value_cache.3",
+            "key_cache.2",
+            "key_cache.0",
+            "key_cache.",
+        ];
         assert_eq!(found(&names), Ok(vec![0, 2, 10]));
         assert_eq!(found(&["input_ids"]), Ok(vec![]));
-        let names = ["past_key_values.1.key", "past_key_values.1.value", "past_key_values.0.key"];
-        assert_eq!(discover_kv_layers(names, "past_key_values.%d.key").unwrap(), [0, 1]);
+        let names = [
+            "past_key_values.1.key",
+            "past_key_values.1.value",
+            "past_key_values.0.key",
+        ];
+        assert_eq!(
+            discover_kv_layers(names, "past_key_values.%d.key").unwrap(),
+            [0, 1]
+        );
     }
 
     #[test]

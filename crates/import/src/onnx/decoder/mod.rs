@@ -11,15 +11,16 @@ mod site;
 
 pub use layers::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
 pub(super) use sight::Sight;
-pub(super) use site::{Operands, Rotary, Site};
+pub(super) use site::{Operands, Site};
+
+use graph::Graph;
 
 use super::Onnx;
-use crate::ImportError;
+use crate::artifact::UNSTATED_CONTEXT;
+use crate::caches::caches;
 use crate::genai::{DecoderNames, GenAi};
+use crate::{ImportError, ModelFacts};
 use sight::Look;
-
-/// The positions that masks are tried up to when nothing limits them.
-const UNSTATED_CONTEXT: usize = 4096;
 
 /// A model that turns tokens into logits over caches.
 pub(super) struct Decoder<'a> {
@@ -31,8 +32,44 @@ pub(super) struct Decoder<'a> {
     pub(super) limit: Option<usize>,
 }
 
+impl Decoder<'_> {
+    /// What caches and runners must know, joined with the context that the configuration states.
+    pub(super) fn facts(
+        &self,
+        graph: &Graph,
+        context: Option<usize>,
+    ) -> Result<ModelFacts, ImportError> {
+        let mut layers = caches(graph)?;
+        for (layer, cache) in layers.iter_mut().zip(0..) {
+            let mut windows = self.sites.iter().filter(|(site, _)| site.cache == cache);
+            let window = |found: Option<&(Site<'_>, Sight)>| found.and_then(|(_, s)| s.window);
+            layer.window = window(windows.next());
+            if windows.any(|site| window(Some(site)) != layer.window) {
+                let what = format!("cache {:?}", self.caches[cache].key);
+                return Err(ImportError::value(what, "is attended with two windows"));
+            }
+        }
+        let logits = graph
+            .outputs()
+            .first()
+            .map(|id| &graph.tensor(*id).ty.shape);
+        let vocab = logits.and_then(|shape| shape.last()?.as_const());
+        let stated = context.into_iter().chain(self.limit).min();
+        Ok(ModelFacts {
+            caches: layers,
+            context_length: stated.unwrap_or(UNSTATED_CONTEXT),
+            vocab_size: vocab.unwrap_or(0),
+            context_limit: self.limit,
+            ..ModelFacts::none()
+        })
+    }
+}
+
 /// Whether a model is a decoder: it takes tokens and caches and gives logits.
-pub(super) fn names(file: &Onnx, genai: Option<&GenAi>) -> Result<Option<(DecoderNames, Vec<CacheLayer>)>, ImportError> {
+pub(super) fn names(
+    file: &Onnx,
+    genai: Option<&GenAi>,
+) -> Result<Option<(DecoderNames, Vec<CacheLayer>)>, ImportError> {
     let names = genai.map_or_else(DecoderNames::default, |config| config.names.clone());
     let takes = |name: &str| file.inputs.iter().any(|port| port.name == name);
     let gives = |name: &str| file.outputs.iter().any(|port| port.name == name);
@@ -53,7 +90,10 @@ pub(super) fn find<'a>(
     let (sites, presents) = site::sites(file, caches)?;
     if let Some(cache) = (0..caches.len()).find(|id| sites.iter().all(|site| site.cache != *id)) {
         let what = format!("cache {:?}", caches[cache].key);
-        return Err(ImportError::value(what, "is attended by no node that kvark recognises"));
+        return Err(ImportError::value(
+            what,
+            "is attended by no node that kvark recognises",
+        ));
     }
     let rows = caches.iter().filter_map(|cache| match cache.form {
         CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
@@ -87,3 +127,6 @@ fn tables(file: &Onnx, names: &DecoderNames, sites: &[Site<'_>]) -> Vec<usize> {
     let rotated = sites.iter().filter_map(|site| rows(site.rotary?.cos));
     gathered.chain(rotated).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,7 +61,10 @@ fn part(file: &Onnx, cuts: &BTreeMap<String, Cut>, wanted: &[&str]) -> Onnx {
     let tensors = tensors.filter(|(name, _)| needed.contains(&name[..]));
     Onnx {
         inputs: inputs.collect(),
-        outputs: wanted.iter().map(|name| port(name, Kind::F32, &[])).collect(),
+        outputs: wanted
+            .iter()
+            .map(|name| port(name, Kind::F32, &[]))
+            .collect(),
         tensors: tensors.map(|(name, t)| (name.clone(), t.clone())).collect(),
         nodes,
         name: file.name.clone(),
@@ -115,7 +118,10 @@ fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
                 values.insert(id, Value { shape, data });
             }
             TensorKind::Input => {
-                return Err(format!("depends on more than positions: on {}", tensor.name));
+                return Err(format!(
+                    "depends on more than positions: on {}",
+                    tensor.name
+                ));
             }
             TensorKind::Value(_) => {}
         }

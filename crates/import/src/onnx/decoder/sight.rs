@@ -152,7 +152,11 @@ impl Look<'_> {
         let drivers = [
             (&names.input_ids, vec![1, tokens], vec![0; tokens]),
             (&names.position_ids, vec![1, tokens], positions),
-            (&names.attention_mask, vec![1, place.end()], vec![1; place.end()]),
+            (
+                &names.attention_mask,
+                vec![1, place.end()],
+                vec![1; place.end()],
+            ),
             (&names.write_indices, vec![1], vec![past as i64]),
             (&names.nonpad_kv_seqlen, vec![1], vec![place.end() as i64]),
         ];
@@ -199,7 +203,12 @@ impl Look<'_> {
         }
     }
 
-    fn cache_shape(&self, cache: usize, side: Side, length: usize) -> Result<Vec<usize>, ImportError> {
+    fn cache_shape(
+        &self,
+        cache: usize,
+        side: Side,
+        length: usize,
+    ) -> Result<Vec<usize>, ImportError> {
         let name = match side {
             Side::Key => &self.caches[cache].key,
             Side::Value => &self.caches[cache].value,
@@ -225,8 +234,14 @@ impl Look<'_> {
     ) -> Result<(), String> {
         let keys = self.rows(site.cache, place.end());
         match site.mask {
-            Mask::Lengths { last, total, window } => {
-                for (name, expected) in [(last, place.end() as i64 - 1), (total, place.end() as i64)] {
+            Mask::Lengths {
+                last,
+                total,
+                window,
+            } => {
+                for (name, expected) in
+                    [(last, place.end() as i64 - 1), (total, place.end() as i64)]
+                {
                     let all = integers(&runs[0][name]);
                     if all.is_none_or(|all| all.iter().any(|n| *n != expected)) {
                         return Err(format!("its length {name} is not that of the sequence"));
@@ -317,7 +332,10 @@ impl Look<'_> {
         found: &Value,
     ) -> Result<f32, String> {
         let wrong = || format!("takes {} in a form that is not known", view.present);
-        let (rows, width) = (self.rows(site.cache, self.horizon.min(3)), present.shape[present.shape.len() - 1]);
+        let (rows, width) = (
+            self.rows(site.cache, self.horizon.min(3)),
+            present.shape[present.shape.len() - 1],
+        );
         let kv_heads = match self.caches[site.cache].form {
             CacheForm::Past { heads } => heads,
             CacheForm::Static { .. } => site.heads.ok_or_else(wrong)?.1,
@@ -345,7 +363,10 @@ impl Look<'_> {
             (false, true) => (head * dim + at) * rows + row,
             (false, false) => (head * rows + row) * dim + at,
         };
-        let (held_all, found_all) = (present.as_f32().ok_or_else(wrong)?, found.as_f32().ok_or_else(wrong)?);
+        let (held_all, found_all) = (
+            present.as_f32().ok_or_else(wrong)?,
+            found.as_f32().ok_or_else(wrong)?,
+        );
         let ratio = found_all.first().ok_or_else(wrong)? / held_all[0];
         for head in 0..heads {
             for row in 0..rows {
@@ -405,7 +426,11 @@ impl<'a> Grid<'a> {
         let at = row * self.keys + key;
         match self.value.as_bool() {
             Some(truths) => truths[at].then_some(0.0),
-            None => self.value.as_f32().map(|list| list[at]).filter(|x| *x > HIDDEN),
+            None => self
+                .value
+                .as_f32()
+                .map(|list| list[at])
+                .filter(|x| *x > HIDDEN),
         }
     }
 }
@@ -431,7 +456,9 @@ impl Found {
             let Some(bias) = bias else { continue };
             let (start, same) = *first.get_or_insert((key, bias));
             if bias != same {
-                return Err("adds a bias to its scores, which is not supported over a cache".into());
+                return Err(
+                    "adds a bias to its scores, which is not supported over a cache".into(),
+                );
             }
             if key > query {
                 return Err("lets a query see what comes after it".into());

@@ -52,7 +52,11 @@ pub(in crate::onnx) struct Site<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::onnx) enum Operands<'a> {
-    Apart { q: &'a str, k: &'a str, v: &'a str },
+    Apart {
+        q: &'a str,
+        k: &'a str,
+        v: &'a str,
+    },
     /// One behind the other in the last axis.
     Packed(&'a str),
 }
@@ -156,7 +160,8 @@ impl<'a> Model<'a> {
             let (Some(&(cache, side)), Some(fresh)) = (cache, node.operand(*fresh)) else {
                 continue;
             };
-            if node.op == "TensorScatter" && node.text("mode").is_some_and(|mode| mode != "linear") {
+            if node.op == "TensorScatter" && node.text("mode").is_some_and(|mode| mode != "linear")
+            {
                 return Err("writes into a cache in circles, which is not supported".into());
             }
             if node.op == "Concat" && !matches!(node.int("axis"), Some(2 | -2)) {
@@ -228,7 +233,10 @@ impl<'a> Model<'a> {
         };
         let count = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
         let heads = count("num_heads").zip(count("kv_num_heads"));
-        if node.operand(10).is_some() || node.operand(11).is_some() || node.int("smooth_softmax") == Some(1) {
+        if node.operand(10).is_some()
+            || node.operand(11).is_some()
+            || node.int("smooth_softmax") == Some(1)
+        {
             return Err("has a bias or sinks, which are not supported over a cache".into());
         }
         let rotary = match (node.int("do_rotary"), node.operand(7).zip(node.operand(8))) {
@@ -275,8 +283,13 @@ impl<'a> Model<'a> {
         let product = product.ok_or("its weights of cached keys meet no values")?;
         let node = &self.file.nodes[product];
         let operand = node.operand(1).ok_or("its weights meet nothing")?;
-        let value = self.origin(operand).ok_or("its weights meet no cached values")?;
-        let (q, k) = scores.operand(0).zip(scores.operand(1)).ok_or("has no scores")?;
+        let value = self
+            .origin(operand)
+            .ok_or("its weights meet no cached values")?;
+        let (q, k) = scores
+            .operand(0)
+            .zip(scores.operand(1))
+            .ok_or("has no scores")?;
         let (cache, fresh_key, fresh_value) = self.pair(key, value)?;
         let view = |operand, present, side, transposed| Viewed {
             operand,
@@ -375,7 +388,9 @@ impl<'a> Model<'a> {
     fn pair(&self, key: &'a str, value: &'a str) -> Result<(usize, &'a str, &'a str), String> {
         let (k, v) = (self.presents[key], self.presents[value]);
         if k.cache != v.cache || (k.side, v.side) != (Side::Key, Side::Value) {
-            return Err(format!("attends {key} with {value}, which are not of one cache"));
+            return Err(format!(
+                "attends {key} with {value}, which are not of one cache"
+            ));
         }
         Ok((k.cache, k.fresh, v.fresh))
     }

@@ -8,7 +8,7 @@ use graph::ops::{GatherRows, UpdateAndAttend};
 use graph::{Dim, Graph, TensorId};
 
 use super::rotary::{Tables, layout};
-use super::{Lower, unknown};
+use super::{Lower, check_known};
 use crate::ImportError;
 use crate::error::Problem;
 use crate::onnx::decoder::{Decoder, Operands, Sight, Site};
@@ -25,7 +25,7 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
     let live = live(file, decoder, &sites);
     let needed = file.nodes.iter().zip(&live).enumerate();
     let needed = needed.filter(|(index, (_, live))| **live && !sites.contains_key(index));
-    unknown(needed.map(|(_, (node, _))| node))?;
+    check_known(needed.map(|(_, (node, _))| node))?;
 
     let mut lower = Lower::new(file);
     let tokens = lower.builder.symbol_in("T", 1..=usize::MAX);
@@ -40,7 +40,9 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
         }
         let result = match sites.get(&index) {
             Some((site, sight)) => lower.site(site, sight, position),
-            None => lower.check_given(node, decoder).and_then(|()| lower.node(node)),
+            None => lower
+                .check_given(node, decoder)
+                .and_then(|()| lower.node(node)),
         };
         result.map_err(|reason| {
             let (node, op) = (node.label.clone(), node.op.clone());
@@ -108,7 +110,9 @@ impl<'a> Lower<'a> {
         let kind = kind.ok_or_else(|| wrong(format!("is {}, must be of integers", port.dtype)))?;
         self.begin(name);
         let form = self.cast(id, kind.dtype()).map_err(wrong)?;
-        let form = self.reshape(form, vec![Dim::from(1), tokens]).map_err(wrong)?;
+        let form = self
+            .reshape(form, vec![Dim::from(1), tokens])
+            .map_err(wrong)?;
         self.values.insert(exported.to_owned(), form);
         self.kinds.insert(exported.to_owned(), kind);
         Ok(id)
@@ -121,7 +125,9 @@ impl<'a> Lower<'a> {
         match missing.find(|name| node.inputs.contains(name)) {
             Some(name) if !self.file.tensors.contains_key(name) => {
                 let logits = &decoder.names.logits;
-                Err(format!("makes {logits} depend on {name:?}, which runners do not give"))
+                Err(format!(
+                    "makes {logits} depend on {name:?}, which runners do not give"
+                ))
             }
             _ => Ok(()),
         }
@@ -135,9 +141,11 @@ impl<'a> Lower<'a> {
             Operands::Packed(all) => self.unpacked(all, site)?,
         };
         let flat = self.rank(q) == 3;
-        let (q_heads, kv_heads) = site.heads.map_or((None, None), |(q, kv)| (Some(q), Some(kv)));
-        let [mut q, mut k, v] = [(q, q_heads), (k, kv_heads), (v, kv_heads)]
-            .map(|(x, heads)| self.by_token(x, heads));
+        let (q_heads, kv_heads) = site
+            .heads
+            .map_or((None, None), |(q, kv)| (Some(q), Some(kv)));
+        let [mut q, mut k, v] =
+            [(q, q_heads), (k, kv_heads), (v, kv_heads)].map(|(x, heads)| self.by_token(x, heads));
         if let Some(rotary) = &site.rotary {
             let tables = Tables {
                 cos: self.value(rotary.cos)?,
