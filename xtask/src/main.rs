@@ -9,6 +9,7 @@
 mod fuzz;
 mod layers;
 mod model;
+mod onnx_node;
 mod peers;
 mod shell;
 mod test;
@@ -38,6 +39,7 @@ enum Task {
     CheckExport(peers::export::CheckExport),
     BenchOnnx(peers::onnx::BenchOnnx),
     CheckOnnx(peers::check_onnx::CheckOnnx),
+    OnnxNode(onnx_node::OnnxNode),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Task::CheckExport(task) => task.execute(),
         Task::BenchOnnx(task) => task.execute(),
         Task::CheckOnnx(task) => task.execute(),
+        Task::OnnxNode(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,7 +21,7 @@
 pub mod catalogue;
 
 pub use backend::{Backend, CompileOptions, ExecutorKind, Trace};
-pub use base::DType;
+pub use base::{Bytes, DType};
 pub use cpu::{Cpu, Isa};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};

@@ -44,7 +44,11 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, i64)])
 
 /// A model of one layer that attends over a static buffer; `hidden` is what the rest would compute.
 fn model() -> Onnx {
-    let heads = [("q_num_heads", HEADS), ("kv_num_heads", HEADS), ("is_causal", 1)];
+    let heads = [
+        ("q_num_heads", HEADS),
+        ("kv_num_heads", HEADS),
+        ("is_causal", 1),
+    ];
     let buffer = [0, ROWS, HEADS * DIM];
     Onnx {
         name: "test".into(),
@@ -63,8 +67,18 @@ fn model() -> Onnx {
         outputs: vec![port("logits", Kind::F32, &[0, 0, HEADS * DIM])],
         tensors: BTreeMap::new(),
         nodes: vec![
-            node("TensorScatter", &["key_cache.0", "hidden", "write_indices"], &["k"], &[("axis", 1)]),
-            node("TensorScatter", &["value_cache.0", "hidden", "write_indices"], &["v"], &[("axis", 1)]),
+            node(
+                "TensorScatter",
+                &["key_cache.0", "hidden", "write_indices"],
+                &["k"],
+                &[("axis", 1)],
+            ),
+            node(
+                "TensorScatter",
+                &["value_cache.0", "hidden", "write_indices"],
+                &["v"],
+                &[("axis", 1)],
+            ),
             node(
                 "Attention",
                 &["hidden", "k", "v", "", "", "", "nonpad_kv_seqlen"],
@@ -80,7 +94,11 @@ fn windows(file: &Onnx) -> Result<Vec<Option<u32>>, String> {
     let found = names(file, None).map_err(|e| e.to_string())?;
     let (names, caches) = found.ok_or("no decoder")?;
     let decoder = find(file, names, &caches, None).map_err(|e| e.to_string())?;
-    Ok(decoder.sites.iter().map(|(_, sight)| sight.window).collect())
+    Ok(decoder
+        .sites
+        .iter()
+        .map(|(_, sight)| sight.window)
+        .collect())
 }
 
 fn without(name: &str) -> Onnx {

@@ -1,0 +1,189 @@
+//! ONNX's own node tests on the CPU backend: a folder each with `model.onnx` and `test_data_set_N/{input,output}_M.pb`.
+
+use kvark::onnx::{Onnx, Stored, read_tensor};
+use kvark::{Bytes, Cpu, Data, ImportErrorKind, InferenceOptions, InferenceSession, Value, onnx};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Tests that kvark does not run, by the beginning of their names, and why.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("test_identity_sequence", "sequences are no tensors"),
+    ("test_split_to_sequence", "sequences are no tensors"),
+];
+
+/// What became of one test.
+pub enum Outcome {
+    /// Every output of every data set is as it should be.
+    Passed,
+    /// What is wrong.
+    Failed(String),
+    /// Why it was not run.
+    Skipped(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Passed => f.write_str("passed"),
+            Outcome::Failed(why) => write!(f, "FAILED: {why}"),
+            Outcome::Skipped(why) => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
+/// Runs every test of a folder; `report` is told each test's name and outcome.
+pub fn run_all(
+    folder: &Path,
+    mut report: impl FnMut(&str, &Outcome),
+) -> std::io::Result<[usize; 3]> {
+    let cpu = Cpu::new().expect("a CPU");
+    let entries = std::fs::read_dir(folder)?;
+    let mut tests = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<PathBuf>>>()?;
+    tests.retain(|path| path.join("model.onnx").is_file());
+    tests.sort();
+    let mut counts = [0; 3];
+    for test in tests {
+        let name = test.file_name().unwrap_or_default().to_string_lossy();
+        let skipped = UNSUPPORTED
+            .iter()
+            .find(|(known, _)| name.starts_with(known));
+        let outcome = match skipped {
+            Some((_, why)) => Outcome::Skipped((*why).to_owned()),
+            None => run(&test, &cpu).unwrap_or_else(|outcome| outcome),
+        };
+        let at = match outcome {
+            Outcome::Passed => 0,
+            Outcome::Failed(_) => 1,
+            Outcome::Skipped(_) => 2,
+        };
+        counts[at] += 1;
+        report(&name, &outcome);
+    }
+    Ok(counts)
+}
+
+fn failed(error: impl fmt::Display) -> Outcome {
+    Outcome::Failed(error.to_string())
+}
+
+fn refused(error: kvark::ImportError) -> Outcome {
+    match error.kind() {
+        ImportErrorKind::UnknownOp => Outcome::Skipped(error.to_string()),
+        _ => failed(error),
+    }
+}
+
+fn run(test: &Path, cpu: &Cpu) -> Result<Outcome, Outcome> {
+    let model = Onnx::open(&test.join("model.onnx")).map_err(refused)?;
+    let mut sets = 0;
+    for set in 0.. {
+        let set = test.join(format!("test_data_set_{set}"));
+        if !set.is_dir() {
+            break;
+        }
+        sets += 1;
+        check(&model, &set, cpu)?;
+    }
+    match sets {
+        0 => Err(Outcome::Skipped("there is no data".to_owned())),
+        _ => Ok(Outcome::Passed),
+    }
+}
+
+/// The tensors of a data set, `input_0.pb` and so on, under the model's names for them.
+fn tensors(
+    set: &Path,
+    side: &str,
+    ports: &[onnx::Port],
+) -> Result<BTreeMap<String, Stored>, Outcome> {
+    let mut tensors = BTreeMap::new();
+    for (index, port) in ports.iter().enumerate() {
+        let path = set.join(format!("{side}_{index}.pb"));
+        if path.is_file() {
+            let bytes = Bytes::map(&path).map_err(failed)?;
+            let (_, tensor) = read_tensor(&bytes).map_err(failed)?;
+            tensors.insert(port.name.clone(), tensor);
+        }
+    }
+    Ok(tensors)
+}
+
+fn check(model: &Onnx, set: &Path, cpu: &Cpu) -> Result<(), Outcome> {
+    let value = |(name, tensor): (String, Stored)| Ok((name, tensor.value().map_err(failed)?));
+    let inputs = tensors(set, "input", &model.inputs)?.into_iter();
+    let inputs = inputs.map(value).collect::<Result<BTreeMap<_, _>, _>>()?;
+    let (mut session, fixed) = session(model, &inputs, cpu)?;
+    let given = inputs
+        .into_iter()
+        .filter(|(name, _)| !fixed.contains_key(name));
+    let found = session.run(given).map_err(failed)?;
+    let found: BTreeMap<String, Value> = found.into_iter().collect();
+    for (name, truth) in tensors(set, "output", &model.outputs)? {
+        let found = found
+            .get(&name)
+            .ok_or_else(|| failed(format!("{name} is missing")))?;
+        let coarse = matches!(truth.type_name(), "f16" | "bf16");
+        let truth = truth.value().map_err(failed)?;
+        compare(found, &truth, coarse).map_err(|why| failed(format!("{name}: {why}")))?;
+    }
+    Ok(())
+}
+
+/// The model with as many of its inputs left open as kvark can: those that decide shapes have to be fixed.
+fn session(
+    model: &Onnx,
+    inputs: &BTreeMap<String, Value>,
+    cpu: &Cpu,
+) -> Result<(InferenceSession, BTreeMap<String, Value>), Outcome> {
+    let small = |value: &Value| value.shape.len() < 2;
+    let integer = |value: &Value| matches!(value.data, Data::I64(_) | Data::I32(_));
+    let choices: [&dyn Fn(&Value) -> bool; 3] =
+        [&|_| false, &|v| small(v) && integer(v), &|v| small(v)];
+    let mut last = None;
+    for fixes in choices {
+        let fixed = inputs.iter().filter(|(_, value)| fixes(value));
+        let fixed: BTreeMap<String, Value> = fixed
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        match onnx::lower_with(model, &fixed) {
+            Ok(graph) => {
+                let options = InferenceOptions::default();
+                let session = InferenceSession::from_graph(graph, cpu, &options);
+                return Ok((session.map_err(failed)?, fixed));
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(refused(last.expect("there are choices")))
+}
+
+/// As ONNX's own runner compares: numbers within 1e-3 of their size, the rest exactly.
+fn compare(found: &Value, truth: &Value, coarse: bool) -> Result<(), String> {
+    if (found.dtype(), &found.shape) != (truth.dtype(), &truth.shape) {
+        return Err(format!(
+            "is {}{:?}, must be {}{:?}",
+            found.dtype(),
+            found.shape,
+            truth.dtype(),
+            truth.shape
+        ));
+    }
+    let (Some(found), Some(truth)) = (found.as_f32(), truth.as_f32()) else {
+        return match found == truth {
+            true => Ok(()),
+            false => Err(format!("is {:?}, must be {:?}", found.data, truth.data)),
+        };
+    };
+    // Half-width truths were computed in half width.
+    let (relative, absolute) = if coarse { (4e-3, 1e-3) } else { (1e-3, 1e-7) };
+    for (at, (a, b)) in found.iter().zip(truth).enumerate() {
+        let same = a == b || a.is_nan() && b.is_nan();
+        if !same && !((a - b).abs() <= absolute + relative * b.abs()) {
+            return Err(format!("element {at} is {a}, must be {b}"));
+        }
+    }
+    Ok(())
+}
