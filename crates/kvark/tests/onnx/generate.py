@@ -140,7 +140,7 @@ def fill(model: ir.Model, rng: np.random.Generator) -> None:
         if len(shape) > 1:
             data /= math.sqrt(shape[-1]) if "embed" not in name else 1.0
         else:
-            data = 0.1 * data + (1.0 if "norm" in name else 0.0)
+            data = 0.1 * data + (1.0 if "norm" in name or "scalar" in name else 0.0)
         value.const_value = ir.tensor(data.astype(value.dtype.numpy()), name=name)
 
 
@@ -208,7 +208,7 @@ def record(model: onnx.ModelProto, vocab: int, rng: np.random.Generator) -> dict
 
 
 def rounded(logits: np.ndarray) -> list[list[float]]:
-    return [[float(f"{x:.6g}") for x in row] for row in logits]
+    return [[float(f"{x:.8g}") for x in row] for row in logits]
 
 
 def write_folder(folder: pathlib.Path) -> None:

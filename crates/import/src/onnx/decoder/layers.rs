@@ -60,11 +60,23 @@ pub enum CacheForm {
         /// Elements of a row, all heads together.
         kv_hidden: usize,
     },
-    /// Heads apart, and as many rows as there are tokens: `[batch, heads, length, dim]`.
+    /// Heads apart: `[batch, heads, length, dim]`.
     Past {
         /// Heads that store keys and values.
         heads: usize,
+        /// The length, where it is not that of the sequence.
+        rows: Option<usize>,
     },
+}
+
+impl CacheForm {
+    /// The rows that there are, however many of them are valid; `None` when they are as many as tokens.
+    pub(super) fn fixed_rows(self) -> Option<usize> {
+        match self {
+            CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
+            CacheForm::Past { rows, .. } => rows,
+        }
+    }
 }
 
 /// The cache of one layer.
@@ -181,8 +193,11 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
                 "is {shape}: the rows and the width of a static buffer must be numbers"
             ))),
         },
-        Some([_, heads, _, dim]) => match (size(heads), size(dim)) {
-            (Some(heads), Some(_)) => Ok(CacheForm::Past { heads }),
+        Some([_, heads, rows, dim]) => match (size(heads), size(dim)) {
+            (Some(heads), Some(_)) => Ok(CacheForm::Past {
+                heads,
+                rows: size(rows),
+            }),
             _ => Err(wrong(format!(
                 "is {shape}: its heads and their size must be numbers"
             ))),
@@ -199,7 +214,7 @@ fn form_of_values(port: &Port, keys: CacheForm) -> Result<(), ImportError> {
         (CacheForm::Static { max_seq_len: a, .. }, CacheForm::Static { max_seq_len: b, .. }) => {
             a == b
         }
-        (CacheForm::Past { heads: a }, CacheForm::Past { heads: b }) => a == b,
+        (CacheForm::Past { .. }, values @ CacheForm::Past { .. }) => keys == values,
         _ => false,
     };
     match same {

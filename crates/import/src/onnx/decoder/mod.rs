@@ -95,10 +95,7 @@ pub(super) fn find<'a>(
             "is attended by no node that kvark recognises",
         ));
     }
-    let rows = caches.iter().filter_map(|cache| match cache.form {
-        CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
-        CacheForm::Past { .. } => None,
-    });
+    let rows = caches.iter().filter_map(|cache| cache.form.fixed_rows());
     let limit = rows.chain(tables(file, &names, &sites)).min();
     let horizon = limit.into_iter().chain(context).min();
     let look = Look {

@@ -197,10 +197,7 @@ impl Look<'_> {
 
     /// Rows of a cache when it holds so many tokens.
     fn rows(&self, cache: usize, length: usize) -> usize {
-        match self.caches[cache].form {
-            CacheForm::Static { max_seq_len, .. } => max_seq_len,
-            CacheForm::Past { .. } => length,
-        }
+        self.caches[cache].form.fixed_rows().unwrap_or(length)
     }
 
     fn cache_shape(
@@ -220,7 +217,7 @@ impl Look<'_> {
         };
         Ok(match self.caches[cache].form {
             CacheForm::Static { max_seq_len, .. } => vec![1, max_seq_len, last],
-            CacheForm::Past { heads } => vec![1, heads, length, last],
+            CacheForm::Past { heads, rows } => vec![1, heads, rows.unwrap_or(length), last],
         })
     }
 
@@ -337,7 +334,7 @@ impl Look<'_> {
             present.shape[present.shape.len() - 1],
         );
         let kv_heads = match self.caches[site.cache].form {
-            CacheForm::Past { heads } => heads,
+            CacheForm::Past { heads, .. } => heads,
             CacheForm::Static { .. } => site.heads.ok_or_else(wrong)?.1,
         };
         let dim = match present.shape.len() {

@@ -167,7 +167,11 @@ fn buffers_with_heads_apart_fall_back_to_the_default_cache() {
         file.inputs[index] = port(&name, Kind::F32, &[0, HEADS, ROWS, DIM]);
     }
     let (_, caches) = names(&file, None).unwrap().unwrap();
-    assert_eq!(caches[0].form, CacheForm::Past { heads: 2 });
+    let form = CacheForm::Past {
+        heads: 2,
+        rows: Some(16),
+    };
+    assert_eq!(caches[0].form, form);
     file.inputs[1] = port("hidden", Kind::F32, &[0, HEADS, 0, DIM]);
     for node in &mut file.nodes {
         node.attributes.retain(|a| a.name != "axis");
