@@ -62,6 +62,8 @@ class Case:
     # mobius emits Attention with past inputs for "default", GroupQueryAttention for "cpu", and for "qnn" Concat,
     # MatMul and Softmax.
     provider: str = "default"
+    # Whether the positions are computed from the mask instead of being an input.
+    counts: bool = False
     # Whether it is checked in.
     small: bool = True
 
@@ -86,7 +88,7 @@ CASES = {
     ),
     "llama_past": Case("llama", static=False),
     "llama_gqa": Case("llama", dict(head_dim=16), static=False, provider="cpu"),
-    "llama_concat": Case("llama", static=False, provider="qnn"),
+    "llama_concat": Case("llama", static=False, provider="qnn", counts=True),
     "qwen2_past": Case("qwen2", dict(attn_qkv_bias=True), static=False, small=False),
     "qwen3_gqa": Case("qwen3", dict(attn_qk_norm=True, head_dim=16), static=False, provider="cpu", small=False),
     "qwen3_concat": Case("qwen3", dict(attn_qk_norm=True), static=False, provider="qnn", small=False),
@@ -116,7 +118,31 @@ def build(case: Case, sizes: dict, seed: int) -> onnx.ModelProto:
     fill(model, np.random.default_rng(seed))
     proto = ir.to_proto(model)
     strip(proto)
+    if case.counts:
+        count_positions(proto)
     return proto
+
+
+def count_positions(proto: onnx.ModelProto) -> None:
+    """Computes position_ids as transformers does: the mask's running sum, of which the last tokens are new."""
+    graph = proto.graph
+    inputs = [value for value in graph.input if value.name != "position_ids"]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    for name, value in [("zero", 0), ("one", 1), ("axis", [1]), ("end", [2**62])]:
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(value, np.int64), f"count.{name}"))
+    node = onnx.helper.make_node
+    nodes = [
+        node("CumSum", ["attention_mask", "count.one"], ["count.sum"]),
+        node("Sub", ["count.sum", "count.one"], ["count.all"]),
+        node("Equal", ["attention_mask", "count.zero"], ["count.pad"]),
+        node("Where", ["count.pad", "count.one", "count.all"], ["count.filled"]),
+        node("Shape", ["input_ids"], ["count.tokens"], start=1, end=2),
+        node("Neg", ["count.tokens"], ["count.start"]),
+        node("Slice", ["count.filled", "count.start", "count.end", "count.axis"], ["position_ids"]),
+    ]
+    for index, made in enumerate(nodes):
+        graph.node.insert(index, made)
 
 
 def strip(proto: onnx.ModelProto) -> None:

@@ -28,9 +28,15 @@ pub(super) struct Decoder<'a> {
     pub(super) caches: Vec<CacheLayer>,
     /// Where it attends, with what is seen there.
     pub(super) sites: Vec<(Site<'a>, Sight)>,
-    /// Most positions that its buffers and tables have; `None` when nothing limits them.
-    pub(super) limit: Option<usize>,
+    /// Tensors that the model computes and that hold the positions of the step's tokens.
+    pub(super) positions: Vec<&'a str>,
+    /// Most positions that its buffers and tables have, and that its masks were tried for.
+    pub(super) limit: usize,
 }
+
+/// Most positions that masks are tried for. Scores before a softmax are tried layer by layer, which takes more memory.
+const MOST_POSITIONS: usize = 1 << 17;
+const MOST_POSITIONS_BY_SCORES: usize = 1 << 14;
 
 impl Decoder<'_> {
     /// What caches and runners must know, joined with the context that the configuration states.
@@ -54,12 +60,11 @@ impl Decoder<'_> {
             .first()
             .map(|id| &graph.tensor(*id).ty.shape);
         let vocab = logits.and_then(|shape| shape.last()?.as_const());
-        let stated = context.into_iter().chain(self.limit).min();
         Ok(ModelFacts {
             caches: layers,
-            context_length: stated.unwrap_or(UNSTATED_CONTEXT),
+            context_length: context.unwrap_or(UNSTATED_CONTEXT).min(self.limit),
             vocab_size: vocab.unwrap_or(0),
-            context_limit: self.limit,
+            context_limit: Some(self.limit),
             ..ModelFacts::none()
         })
     }
@@ -85,7 +90,6 @@ pub(super) fn find<'a>(
     file: &'a Onnx,
     names: DecoderNames,
     caches: &'a [CacheLayer],
-    context: Option<usize>,
 ) -> Result<Decoder<'a>, ImportError> {
     let (sites, presents) = site::sites(file, caches)?;
     if let Some(cache) = (0..caches.len()).find(|id| sites.iter().all(|site| site.cache != *id)) {
@@ -96,30 +100,41 @@ pub(super) fn find<'a>(
         ));
     }
     let rows = caches.iter().filter_map(|cache| cache.form.fixed_rows());
-    let limit = rows.chain(tables(file, &names, &sites)).min();
-    let horizon = limit.into_iter().chain(context).min();
-    let look = Look {
+    let most = match sites.iter().any(Site::is_spelled_out) {
+        true => MOST_POSITIONS_BY_SCORES,
+        false => MOST_POSITIONS,
+    };
+    let mut look = Look {
         file,
         names: &names,
         caches,
         presents: &presents,
         sites: &sites,
-        horizon: horizon.unwrap_or(UNSTATED_CONTEXT),
+        horizon: rows.min().unwrap_or(most).min(most),
     };
-    let sights = look.sights()?;
+    let positions = look.positions()?;
+    let counted = positions.iter().copied().chain([&names.position_ids[..]]);
+    let tables = tables(file, &sites, &counted.collect::<Vec<_>>());
+    look.horizon = tables.into_iter().chain([look.horizon]).min().unwrap_or(0);
+    if look.horizon == 0 {
+        return Err(ImportError::value("the model", "has tables without rows"));
+    }
+    let (sights, limit) = (look.sights()?, look.horizon);
     Ok(Decoder {
         sites: sites.into_iter().zip(sights).collect(),
         caches: caches.to_vec(),
+        positions,
         names,
         limit,
     })
 }
 
 /// Rows of the tables that positions are looked up in.
-fn tables(file: &Onnx, names: &DecoderNames, sites: &[Site<'_>]) -> Vec<usize> {
+fn tables(file: &Onnx, sites: &[Site<'_>], positions: &[&str]) -> Vec<usize> {
     let rows = |name: &str| file.tensors.get(name)?.shape.first().copied();
     let gathered = file.nodes.iter().filter(|node| node.op == "Gather");
-    let gathered = gathered.filter(|node| node.inputs.get(1) == Some(&names.position_ids));
+    let by_position = |name: &String| positions.contains(&&name[..]);
+    let gathered = gathered.filter(|node| node.inputs.get(1).is_some_and(by_position));
     let gathered = gathered.filter_map(|node| rows(node.inputs.first()?));
     let rotated = sites.iter().filter_map(|site| rows(site.rotary?.cos));
     gathered.chain(rotated).collect()

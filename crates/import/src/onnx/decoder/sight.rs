@@ -3,7 +3,7 @@
 //! Exporters write the same few masks in countless ways. What a mask means is what it holds: it is computed for steps at
 //! several places of a sequence, and it must show every query all that came before it, or the last so many of that.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::DType;
 use graph::Value;
@@ -43,17 +43,17 @@ pub(in crate::onnx) struct Sight {
 }
 
 /// A model with the attention in it.
-pub(super) struct Look<'a> {
+pub(super) struct Look<'a, 'b> {
     pub(super) file: &'a Onnx,
-    pub(super) names: &'a DecoderNames,
-    pub(super) caches: &'a [CacheLayer],
-    pub(super) presents: &'a HashMap<&'a str, Present<'a>>,
-    pub(super) sites: &'a [Site<'a>],
+    pub(super) names: &'b DecoderNames,
+    pub(super) caches: &'b [CacheLayer],
+    pub(super) presents: &'b HashMap<&'a str, Present<'a>>,
+    pub(super) sites: &'b [Site<'a>],
     /// Most positions that there can be.
     pub(super) horizon: usize,
 }
 
-impl Look<'_> {
+impl<'a> Look<'a, '_> {
     /// What every site sees.
     pub(super) fn sights(&self) -> Result<Vec<Sight>, ImportError> {
         let mut found: Vec<Found> = self.sites.iter().map(|_| Found::default()).collect();
@@ -61,8 +61,7 @@ impl Look<'_> {
             let wanted = self.wanted();
             let mut cuts = self.cuts(place, 0.0)?;
             let mut runs = vec![self.probe(&cuts, &wanted)?];
-            let by_scores = |site: &Site<'_>| matches!(site.mask, Mask::Scores { .. });
-            if self.sites.iter().any(by_scores) {
+            if self.sites.iter().any(Site::is_spelled_out) {
                 for score in [1.0, 2.0] {
                     cuts = self.cuts(place, score)?;
                     runs.push(self.probe(&cuts, &wanted)?);
@@ -74,19 +73,14 @@ impl Look<'_> {
             }
         }
         let views = self.views()?;
-        let sight = |((site, found), factor): ((&Site<'_>, Found), f32)| {
-            let window = found.window()?;
-            let factor = factor * found.factor.unwrap_or(1.0);
-            let window = window.filter(|window| *window < self.horizon);
-            let window = window.map(u32::try_from).transpose();
-            let window = window.map_err(|_| "has a window beyond all positions".to_owned())?;
-            let _ = site;
-            Ok(Sight { window, factor })
-        };
         let all = self.sites.iter().zip(found).zip(views);
-        all.map(|item| {
-            let site = item.0.0;
-            sight(item).map_err(|reason| self.wrong(site, reason))
+        all.map(|((site, found), factor)| {
+            let window = found.window().map_err(|reason| self.wrong(site, reason))?;
+            let window = window.filter(|window| *window < self.horizon);
+            Ok(Sight {
+                window: window.map(|window| window as u32),
+                factor: factor * found.factor.unwrap_or(1.0),
+            })
         })
         .collect()
     }
@@ -380,6 +374,59 @@ impl Look<'_> {
             Side::Value if ratio != 1.0 => Err(wrong()),
             _ => Ok(ratio),
         }
+    }
+}
+
+impl<'a> Look<'a, '_> {
+    /// The tensors that hold the positions of the step's tokens, among those that follow from a step's inputs alone.
+    pub(super) fn positions(&self) -> Result<Vec<&'a str>, ImportError> {
+        let mut candidates = self.driven();
+        for place in self.places().filter(|place| place.end() < 8) {
+            if candidates.is_empty() {
+                break;
+            }
+            // What cannot be computed is no position; whoever needs it is told.
+            let Ok(values) = self.probe(&self.cuts(place, 0.0)?, &candidates) else {
+                return Ok(vec![]);
+            };
+            let positions: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
+            candidates.retain(|name| {
+                let value = &values[*name];
+                value.shape == [1, place.tokens] && integers(value).as_ref() == Some(&positions)
+            });
+        }
+        Ok(candidates)
+    }
+
+    /// What follows from a mask, the indices and shapes.
+    fn driven(&self) -> Vec<&'a str> {
+        let names = self.names;
+        let drivers = [
+            &names.attention_mask,
+            &names.write_indices,
+            &names.nonpad_kv_seqlen,
+        ];
+        let file: &'a Onnx = self.file;
+        let inputs = file.inputs.iter().map(|port| &port.name);
+        let inputs = inputs.filter(|name| drivers.contains(name));
+        let mut driven: HashSet<&str> = inputs.map(|name| &name[..]).collect();
+        let mut fixed: HashSet<&str> = file.tensors.keys().map(|name| &name[..]).collect();
+        fixed.insert("");
+        let mut found: Vec<&'a str> = vec![];
+        for node in &file.nodes {
+            let mut inputs = node.inputs.iter().map(|name| &name[..]);
+            let outputs = node.outputs.iter().map(|name| &name[..]);
+            let outputs = outputs.filter(|name| !name.is_empty());
+            let is_fixed = |name: &str| fixed.contains(name);
+            // A shape follows from the step, whatever the elements are.
+            if node.op == "Shape" || inputs.clone().all(is_fixed) {
+                fixed.extend(outputs);
+            } else if inputs.all(|name| is_fixed(name) || driven.contains(name)) {
+                driven.extend(outputs.clone());
+                found.extend(outputs);
+            }
+        }
+        found
     }
 }
 

@@ -50,6 +50,13 @@ pub(in crate::onnx) struct Site<'a> {
     pub(super) views: Vec<Viewed<'a>>,
 }
 
+impl<'a> Site<'a> {
+    /// Whether it is a softmax between two products.
+    pub(super) fn is_spelled_out(&self) -> bool {
+        matches!(self.mask, Mask::Scores { .. })
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(in crate::onnx) enum Operands<'a> {
     Apart {

@@ -93,7 +93,7 @@ fn model() -> Onnx {
 fn windows(file: &Onnx) -> Result<Vec<Option<u32>>, String> {
     let found = names(file, None).map_err(|e| e.to_string())?;
     let (names, caches) = found.ok_or("no decoder")?;
-    let decoder = find(file, names, &caches, None).map_err(|e| e.to_string())?;
+    let decoder = find(file, names, &caches).map_err(|e| e.to_string())?;
     Ok(decoder
         .sites
         .iter()

@@ -34,6 +34,9 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
     lower.given("tokens", &names.input_ids, tokens)?;
     let position = lower.given("position", &names.position_ids, tokens)?;
     let wanted = lower.builder.input("rows", DType::I32, [rows]);
+    for name in &decoder.positions {
+        lower.counted(name, position, tokens)?;
+    }
     for (index, (node, live)) in file.nodes.iter().zip(live).enumerate() {
         if !live {
             continue;
@@ -71,7 +74,9 @@ fn live(
     let mut wanted = HashSet::from([&decoder.names.logits[..]]);
     let mut live = vec![false; file.nodes.len()];
     for (index, node) in file.nodes.iter().enumerate().rev() {
-        live[index] = node.outputs.iter().any(|name| wanted.contains(&name[..]));
+        let open =
+            |name: &String| wanted.contains(&name[..]) && !decoder.positions.contains(&&name[..]);
+        live[index] = node.outputs.iter().any(open);
         match sites.get(&index) {
             _ if !live[index] => {}
             Some((site, _)) => match site.operands {
@@ -116,6 +121,18 @@ impl<'a> Lower<'a> {
         self.values.insert(exported.to_owned(), form);
         self.kinds.insert(exported.to_owned(), kind);
         Ok(id)
+    }
+
+    /// Lets a tensor that the model would compute be the positions of the step.
+    fn counted(&mut self, name: &str, position: TensorId, tokens: Dim) -> Result<(), ImportError> {
+        self.begin(name);
+        let wrong = |reason: String| ImportError::value(format!("tensor {name:?}"), reason);
+        let form = self.cast(position, DType::I64).map_err(wrong)?;
+        let form = self
+            .reshape(form, vec![Dim::from(1), tokens])
+            .map_err(wrong)?;
+        self.values.insert(name.to_owned(), form);
+        Ok(())
     }
 
     /// Nothing but attention may take caches, or what drives them.

@@ -54,7 +54,7 @@ pub fn lower(file: Onnx, beside: Beside, options: &ImportOptions) -> Result<Arti
     let (graph, facts) = match found {
         Some((names, caches)) => {
             let context = genai.and_then(|config| config.context_length);
-            let decoder = super::decoder::find(&file, names, &caches, context)?;
+            let decoder = super::decoder::find(&file, names, &caches)?;
             let graph = decoder::lower(&file, &decoder)?;
             let facts = decoder.facts(&graph, context)?;
             (graph, facts)
