@@ -170,7 +170,7 @@ impl Graph {
 
     /// The symbols' values that make the inputs have these shapes.
     ///
-    /// Every input dimension must be a constant or a single symbol; anything else is refused by `verify`.
+    /// Every symbol of an input's dimensions is alone in one of them; anything else is refused by `verify`.
     pub fn bind(&self, shapes: &[&[usize]]) -> Result<Bindings, GraphError> {
         let fail = |tensor: &Tensor, reason: String| GraphErrorKind::Size {
             tensor: tensor.name.clone(),
@@ -217,6 +217,12 @@ impl Graph {
                     }
                     bindings.0[s as usize] = given;
                 }
+            }
+        }
+        // Sums have a value once all symbols do.
+        for (id, shape) in self.inputs.iter().zip(shapes) {
+            let tensor = self.tensor(*id);
+            for (axis, (dim, &given)) in tensor.ty.shape.iter().zip(*shape).enumerate() {
                 if dim.eval(&bindings) != Some(given) {
                     let wanted = dim
                         .eval(&bindings)
@@ -237,6 +243,26 @@ impl Graph {
 mod tests {
     use crate::GraphBuilder;
     use base::DType;
+
+    #[test]
+    fn sums_follow_from_their_symbols() {
+        let mut b = GraphBuilder::new("g");
+        let (past, now) = (b.symbol("P"), b.symbol("T"));
+        let mask = b.input("mask", DType::F32, [past + now]);
+        b.input("past", DType::F32, [past]);
+        let x = b.input("x", DType::F32, [now]);
+        let graph = b.finish(&[mask, x]).unwrap();
+        let bind = |mask: usize| graph.bind(&[&[mask], &[3], &[2]]).map(|b| b.0);
+        assert_eq!(bind(5).unwrap(), [3, 2, 0, 0]);
+        let error = bind(6).unwrap_err().to_string();
+        assert!(error.contains("dimension 0 is 6, wanted 5"), "{error}");
+        let mut b = GraphBuilder::new("g");
+        let (past, now) = (b.symbol("P"), b.symbol("T"));
+        let mask = b.input("mask", DType::F32, [past + now]);
+        let x = b.input("x", DType::F32, [now]);
+        let error = b.finish(&[mask, x]).unwrap_err().to_string();
+        assert!(error.contains("P of input mask"), "{error}");
+    }
 
     #[test]
     fn sizes_out_of_range_are_named() {

@@ -1,7 +1,7 @@
 //! The rules every graph keeps, checked after it is built and after every pass.
 
 use crate::graph::{Graph, TensorKind, TensorType};
-use crate::{GraphError, GraphErrorKind};
+use crate::{Dim, GraphError, GraphErrorKind, Symbol};
 use std::collections::HashSet;
 
 impl Graph {
@@ -28,17 +28,20 @@ impl Graph {
                     fail(format!("{} is listed as an input and is none", tensor.name)).into(),
                 );
             }
-            if !tensor
-                .ty
-                .shape
-                .iter()
-                .all(|d| d.as_const().is_some() || d.as_symbol().is_some())
-            {
-                return Err(fail(format!(
-                    "a dimension of input {} is neither a number nor a symbol",
-                    tensor.name
-                ))
-                .into());
+        }
+        let dims = || self.inputs.iter().flat_map(|id| &self.tensor(*id).ty.shape);
+        let alone: HashSet<Symbol> = dims().filter_map(Dim::as_symbol).collect();
+        for id in &self.inputs {
+            let tensor = self.tensor(*id);
+            for dim in &tensor.ty.shape {
+                if let Some((symbol, _)) = dim.terms().1.find(|(s, _)| !alone.contains(s)) {
+                    let name = &self.symbols[symbol.0 as usize].name;
+                    return Err(fail(format!(
+                        "no dimension of an input is {name}, so that the {name} of input {} has no value",
+                        tensor.name
+                    ))
+                    .into());
+                }
             }
         }
         let mut ready: Vec<bool> = self

@@ -12,7 +12,7 @@ use crate::ImportError;
 const MOST_NESTED: usize = 32;
 
 /// More nodes than any model has: a small file with nested functions could ask for more than memory holds.
-const MOST_NODES: usize = 1 << 20;
+const MOST_NODES: usize = 1 << 18;
 
 /// Domain, name and overload of a function.
 type Key<'a> = (&'a str, &'a str, &'a str);

@@ -12,6 +12,7 @@
 //! # Ok::<(), import::ImportError>(())
 //! ```
 
+mod blocks;
 mod constant;
 mod decoder;
 mod inline;

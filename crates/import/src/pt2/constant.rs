@@ -3,6 +3,7 @@
 use base::{Bytes, DType};
 
 use super::schema::{STRIDED, ScalarType, SymInt, TensorMeta};
+use crate::element::Kind;
 
 /// A parameter, buffer or constant of a program.
 #[derive(Clone, Debug)]
@@ -17,90 +18,38 @@ pub struct Stored {
     pub data: Bytes,
 }
 
-/// The element types that archives have and kvark reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    U8,
-    I8,
-    I16,
-    I32,
-    I64,
-    F16,
-    BF16,
-    F32,
-    F64,
-    Bool,
-}
-
-impl Kind {
-    /// The type with PyTorch's code.
-    pub(super) fn new(code: ScalarType) -> Result<Kind, String> {
-        Ok(match code.0 {
-            1 => Kind::U8,
-            2 => Kind::I8,
-            3 => Kind::I16,
-            4 => Kind::I32,
-            5 => Kind::I64,
-            6 => Kind::F16,
-            7 => Kind::F32,
-            8 => Kind::F64,
-            12 => Kind::Bool,
-            13 => Kind::BF16,
-            code => {
-                let name = match code {
-                    9..=11 => "complex",
-                    28 | 34 | 35 => "an unsigned type",
-                    29..=33 => "an 8-bit float",
-                    _ => "unknown",
-                };
-                return Err(format!(
-                    "has elements of type code {code} ({name}), which kvark does not read"
-                ));
-            }
-        })
-    }
-
-    /// Bytes of an element.
-    pub(super) fn size(self) -> usize {
-        match self {
-            Kind::U8 | Kind::I8 | Kind::Bool => 1,
-            Kind::I16 | Kind::F16 | Kind::BF16 => 2,
-            Kind::I32 | Kind::F32 => 4,
-            Kind::I64 | Kind::F64 => 8,
+/// The element type with PyTorch's code.
+pub(super) fn kind(code: ScalarType) -> Result<Kind, String> {
+    Ok(match code.0 {
+        1 => Kind::U8,
+        2 => Kind::I8,
+        3 => Kind::I16,
+        4 => Kind::I32,
+        5 => Kind::I64,
+        6 => Kind::F16,
+        7 => Kind::F32,
+        8 => Kind::F64,
+        12 => Kind::Bool,
+        13 => Kind::BF16,
+        code => {
+            let name = match code {
+                9..=11 => "complex",
+                28 | 34 | 35 => "an unsigned type",
+                29..=33 => "an 8-bit float",
+                _ => "unknown",
+            };
+            return Err(format!(
+                "has elements of type code {code} ({name}), which kvark does not read"
+            ));
         }
-    }
-
-    /// The type that a graph computes such elements in.
-    pub(super) fn dtype(self) -> DType {
-        match self {
-            Kind::F16 | Kind::BF16 | Kind::F32 | Kind::F64 => DType::F32,
-            Kind::I32 => DType::I32,
-            Kind::U8 | Kind::I8 | Kind::I16 | Kind::I64 => DType::I64,
-            Kind::Bool => DType::Bool,
-        }
-    }
-
-    /// The name in messages and lists.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Kind::U8 => "u8",
-            Kind::I8 => "i8",
-            Kind::I16 => "i16",
-            Kind::I32 => "i32",
-            Kind::I64 => "i64",
-            Kind::F16 => "f16",
-            Kind::BF16 => "bf16",
-            Kind::F32 => "f32",
-            Kind::F64 => "f64",
-            Kind::Bool => "bool",
-        }
-    }
+    })
 }
 
 impl Stored {
     /// The view that `meta` has of a storage. Views that are not contiguous are copied into order.
     pub(super) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Stored, String> {
-        let kind = Kind::new(meta.dtype)?;
+        let kind = kind(meta.dtype)?;
+        let width = kind.bits() / 8;
         if meta.layout != STRIDED {
             return Err(format!("has layout {}, which is not dense", meta.layout));
         }
@@ -118,19 +67,19 @@ impl Stored {
         }
         let elements = sizes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let elements = elements.ok_or("has sizes that overflow")?;
-        let held = storage.len() / kind.size();
+        let held = storage.len() / width;
         if elements > held {
             return Err(format!("has {elements} elements, the archive holds {held}"));
         }
         let data = if contiguous(&sizes, &strides) {
-            let start = offset.checked_mul(kind.size());
+            let start = offset.checked_mul(width);
             let end = offset
                 .checked_add(elements)
-                .and_then(|n| n.checked_mul(kind.size()));
+                .and_then(|n| n.checked_mul(width));
             let range = start.zip(end);
             range.and_then(|(start, end)| storage.slice(start..end))
         } else {
-            gather(&sizes, &strides, offset, kind.size(), storage)
+            gather(&sizes, &strides, offset, width, storage)
         };
         Ok(Stored {
             name: name.to_owned(),
@@ -147,7 +96,7 @@ impl Stored {
 
     /// The number of elements.
     pub fn len(&self) -> usize {
-        self.data.len() / self.kind.size()
+        self.shape.iter().product()
     }
 
     /// Whether there are no elements.
@@ -156,35 +105,10 @@ impl Stored {
     }
 
     /// The elements as a graph computes with them, without a copy where the types agree.
-    pub(super) fn computed(&self) -> (DType, Bytes) {
-        fn convert<const N: usize, T: bytemuck::NoUninit>(
-            data: &[u8],
-            f: impl Fn([u8; N]) -> T,
-        ) -> Bytes {
-            let values: Vec<T> = data.as_chunks().0.iter().map(|b| f(*b)).collect();
-            Bytes::from_slice(&values)
-        }
-        let data = &self.data;
-        let converted = match self.kind {
-            Kind::F32 | Kind::I32 | Kind::I64 => data.clone(),
-            // Any byte but 0 is true, and only 0 and 1 may be read as truths.
-            Kind::Bool => convert(data, |[b]: [u8; 1]| u8::from(b != 0)),
-            Kind::F16 => widened(DType::F16, data),
-            Kind::BF16 => widened(DType::BF16, data),
-            Kind::F64 => convert(data, |b| f64::from_le_bytes(b) as f32),
-            Kind::U8 => convert(data, |[b]: [u8; 1]| i64::from(b)),
-            Kind::I8 => convert(data, |b| i64::from(i8::from_le_bytes(b))),
-            Kind::I16 => convert(data, |b| i64::from(i16::from_le_bytes(b))),
-        };
-        (self.kind.dtype(), converted)
+    pub(super) fn computed(&self) -> Result<(DType, Bytes), String> {
+        let data = self.kind.computed(&self.data, self.len())?;
+        Ok((self.kind.dtype(), data))
     }
-}
-
-/// Half-width numbers as f32.
-fn widened(dtype: DType, data: &[u8]) -> Bytes {
-    let mut values = vec![0.0; data.len() / 2];
-    base::quant::dequantise(dtype, data, &mut values).expect("a stored tensor has whole elements");
-    Bytes::from_slice(&values)
 }
 
 fn numbers(what: &str, list: &[SymInt]) -> Result<Vec<usize>, String> {
@@ -284,7 +208,7 @@ mod tests {
     fn elements_become_what_graphs_compute_with() {
         let one = |code, bytes: &[u8]| {
             let stored = Stored::new("w", &meta(code, &[1], &[1], 0), &Bytes::from(bytes)).unwrap();
-            stored.computed()
+            stored.computed().unwrap()
         };
         let floats = [
             (6, &[0x00, 0x3c][..]),

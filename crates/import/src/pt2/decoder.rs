@@ -77,7 +77,7 @@ fn only_symbol(meta: &TensorMeta) -> Option<String> {
             _ => return None,
         }
     }
-    let dtype = super::constant::Kind::new(meta.dtype).ok()?.dtype();
+    let dtype = super::constant::kind(meta.dtype).ok()?.dtype();
     symbol.filter(|_| matches!(dtype, DType::I32 | DType::I64))
 }
 

@@ -1,4 +1,5 @@
-//! ONNX's node tests: those of the folder that `KVARK_ONNX_NODE` names, or of `../shared/fixtures`, when they are there.
+//! Models with a truth beside them: ONNX's node tests of `../shared/fixtures`, when they are there, and our own, which
+//! `own/generate.py` made with ONNX Runtime; or those of the folder that `KVARK_ONNX_NODE` names.
 //!
 //! Without a harness, so that `cargo xtask onnx-node` shows nothing but a line for each test and the count.
 #![allow(
@@ -9,21 +10,31 @@
 
 mod suite;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use suite::Outcome;
 
 fn main() -> ExitCode {
-    let named = std::env::var_os("KVARK_ONNX_NODE").map(PathBuf::from);
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures/onnx-node");
-    let whole = named.is_some();
-    let folder = named.unwrap_or(fixtures);
-    if !whole && !folder.is_dir() {
-        eprintln!("skipped: ../shared/fixtures/onnx-node is not here");
-        return ExitCode::SUCCESS;
+    if let Some(folder) = std::env::var_os("KVARK_ONNX_NODE") {
+        return run(folder.as_ref(), true);
     }
-    let counts = suite::run_all(&folder, |name, outcome| {
-        if whole || !matches!(outcome, Outcome::Passed) {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let own = run(&here.join("tests/onnx_node/own"), false);
+    let official = here.join("../../../shared/fixtures/onnx-node");
+    if !official.is_dir() {
+        eprintln!("skipped: ../shared/fixtures/onnx-node is not here");
+        return own;
+    }
+    match run(&official, false) {
+        ExitCode::SUCCESS => own,
+        failure => failure,
+    }
+}
+
+/// Runs a folder; `all` shows the tests that pass too.
+fn run(folder: &Path, all: bool) -> ExitCode {
+    let counts = suite::run_all(folder, |name, outcome| {
+        if all || !matches!(outcome, Outcome::Passed) {
             println!("{name} {outcome}");
         }
     });

@@ -267,13 +267,14 @@ pub(super) fn cast(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
             .operand_kind(call, 1)
             .ok_or("the type it is cast to is not known")?,
     };
-    if to.is_real() && to.bits() < 16 {
-        return Err(format!("kvark does not round to {}", to.name()));
-    }
     if let Some(name) = call.result(0) {
         lower.kinds.insert(name.to_owned(), to);
     }
     let result = lower.cast(x, to.dtype())?;
+    if to.is_real() {
+        let result = lower.rounded(result, to, call.flag("saturate", true)?)?;
+        return Ok(vec![result]);
+    }
     // Between integers, what does not fit wraps.
     Ok(vec![lower.wrapped(result, Some(to))?])
 }

@@ -1,7 +1,10 @@
 //! Ops that look elements up.
 
 use base::DType;
-use graph::ops::{CompareFunction, Gather, GatherElements, Index, Scalar, Slice};
+use graph::ops::{
+    BinaryFunction, CompareFunction, Gather, GatherElements, Index, Reduce, ReduceFunction, Scalar,
+    Slice,
+};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -61,7 +64,7 @@ pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let size = lower.emit(graph::ops::Size { value: depth }, &[])?;
     let zero = lower.scalar(Scalar::I64(0), DType::I64)?;
     let negative = lower.compare(CompareFunction::Lt, index, zero)?;
-    let wrapped = lower.binary(graph::ops::BinaryFunction::Add, index, size)?;
+    let wrapped = lower.binary(BinaryFunction::Add, index, size)?;
     let index = lower.choose(negative, wrapped, index)?;
     let classes = lower.count_from(Dim::from(0), depth)?;
     let mut column = vec![Dim::from(1); rank];
@@ -74,4 +77,76 @@ pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     };
     let (off, on) = (value(lower, 0)?, value(lower, 1)?);
     Ok(vec![lower.choose(hit, on, off)?])
+}
+
+/// Longer axes than this would make large tables of who is larger than whom.
+const MOST_RANKED: usize = 4096;
+
+/// The largest or smallest elements along an axis, in order; of equal ones the first comes first.
+pub(super) fn top_k(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let count = match call.int("k")? {
+        Some(k) => Dim::constant(k),
+        None => {
+            let k = lower.operand(call, 1)?;
+            match lower.sizes(k)?[..] {
+                [k] => k,
+                _ => return Err("its k is not one number".into()),
+            }
+        }
+    };
+    let rank = lower.rank(x);
+    let axis = Emitter::axis(call.int_or("axis", -1)?, rank)?;
+    let last = rank.checked_sub(1).ok_or("a scalar has no axis")?;
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(axis, last);
+    let x = lower.permute(x, order.clone())?;
+    let shape = lower.shape(x);
+    let size = shape[last].as_const().filter(|n| *n <= MOST_RANKED);
+    let size = Dim::from(size.ok_or("its axis is too long or not known")?);
+    let count = count
+        .as_const()
+        .map(Dim::from)
+        .ok_or("its k is not known")?;
+
+    // An element's rank is how many come before it.
+    let (mut column, mut row) = (shape.clone(), shape.clone());
+    column.push(Dim::from(1));
+    row.insert(last, Dim::from(1));
+    let (own, other) = (lower.reshape(x, column)?, lower.reshape(x, row.clone())?);
+    let better = match call.flag("largest", true)? {
+        true => CompareFunction::Gt,
+        false => CompareFunction::Lt,
+    };
+    let better = lower.compare(better, other, own)?;
+    let same = lower.compare(CompareFunction::Eq, other, own)?;
+    let places = lower.count_from(Dim::from(0), size)?;
+    let place = lower.reshape(places, vec![size, Dim::from(1)])?;
+    let earlier = lower.compare(CompareFunction::Lt, places, place)?;
+    let tie = lower.binary(BinaryFunction::And, same, earlier)?;
+    let before = lower.binary(BinaryFunction::Or, better, tie)?;
+    let before = lower.cast(before, DType::I64)?;
+    let reduce = |function| Reduce {
+        function,
+        axes: vec![rank],
+        keep: false,
+    };
+    let ranks = lower.emit(reduce(ReduceFunction::Sum), &[before])?;
+
+    let ranks = lower.reshape(ranks, row)?;
+    let wanted = lower.count_from(Dim::from(0), count)?;
+    let wanted = lower.reshape(wanted, vec![count, Dim::from(1)])?;
+    let hit = lower.compare(CompareFunction::Eq, ranks, wanted)?;
+    let hit = lower.cast(hit, DType::I64)?;
+    let index = lower.emit(reduce(ReduceFunction::ArgMax), &[hit])?;
+    let values = lower.emit(GatherElements { axis: last }, &[x, index])?;
+    if let Some(name) = call.result(1) {
+        lower
+            .kinds
+            .insert(name.to_owned(), crate::element::Kind::I64);
+    }
+    Ok(vec![
+        lower.permute(values, order.clone())?,
+        lower.permute(index, order)?,
+    ])
 }

@@ -1,11 +1,12 @@
 //! Products of matrices.
 
 use base::DType;
-use graph::ops::{BinaryFunction as B, MatMul};
+use graph::ops::{BinaryFunction as B, Linear, MatMul};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::{Lower, Results};
+use crate::onnx::blocks::BlockWeights;
 
 impl Lower<'_> {
     /// `alpha · a @ b`, in f32.
@@ -67,4 +68,35 @@ pub(super) fn gemm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         beta => lower.with_number(B::Mul, bias, beta)?,
     };
     Ok(vec![lower.binary(B::Add, product, bias)?])
+}
+
+/// ONNX Runtime's product with weights of four or eight bits, which stay as narrow as kvark's own formats allow.
+pub(super) fn mat_mul_nbits(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let count = |name: &str| call.count(name)?.ok_or_else(|| format!("has no {name}"));
+    if call.name(4).is_some() {
+        return Err("weights in an order of their own (g_idx) are not known".into());
+    }
+    let file = lower.file;
+    let stored = |index: usize| call.name(index).and_then(|name| file.tensors.get(name));
+    let weights = BlockWeights {
+        rows: count("N")?,
+        depth: count("K")?,
+        bits: call.count("bits")?.unwrap_or(4),
+        block: count("block_size")?,
+        quants: stored(1).ok_or("its weights are no initialiser")?,
+        scales: stored(2).ok_or("its scales are no initialiser")?,
+        zeros: match call.name(3) {
+            None => None,
+            Some(_) => Some(stored(3).ok_or("its zero points are no initialiser")?),
+        },
+    };
+    let (dtype, data) = weights.packed()?;
+    let name = lower.fresh();
+    let shape = [weights.rows, weights.depth];
+    let weight = lower.builder.constant(&name, dtype, &shape, data);
+    let weight = weight.map_err(|e| e.to_string())?;
+    let mut operands = vec![x, weight];
+    operands.extend(lower.maybe(call, 5)?);
+    Ok(vec![lower.emit(Linear::default(), &operands)?])
 }

@@ -25,8 +25,15 @@ impl Lower<'_> {
         Ok(shape)
     }
 
-    /// A size by its name, which may be a sum: `past_sequence_length + sequence_length`.
+    /// A size by its name, which may be a sum: `past_sequence_length + sequence_length`, or `total_sequence_length` where
+    /// the model has both of these.
     fn size_named(&mut self, name: &str) -> Result<Dim, String> {
+        if let Some(now) = name.strip_prefix("total_") {
+            let past = format!("past_{now}");
+            if self.is_a_size(now) && self.is_a_size(&past) {
+                return Ok(self.symbol(&past)? + self.symbol(now)?);
+            }
+        }
         let mut sum = Dim::from(0);
         for term in name.split('+').map(str::trim) {
             let term = match term.parse::<u32>() {
@@ -36,6 +43,16 @@ impl Lower<'_> {
             sum = sum + term;
         }
         Ok(sum)
+    }
+
+    /// Whether a dimension of an input has this name.
+    fn is_a_size(&self, name: &str) -> bool {
+        let mut dims = self
+            .file
+            .inputs
+            .iter()
+            .flat_map(|port| port.dims.iter().flatten());
+        dims.any(|dim| matches!(dim, DimProto::Symbol(known) if known == name))
     }
 
     fn symbol(&mut self, name: &str) -> Result<Dim, String> {

@@ -1,7 +1,8 @@
 //! Which rule lowers which op.
 
 use super::{
-    Rule, arithmetic, attention, cache, create, index, matrix, norm, reduce, rotary, shape,
+    Rule, arithmetic, attention, cache, create, grouped, index, matrix, norm, quantised, reduce,
+    rotary, shape,
 };
 
 /// The rule for an op, by its name with its domain, but for ONNX's own.
@@ -57,6 +58,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "GatherElements" => index::gather_elements,
         "GatherND" => index::gather_nd,
         "OneHot" => index::one_hot,
+        "TopK" => index::top_k,
 
         // reduce
         "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1"
@@ -76,9 +78,15 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         // matrix
         "MatMul" => matrix::mat_mul,
         "Gemm" => matrix::gemm,
+        "com.microsoft::MatMulNBits" => matrix::mat_mul_nbits,
+
+        // quantised
+        "DequantizeLinear" => quantised::dequantize,
+        "QuantizeLinear" => quantised::quantize,
 
         // attention
         "Attention" => attention::attention,
+        "com.microsoft::GroupQueryAttention" => grouped::attention,
         "RotaryEmbedding" => rotary::rotary,
         "com.microsoft::RotaryEmbedding" => rotary::rotary_contrib,
         "TensorScatter" => cache::tensor_scatter,

@@ -7,7 +7,7 @@ use graph::{Dim, TensorId};
 use super::Lower;
 use super::call::{Call, Operand, SizeArg};
 use crate::emit::Emitter;
-use crate::pt2::constant::Kind;
+use crate::pt2::constant;
 use crate::pt2::expr::Affine;
 use crate::pt2::schema::SymInt;
 
@@ -81,7 +81,7 @@ impl<'a> Lower<'a> {
 
     /// The type that a node's result is computed in.
     pub(super) fn result_dtype(&self, call: &Call<'_>, index: usize) -> Result<DType, String> {
-        Ok(Kind::new(self.result_meta(call, index)?.dtype)?.dtype())
+        Ok(constant::kind(self.result_meta(call, index)?.dtype)?.dtype())
     }
 
     fn result_meta(

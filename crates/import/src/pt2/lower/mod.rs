@@ -16,7 +16,7 @@ use std::ops::{Deref, DerefMut};
 
 use graph::{Dim, Graph, GraphBuilder, MAX_SYMBOLS, TensorId};
 
-use super::constant::Kind;
+use super::constant;
 use super::schema::{self, Argument, InputSpec, Node, OutputSpec, SymInt, TensorMeta};
 use super::{Program, Pt2, decoder};
 use crate::emit::Emitter;
@@ -322,7 +322,7 @@ impl<'a> Lower<'a> {
         meta: &TensorMeta,
     ) -> Result<(base::DType, Vec<Dim>), ImportError> {
         let wrong = |reason| self.wrong_input(name, reason);
-        let kind = Kind::new(meta.dtype).map_err(wrong)?;
+        let kind = constant::kind(meta.dtype).map_err(wrong)?;
         if meta.layout != schema::STRIDED {
             return Err(wrong(format!(
                 "has layout {}, which is not dense",
@@ -351,7 +351,7 @@ impl<'a> Lower<'a> {
         let id = match self.weights.get(&place) {
             Some(id) => *id,
             None => {
-                let (dtype, data) = stored.computed();
+                let (dtype, data) = stored.computed()?;
                 let constant = self.builder.constant(name, dtype, &stored.shape, data);
                 let id = constant.map_err(|e| e.to_string())?;
                 self.weights.insert(place, id);

@@ -1,0 +1,5 @@
+//! ONNX files as they should be, and as they should not.
+
+mod bad;
+mod good;
+mod writer;

@@ -1,0 +1,241 @@
+"""Makes the models of this folder and what ONNX Runtime gives for them, in the form of ONNX's node tests.
+
+    pip install onnx==1.23.2 onnxruntime==1.31.1
+    python generate.py
+"""
+
+import pathlib
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto as T
+from onnx import helper as h
+from onnx import numpy_helper
+
+HERE = pathlib.Path(__file__).parent
+RNG = np.random.default_rng(7)
+MS = "com.microsoft"
+
+
+def noise(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def save(name, nodes, inputs, outputs, initializers=None, dims=None, functions=(), opset=23, other=()):
+    """`inputs` are arrays by name, `outputs` element types by name, `dims` symbolic shapes of inputs by name."""
+    dims = dims or {}
+    kinds = {np.dtype(k): v for k, v in ((np.float32, T.FLOAT), (np.int64, T.INT64), (np.int32, T.INT32), (np.bool_, T.BOOL))}
+    graph = h.make_graph(
+        nodes,
+        name,
+        [h.make_tensor_value_info(n, kinds[a.dtype], dims.get(n, a.shape)) for n, a in inputs.items()],
+        [h.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
+        [numpy_helper.from_array(a, n) for n, a in (initializers or {}).items()],
+    )
+    opsets = [h.make_opsetid("", opset), h.make_opsetid(MS, 1)] + [h.make_opsetid(d, 1) for d in other]
+    model = h.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=10, producer_name="kvark")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    results = session.run(list(outputs), inputs)
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    data = folder / "test_data_set_0"
+    data.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx")
+    for side, arrays in (("input", inputs.items()), ("output", zip(outputs, results))):
+        for i, (n, array) in enumerate(arrays):
+            (data / f"{side}_{i}.pb").write_bytes(numpy_helper.from_array(np.asarray(array), n).SerializeToString())
+
+
+def tables(rows, half):
+    angles = np.outer(np.arange(rows), 10000.0 ** (-np.arange(half) / half))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def gqa(name, tokens, past, lengths, heads=4, kv=2, dim=16, packed=False, rotary=True, **attributes):
+    batch = len(lengths)
+    cos, sin = tables(64, dim // 2)
+    inputs = {}
+    if packed:
+        inputs["q"] = noise(batch, tokens, (heads + 2 * kv) * dim)
+    else:
+        inputs["q"] = noise(batch, tokens, heads * dim)
+        inputs["k"] = noise(batch, tokens, kv * dim)
+        inputs["v"] = noise(batch, tokens, kv * dim)
+    inputs["past_k"] = noise(batch, kv, past, dim)
+    inputs["past_v"] = noise(batch, kv, past, dim)
+    inputs["lengths"] = np.array(lengths, np.int32) - 1
+    inputs["total"] = np.array(past + tokens, np.int32)
+    names = ["q"] + (["", ""] if packed else ["k", "v"]) + ["past_k", "past_v", "lengths", "total"]
+    if rotary:
+        names += ["cos", "sin"]
+    node = h.make_node(
+        "GroupQueryAttention", names, ["y", "present_k", "present_v"], domain=MS,
+        num_heads=heads, kv_num_heads=kv, do_rotary=int(rotary), **attributes,
+    )
+    dims = {n: list(a.shape) for n, a in inputs.items()}
+    for n in ("q", "k", "v"):
+        if n in dims:
+            dims[n][1] = "sequence_length"
+    for n in ("past_k", "past_v"):
+        dims[n][2] = "past_sequence_length"
+    outputs = {"y": T.FLOAT, "present_k": T.FLOAT, "present_v": T.FLOAT}
+    save(name, [node], inputs, outputs, {"cos": cos, "sin": sin} if rotary else {}, dims)
+
+
+gqa("gqa_prompt", 5, 0, [5])
+gqa("gqa_decode", 1, 6, [7])
+gqa("gqa_chunk", 3, 6, [9])
+gqa("gqa_packed", 2, 4, [6], packed=True)
+gqa("gqa_window", 3, 9, [12], local_window_size=4)
+gqa("gqa_window_prompt", 9, 0, [9], local_window_size=3)
+gqa("gqa_softcap_scale", 1, 5, [6], softcap=2.0, scale=0.5)
+gqa("gqa_interleaved", 1, 3, [4], rotary_interleaved=1)
+gqa("gqa_plain", 1, 3, [4], rotary=False)
+
+
+def nbits(name, bits, block, rows=24, depth=64, zeros=None, bias=False, half_scales=True):
+    blocks = -(-depth // block)
+    quants = RNG.integers(0, 1 << bits, (rows, blocks, block), dtype=np.uint8)
+    packed = quants if bits == 8 else quants[..., ::2] | quants[..., 1::2] << 4
+    scales = RNG.uniform(0.01, 0.1, rows * blocks).astype(np.float32)
+    if half_scales:
+        scales = scales.astype(np.float16).astype(np.float32)
+    initializers = {"w": packed, "scales": scales}
+    names = ["x", "w", "scales"]
+    if zeros == "packed":
+        points = RNG.integers(0, 1 << bits, (rows, blocks), dtype=np.uint8)
+        if bits == 4:
+            points = np.pad(points, [(0, 0), (0, blocks % 2)])
+            points = points[:, ::2] | points[:, 1::2] << 4
+        initializers["zeros"] = points.reshape(-1)
+        names.append("zeros")
+    if bias:
+        initializers["bias"] = noise(rows)
+        names += [""] * (5 - len(names)) + ["bias"]
+    node = h.make_node("MatMulNBits", names, ["y"], domain=MS, K=depth, N=rows, bits=bits, block_size=block)
+    save(name, [node], {"x": noise(2, 3, depth)}, {"y": T.FLOAT}, initializers, {"x": [2, "T", depth]})
+
+
+nbits("nbits_4_block_32", 4, 32)
+nbits("nbits_4_block_128", 4, 128, depth=256)
+nbits("nbits_4_zero_points", 4, 32, zeros="packed", depth=96)
+nbits("nbits_4_block_16", 4, 16, half_scales=False)
+nbits("nbits_4_ragged", 4, 32, depth=80, half_scales=False)
+nbits("nbits_4_bias", 4, 32, bias=True)
+nbits("nbits_8", 8, 32)
+nbits("nbits_8_zero_points", 8, 32, zeros="packed", half_scales=False)
+
+x, skip, gamma, bias = noise(2, 3, 16), noise(2, 3, 16), noise(16), noise(16)
+node = h.make_node("SkipSimplifiedLayerNormalization", ["x", "skip", "gamma"], ["y", "", "", "sum"], domain=MS, epsilon=1e-6)
+save("skip_simplified", [node], {"x": x, "skip": skip}, {"y": T.FLOAT, "sum": T.FLOAT}, {"gamma": gamma})
+node = h.make_node("SkipSimplifiedLayerNormalization", ["x", "skip", "gamma", "bias"], ["y"], domain=MS, epsilon=1e-5)
+save("skip_simplified_bias", [node], {"x": x, "skip": skip}, {"y": T.FLOAT}, {"gamma": gamma, "bias": bias})
+node = h.make_node("SkipLayerNormalization", ["x", "skip", "gamma", "beta", "bias"], ["y", "", "", "sum"], domain=MS, epsilon=1e-5)
+save("skip_layer_norm", [node], {"x": x, "skip": skip}, {"y": T.FLOAT, "sum": T.FLOAT}, {"gamma": gamma, "bias": bias, "beta": noise(16)})
+node = h.make_node("SimplifiedLayerNormalization", ["x", "gamma"], ["y"], axis=-1, epsilon=1e-5, stash_type=1)
+save("simplified", [node], {"x": x}, {"y": T.FLOAT}, {"gamma": gamma})
+
+cos, sin = tables(32, 8)
+for name, positions, attributes in (
+    ("rotary_first_position", np.array([5], np.int64), {}),
+    ("rotary_each_position", np.array([[4, 9, 2], [0, 1, 2]], np.int64), {"interleaved": 1}),
+    ("rotary_partial", np.array([[4, 9, 2], [0, 1, 2]], np.int64), {"rotary_embedding_dim": 16, "num_heads": 2}),
+):
+    width = 2 * 24 if "rotary_embedding_dim" in attributes else 2 * 16
+    node = h.make_node("RotaryEmbedding", ["x", "positions", "cos", "sin"], ["y"], domain=MS, **attributes)
+    save(name, [node], {"x": noise(2, 3, width), "positions": positions}, {"y": T.FLOAT}, {"cos": cos, "sin": sin})
+
+# The classic form of a cache: past in, present out, and a mask over both.
+HEADS, DIM, PAST, NOW = 2, 8, 3, 2
+classic = [
+    h.make_node("Shape", ["ids"], ["ids_shape"]),
+    h.make_node("Constant", [], ["one"], value_int=1),
+    h.make_node("Constant", [], ["zero"], value_int=0),
+    h.make_node("Constant", [], ["minus_one"], value_ints=[-1]),
+    h.make_node("Constant", [], ["heads"], value_ints=[HEADS]),
+    h.make_node("Constant", [], ["dim"], value_ints=[DIM]),
+    h.make_node("Gather", ["ids_shape", "zero"], ["batch"], axis=0),
+    h.make_node("Gather", ["ids_shape", "one"], ["now"], axis=0),
+    h.make_node("Constant", [], ["axis_0"], value_ints=[0]),
+    h.make_node("Unsqueeze", ["batch", "axis_0"], ["batch_1"]),
+    h.make_node("Unsqueeze", ["now", "axis_0"], ["now_1"]),
+    h.make_node("Concat", ["batch_1", "now_1", "heads", "dim"], ["apart"], axis=0),
+    h.make_node("Gather", ["table", "ids"], ["x"], axis=0),
+    h.make_node("MatMul", ["x", "wq"], ["q_flat"]),
+    h.make_node("MatMul", ["x", "wk"], ["k_flat"]),
+    h.make_node("Reshape", ["q_flat", "apart"], ["q_apart"]),
+    h.make_node("Reshape", ["k_flat", "apart"], ["k_apart"]),
+    h.make_node("Transpose", ["q_apart"], ["q"], perm=[0, 2, 1, 3]),
+    h.make_node("Transpose", ["k_apart"], ["k"], perm=[0, 2, 1, 3]),
+    h.make_node("Concat", ["past", "k"], ["present"], axis=2),
+    h.make_node("Transpose", ["present"], ["k_t"], perm=[0, 1, 3, 2]),
+    h.make_node("MatMul", ["q", "k_t"], ["raw"]),
+    # Which key each query may see: its place, and the mask.
+    h.make_node("Shape", ["past"], ["past_shape"]),
+    h.make_node("Constant", [], ["two"], value_int=2),
+    h.make_node("Gather", ["past_shape", "two"], ["past_len"], axis=0),
+    h.make_node("Add", ["past_len", "now"], ["total"]),
+    h.make_node("Range", ["past_len", "total", "one"], ["query"]),
+    h.make_node("Range", ["zero", "total", "one"], ["key"]),
+    h.make_node("Unsqueeze", ["query", "minus_one"], ["query_column"]),
+    h.make_node("LessOrEqual", ["key", "query_column"], ["causal"]),
+    h.make_node("Cast", ["mask"], ["mask_bool"], to=T.BOOL),
+    h.make_node("Constant", [], ["axes_12"], value_ints=[1, 2]),
+    h.make_node("Unsqueeze", ["mask_bool", "axes_12"], ["mask_4d"]),
+    h.make_node("And", ["causal", "mask_4d"], ["seen"]),
+    # As exporters write `expand(-1, …)`: a shape with its -1 replaced.
+    h.make_node("Shape", ["raw"], ["raw_shape"]),
+    h.make_node("ConstantOfShape", ["four"], ["ones"], value=h.make_tensor("v", T.INT64, [1], [1])),
+    h.make_node("Equal", ["raw_shape", "minus_one"], ["open"]),
+    h.make_node("Where", ["open", "ones", "raw_shape"], ["wide"]),
+    h.make_node("Expand", ["seen", "wide"], ["seen_wide"]),
+    h.make_node("Constant", [], ["hidden"], value_float=-1e9),
+    h.make_node("Where", ["seen_wide", "raw", "hidden"], ["scores"]),
+    h.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+    h.make_node("MatMul", ["weights", "present"], ["mixed"]),
+    h.make_node("Transpose", ["mixed"], ["mixed_t"], perm=[0, 2, 1, 3]),
+    h.make_node("Constant", [], ["flat"], value_ints=[0, 0, -1]),
+    h.make_node("Reshape", ["mixed_t", "flat"], ["y"]),
+]
+save(
+    "classic_cache",
+    classic,
+    {
+        "ids": RNG.integers(0, 11, (2, NOW)),
+        "mask": np.array([[1, 1, 1, 1, 1], [0, 1, 1, 1, 1]], np.int64),
+        "past": noise(2, HEADS, PAST, DIM),
+    },
+    {"y": T.FLOAT, "present": T.FLOAT},
+    {"table": noise(11, 16), "wq": noise(16, 16), "wk": noise(16, 16), "four": np.array([4], np.int64)},
+    {
+        "ids": ["batch", "sequence_length"],
+        "mask": ["batch", "total_sequence_length"],
+        "past": ["batch", HEADS, "past_sequence_length", DIM],
+    },
+    opset=17,
+)
+
+# Functions in functions, with an attribute that is passed on and one that has a default.
+inner = h.make_function(
+    "test", "Scaled", ["a", "b"], ["c"],
+    [
+        h.make_node("LeakyRelu", ["a"], ["t"]),
+        h.make_node("Mul", ["t", "b"], ["c"]),
+    ],
+    [h.make_opsetid("", 17)], ["slope"],
+)
+inner.node[0].attribute.append(onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT))
+outer = h.make_function(
+    "test", "Twice", ["a"], ["c"],
+    [
+        h.make_node("Scaled", ["a", "a"], ["t"], domain="test", slope=0.25),
+        h.make_node("Scaled", ["t", "a"], ["c"], domain="test", slope=0.5),
+    ],
+    [h.make_opsetid("", 17), h.make_opsetid("test", 1)],
+)
+save(
+    "functions", [h.make_node("Twice", ["x"], ["t"], domain="test"), h.make_node("Twice", ["t"], ["y"], domain="test")],
+    {"x": noise(3, 4)}, {"y": T.FLOAT}, functions=[inner, outer], opset=17, other=["test"],
+)
