@@ -26,7 +26,7 @@ pub use cpu::{Cpu, Isa};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
 pub use import::{
-    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, gguf, onnx, pt2,
+    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, genai, gguf, onnx, pt2,
 };
 pub use kv::metadata::Value as CacheMetadata;
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.

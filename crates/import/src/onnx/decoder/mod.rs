@@ -4,10 +4,13 @@
 //! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every place where the model attends over a cache is found,
 //! and what it lets a query see is worked out; the tensors, the indices and the masks are then needed by nothing.
 
+mod counted;
 mod layers;
+mod mask;
 mod probe;
 mod sight;
 mod site;
+mod view;
 
 pub use layers::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
 pub(super) use sight::Sight;
@@ -100,6 +103,12 @@ pub(super) fn find<'a>(
         ));
     }
     let rows = caches.iter().filter_map(|cache| cache.form.fixed_rows());
+    let long = |cache: &&CacheLayer| cache.form.fixed_rows() > Some(MOST_POSITIONS);
+    if let Some(cache) = caches.iter().find(long) {
+        let what = format!("cache {:?}", cache.key);
+        let reason = format!("has more than {MOST_POSITIONS} rows");
+        return Err(ImportError::value(what, reason));
+    }
     let most = match sites.iter().any(Site::is_spelled_out) {
         true => MOST_POSITIONS_BY_SCORES,
         false => MOST_POSITIONS,

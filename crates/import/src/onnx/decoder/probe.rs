@@ -10,6 +10,9 @@ use crate::element::Kind;
 use crate::onnx::schema::DimProto;
 use crate::onnx::{Onnx, Port, lower_with};
 
+/// Elements that are computed at one place, of all tensors together.
+const MOST_ELEMENTS: usize = 1 << 28;
+
 /// What stands for a tensor instead of what the model computes.
 #[derive(Clone, Debug)]
 pub(super) enum Cut {
@@ -103,9 +106,16 @@ fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
         }
     }
     let mut values: HashMap<TensorId, Value> = HashMap::new();
-    let shape_of = |id: TensorId| {
+    let mut left = MOST_ELEMENTS;
+    let mut shape_of = |id: TensorId| {
+        let name = &graph.tensor(id).name;
         let dims = graph.tensor(id).ty.dims(&Bindings::default());
-        dims.ok_or_else(|| format!("{} has no fixed shape", graph.tensor(id).name))
+        let dims = dims.ok_or_else(|| format!("{name} has no fixed shape"))?;
+        let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        left = elements
+            .and_then(|elements| left.checked_sub(elements))
+            .ok_or_else(|| format!("is too large to look into: {name} has {dims:?} elements"))?;
+        Ok::<_, String>(dims)
     };
     for &id in &needed {
         let tensor = graph.tensor(id);

@@ -3,32 +3,30 @@
 //! Exporters write the same few masks in countless ways. What a mask means is what it holds: it is computed for steps at
 //! several places of a sequence, and it must show every query all that came before it, or the last so many of that.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use base::DType;
 use graph::Value;
 
 use super::layers::{CacheForm, CacheLayer, port};
+use super::mask::{Found, Grid};
 use super::probe::{Cut, probe};
-use super::site::{Mask, Present, Side, Site, Viewed};
+use super::site::{Mask, Present, Side, Site};
 use crate::ImportError;
 use crate::error::Problem;
 use crate::genai::DecoderNames;
 use crate::onnx::Onnx;
 use crate::onnx::schema::DimProto;
 
-/// A bias that hides a key for good.
-const HIDDEN: f32 = -1e4;
-
 /// A step that masks are computed for.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    past: usize,
-    tokens: usize,
+pub(super) struct Place {
+    pub(super) past: usize,
+    pub(super) tokens: usize,
 }
 
 impl Place {
-    fn end(self) -> usize {
+    pub(super) fn end(self) -> usize {
         self.past + self.tokens
     }
 }
@@ -85,14 +83,14 @@ impl<'a> Look<'a, '_> {
         .collect()
     }
 
-    fn wrong(&self, site: &Site<'_>, reason: String) -> ImportError {
+    pub(super) fn wrong(&self, site: &Site<'_>, reason: String) -> ImportError {
         let node = &self.file.nodes[site.node];
         let (node, op) = (node.label.clone(), node.op.clone());
         Problem::Op { node, op, reason }.into()
     }
 
     /// Steps at the beginning, in the middle and at the end of what there can be.
-    fn places(&self) -> impl Iterator<Item = Place> + use<> {
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> + use<> {
         let most = self.horizon;
         let places = [
             (0, 1),
@@ -117,7 +115,12 @@ impl<'a> Look<'a, '_> {
             match site.mask {
                 Mask::Operand { name, .. } => wanted.extend(name),
                 Mask::Scores { to, .. } => wanted.push(to),
-                Mask::Lengths { last, total, .. } => wanted.extend([last, total]),
+                Mask::Lengths {
+                    last,
+                    total,
+                    positions,
+                    ..
+                } => wanted.extend([last, total].into_iter().chain(positions)),
             }
         }
         wanted.sort_unstable();
@@ -125,7 +128,7 @@ impl<'a> Look<'a, '_> {
         wanted
     }
 
-    fn probe(
+    pub(super) fn probe(
         &self,
         cuts: &BTreeMap<String, Cut>,
         wanted: &[&str],
@@ -139,7 +142,11 @@ impl<'a> Look<'a, '_> {
     }
 
     /// What stands for the inputs of a step, and for what the network would compute.
-    fn cuts(&self, place: Place, score: f32) -> Result<BTreeMap<String, Cut>, ImportError> {
+    pub(super) fn cuts(
+        &self,
+        place: Place,
+        score: f32,
+    ) -> Result<BTreeMap<String, Cut>, ImportError> {
         let Place { past, tokens } = place;
         let names = self.names;
         let positions: Vec<i64> = (past as i64..).take(tokens).collect();
@@ -190,11 +197,11 @@ impl<'a> Look<'a, '_> {
     }
 
     /// Rows of a cache when it holds so many tokens.
-    fn rows(&self, cache: usize, length: usize) -> usize {
+    pub(super) fn rows(&self, cache: usize, length: usize) -> usize {
         self.caches[cache].form.fixed_rows().unwrap_or(length)
     }
 
-    fn cache_shape(
+    pub(super) fn cache_shape(
         &self,
         cache: usize,
         side: Side,
@@ -228,8 +235,13 @@ impl<'a> Look<'a, '_> {
             Mask::Lengths {
                 last,
                 total,
+                positions,
                 window,
             } => {
+                let counted: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
+                if positions.is_some_and(|name| integers(&runs[0][name]) != Some(counted)) {
+                    return Err("rotates by positions that are not those of the sequence".into());
+                }
                 for (name, expected) in
                     [(last, place.end() as i64 - 1), (total, place.end() as i64)]
                 {
@@ -288,253 +300,11 @@ impl<'a> Look<'a, '_> {
             }
         }
     }
-
-    /// Per site, the factor that its view of the keys has.
-    fn views(&self) -> Result<Vec<f32>, ImportError> {
-        let tokens = self.horizon.min(3);
-        let place = Place { past: 0, tokens };
-        let mut cuts = self.cuts(place, 0.0)?;
-        for (name, present) in self.presents {
-            let shape = self.cache_shape(present.cache, present.side(), place.end())?;
-            let count = shape.iter().product::<usize>();
-            let numbers = Value::f32(shape, (1..=count).map(|n| n as f32).collect());
-            cuts.insert((*name).to_owned(), Cut::Value(numbers));
-        }
-        let mut factors = vec![1.0; self.sites.len()];
-        for (site, factor) in self.sites.iter().zip(&mut factors) {
-            for view in &site.views {
-                let found = probe(self.file, &cuts, &[view.operand])?;
-                let Some(Cut::Value(present)) = cuts.get(view.present) else {
-                    continue;
-                };
-                let ratio = self.view(site, view, present, &found[0]);
-                *factor *= ratio.map_err(|reason| self.wrong(site, reason))?;
-            }
-        }
-        Ok(factors)
-    }
-
-    /// The factor between a view and the cache, whose elements must lie in it as attention takes them.
-    fn view(
-        &self,
-        site: &Site<'_>,
-        view: &Viewed<'_>,
-        present: &Value,
-        found: &Value,
-    ) -> Result<f32, String> {
-        let wrong = || format!("takes {} in a form that is not known", view.present);
-        let (rows, width) = (
-            self.rows(site.cache, self.horizon.min(3)),
-            present.shape[present.shape.len() - 1],
-        );
-        let kv_heads = match self.caches[site.cache].form {
-            CacheForm::Past { heads, .. } => heads,
-            CacheForm::Static { .. } => site.heads.ok_or_else(wrong)?.1,
-        };
-        let dim = match present.shape.len() {
-            4 => width,
-            _ => width / kv_heads.max(1),
-        };
-        let held = |head: usize, row: usize, at: usize| match present.shape.len() {
-            4 => (head * rows + row) * dim + at,
-            _ => (row * kv_heads + head) * dim + at,
-        };
-        let heads = match (&found.shape[..], view.transposed) {
-            (&[1, heads, d, r], true) if (d, r) == (dim, rows) => heads,
-            (&[1, heads, r, d], false) if (d, r) == (dim, rows) => heads,
-            (&[1, r, w], false) if r == rows && w == kv_heads * dim => kv_heads,
-            _ => return Err(wrong()),
-        };
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(wrong());
-        }
-        let flat = found.shape.len() == 3;
-        let placed = |head: usize, row: usize, at: usize| match (flat, view.transposed) {
-            (true, _) => (row * heads + head) * dim + at,
-            (false, true) => (head * dim + at) * rows + row,
-            (false, false) => (head * rows + row) * dim + at,
-        };
-        let (held_all, found_all) = (
-            present.as_f32().ok_or_else(wrong)?,
-            found.as_f32().ok_or_else(wrong)?,
-        );
-        let ratio = found_all.first().ok_or_else(wrong)? / held_all[0];
-        for head in 0..heads {
-            for row in 0..rows {
-                for at in 0..dim {
-                    let expected = ratio * held_all[held(head / (heads / kv_heads), row, at)];
-                    let found = found_all[placed(head, row, at)];
-                    if (found - expected).abs() > 1e-6 * expected.abs() {
-                        return Err(wrong());
-                    }
-                }
-            }
-        }
-        match view.side {
-            Side::Value if ratio != 1.0 => Err(wrong()),
-            _ => Ok(ratio),
-        }
-    }
 }
 
-impl<'a> Look<'a, '_> {
-    /// The tensors that hold the positions of the step's tokens, among those that follow from a step's inputs alone.
-    pub(super) fn positions(&self) -> Result<Vec<&'a str>, ImportError> {
-        let mut candidates = self.driven();
-        for place in self.places().filter(|place| place.end() < 8) {
-            if candidates.is_empty() {
-                break;
-            }
-            // What cannot be computed is no position; whoever needs it is told.
-            let Ok(values) = self.probe(&self.cuts(place, 0.0)?, &candidates) else {
-                return Ok(vec![]);
-            };
-            let positions: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
-            candidates.retain(|name| {
-                let value = &values[*name];
-                value.shape == [1, place.tokens] && integers(value).as_ref() == Some(&positions)
-            });
-        }
-        Ok(candidates)
-    }
-
-    /// What follows from a mask, the indices and shapes.
-    fn driven(&self) -> Vec<&'a str> {
-        let names = self.names;
-        let drivers = [
-            &names.attention_mask,
-            &names.write_indices,
-            &names.nonpad_kv_seqlen,
-        ];
-        let file: &'a Onnx = self.file;
-        let inputs = file.inputs.iter().map(|port| &port.name);
-        let inputs = inputs.filter(|name| drivers.contains(name));
-        let mut driven: HashSet<&str> = inputs.map(|name| &name[..]).collect();
-        let mut fixed: HashSet<&str> = file.tensors.keys().map(|name| &name[..]).collect();
-        fixed.insert("");
-        let mut found: Vec<&'a str> = vec![];
-        for node in &file.nodes {
-            let mut inputs = node.inputs.iter().map(|name| &name[..]);
-            let outputs = node.outputs.iter().map(|name| &name[..]);
-            let outputs = outputs.filter(|name| !name.is_empty());
-            let is_fixed = |name: &str| fixed.contains(name);
-            // A shape follows from the step, whatever the elements are.
-            if node.op == "Shape" || inputs.clone().all(is_fixed) {
-                fixed.extend(outputs);
-            } else if inputs.all(|name| is_fixed(name) || driven.contains(name)) {
-                driven.extend(outputs.clone());
-                found.extend(outputs);
-            }
-        }
-        found
-    }
-}
-
-fn integers(value: &Value) -> Option<Vec<i64>> {
+pub(super) fn integers(value: &Value) -> Option<Vec<i64>> {
     match value.as_i64() {
         Some(list) => Some(list.to_vec()),
         None => Some(value.as_i32()?.iter().map(|n| i64::from(*n)).collect()),
-    }
-}
-
-/// A mask for all heads: by query and key, the bias of what is seen.
-struct Grid<'a> {
-    value: &'a Value,
-    rows: usize,
-    keys: usize,
-}
-
-impl<'a> Grid<'a> {
-    fn new(value: &'a Value) -> Result<Grid<'a>, String> {
-        let [outer @ .., rows, keys] = &value.shape[..] else {
-            return Err("has a mask without rows".into());
-        };
-        if outer.iter().any(|n| *n != 1) {
-            return Err("has a mask that is not the same for all heads".into());
-        }
-        Ok(Grid {
-            value,
-            rows: *rows,
-            keys: *keys,
-        })
-    }
-
-    /// The bias of a key, `None` where it is hidden.
-    fn at(&self, row: usize, key: usize) -> Option<f32> {
-        let row = if self.rows == 1 { 0 } else { row };
-        let key = if self.keys == 1 { 0 } else { key };
-        // What a mask leaves out at its end is hidden.
-        if key >= self.keys || row >= self.rows {
-            return None;
-        }
-        let at = row * self.keys + key;
-        match self.value.as_bool() {
-            Some(truths) => truths[at].then_some(0.0),
-            None => self
-                .value
-                .as_f32()
-                .map(|list| list[at])
-                .filter(|x| *x > HIDDEN),
-        }
-    }
-}
-
-/// What the rows seen so far say.
-#[derive(Default)]
-struct Found {
-    /// The window that rows have which do not see all.
-    window: Option<usize>,
-    /// The longest past that was seen whole.
-    whole: usize,
-    /// A window that an attribute states.
-    fixed: Option<Option<usize>>,
-    factor: Option<f32>,
-}
-
-impl Found {
-    /// Adds one query's row.
-    fn row(&mut self, query: usize, seen: impl Iterator<Item = Option<f32>>) -> Result<(), String> {
-        let mut first = None;
-        let mut next = 0;
-        for (key, bias) in seen.enumerate() {
-            let Some(bias) = bias else { continue };
-            let (start, same) = *first.get_or_insert((key, bias));
-            if bias != same {
-                return Err(
-                    "adds a bias to its scores, which is not supported over a cache".into(),
-                );
-            }
-            if key > query {
-                return Err("lets a query see what comes after it".into());
-            }
-            if key != start && key != next {
-                return Err("hides keys between others".into());
-            }
-            next = key + 1;
-        }
-        let Some((start, _)) = first.filter(|_| next == query + 1) else {
-            return Err("hides a query's own key".into());
-        };
-        let count = next - start;
-        match start {
-            0 => self.whole = self.whole.max(count),
-            _ if self.window.is_some_and(|window| window != count) => {
-                return Err("shows some queries more than others".into());
-            }
-            _ => self.window = Some(count),
-        }
-        Ok(())
-    }
-
-    fn window(&self) -> Result<Option<usize>, String> {
-        if let Some(fixed) = self.fixed {
-            return Ok(fixed);
-        }
-        match self.window {
-            Some(window) if window < self.whole => {
-                Err("shows some queries more than others".into())
-            }
-            window => Ok(window),
-        }
     }
 }

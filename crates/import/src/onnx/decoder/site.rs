@@ -92,6 +92,8 @@ pub(super) enum Mask<'a> {
     Lengths {
         last: &'a str,
         total: &'a str,
+        /// Where its rotation takes positions from, if not from the lengths.
+        positions: Option<&'a str>,
         window: Option<usize>,
     },
 }
@@ -269,6 +271,7 @@ impl<'a> Model<'a> {
             mask: Mask::Lengths {
                 last,
                 total,
+                positions: node.operand(9),
                 window: count("local_window_size").filter(|n| *n > 0),
             },
             views: vec![],
