@@ -1,6 +1,6 @@
 """Writes small valid files for the fuzz targets to start from: corpus/TARGET/*.
 
-Run in this folder, then `cargo +nightly fuzz run gguf` (or pt2). Only the standard library is needed.
+Run in this folder, then `cargo +nightly fuzz run gguf` (or another target). Only the standard library is needed.
 """
 
 import os
@@ -92,3 +92,12 @@ for name in sorted(os.listdir(fixtures)):
                 seed = f"{name}.{os.path.basename(member)}"
                 with open(f"corpus/pt2/{seed}", "wb") as file:
                     file.write(b"\0" + members.read(member))
+
+# Models beside their truths.
+os.makedirs("corpus/onnx", exist_ok=True)
+models = os.path.join("..", "crates", "kvark", "tests", "onnx_node", "own")
+for name in sorted(os.listdir(models)):
+    path = os.path.join(models, name, "model.onnx")
+    if os.path.exists(path):
+        with open(path, "rb") as source, open(f"corpus/onnx/{name}.onnx", "wb") as file:
+            file.write(source.read())

@@ -25,6 +25,7 @@ Examples:
   kvark inspect model.gguf
   kvark inspect model.gguf --graph
   kvark inspect model.pt2
+  kvark inspect model.onnx
   kvark inspect smollm2 --json"
 )]
 pub(crate) struct Inspect {
@@ -121,7 +122,13 @@ impl Found {
                 .unknown
                 .iter()
                 .map(|(op, node)| json!({ "op": op, "node": node }));
-            json!({ "name": p.name, "ops": ops, "unknown_ops": unknown.collect::<Vec<_>>() })
+            json!({
+                "name": p.name,
+                "inputs": p.inputs,
+                "outputs": p.outputs,
+                "ops": ops,
+                "unknown_ops": unknown.collect::<Vec<_>>(),
+            })
         };
         let method = |(name, g): (&str, &Graph)| {
             let list = |ids: &[_]| -> Vec<Value> { ids.iter().map(|id| typed(g, *id)).collect() };
@@ -178,6 +185,16 @@ impl Found {
         }
         for (name, op, node) in contents.unknown_ops() {
             writeln!(out, "unknown op    {op} (node {node} of {name})")?;
+        }
+        for program in &contents.programs {
+            for (side, list) in [("inputs", &program.inputs), ("outputs", &program.outputs)] {
+                if !list.is_empty() {
+                    writeln!(out, "\n{side}")?;
+                }
+                for port in list {
+                    writeln!(out, "  {port}")?;
+                }
+            }
         }
         writeln!(out, "\nmetadata")?;
         for (key, _, short) in &contents.metadata {

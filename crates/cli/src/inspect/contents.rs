@@ -3,6 +3,7 @@
 use super::SHOWN;
 use anyhow::Result;
 use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
+use kvark::onnx::{Onnx, Port};
 use kvark::pt2::{Program, Pt2, Stored};
 use kvark::{Artifact, Format};
 use serde_json::{Value, json};
@@ -31,6 +32,9 @@ pub(super) struct TensorRow {
 /// A program as it was exported.
 pub(super) struct Exported {
     pub(super) name: String,
+    /// Inputs and outputs as the file states them, where it does: name, type and sizes.
+    pub(super) inputs: Vec<String>,
+    pub(super) outputs: Vec<String>,
     pub(super) ops: Vec<(String, usize)>,
     pub(super) unknown: Vec<(String, String)>,
 }
@@ -38,12 +42,19 @@ pub(super) struct Exported {
 impl Contents {
     /// Those of an imported file, or of one that cannot be imported.
     pub(super) fn read(path: &Path, artifact: Option<&Artifact>) -> Result<Contents> {
-        match artifact.map(|a| (&a.gguf, &a.pt2)) {
-            Some((Some(file), _)) => Ok(Contents::of_gguf(file)),
-            Some((_, Some(file))) => Ok(Contents::of_pt2(file)),
-            _ if kvark::format_of(path)? == Format::Pt2 => Ok(Contents::of_pt2(&Pt2::open(path)?)),
-            _ => Ok(Contents::of_gguf(&Gguf::open(path)?)),
+        if let Some(artifact) = artifact {
+            let gguf = artifact.gguf.as_ref().map(Contents::of_gguf);
+            let pt2 = || artifact.pt2.as_ref().map(Contents::of_pt2);
+            let onnx = || artifact.onnx.as_ref().map(Contents::of_onnx);
+            if let Some(contents) = gguf.or_else(pt2).or_else(onnx) {
+                return Ok(contents);
+            }
         }
+        Ok(match kvark::format_of(path)? {
+            Format::Pt2 => Contents::of_pt2(&Pt2::open(path)?),
+            Format::Onnx => Contents::of_onnx(&Onnx::open(path)?),
+            _ => Contents::of_gguf(&Gguf::open(path)?),
+        })
     }
 
     fn of_gguf(file: &Gguf) -> Contents {
@@ -100,6 +111,49 @@ impl Contents {
         }
     }
 
+    fn of_onnx(file: &Onnx) -> Contents {
+        let opsets = file.opsets.iter();
+        let opsets = opsets.map(|(domain, version)| match &domain[..] {
+            "" => format!("opset {version}"),
+            domain => format!("{domain} {version}"),
+        });
+        let opsets: Vec<String> = opsets.collect();
+        let mut metadata: Vec<(String, Value, String)> = vec![];
+        if !file.producer.is_empty() {
+            let producer = json!(file.producer);
+            metadata.push(("producer".into(), producer.clone(), producer.to_string()));
+        }
+        let words = file.metadata.iter();
+        metadata.extend(
+            words.map(|(key, value)| (key.clone(), json!(value), clip(format!("{value:?}")))),
+        );
+        let tensors = file.tensors.iter().map(|(name, stored)| TensorRow {
+            name: name.clone(),
+            dtype: stored.type_name().to_owned(),
+            shape: stored.shape.clone(),
+            bytes: stored.data.len(),
+        });
+        let port =
+            |port: &Port| format!("{}: {}[{}]", port.name, port.dtype, port.shape.join(", "));
+        let text = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
+        let ops = file.ops().into_iter();
+        let program = Exported {
+            name: "forward".into(),
+            inputs: file.inputs.iter().map(port).collect(),
+            outputs: file.outputs.iter().map(port).collect(),
+            ops: ops.map(|(op, n)| (op.to_owned(), n)).collect(),
+            unknown: file.unknown_ops().into_iter().map(text).collect(),
+        };
+        Contents {
+            format: Format::Onnx,
+            version: format!("IR {}, {}", file.ir_version, opsets.join(", ")),
+            architecture: None,
+            metadata,
+            tensors: tensors.collect(),
+            programs: vec![program],
+        }
+    }
+
     /// Ops that kvark does not know: program, op and the first node that needs it.
     pub(super) fn unknown_ops(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         let programs = self.programs.iter();
@@ -126,6 +180,8 @@ fn exported(program: &Program) -> Exported {
     let text = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
     Exported {
         name: program.name.clone(),
+        inputs: vec![],
+        outputs: vec![],
         ops: program
             .ops()
             .into_iter()

@@ -9,6 +9,9 @@ use crate::element::Kind;
 /// Elements in a block of kvark's formats.
 const BLOCK: usize = 32;
 
+/// Larger blocks than any quantiser makes.
+const MOST_BLOCK: usize = 1 << 20;
+
 /// A weight matrix `[rows, depth]`; an element is `scale · (quant − zero)`.
 pub(super) struct BlockWeights<'a> {
     pub(super) rows: usize,
@@ -59,7 +62,11 @@ impl BlockWeights<'_> {
         if !matches!(self.bits, 4 | 8) {
             return Err(format!("weights of {} bits are not known", self.bits));
         }
-        if self.block < 16 || !self.block.is_power_of_two() || self.rows == 0 || self.depth == 0 {
+        if !(16..=MOST_BLOCK).contains(&self.block)
+            || !self.block.is_power_of_two()
+            || self.rows == 0
+            || self.depth == 0
+        {
             return Err(format!("blocks of {} are not known", self.block));
         }
         let blocks = self.rows.checked_mul(self.blocks());

@@ -114,8 +114,11 @@ impl<'a> Inliner<'a> {
                 }
                 let own = function.defaults.iter();
                 let own = own.filter(|d| attributes.iter().all(|a| a.name != d.name));
+                // Names of nodes may occur twice, those of results not.
+                let result = node.outputs.iter().find(|name| !name.is_empty());
+                let result = result.map_or(node.label(), |name| name);
                 let inner = Scope {
-                    prefix: format!("{label}/"),
+                    prefix: format!("{}{result}/", scope.prefix),
                     names,
                     attributes: attributes.iter().chain(own).collect(),
                     opsets: &function.opsets,

@@ -1,6 +1,7 @@
 //! Files that break rules: each gives an error that names what is wrong, and none a panic.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use base::Bytes;
 use import::ImportErrorKind as K;
@@ -269,6 +270,50 @@ fn no_change_of_a_byte_is_a_panic() {
             }
         }
     }
+}
+
+/// Changes per model; `KVARK_MUTATIONS` asks for more.
+const MUTATIONS: usize = 200;
+
+#[test]
+fn no_change_of_a_real_model_is_a_panic() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvark/tests/onnx_node/own");
+    let wanted = std::env::var("KVARK_MUTATIONS").ok();
+    let count = wanted.map_or(MUTATIONS, |n| n.parse().unwrap());
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let mut models = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let Ok(bytes) = std::fs::read(entry.unwrap().path().join("model.onnx")) else {
+            continue;
+        };
+        models += 1;
+        import(&bytes).unwrap();
+        for _ in 0..count {
+            let mut changed = bytes.clone();
+            for _ in 0..1 + random(3) {
+                let at = random(changed.len());
+                changed[at] = match random(4) {
+                    0 => random(256) as u8,
+                    1 => changed[at] ^ 1 << random(8),
+                    2 => changed[random(changed.len())],
+                    _ => [0, 1, 0x7F, 0x80, 0xFF][random(5)],
+                };
+            }
+            if random(8) == 0 {
+                changed.truncate(random(changed.len()));
+            }
+            if let Err(error) = import(&changed) {
+                assert!(!error.to_string().contains(char::is_control));
+            }
+        }
+    }
+    assert!(models > 20);
 }
 
 #[test]

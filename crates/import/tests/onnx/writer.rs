@@ -19,12 +19,6 @@ impl Message {
         self
     }
 
-    pub(crate) fn float(mut self, field: u32, value: f32) -> Message {
-        self.varint(u64::from(field) << 3 | 5);
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
     pub(crate) fn bytes(mut self, field: u32, bytes: &[u8]) -> Message {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(bytes.len() as u64);

@@ -126,7 +126,10 @@ pub(super) fn range(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let span = limit - start;
     let len = match number(&span) {
         // Rounded up, and none when the step leads away.
-        Some(span) => Dim::constant((span.saturating_add(step - step.signum()) / step).max(0)),
+        Some(span) => {
+            let steps = span.saturating_add(step - step.signum()).checked_div(step);
+            Dim::constant(steps.ok_or("has too many elements")?.max(0))
+        }
         None if step == 1 => span,
         None => return Err("takes every nth of a dynamic size".into()),
     };
@@ -157,11 +160,14 @@ fn float_range(lower: &mut Lower<'_>, ids: [graph::TensorId; 3]) -> Results {
     Ok(vec![constant])
 }
 
+const MOST_DIAGONAL: i64 = 1 << 40;
+
 pub(super) fn trilu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let diagonal = match lower.maybe(call, 1)? {
         Some(id) => match lower.numbers(id)?[..] {
-            [k] => k,
+            // Beyond any matrix; sums with it must not overflow.
+            [k] => k.clamp(-MOST_DIAGONAL, MOST_DIAGONAL),
             _ => return Err("its diagonal is not one number".into()),
         },
         None => 0,

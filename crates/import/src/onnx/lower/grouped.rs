@@ -63,7 +63,8 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         (Some(k), Some(v)) => [q, k, v],
         // All three side by side.
         (None, None) => {
-            let dim = width.checked_div(heads + 2 * kv_heads);
+            let all = kv_heads.checked_mul(2).and_then(|n| n.checked_add(heads));
+            let dim = all.and_then(|all| width.checked_div(all));
             let dim = dim.ok_or("its heads do not divide its width")?;
             let (q_width, kv_width) = (dim * heads, dim * kv_heads);
             [
@@ -106,7 +107,7 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         let layout = layout(call.flag("rotary_interleaved", false)?);
         for (x, heads) in [(&mut q, heads), (&mut k, kv_heads)] {
             let shape = lower.shape(*x);
-            let dim = shape[2].checked_div(heads);
+            let dim = shape.get(2).and_then(|width| width.checked_div(heads));
             let dim = dim.ok_or("its heads do not divide its width")?;
             let apart = lower.reshape(*x, vec![batch, tokens, Dim::from(heads), dim])?;
             let rotated = lower.rotated(apart, &tables, layout)?;

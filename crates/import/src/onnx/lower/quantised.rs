@@ -28,6 +28,9 @@ impl Lower<'_> {
             return self.reshape(scale, vec![]);
         }
         let axis = Emitter::axis(call.int_or("axis", 1)?, shape.len())?;
+        if axis >= shape.len() || block.is_some() && own.len() != shape.len() {
+            return Err(format!("a scale {own:?} does not fit {shape:?}"));
+        }
         let Some(block) = block else {
             let [count] = own[..] else {
                 return Err(format!("a scale {own:?} does not fit {shape:?}"));

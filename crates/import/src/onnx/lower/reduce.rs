@@ -138,7 +138,7 @@ fn log_sum_exp(lower: &mut Lower<'_>, x: TensorId, over: &[usize], keep: bool) -
 
 /// The tensor with one axis turned around.
 fn turned(lower: &mut Lower<'_>, x: TensorId, axis: usize) -> Result<TensorId, String> {
-    let size = lower.shape(x)[axis].as_const();
+    let size = lower.shape(x).get(axis).and_then(Dim::as_const);
     let size = size.filter(|size| *size <= MOST_CONSTANT);
     let size = size.ok_or("an axis that is turned around must be known")?;
     let places: Vec<i64> = (0..size as i64).rev().collect();
@@ -162,7 +162,7 @@ pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     if !call.flag("select_last_index", false)? {
         return Ok(vec![lower.reduced(function, x, &[axis], keep)?]);
     }
-    let size = lower.shape(x)[axis];
+    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let backwards = turned(lower, x, axis)?;
     let place = lower.reduced(function, backwards, &[axis], keep)?;
     let last = lower.emit(

@@ -8,6 +8,9 @@ use super::call::Call;
 use super::shape::product;
 use super::{Lower, Results};
 
+/// Wider heads than any model has.
+const MOST_ROTATED: usize = 1 << 24;
+
 /// Where a rotation finds its cosines and sines.
 pub(super) struct Tables {
     /// `[rows, R / 2]`, or `[B, S, R / 2]` without positions.
@@ -38,7 +41,8 @@ impl Lower<'_> {
         }
         let wave = self.shape(waves[0]);
         let half = wave.last().and_then(Dim::as_const);
-        let half = half.ok_or("the width of its tables is not known")?;
+        let half = half.filter(|half| *half <= MOST_ROTATED);
+        let half = half.ok_or("the width of its tables is not known, or too large")?;
         let wanted = [batch, tokens, Dim::from(half)];
         if wave != wanted || self.shape(waves[1]) != wanted {
             return Err(format!("tables {wave:?} do not fit {shape:?}"));
@@ -187,7 +191,8 @@ pub(super) fn rotary_contrib(lower: &mut Lower<'_>, call: &Call<'_>) -> Results 
         }
     };
     let half = lower.shape(cos).last().and_then(Dim::as_const);
-    let half = half.ok_or("the width of its tables is not known")?;
+    let half = half.filter(|half| *half <= MOST_ROTATED);
+    let half = half.ok_or("the width of its tables is not known, or too large")?;
     let heads = match call.count("num_heads")?.filter(|n| *n > 0) {
         Some(heads) => Some(heads),
         // Without heads the whole head is rotated, so that the tables say how wide it is.

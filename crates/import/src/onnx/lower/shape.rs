@@ -202,7 +202,7 @@ pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         (Some(list), _) => list.iter().map(|n| Dim::constant(*n)).collect(),
         (None, Some(list)) => lower.sizes(list)?,
         (None, None) => {
-            let count = call.count("num_outputs")?.unwrap_or(call.results()).max(1);
+            let count = call.results().max(1);
             match (size.checked_div(count), size.as_const()) {
                 (Some(part), _) => vec![part; count],
                 // The last part is smaller.
