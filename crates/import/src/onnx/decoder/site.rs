@@ -309,7 +309,7 @@ impl<'a> Model<'a> {
         };
         Ok(Some(Site {
             node: product,
-            result: &node.outputs[0],
+            result: node.outputs.first().ok_or("gives nothing")?,
             cache,
             operands: Operands::Apart {
                 q,

@@ -8,6 +8,9 @@ use super::sight::{Look, Place};
 use super::site::{Side, Site, Viewed};
 use crate::ImportError;
 
+/// Elements of a cache of a few rows.
+const MOST_ELEMENTS: usize = 1 << 26;
+
 impl Look<'_, '_> {
     /// Per site, the factor that its view of the keys has.
     pub(super) fn views(&self) -> Result<Vec<f32>, ImportError> {
@@ -17,7 +20,11 @@ impl Look<'_, '_> {
         for view in self.sites.iter().flat_map(|site| &site.views) {
             let cache = self.presents[view.present].cache;
             let shape = self.cache_shape(cache, view.side, place.end())?;
-            let count = shape.iter().product::<usize>();
+            let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+            let count = count.filter(|count| *count <= MOST_ELEMENTS);
+            let count = count.ok_or_else(|| {
+                ImportError::value(format!("cache {:?}", view.present), "is too large")
+            })?;
             let numbers = Value::f32(shape, (1..=count).map(|n| n as f32).collect());
             cuts.insert(view.present.to_owned(), Cut::Value(numbers));
         }
