@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
             as_exported,
             ..ImportOptions::default()
         };
-        match onnx::lower(file.clone(), &options) {
+        match onnx::lower(file.clone(), Default::default(), &options) {
             Ok(artifact) => {
                 for method in &artifact.methods {
                     assert!(method.graph.verify().is_ok());

@@ -37,6 +37,8 @@ enum Task {
     ScorePeers(peers::score::ScorePeers),
     BenchTorch(peers::torch::BenchTorch),
     CheckExport(peers::export::CheckExport),
+    BenchOnnx(peers::onnx::BenchOnnx),
+    CheckOnnx(peers::check_onnx::CheckOnnx),
     OnnxNode(onnx_node::OnnxNode),
 }
 
@@ -49,6 +51,8 @@ fn main() -> ExitCode {
         Task::ScorePeers(task) => task.execute(),
         Task::BenchTorch(task) => task.execute(),
         Task::CheckExport(task) => task.execute(),
+        Task::BenchOnnx(task) => task.execute(),
+        Task::CheckOnnx(task) => task.execute(),
         Task::OnnxNode(task) => task.execute(),
     };
     match result {

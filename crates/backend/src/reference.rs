@@ -7,7 +7,7 @@ use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, Node, TensorId, Value};
 use kv::{
     CacheBuilder, CacheBuilderRegistry, CacheConfig, CacheEntry, Cells, Compaction, Contiguous,
-    FrozenKv, Gather, KvBytes, KvError, Storage, Tree,
+    FrozenKv, Gather, KvBytes, KvError, ScatterIndex, Storage, Tree,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Reference {
 
     /// Makes the backend and registers its caches.
     pub fn new() -> Reference {
-        let builders: [(&'static str, CacheBuilder); 3] = [
+        let builders: [(&'static str, CacheBuilder); 4] = [
             ("contiguous", |c| {
                 Ok(CacheEntry::new(
                     "contiguous",
@@ -40,6 +40,13 @@ impl Reference {
                 Ok(CacheEntry::new(
                     "tree",
                     Box::new(Tree::new(c)),
+                    ReferenceKv::new(c),
+                ))
+            }),
+            ("scatter", |c| {
+                Ok(CacheEntry::new(
+                    "scatter",
+                    Box::new(ScatterIndex::new(c, 1)),
                     ReferenceKv::new(c),
                 ))
             }),

@@ -177,21 +177,21 @@ impl EngineArgs {
 /// How tokens are chosen.
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
-    /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = at_least_zero)]
-    pub(crate) temp: f32,
-    /// Only the K most likely tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
-    pub(crate) top_k: usize,
-    /// Only the most likely tokens whose probabilities add up to P
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = fraction)]
-    pub(crate) top_p: f32,
+    /// Temperature; 0 always takes the most likely token. When left out, what the model's genai_config.json says, or 0.8
+    #[arg(long, value_name = "T", value_parser = at_least_zero)]
+    pub(crate) temp: Option<f32>,
+    /// Only the K most likely tokens; 0 for all. When left out, the model's own, or 40
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Only the most likely tokens whose probabilities add up to P. When left out, the model's own, or 0.95
+    #[arg(long, value_name = "P", value_parser = fraction)]
+    pub(crate) top_p: Option<f32>,
     /// Only tokens at least P times as likely as the most likely one
     #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = fraction)]
     pub(crate) min_p: f32,
-    /// Make tokens of the last --repeat-last-n less likely; 1 for no penalty
-    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
-    pub(crate) repeat_penalty: f32,
+    /// Make tokens of the last --repeat-last-n less likely; 1 for no penalty. When left out, the model's own, or 1
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) repeat_penalty: Option<f32>,
     /// How many tokens the repetition penalty looks back
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) repeat_last_n: usize,
@@ -224,18 +224,19 @@ fn fraction(text: &str) -> Result<f32, String> {
 }
 
 impl SamplingArgs {
-    pub(crate) fn options(&self) -> SamplerOptions {
+    pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
+        let own = model.sampling();
         let clock = || {
             std::time::UNIX_EPOCH
                 .elapsed()
                 .map_or(0, |t| t.as_nanos() as u64)
         };
         SamplerOptions {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
+            temperature: self.temp.unwrap_or(own.temperature),
+            top_k: self.top_k.unwrap_or(own.top_k),
+            top_p: self.top_p.unwrap_or(own.top_p),
             min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
+            repeat_penalty: self.repeat_penalty.unwrap_or(own.repeat_penalty),
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.unwrap_or_else(clock),
         }

@@ -85,7 +85,7 @@ impl Chat {
             stop: self.stop.clone(),
             ignore_eos: false,
         };
-        let sampler = Sampler::new(self.sampling.options());
+        let sampler = Sampler::new(self.sampling.options(&model));
         let mut conversation =
             Conversation::new(&model, cells, sampler, options, self.system.clone());
         let mut input = Input::open();

@@ -22,8 +22,8 @@ use std::process::ExitCode;
 
 /// Run language models on your own machine.
 ///
-/// MODEL is a path to a GGUF file or a name of the catalogue (see `kvark list`); left out, it is
-/// SmolLM2-135M-Instruct, which is fetched on first use.
+/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json) or a name of the catalogue (see `kvark list`);
+/// left out, it is SmolLM2-135M-Instruct, which is fetched on first use.
 #[derive(Parser)]
 #[command(
     name = "kvark",

@@ -88,7 +88,7 @@ impl Run {
             return self.parallel(&model, &prompt, &options, count);
         }
         let mut runner = self.engine.runner(&model)?;
-        let mut sampler = Sampler::new(self.sampling.options());
+        let mut sampler = Sampler::new(self.sampling.options(&model));
         // Shown once it is known that the model takes it.
         let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
         let bar = output::progress("prompt", prompt.len());
@@ -161,7 +161,7 @@ impl Run {
         for id in 1..count {
             branches.fork(0, id)?;
         }
-        let base = self.sampling.options();
+        let base = self.sampling.options(model);
         let seed = |id: u32| base.seed.wrapping_add(u64::from(id));
         let sampler = |id| {
             Sampler::new(SamplerOptions {

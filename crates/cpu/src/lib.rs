@@ -14,7 +14,7 @@ mod threads;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 
-use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, Tree};
+use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, ScatterIndex, Tree};
 use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind, Footprint};
 use exec::{Compiled, Interpreted, WeightForms, plan_step};
 use graph::{Bindings, Graph, TensorId};
@@ -37,7 +37,7 @@ impl Cpu {
 
     /// The backend with a chosen tier; registers its caches.
     pub fn with_isa(isa: Isa) -> Cpu {
-        let builders: [(&'static str, CacheBuilder); 3] = [
+        let builders: [(&'static str, CacheBuilder); 4] = [
             ("contiguous", |c| {
                 Ok(CacheEntry::new(
                     "contiguous",
@@ -56,6 +56,13 @@ impl Cpu {
                 Ok(CacheEntry::new(
                     "tree",
                     Box::new(Tree::new(c)),
+                    kv::CpuKv::new(c),
+                ))
+            }),
+            ("scatter", |c| {
+                Ok(CacheEntry::new(
+                    "scatter",
+                    Box::new(ScatterIndex::new(c, 1)),
                     kv::CpuKv::new(c),
                 ))
             }),

@@ -7,9 +7,13 @@ use graph::Graph;
 
 use crate::ImportError;
 use crate::error::Problem;
+use crate::genai::{self, Beside};
 use crate::gguf::{self, Gguf};
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
+
+/// The context of a model that states none.
+pub(crate) const UNSTATED_CONTEXT: usize = 4096;
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -30,6 +34,8 @@ pub struct Artifact {
     pub pt2: Option<Pt2>,
     /// The file itself, for its inputs, outputs and tensor list, when its format is ONNX.
     pub onnx: Option<Onnx>,
+    /// What lies beside the file; only ONNX models have their tokenizer there.
+    pub beside: Beside,
 }
 
 /// A format of model files.
@@ -77,9 +83,23 @@ pub struct ModelFacts {
     pub hidden_size: usize,
     /// Most tokens that one step may have, when the graph was made for so many.
     pub max_step: Option<usize>,
+    /// Most positions that the graph can compute, when its buffers or tables end there.
+    pub context_limit: Option<usize>,
 }
 
 impl ModelFacts {
+    /// The facts of a model that is no decoder.
+    pub(crate) fn none() -> ModelFacts {
+        ModelFacts {
+            caches: vec![],
+            context_length: UNSTATED_CONTEXT,
+            vocab_size: 0,
+            hidden_size: 0,
+            max_step: None,
+            context_limit: None,
+        }
+    }
+
     /// Whether the model turns tokens into logits, as runners need it.
     pub fn is_decoder(&self) -> bool {
         self.vocab_size > 0
@@ -112,14 +132,19 @@ pub fn open(path: &Path) -> Result<Artifact, ImportError> {
 
 /// Imports the model at `path` for a known use.
 ///
-/// The format is known by the file's first bytes, or else by its extension.
+/// The format is known by the file's first bytes, or else by its extension; a folder stands for the model that its
+/// `genai_config.json` names.
 pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
+    let path = &genai::model_file(path)?;
     let import = || {
         let bytes = Bytes::map(path)?;
         match recognise(path, &bytes)? {
             Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
             Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
-            Format::Onnx => onnx::lower(Onnx::parse(bytes, path.parent())?, options),
+            Format::Onnx => {
+                let file = Onnx::parse(bytes, path.parent())?;
+                onnx::lower(file, Beside::find(path)?, options)
+            }
         }
     };
     import().map_err(|error: ImportError| error.in_file(path))
@@ -127,6 +152,7 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
 
 /// The format of the file at `path`, by its first bytes or else by its extension.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
+    let path = &genai::model_file(path)?;
     let find = || recognise(path, &Bytes::map(path)?);
     find().map_err(|error: ImportError| error.in_file(path))
 }
@@ -179,7 +205,7 @@ mod tests {
             1,
             "{error}"
         );
-        assert_eq!(open(&folder).unwrap_err().kind(), K::Io);
+        assert_eq!(open(&folder).unwrap_err().kind(), K::Malformed);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -90,6 +90,7 @@ impl Blueprint {
             architecture: kind.to_owned(),
             graph,
             facts: ModelFacts {
+                context_limit: None,
                 caches: spec.caches(),
                 context_length,
                 vocab_size: spec.vocab_size,

@@ -11,10 +11,12 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod caches;
 pub mod decoder;
 mod element;
 mod emit;
 mod error;
+pub mod genai;
 pub mod gguf;
 pub mod hugging_face;
 mod known;

@@ -182,7 +182,7 @@ impl Cells {
 }
 
 /// The positions that a range stands for.
-fn positions(range: impl RangeBounds<u32>) -> Range<u32> {
+pub(crate) fn positions(range: impl RangeBounds<u32>) -> Range<u32> {
     let start = match range.start_bound() {
         Bound::Included(p) => *p,
         Bound::Excluded(p) => p.saturating_add(1),

@@ -87,6 +87,56 @@ pub enum KvErrorKind {
         /// Tokens in the forward.
         found: usize,
     },
+    /// A step would write behind the end of a static buffer.
+    #[error(
+        "sequence {seq} needs {needed} rows, and static buffers have a max_seq_len of {max_seq_len}"
+    )]
+    StaticFull {
+        /// The sequence.
+        seq: u32,
+        /// Rows it would need in all, those of pads included.
+        needed: u64,
+        /// Rows that its buffer has.
+        max_seq_len: u32,
+    },
+    /// A pad comes before a real token of its sequence, which would so get another row than its position.
+    #[error("token {index} of the step follows a pad of sequence {seq}: pads must come last")]
+    PadBefore {
+        /// The real token.
+        index: usize,
+        /// Its sequence.
+        seq: u32,
+    },
+    /// Numbers were given for another count of sequences.
+    #[error("the cache has {declared} sequences, and the step has {found}")]
+    SequenceCount {
+        /// Sequences of the cache.
+        declared: usize,
+        /// Sequences of the step.
+        found: usize,
+    },
+    /// A copy between sequences that have a static buffer each.
+    #[error(
+        "sequence {dst} cannot share rows of sequence {src}: each has a static buffer of its own"
+    )]
+    NotShared {
+        /// The sequence copied from.
+        src: u32,
+        /// The sequence copied to.
+        dst: u32,
+    },
+    /// A removal would leave a hole in a static buffer.
+    #[error(
+        "cannot remove the positions before {end}: sequence {seq} holds {len}, and a static buffer has no holes"
+    )]
+    Hole {
+        /// The sequence.
+        seq: u32,
+        /// One past the last position to remove.
+        end: u32,
+        /// Tokens that the sequence holds.
+        len: u32,
+    },
     /// A candidate's parent is not one before it.
     #[error("candidate {node} names {parent} as its parent, which is not a candidate before it")]
     Parent {

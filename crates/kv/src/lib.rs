@@ -30,6 +30,7 @@ mod plan;
 mod prefix;
 mod registry;
 mod ring;
+mod scatter;
 mod session;
 mod sync;
 mod tree;
@@ -45,8 +46,9 @@ pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
 pub use plan::{LayerPlan, Query, Run, StepPlan, Visibility};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilder, CacheBuilderRegistry, CacheKey, CacheRegistry};
+pub use scatter::{ScatterIndex, ScatterStep};
 pub use session::{
     BackendOptions, CacheSession, MadeSession, make_decode_session, make_prefixed_session,
-    make_seq_session, make_tree_session,
+    make_scatter_session, make_seq_session, make_tree_session,
 };
 pub use tree::Tree;

@@ -3,7 +3,7 @@
 use crate::sync::Arc;
 use crate::{
     Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry, Cells,
-    Contiguous, KvError, KvErrorKind, SeqCache, SeqId, SharedPrefix, Tree, TreeCache,
+    Contiguous, KvError, KvErrorKind, ScatterIndex, SeqCache, SeqId, SharedPrefix, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
@@ -43,6 +43,28 @@ pub fn make_seq_session(backend: &str, config: &CacheConfig) -> MadeSession<Cell
 /// A session over a prefix and a tree of candidates.
 pub fn make_tree_session(backend: &str, config: &CacheConfig) -> MadeSession<Tree> {
     make_session(backend, "tree", config)
+}
+
+/// A session over static buffers of `config.capacity` rows, one for each of `sequences` sequences.
+pub fn make_scatter_session(
+    backend: &str,
+    config: &CacheConfig,
+    sequences: u32,
+) -> MadeSession<ScatterIndex> {
+    let cells = u64::from(config.capacity) * u64::from(sequences);
+    let cells = u32::try_from(cells).map_err(|_| {
+        let rows = config.capacity;
+        KvErrorKind::Config(format!("{sequences} static buffers of {rows} rows"))
+    })?;
+    let blocks = u64::from(config.min_cells) * u64::from(sequences);
+    let all = CacheConfig {
+        capacity: cells,
+        min_cells: u32::try_from(blocks).unwrap_or(u32::MAX).min(cells),
+        ..config.clone()
+    };
+    let entry = CacheBuilderRegistry::global().build(backend, "scatter", &all)?;
+    entry.try_lock()?.book = Box::new(ScatterIndex::new(config, sequences));
+    CacheSession::install(CacheRegistry::global(), entry, "scatter")
 }
 
 /// A session over a frozen prefix, with a private tail.
@@ -152,7 +174,7 @@ impl CacheSession<Contiguous> {
     }
 }
 
-impl CacheSession<Cells> {
+impl<K: Bookkeeping + SeqCache> CacheSession<K> {
     /// Declares the sequence of every token of the next forward.
     pub fn begin_step(&self, seqs: &[SeqId]) -> Result<(), KvError> {
         self.with(|cache| cache.begin_step(seqs))?
@@ -187,7 +209,16 @@ impl CacheSession<Cells> {
     pub fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
         self.with(|cache| cache.seq_next(seq))?
     }
+}
 
+impl CacheSession<ScatterIndex> {
+    /// Declares the next forward's tokens, each with whether it is real; pads come last.
+    pub fn begin_padded_step(&self, tokens: &[(SeqId, bool)]) -> Result<(), KvError> {
+        self.with(|cache| cache.begin_padded_step(tokens))?
+    }
+}
+
+impl CacheSession<Cells> {
     /// Moves rows together so that holes vanish and sequences lie in long runs again.
     pub fn compact(&self) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;

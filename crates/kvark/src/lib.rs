@@ -27,15 +27,16 @@ pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
 pub use import::hugging_face::Blueprint;
 pub use import::{
-    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, gguf, onnx, pt2,
+    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, genai, gguf, onnx, pt2,
 };
 pub use kv::metadata::Value as CacheMetadata;
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
 pub mod cache {
     pub use kv::{
         Bookkeeping, Cache, CacheConfig, CacheSession, Cells, Contiguous, LayerConfig, RingPolicy,
-        SeqCache, SharedPrefix, StepPlan, Tree, TreeCache, make_decode_session,
-        make_prefixed_session, make_seq_session, make_tree_session,
+        ScatterIndex, ScatterStep, SeqCache, SharedPrefix, StepPlan, Tree, TreeCache,
+        make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
+        make_tree_session,
     };
 }
 

@@ -1,7 +1,7 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
 use crate::vocabulary::Vocabulary;
-use crate::{RuntimeError, RuntimeErrorKind};
+use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
 use import::{Artifact, ImportOptions, ModelFacts};
 use std::path::Path;
@@ -49,6 +49,25 @@ impl Model {
     /// The model's own numbers.
     pub fn facts(&self) -> &ModelFacts {
         &self.artifact.facts
+    }
+
+    /// How tokens are chosen unless the caller says otherwise: as the model's configuration says, where it has one.
+    pub fn sampling(&self) -> SamplerOptions {
+        let defaults = SamplerOptions::default();
+        let Some(config) = &self.artifact.beside.genai else {
+            return defaults;
+        };
+        let search = &config.search;
+        SamplerOptions {
+            temperature: match search.do_sample {
+                Some(false) => 0.0,
+                _ => search.temperature.unwrap_or(defaults.temperature),
+            },
+            top_k: search.top_k.unwrap_or(defaults.top_k),
+            top_p: search.top_p.unwrap_or(defaults.top_p),
+            repeat_penalty: search.repetition_penalty.unwrap_or(defaults.repeat_penalty),
+            ..defaults
+        }
     }
 
     /// The tokenizer, or why the file has none that can be used.

@@ -133,6 +133,12 @@ pub(crate) fn make_config(
     let capacity = capacity.ok_or_else(|| {
         RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
     })?;
+    if let Some(rows) = facts.context_limit.filter(|rows| context > *rows) {
+        let reason = format!(
+            "a context of {context} tokens is not possible: the model's buffers and tables have {rows} rows"
+        );
+        return Err(RuntimeErrorKind::Policy(reason).into());
+    }
     let step = step_size(facts, policy, capacity).tokens as u32;
     let cache_policy = CachePolicy {
         key_storage: policy.key_storage,

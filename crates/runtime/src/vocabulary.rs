@@ -1,8 +1,9 @@
 //! What a model file says about its tokens and its conversations, whatever its format.
 
+use import::genai::{self, Beside};
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::pt2::{Extra, Pt2};
-use import::{Artifact, ImportError};
+use import::{Artifact, Format, ImportError};
 use std::path::Path;
 use text::{ChatTemplate, Error, HuggingFace, JsonMetadata, Tokenizer, Vocab, VocabSource};
 
@@ -10,6 +11,7 @@ use text::{ChatTemplate, Error, HuggingFace, JsonMetadata, Tokenizer, Vocab, Voc
 pub(crate) enum Vocabulary<'a> {
     Gguf(&'a Metadata),
     Pt2(&'a Extra),
+    Beside(&'a Beside),
     None,
 }
 
@@ -19,6 +21,7 @@ impl<'a> Vocabulary<'a> {
         match (&artifact.gguf, &artifact.pt2) {
             (Some(file), _) => Vocabulary::Gguf(&file.metadata),
             (_, Some(file)) => Vocabulary::Pt2(&file.extra),
+            _ if artifact.format == Format::Onnx => Vocabulary::Beside(&artifact.beside),
             _ => Vocabulary::None,
         }
     }
@@ -28,11 +31,12 @@ impl<'a> Vocabulary<'a> {
         path: &Path,
         ask: impl FnOnce(&Vocabulary<'_>) -> T,
     ) -> Result<T, ImportError> {
-        if import::format_of(path)? == import::Format::Pt2 {
-            return Ok(ask(&Vocabulary::Pt2(&Pt2::open(path)?.extra)));
-        }
-        let file = Gguf::open(path)?;
-        Ok(ask(&Vocabulary::Gguf(&file.metadata)))
+        let path = &genai::model_file(path)?;
+        Ok(match import::format_of(path)? {
+            Format::Pt2 => ask(&Vocabulary::Pt2(&Pt2::open(path)?.extra)),
+            Format::Onnx => ask(&Vocabulary::Beside(&Beside::find(path)?)),
+            _ => ask(&Vocabulary::Gguf(&Gguf::open(path)?.metadata)),
+        })
     }
 
     /// The tokenizer, or why the file has none that can be used.
@@ -44,6 +48,10 @@ impl<'a> Vocabulary<'a> {
                 (None, Some(_)) => hugging_face(extra).vocab()?,
                 (None, None) => return Err(Error::MissingKey("tokenizer.json")),
             },
+            Vocabulary::Beside(files) if files.tokenizer.is_some() => {
+                files_beside(files).vocab()?
+            }
+            Vocabulary::Beside(_) => return Err(Error::MissingKey("tokenizer.json")),
             Vocabulary::None => return Err(Error::MissingKey("tokenizer.ggml.model")),
         })
     }
@@ -57,6 +65,7 @@ impl<'a> Vocabulary<'a> {
                 Some(keys) => JsonMetadata::parse(keys)?.text(KEY),
                 None => hugging_face(extra).chat_template()?,
             },
+            Vocabulary::Beside(files) => files_beside(files).chat_template()?,
             Vocabulary::None => None,
         };
         let token_text = |id: Option<u32>| {
@@ -80,6 +89,15 @@ fn hugging_face(extra: &Extra) -> HuggingFace<'_> {
         config: extra.tokenizer_config.as_deref(),
         generation: extra.generation_config.as_deref(),
         template: extra.chat_template.as_deref(),
+    }
+}
+
+fn files_beside(files: &Beside) -> HuggingFace<'_> {
+    HuggingFace {
+        tokenizer: files.tokenizer.as_deref().unwrap_or_default(),
+        config: files.tokenizer_config.as_deref(),
+        generation: files.generation_config.as_deref(),
+        template: files.chat_template.as_deref(),
     }
 }
 

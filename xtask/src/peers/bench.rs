@@ -1,14 +1,13 @@
 //! `cargo xtask bench-peers`: kvark and llama.cpp, turn by turn.
 
+use super::turns::{Case, Driver, Kvark, median, text};
 use super::{scripts, venv};
 use crate::{model, shell};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Instant;
 
 /// Compare the speed of kvark and llama.cpp, turn by turn on one machine
@@ -71,25 +70,6 @@ pub(crate) struct BenchPeers {
     markdown: Option<PathBuf>,
 }
 
-/// One thing to measure.
-#[derive(Clone, Copy)]
-struct Case {
-    kind: &'static str,
-    n: usize,
-    depth: usize,
-    threads: usize,
-}
-
-impl Case {
-    fn name(&self) -> String {
-        let Case { kind, n, depth, .. } = self;
-        match depth {
-            0 => format!("{kind}{n}"),
-            _ => format!("{kind}{n}@d{depth}"),
-        }
-    }
-}
-
 /// Tokens per second of both sides, round by round.
 struct Row {
     case: Case,
@@ -121,13 +101,7 @@ struct Report {
 impl BenchPeers {
     pub(crate) fn execute(self) -> Result<()> {
         let model = model::find(self.model.clone())?;
-        let kvark = match &self.kvark {
-            Some(path) => path
-                .canonicalize()
-                .with_context(|| path.display().to_string())?,
-            None => model::kvark()?,
-        };
-        let report = self.measure(&model, Kvark::new(&kvark, &model)?)?;
+        let report = self.measure(&model, Kvark::new(self.kvark.as_deref())?)?;
         if let Some(file) = &self.markdown {
             std::fs::write(file, report.markdown()).with_context(|| file.display().to_string())?;
         }
@@ -140,7 +114,7 @@ impl BenchPeers {
     }
 
     fn measure(&self, model: &Path, mut kvark: Kvark) -> Result<Report> {
-        let cases = self.cases();
+        let cases = Case::all(&self.threads, &self.n_prompt, &self.n_gen, &self.n_depth);
         let longest = cases.iter().map(|case| case.n + case.depth).max();
         let longest = longest.context("nothing to measure")?;
         let mut llama = Llama::start(model, longest)?;
@@ -156,7 +130,7 @@ impl BenchPeers {
             for row in &mut rows {
                 for turn in 0..2 {
                     if (round + turn) % 2 == 0 {
-                        row.kvark.push(kvark.measure(row.case)?);
+                        row.kvark.push(kvark.measure(model, row.case, &[])?);
                     } else {
                         row.llama.push(llama.measure(row.case)?);
                     }
@@ -189,94 +163,11 @@ impl BenchPeers {
             restless: llama.busy / llama.waited,
         })
     }
-
-    fn cases(&self) -> Vec<Case> {
-        let all = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = match self.threads.as_slice() {
-            [] => vec![all],
-            some => some.to_vec(),
-        };
-        let mut cases = Vec::new();
-        for threads in threads {
-            let mut add = |kind, n, depth| {
-                if n > 0 {
-                    cases.push(Case {
-                        kind,
-                        n,
-                        depth,
-                        threads,
-                    });
-                }
-            };
-            self.n_prompt.iter().for_each(|n| add("pp", *n, 0));
-            for n in &self.n_gen {
-                self.n_depth.iter().for_each(|depth| add("tg", *n, *depth));
-            }
-        }
-        cases
-    }
-}
-
-/// Our side: one process a measurement.
-struct Kvark {
-    program: PathBuf,
-    model: PathBuf,
-    version: String,
-    cpu: String,
-    isa: String,
-}
-
-impl Kvark {
-    fn new(program: &Path, model: &Path) -> Result<Kvark> {
-        let mut version = shell::output(shell::command(program).arg("--version"))?
-            .trim()
-            .to_owned();
-        let describe =
-            shell::output(shell::command("git").args(["describe", "--always", "--dirty"]));
-        if let Ok(commit) = describe {
-            version = format!("{version} ({})", commit.trim());
-        }
-        Ok(Kvark {
-            program: program.into(),
-            model: model.into(),
-            version,
-            cpu: String::new(),
-            isa: String::new(),
-        })
-    }
-
-    fn measure(&mut self, case: Case) -> Result<f64> {
-        let n = case.n.to_string();
-        let (prompt, generated) = if case.kind == "pp" {
-            (n.as_str(), "0")
-        } else {
-            ("0", n.as_str())
-        };
-        let mut bench = shell::command(&self.program);
-        bench
-            .arg("bench")
-            .arg(&self.model)
-            .args(["--json", "-r", "1", "-p", prompt, "-n", generated]);
-        bench.args([
-            "-d",
-            &case.depth.to_string(),
-            "-t",
-            &case.threads.to_string(),
-        ]);
-        let report: Value = serde_json::from_str(&shell::output(&mut bench)?)?;
-        self.cpu = text(&report, "cpu")?;
-        self.isa = text(&report, "isa")?;
-        report["results"][0]["tokens_per_second_mean"]
-            .as_f64()
-            .with_context(|| format!("kvark bench measured nothing: {report}"))
-    }
 }
 
 /// Their side: a process that stays loaded and sleeps between its turns.
 struct Llama {
-    process: Child,
-    ask: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    driver: Driver,
     version: String,
     build: String,
     rested: Instant,
@@ -289,28 +180,16 @@ struct Llama {
 impl Llama {
     fn start(model: &Path, context: usize) -> Result<Llama> {
         let mut python = shell::command(venv::python(&scripts().join("requirements.txt"))?);
-        let mut process = python
-            .arg(scripts().join("llama_bench.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the llama.cpp driver")?;
-        let answers = BufReader::new(process.stdout.take().expect("stdout is piped"));
-        let mut llama = Llama {
-            ask: process.stdin.take(),
-            process,
-            answers,
-            version: String::new(),
-            build: String::new(),
+        let mut driver = Driver::start("llama.cpp", python.arg(scripts().join("llama_bench.py")))?;
+        let hello = driver.ask(&json!({ "model": model, "context": context }))?;
+        Ok(Llama {
+            driver,
+            version: text(&hello, "version")?,
+            build: text(&hello, "system_info")?,
             rested: Instant::now(),
             waited: 0.0,
             busy: 0.0,
-        };
-        let hello = llama.ask(json!({ "model": model, "context": context }))?;
-        llama.version = text(&hello, "version")?;
-        llama.build = text(&hello, "system_info")?;
-        llama.rested = Instant::now();
-        Ok(llama)
+        })
     }
 
     fn measure(&mut self, case: Case) -> Result<f64> {
@@ -321,32 +200,13 @@ impl Llama {
             threads,
         } = case;
         self.waited += self.rested.elapsed().as_secs_f64();
-        let answer =
-            self.ask(json!({ "kind": kind, "n": n, "depth": depth, "threads": threads }))?;
+        let question = json!({ "kind": kind, "n": n, "depth": depth, "threads": threads });
+        let answer = self.driver.ask(&question)?;
         self.busy += answer["idle_cpu_seconds"].as_f64().unwrap_or(0.0);
         self.rested = Instant::now();
         answer["tokens_per_second"]
             .as_f64()
             .with_context(|| format!("the llama.cpp driver measured nothing: {answer}"))
-    }
-
-    fn ask(&mut self, question: Value) -> Result<Value> {
-        let ask = self.ask.as_mut().expect("open until dropped");
-        let sent = writeln!(ask, "{question}").and_then(|()| ask.flush());
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        if sent.is_err() || line.is_empty() {
-            bail!("the llama.cpp driver ended: {}", self.process.wait()?);
-        }
-        serde_json::from_str(&line).with_context(|| format!("the llama.cpp driver says {line:?}"))
-    }
-}
-
-impl Drop for Llama {
-    fn drop(&mut self) {
-        // The driver ends with its input.
-        self.ask = None;
-        let _ = self.process.wait();
     }
 }
 
@@ -409,47 +269,5 @@ impl Report {
             "llama_build": self.llama_build,
             "restless": self.restless,
         })
-    }
-}
-
-fn text(value: &Value, key: &str) -> Result<String> {
-    let text = value[key].as_str().map(str::to_owned);
-    text.ok_or_else(|| anyhow!("{value} has no {key}"))
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let half = sorted.len() / 2;
-    match sorted.len() % 2 {
-        1 => sorted[half],
-        _ => (sorted[half - 1] + sorted[half]) / 2.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians_are_the_middle() {
-        assert_eq!(median(&[3.0]), 3.0);
-        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), 3.0);
-    }
-
-    #[test]
-    fn tests_are_named_as_kvark_bench_names_them() {
-        let case = |kind, n, depth| {
-            Case {
-                kind,
-                n,
-                depth,
-                threads: 1,
-            }
-            .name()
-        };
-        assert_eq!(case("pp", 128, 0), "pp128");
-        assert_eq!(case("tg", 64, 512), "tg64@d512");
     }
 }

@@ -1,9 +1,12 @@
 //! Comparisons with other programs on the same machine and the same model file.
 
 pub(crate) mod bench;
+pub(crate) mod check_onnx;
 pub(crate) mod export;
+pub(crate) mod onnx;
 pub(crate) mod score;
 pub(crate) mod torch;
+mod turns;
 mod venv;
 
 use crate::shell;

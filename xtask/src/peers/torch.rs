@@ -1,14 +1,13 @@
 //! `cargo xtask bench-torch`: kvark and PyTorch on exported models, turn by turn.
 
+use super::turns::Driver;
 use super::{scripts, venv};
 use crate::{model, shell};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 /// Compare the speed of kvark and PyTorch on exported models, turn by turn on one machine
 #[derive(Args)]
@@ -225,11 +224,7 @@ impl BenchTorch {
 }
 
 /// The PyTorch process.
-struct Torch {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-}
+struct Torch(Driver);
 
 impl Torch {
     fn start(python: &Path, threads: usize) -> Result<Torch> {
@@ -237,26 +232,12 @@ impl Torch {
         command
             .arg(scripts().join("torch_bench.py"))
             .arg(threads.to_string())
-            .env("OMP_NUM_THREADS", threads.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start PyTorch")?;
-        let to = child.stdin.take().context("no pipe to PyTorch")?;
-        let from = child.stdout.take().context("no pipe from PyTorch")?;
-        Ok(Torch {
-            child,
-            to,
-            from: BufReader::new(from),
-        })
+            .env("OMP_NUM_THREADS", threads.to_string());
+        Ok(Torch(Driver::start("PyTorch", &mut command)?))
     }
 
     fn ask(&mut self, question: &Value) -> Result<Value> {
-        writeln!(self.to, "{question}")?;
-        let mut line = String::new();
-        if self.from.read_line(&mut line)? == 0 {
-            bail!("PyTorch's side ended: {}", self.child.wait()?);
-        }
-        serde_json::from_str(&line).with_context(|| format!("PyTorch's side says {line:?}"))
+        self.0.ask(question)
     }
 
     fn time(&mut self, case: &str, side: Side, seconds: f64) -> Result<f64> {

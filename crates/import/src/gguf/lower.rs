@@ -31,6 +31,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         vocab_size: spec.vocab_size,
         hidden_size: spec.hidden_size,
         max_step: None,
+        context_limit: None,
     };
     let method = Method {
         name: graph.name().to_owned(),
@@ -45,6 +46,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         gguf: Some(file),
         pt2: None,
         onnx: None,
+        beside: Default::default(),
     })
 }
 

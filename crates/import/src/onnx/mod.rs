@@ -14,6 +14,7 @@
 
 mod blocks;
 mod constant;
+mod decoder;
 mod inline;
 mod lower;
 mod order;
@@ -28,6 +29,7 @@ use base::Bytes;
 
 use crate::ImportError;
 pub use constant::{Stored, read_tensor};
+pub use decoder::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
 pub use lower::{lower, lower_with};
 use schema::{Attribute, DimProto};
 
@@ -109,12 +111,15 @@ impl Onnx {
 
     /// The ops that kvark does not know, each with the first node that has it.
     pub fn unknown_ops(&self) -> BTreeMap<&str, &str> {
-        let mut unknown = BTreeMap::new();
-        for node in &self.nodes {
-            if !lower::is_known(&node.op) {
-                unknown.entry(&node.op[..]).or_insert(&node.label[..]);
-            }
-        }
-        unknown
+        unknown_ops(self.nodes.iter())
     }
+}
+
+/// The ops of some nodes that kvark does not know, each with the first node that has it.
+fn unknown_ops<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<&'a str, &'a str> {
+    let mut unknown = BTreeMap::new();
+    for node in nodes.filter(|node| !lower::is_known(&node.op)) {
+        unknown.entry(&node.op[..]).or_insert(&node.label[..]);
+    }
+    unknown
 }

@@ -1,6 +1,6 @@
 //! From bytes to a model whose every name is defined before it is used.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use base::Bytes;
@@ -9,7 +9,7 @@ use super::constant::{Folder, Stored, kind};
 use super::inline::Inliner;
 use super::order;
 use super::schema::{DimProto, GraphProto, ModelProto, ValueInfo};
-use super::{Onnx, Port};
+use super::{Node, Onnx, Port};
 use crate::ImportError;
 
 /// The newest version of the format that kvark knows. Newer ones may change what fields mean.
@@ -52,7 +52,8 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
     distinct("output", &outputs)?;
     let given = inputs.iter().map(|input| &input.name[..]);
     let given = given.chain(tensors.keys().map(|name| &name[..]));
-    let nodes = order::sorted(nodes, given, &outputs)?;
+    let mut nodes = order::sorted(nodes, given, &outputs)?;
+    leave_out_unused(&mut nodes, &outputs);
     Ok(Onnx {
         name: graph.name.clone(),
         ir_version: model.ir_version,
@@ -67,6 +68,19 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
         tensors,
         nodes,
     })
+}
+
+/// Names that exporters give to results which nothing takes ask for no result.
+fn leave_out_unused(nodes: &mut [Node], outputs: &[Port]) {
+    let taken = nodes.iter().flat_map(|node| &node.inputs);
+    let given = outputs.iter().map(|output| &output.name);
+    let used: HashSet<String> = taken.chain(given).cloned().collect();
+    for node in nodes {
+        let further = node.outputs.iter_mut().skip(1);
+        further
+            .filter(|name| !used.contains(*name))
+            .for_each(String::clear);
+    }
 }
 
 fn initializers(

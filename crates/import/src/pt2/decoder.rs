@@ -7,17 +7,17 @@
 use std::collections::BTreeMap;
 
 use base::DType;
-use graph::ops::{GatherRows, Op};
+use graph::ops::GatherRows;
 use graph::{Dim, Graph, Symbol};
 use kv::LayerConfig;
 
 use super::lower::{Lower, origin, user_inputs};
 use super::schema::{SymInt, TensorMeta};
 use super::{Extra, Program};
+use crate::artifact::UNSTATED_CONTEXT;
+use crate::caches::caches;
 use crate::{ImportError, Method, ModelFacts};
 
-/// The context of a model that states none.
-const UNSTATED_CONTEXT: usize = 4096;
 /// The op that makes a program a decoder.
 pub(super) const ATTENTION: &str = "kvcache.update_and_attend.default";
 
@@ -200,6 +200,7 @@ fn facts(graph: &Graph, extra: &Extra, vocab_size: usize) -> Result<ModelFacts, 
         vocab_size,
         hidden_size: number(&["hidden_size", "n_embd"]).unwrap_or(0),
         max_step: Some(most).filter(|most| *most < usize::MAX),
+        context_limit: None,
     })
 }
 
@@ -210,7 +211,7 @@ const TOKENS: Symbol = Symbol(0);
 pub(super) fn bare_facts(methods: &[Method], extra: &Extra) -> Result<ModelFacts, ImportError> {
     let mut caches = vec![];
     for method in methods {
-        let found = self::caches(&method.graph)?;
+        let found = crate::caches::caches(&method.graph)?;
         if found.len() > caches.len() {
             caches = found;
         }
@@ -222,48 +223,6 @@ pub(super) fn bare_facts(methods: &[Method], extra: &Extra) -> Result<ModelFacts
     }
     Ok(ModelFacts {
         caches,
-        context_length: UNSTATED_CONTEXT,
-        vocab_size: 0,
-        hidden_size: 0,
-        max_step: None,
+        ..ModelFacts::none()
     })
-}
-
-/// The caches that a graph's attention works on.
-fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
-    let mut caches: BTreeMap<u32, LayerConfig> = BTreeMap::new();
-    for node in graph.nodes() {
-        let Op::UpdateAndAttend(op) = &node.op else {
-            continue;
-        };
-        let wrong = |reason: String| {
-            ImportError::value(format!("cache {} of {}", op.cache_id, graph.name()), reason)
-        };
-        let dims = |operand: usize| {
-            let shape = &graph.tensor(node.inputs[operand]).ty.shape;
-            Some((shape.get(1)?.as_const()?, shape.get(2)?.as_const()?))
-        };
-        let (Some((kv_heads, key_dim)), Some((_, value_dim))) = (dims(1), dims(2)) else {
-            return Err(wrong("has sizes that are not known at export".into()));
-        };
-        let layer = LayerConfig {
-            kv_heads,
-            key_dim,
-            value_dim,
-            window: None,
-        };
-        let before = caches.insert(op.cache_id, layer);
-        if before.is_some_and(|before| before != layer) {
-            return Err(wrong("is used with two sizes".into()));
-        }
-    }
-    let last = caches.keys().next_back().copied();
-    if let Some(missing) = (0..last.unwrap_or(0)).find(|id| !caches.contains_key(id)) {
-        let what = format!("cache {missing} of {}", graph.name());
-        return Err(ImportError::value(
-            what,
-            "is used by no node, and one after it is",
-        ));
-    }
-    Ok(caches.into_values().collect())
 }

@@ -7,4 +7,5 @@ mod cells;
 mod contiguous;
 mod facts;
 mod ring_rewind;
+mod scatter;
 mod tree;

@@ -164,6 +164,7 @@ fn facts_follow_the_keys() {
         vocab_size: 7,
         hidden_size: 8,
         max_step: None,
+        context_limit: None,
     };
     assert_eq!(artifact.facts, facts);
     assert_eq!(artifact.gguf.unwrap().tensors.len(), 11);

@@ -263,6 +263,12 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         let key = lower.count_from(Dim::from(0), keys)?;
         let padding = lower.compare(C::Lt, key, valid)?;
         seen = lower.both(seen, padding)?;
+        // Other rows may hold what is no number, and that times a weight of nothing is no number.
+        let row = lower.reshape(key, vec![keys, one])?;
+        let held = lower.compare(C::Lt, row, valid)?;
+        let zero = lower.scalar(Scalar::F32(0.0), DType::F32)?;
+        k = lower.choose(held, k, zero)?;
+        v = lower.choose(held, v, zero)?;
         if past_key.is_none() {
             let length = lower.emit(graph::ops::Size { value: queries }, &[])?;
             first = First::Each(lower.binary(B::Sub, valid, length)?);

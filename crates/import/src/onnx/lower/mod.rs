@@ -5,6 +5,7 @@ mod attention;
 mod cache;
 mod call;
 mod create;
+mod decoder;
 mod grouped;
 mod index;
 mod matrix;
@@ -27,6 +28,7 @@ use super::{Node, Onnx};
 use crate::element::Kind;
 use crate::emit::Emitter;
 use crate::error::Problem;
+use crate::genai::Beside;
 use crate::known::{Known, number};
 use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts};
 use call::Call;
@@ -43,28 +45,39 @@ pub(super) fn is_known(op: &str) -> bool {
 }
 
 /// Turns a model into an artifact with one method, `forward`.
-pub fn lower(file: Onnx, options: &ImportOptions) -> Result<Artifact, ImportError> {
-    let _ = options;
-    let graph = lower_with(&file, &BTreeMap::new())?;
+///
+/// A model that attends over caches becomes the decoder that runners expect, unless the options ask for it as it is.
+pub fn lower(file: Onnx, beside: Beside, options: &ImportOptions) -> Result<Artifact, ImportError> {
+    let genai = beside.genai.as_ref();
+    let found = match options.as_exported {
+        true => None,
+        false => super::decoder::names(&file, genai)?,
+    };
+    let (graph, facts) = match found {
+        Some((names, caches)) => {
+            let context = genai.and_then(|config| config.context_length);
+            let decoder = super::decoder::find(&file, names, &caches)?;
+            let graph = decoder::lower(&file, &decoder)?;
+            let facts = decoder.facts(&graph, context)?;
+            (graph, facts)
+        }
+        None => (lower_with(&file, &BTreeMap::new())?, ModelFacts::none()),
+    };
     let name = Some(file.name.clone()).filter(|name| !name.is_empty());
+    let architecture = genai.map_or("onnx", |config| &config.model_type[..]);
     Ok(Artifact {
         format: Format::Onnx,
         name,
-        architecture: "onnx".into(),
+        architecture: architecture.to_owned(),
         methods: vec![Method {
             name: "forward".into(),
             graph,
         }],
-        facts: ModelFacts {
-            caches: vec![],
-            context_length: 0,
-            vocab_size: 0,
-            hidden_size: 0,
-            max_step: None,
-        },
+        facts,
         gguf: None,
         pt2: None,
         onnx: Some(file),
+        beside,
     })
 }
 
@@ -73,19 +86,27 @@ pub fn lower(file: Onnx, options: &ImportOptions) -> Result<Artifact, ImportErro
 ///
 /// Inputs that decide shapes must be fixed: kvark only runs shapes that follow from the inputs' shapes.
 pub fn lower_with(file: &Onnx, fixed: &BTreeMap<String, Value>) -> Result<Graph, ImportError> {
-    let unknown = file.unknown_ops().into_iter();
-    let unknown: Vec<String> = unknown
-        .map(|(op, node)| format!("{op} (node {node})"))
-        .collect();
-    if !unknown.is_empty() {
-        let ops = unknown.join(", ");
-        return Err(Problem::UnknownOps { ops }.into());
-    }
+    check_known(file.nodes.iter())?;
     let mut lower = Lower::new(file);
     lower.inputs(fixed)?;
     lower.nodes()?;
     let outputs = lower.outputs()?;
     Ok(lower.emitter.builder.finish(&outputs)?)
+}
+
+/// There must be a rule for every node.
+fn check_known<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), ImportError> {
+    let unknown = super::unknown_ops(nodes).into_iter();
+    let unknown: Vec<String> = unknown
+        .map(|(op, node)| format!("{op} (node {node})"))
+        .collect();
+    match unknown.is_empty() {
+        true => Ok(()),
+        false => {
+            let ops = unknown.join(", ");
+            Err(Problem::UnknownOps { ops }.into())
+        }
+    }
 }
 
 /// Which nodes the outputs depend on.

@@ -85,6 +85,7 @@ pub fn lower(file: Pt2, options: &ImportOptions) -> Result<Artifact, ImportError
         gguf: None,
         pt2: Some(file),
         onnx: None,
+        beside: Default::default(),
     })
 }
 

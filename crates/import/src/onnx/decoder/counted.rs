@@ -1,0 +1,60 @@
+//! Positions that a model counts by itself.
+
+use std::collections::HashSet;
+
+use super::sight::{Look, integers};
+use crate::ImportError;
+use crate::onnx::Onnx;
+
+impl<'a> Look<'a, '_> {
+    /// The tensors that hold the positions of the step's tokens, among those that follow from a step's inputs alone.
+    pub(super) fn positions(&self) -> Result<Vec<&'a str>, ImportError> {
+        let mut candidates = self.driven();
+        for place in self.places().filter(|place| place.end() < 8) {
+            if candidates.is_empty() {
+                break;
+            }
+            // What cannot be computed is no position; whoever needs it is told.
+            let Ok(values) = self.probe(&self.cuts(place, 0.0)?, &candidates) else {
+                return Ok(vec![]);
+            };
+            let positions: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
+            candidates.retain(|name| {
+                let value = &values[*name];
+                value.shape == [1, place.tokens] && integers(value).as_ref() == Some(&positions)
+            });
+        }
+        Ok(candidates)
+    }
+
+    /// What follows from a mask, the indices and shapes.
+    fn driven(&self) -> Vec<&'a str> {
+        let names = self.names;
+        let drivers = [
+            &names.attention_mask,
+            &names.write_indices,
+            &names.nonpad_kv_seqlen,
+        ];
+        let file: &'a Onnx = self.file;
+        let inputs = file.inputs.iter().map(|port| &port.name);
+        let inputs = inputs.filter(|name| drivers.contains(name));
+        let mut driven: HashSet<&str> = inputs.map(|name| &name[..]).collect();
+        let mut fixed: HashSet<&str> = file.tensors.keys().map(|name| &name[..]).collect();
+        fixed.insert("");
+        let mut found: Vec<&'a str> = vec![];
+        for node in &file.nodes {
+            let mut inputs = node.inputs.iter().map(|name| &name[..]);
+            let outputs = node.outputs.iter().map(|name| &name[..]);
+            let outputs = outputs.filter(|name| !name.is_empty());
+            let is_fixed = |name: &str| fixed.contains(name);
+            // A shape follows from the step, whatever the elements are.
+            if node.op == "Shape" || inputs.clone().all(is_fixed) {
+                fixed.extend(outputs);
+            } else if inputs.all(|name| is_fixed(name) || driven.contains(name)) {
+                driven.extend(outputs.clone());
+                found.extend(outputs);
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,282 @@
+//! Which inputs of a decoder are its caches.
+
+use std::collections::BTreeSet;
+
+use crate::ImportError;
+use crate::element::Kind;
+use crate::genai::DecoderNames;
+use crate::onnx::schema::DimProto;
+use crate::onnx::{Onnx, Port};
+
+/// The numbers of the layers that have a cache, ascending, from the names of a model's inputs.
+///
+/// In `pattern` one `%d` stands for the number. It must be a whole non-negative integer and no layer may be there twice;
+/// layers without a cache may be left out.
+///
+/// ```
+/// let names = ["input_ids", "key_cache.4", "value_cache.4", "key_cache.0"];
+/// assert_eq!(import::onnx::discover_kv_layers(names, "key_cache.%d").unwrap(), [0, 4]);
+/// assert!(import::onnx::discover_kv_layers(["key_cache.0.bad"], "key_cache.%d").is_err());
+/// ```
+pub fn discover_kv_layers<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    pattern: &str,
+) -> Result<Vec<u32>, ImportError> {
+    let Some((prefix, suffix)) = pattern.split_once("%d") else {
+        let what = format!("the pattern {pattern:?}");
+        return Err(ImportError::value(
+            what,
+            "has no place for a layer's number",
+        ));
+    };
+    let mut layers = BTreeSet::new();
+    for name in names {
+        let number = name
+            .strip_prefix(prefix)
+            .and_then(|n| n.strip_suffix(suffix));
+        let Some(number) = number.filter(|number| !number.is_empty()) else {
+            continue;
+        };
+        let wrong = |reason: &str| ImportError::value(format!("cache {name:?}"), reason);
+        // A sign would be taken as part of a number.
+        let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+        let layer = number.parse().ok().filter(|_| digits);
+        let layer = layer
+            .ok_or_else(|| wrong(&format!("has {number:?} where a layer's number must be")))?;
+        if !layers.insert(layer) {
+            return Err(wrong(&format!("is a second one for layer {layer}")));
+        }
+    }
+    Ok(layers.into_iter().collect())
+}
+
+/// How a cache comes into a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheForm {
+    /// A buffer of so many rows that the model scatters into: `[batch, max_seq_len, kv_hidden]`.
+    Static {
+        /// Rows of the buffer.
+        max_seq_len: usize,
+        /// Elements of a row, all heads together.
+        kv_hidden: usize,
+    },
+    /// Heads apart: `[batch, heads, length, dim]`.
+    Past {
+        /// Heads that store keys and values.
+        heads: usize,
+        /// The length, where it is not that of the sequence.
+        rows: Option<usize>,
+    },
+}
+
+impl CacheForm {
+    /// The rows that there are, however many of them are valid; `None` when they are as many as tokens.
+    pub(super) fn fixed_rows(self) -> Option<usize> {
+        match self {
+            CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
+            CacheForm::Past { rows, .. } => rows,
+        }
+    }
+}
+
+/// The cache of one layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheLayer {
+    /// The layer's number in the names.
+    pub layer: u32,
+    /// The input with the keys.
+    pub key: String,
+    /// The input with the values.
+    pub value: String,
+    /// How the keys come in.
+    pub form: CacheForm,
+}
+
+/// The inputs that are caches, by layer.
+///
+/// Static caches are known by both inputs that drive them; where one is missing or of another type, that is an error.
+pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>, ImportError> {
+    check_drivers(file, names)?;
+    let mut layers = vec![];
+    let mut patterns: Vec<(String, String)> = vec![];
+    for names in [
+        names,
+        &DecoderNames::static_cache(),
+        &DecoderNames::default(),
+    ] {
+        let pair = (names.past_key.clone(), names.past_value.clone());
+        if !patterns.contains(&pair) {
+            patterns.push(pair);
+        }
+    }
+    for (key, value) in patterns {
+        let inputs = || file.inputs.iter().map(|port| &port.name[..]);
+        let keys = discover_kv_layers(inputs(), &key)?;
+        let values = discover_kv_layers(inputs(), &value)?;
+        for (found, missing, here, there) in [
+            (&keys, &values, &key, &value),
+            (&values, &keys, &value, &key),
+        ] {
+            if let Some(layer) = found.iter().find(|layer| !missing.contains(layer)) {
+                let name = |pattern: &str| numbered(pattern, *layer);
+                let what = format!("layer {layer}");
+                let reason = format!("has the cache {:?} and no {:?}", name(here), name(there));
+                return Err(ImportError::value(what, reason));
+            }
+        }
+        for layer in keys {
+            let (key, value) = (numbered(&key, layer), numbered(&value, layer));
+            let form = form(port(file, &key)?)?;
+            form_of_values(port(file, &value)?, form)?;
+            layers.push(CacheLayer {
+                layer,
+                key,
+                value,
+                form,
+            });
+        }
+    }
+    layers.sort_by_key(|cache| cache.layer);
+    Ok(layers)
+}
+
+/// The name that a pattern gives a layer; numbers are found as they are written in the file.
+fn numbered(pattern: &str, layer: u32) -> String {
+    pattern.replace("%d", &layer.to_string())
+}
+
+pub(super) fn port<'a>(file: &'a Onnx, name: &str) -> Result<&'a Port, ImportError> {
+    let found = file.inputs.iter().find(|port| port.name == name);
+    found.ok_or_else(|| ImportError::value(format!("input {name:?}"), "is written in another way"))
+}
+
+/// Both inputs that drive a static cache, or neither.
+fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
+    let find = |name: &str| file.inputs.iter().find(|port| port.name == name);
+    let (write, nonpad) = (&names.write_indices, &names.nonpad_kv_seqlen);
+    match (find(write), find(nonpad)) {
+        (None, None) => Ok(()),
+        (Some(_), None) | (None, Some(_)) => {
+            let (here, there) = match find(write) {
+                Some(_) => (write, nonpad),
+                None => (nonpad, write),
+            };
+            let reason = format!("is there without {there:?}, and a static cache needs both");
+            Err(ImportError::value(format!("input {here:?}"), reason))
+        }
+        (Some(write), Some(nonpad)) => {
+            for port in [write, nonpad] {
+                if port.kind != Some(Kind::I64) {
+                    let reason = format!("is {}, must be int64", port.dtype);
+                    return Err(ImportError::value(format!("input {:?}", port.name), reason));
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn form(port: &Port) -> Result<CacheForm, ImportError> {
+    let wrong = |reason: String| ImportError::value(format!("cache {:?}", port.name), reason);
+    let size = |dim: &DimProto| match dim {
+        DimProto::Number(n) => usize::try_from(*n).ok().filter(|n| *n > 0),
+        _ => None,
+    };
+    let shape = format!("[{}]", port.shape.join(", "));
+    match port.dims.as_deref() {
+        Some([_, rows, width]) => match (size(rows), size(width)) {
+            (Some(max_seq_len), Some(kv_hidden)) => Ok(CacheForm::Static {
+                max_seq_len,
+                kv_hidden,
+            }),
+            _ => Err(wrong(format!(
+                "is {shape}: the rows and the width of a static buffer must be numbers"
+            ))),
+        },
+        Some([_, heads, rows, dim]) => match (size(heads), size(dim)) {
+            (Some(heads), Some(_)) => Ok(CacheForm::Past {
+                heads,
+                rows: size(rows),
+            }),
+            _ => Err(wrong(format!(
+                "is {shape}: its heads and their size must be numbers"
+            ))),
+        },
+        _ => Err(wrong(format!(
+            "is {shape}, which has neither three axes nor four"
+        ))),
+    }
+}
+
+/// Values must come in as the keys do; only their width may be another.
+fn form_of_values(port: &Port, keys: CacheForm) -> Result<(), ImportError> {
+    let same = match (keys, form(port)?) {
+        (CacheForm::Static { max_seq_len: a, .. }, CacheForm::Static { max_seq_len: b, .. }) => {
+            a == b
+        }
+        (CacheForm::Past { .. }, values @ CacheForm::Past { .. }) => keys == values,
+        _ => false,
+    };
+    match same {
+        true => Ok(()),
+        false => Err(ImportError::value(
+            format!("cache {:?}", port.name),
+            format!(
+                "is [{}], which does not fit its keys",
+                port.shape.join(", ")
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(names: &[&str]) -> Result<Vec<u32>, String> {
+        let names = names.iter().copied();
+        discover_kv_layers(names, "key_cache.%d").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn layers_come_sorted_and_may_be_sparse() {
+        let names = [
+            "input_ids",
+            "key_cache.10",
+            "value_cache.3",
+            "key_cache.2",
+            "key_cache.0",
+            "key_cache.",
+        ];
+        assert_eq!(found(&names), Ok(vec![0, 2, 10]));
+        assert_eq!(found(&["input_ids"]), Ok(vec![]));
+        let names = [
+            "past_key_values.1.key",
+            "past_key_values.1.value",
+            "past_key_values.0.key",
+        ];
+        assert_eq!(
+            discover_kv_layers(names, "past_key_values.%d.key").unwrap(),
+            [0, 1]
+        );
+    }
+
+    #[test]
+    fn malformed_numbers_are_refused() {
+        for number in ["0.bad", "x", "-1", "+1", "1 ", "0x1", "99999999999", "१"] {
+            let name = format!("key_cache.{number}");
+            let error = found(&["key_cache.0", &name]).unwrap_err();
+            assert_eq!(
+                error,
+                format!("cache {name:?} has {number:?} where a layer's number must be")
+            );
+        }
+        assert!(discover_kv_layers(["key_cache.0"], "key_cache").is_err());
+    }
+
+    #[test]
+    fn duplicates_are_refused() {
+        let error = found(&["key_cache.0", "key_cache.1", "key_cache.01"]).unwrap_err();
+        assert_eq!(error, "cache \"key_cache.01\" is a second one for layer 1");
+    }
+}

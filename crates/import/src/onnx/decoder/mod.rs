@@ -1,0 +1,153 @@
+//! Decoders among ONNX models: their caches, and where they attend over them.
+//!
+//! An exported decoder takes its caches as tensors and gives them back. Runners keep them behind
+//! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every place where the model attends over a cache is found,
+//! and what it lets a query see is worked out; the tensors, the indices and the masks are then needed by nothing.
+
+mod counted;
+mod layers;
+mod mask;
+mod probe;
+mod sight;
+mod site;
+mod view;
+
+pub use layers::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
+pub(super) use sight::Sight;
+pub(super) use site::{Operands, Site};
+
+use graph::Graph;
+
+use super::Onnx;
+use crate::artifact::UNSTATED_CONTEXT;
+use crate::caches::caches;
+use crate::genai::{DecoderNames, GenAi};
+use crate::{ImportError, ModelFacts};
+use sight::Look;
+
+/// A model that turns tokens into logits over caches.
+pub(super) struct Decoder<'a> {
+    pub(super) names: DecoderNames,
+    pub(super) caches: Vec<CacheLayer>,
+    /// Where it attends, with what is seen there.
+    pub(super) sites: Vec<(Site<'a>, Sight)>,
+    /// Tensors that the model computes and that hold the positions of the step's tokens.
+    pub(super) positions: Vec<&'a str>,
+    /// Most positions that its buffers and tables have, and that its masks were tried for.
+    pub(super) limit: usize,
+}
+
+/// Most positions that masks are tried for. Scores before a softmax are tried layer by layer, which takes more memory.
+const MOST_POSITIONS: usize = 1 << 17;
+const MOST_POSITIONS_BY_SCORES: usize = 1 << 14;
+
+impl Decoder<'_> {
+    /// What caches and runners must know, joined with the context that the configuration states.
+    pub(super) fn facts(
+        &self,
+        graph: &Graph,
+        context: Option<usize>,
+    ) -> Result<ModelFacts, ImportError> {
+        let mut layers = caches(graph)?;
+        for (layer, cache) in layers.iter_mut().zip(0..) {
+            let mut windows = self.sites.iter().filter(|(site, _)| site.cache == cache);
+            let window = |found: Option<&(Site<'_>, Sight)>| found.and_then(|(_, s)| s.window);
+            layer.window = window(windows.next());
+            if windows.any(|site| window(Some(site)) != layer.window) {
+                let what = format!("cache {:?}", self.caches[cache].key);
+                return Err(ImportError::value(what, "is attended with two windows"));
+            }
+        }
+        let logits = graph
+            .outputs()
+            .first()
+            .map(|id| &graph.tensor(*id).ty.shape);
+        let vocab = logits.and_then(|shape| shape.last()?.as_const());
+        Ok(ModelFacts {
+            caches: layers,
+            context_length: context.unwrap_or(UNSTATED_CONTEXT).min(self.limit),
+            vocab_size: vocab.unwrap_or(0),
+            context_limit: Some(self.limit),
+            ..ModelFacts::none()
+        })
+    }
+}
+
+/// Whether a model is a decoder: it takes tokens and caches and gives logits.
+pub(super) fn names(
+    file: &Onnx,
+    genai: Option<&GenAi>,
+) -> Result<Option<(DecoderNames, Vec<CacheLayer>)>, ImportError> {
+    let names = genai.map_or_else(DecoderNames::default, |config| config.names.clone());
+    let takes = |name: &str| file.inputs.iter().any(|port| port.name == name);
+    let gives = |name: &str| file.outputs.iter().any(|port| port.name == name);
+    if !takes(&names.input_ids) || !gives(&names.logits) {
+        return Ok(None);
+    }
+    let caches = cache_layers(file, &names)?;
+    Ok(Some((names, caches)).filter(|(_, caches)| !caches.is_empty()))
+}
+
+/// Finds out how a decoder attends.
+pub(super) fn find<'a>(
+    file: &'a Onnx,
+    names: DecoderNames,
+    caches: &'a [CacheLayer],
+) -> Result<Decoder<'a>, ImportError> {
+    let (sites, presents) = site::sites(file, caches)?;
+    if let Some(cache) = (0..caches.len()).find(|id| sites.iter().all(|site| site.cache != *id)) {
+        let what = format!("cache {:?}", caches[cache].key);
+        return Err(ImportError::value(
+            what,
+            "is attended by no node that kvark recognises",
+        ));
+    }
+    let rows = caches.iter().filter_map(|cache| cache.form.fixed_rows());
+    let long = |cache: &&CacheLayer| cache.form.fixed_rows() > Some(MOST_POSITIONS);
+    if let Some(cache) = caches.iter().find(long) {
+        let what = format!("cache {:?}", cache.key);
+        let reason = format!("has more than {MOST_POSITIONS} rows");
+        return Err(ImportError::value(what, reason));
+    }
+    let most = match sites.iter().any(Site::is_spelled_out) {
+        true => MOST_POSITIONS_BY_SCORES,
+        false => MOST_POSITIONS,
+    };
+    let mut look = Look {
+        file,
+        names: &names,
+        caches,
+        presents: &presents,
+        sites: &sites,
+        horizon: rows.min().unwrap_or(most).min(most),
+    };
+    let positions = look.positions()?;
+    let counted = positions.iter().copied().chain([&names.position_ids[..]]);
+    let tables = tables(file, &sites, &counted.collect::<Vec<_>>());
+    look.horizon = tables.into_iter().chain([look.horizon]).min().unwrap_or(0);
+    if look.horizon == 0 {
+        return Err(ImportError::value("the model", "has tables without rows"));
+    }
+    let (sights, limit) = (look.sights()?, look.horizon);
+    Ok(Decoder {
+        sites: sites.into_iter().zip(sights).collect(),
+        caches: caches.to_vec(),
+        positions,
+        names,
+        limit,
+    })
+}
+
+/// Rows of the tables that positions are looked up in.
+fn tables(file: &Onnx, sites: &[Site<'_>], positions: &[&str]) -> Vec<usize> {
+    let rows = |name: &str| file.tensors.get(name)?.shape.first().copied();
+    let gathered = file.nodes.iter().filter(|node| node.op == "Gather");
+    let by_position = |name: &String| positions.contains(&&name[..]);
+    let gathered = gathered.filter(|node| node.inputs.get(1).is_some_and(by_position));
+    let gathered = gathered.filter_map(|node| rows(node.inputs.first()?));
+    let rotated = sites.iter().filter_map(|site| rows(site.rotary?.cos));
+    gathered.chain(rotated).collect()
+}
+
+#[cfg(test)]
+mod tests;

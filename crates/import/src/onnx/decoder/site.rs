@@ -1,0 +1,441 @@
+//! Where a model attends over its caches, in whatever way it is written down.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::layers::CacheLayer;
+use crate::error::Problem;
+use crate::onnx::schema::AttributeValue;
+use crate::onnx::{Node, Onnx};
+
+/// Keys or values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Key,
+    Value,
+}
+
+/// A tensor that holds a cache after the step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Present<'a> {
+    pub(super) cache: usize,
+    side: Side,
+    /// The rows that the step adds.
+    fresh: &'a str,
+}
+
+impl Present<'_> {
+    pub(super) fn side(&self) -> Side {
+        self.side
+    }
+}
+
+/// Attention over a cache.
+#[derive(Clone, Debug)]
+pub(in crate::onnx) struct Site<'a> {
+    /// The node that gives the result, and the result's name.
+    pub(in crate::onnx) node: usize,
+    pub(in crate::onnx) result: &'a str,
+    /// Which cache.
+    pub(in crate::onnx) cache: usize,
+    /// Queries, and the step's own keys and values.
+    pub(in crate::onnx) operands: Operands<'a>,
+    /// Query heads and heads of keys and values, where an attribute says so.
+    pub(in crate::onnx) heads: Option<(usize, usize)>,
+    /// One over the root of the head's size when `None`.
+    pub(in crate::onnx) scale: Option<f32>,
+    pub(in crate::onnx) softcap: Option<f32>,
+    pub(in crate::onnx) rotary: Option<Rotary<'a>>,
+    pub(super) mask: Mask<'a>,
+    /// Keys and values that are not taken from the cache as they lie there.
+    pub(super) views: Vec<Viewed<'a>>,
+}
+
+impl<'a> Site<'a> {
+    /// Whether it is a softmax between two products.
+    pub(super) fn is_spelled_out(&self) -> bool {
+        matches!(self.mask, Mask::Scores { .. })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::onnx) enum Operands<'a> {
+    Apart {
+        q: &'a str,
+        k: &'a str,
+        v: &'a str,
+    },
+    /// One behind the other in the last axis.
+    Packed(&'a str),
+}
+
+/// Tables that queries and keys are rotated with.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::onnx) struct Rotary<'a> {
+    pub(in crate::onnx) cos: &'a str,
+    pub(in crate::onnx) sin: &'a str,
+    pub(in crate::onnx) interleaved: bool,
+}
+
+/// What says which keys a query sees.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mask<'a> {
+    /// An operand, and attributes.
+    Operand {
+        name: Option<&'a str>,
+        causal: bool,
+        /// Keys before the query's own that it sees.
+        left: Option<usize>,
+    },
+    /// What becomes of the scores before the softmax.
+    Scores { from: &'a str, to: &'a str },
+    /// The lengths that GroupQueryAttention takes, and how many keys a query sees.
+    Lengths {
+        last: &'a str,
+        total: &'a str,
+        /// Where its rotation takes positions from, if not from the lengths.
+        positions: Option<&'a str>,
+        window: Option<usize>,
+    },
+}
+
+/// A form in which attention takes what a cache holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Viewed<'a> {
+    pub(super) operand: &'a str,
+    pub(super) present: &'a str,
+    pub(super) side: Side,
+    /// Whether it is the second factor of the scores, with the rows last.
+    pub(super) transposed: bool,
+}
+
+/// All attention over these caches.
+pub(super) fn sites<'a>(
+    file: &'a Onnx,
+    caches: &'a [CacheLayer],
+) -> Result<(Vec<Site<'a>>, HashMap<&'a str, Present<'a>>), Problem> {
+    let mut model = Model::new(file, caches);
+    for (index, node) in file.nodes.iter().enumerate() {
+        let found = model.update(node).and_then(|()| model.site(index, node));
+        let site = found.map_err(|reason| Problem::Op {
+            node: node.label.clone(),
+            op: node.op.clone(),
+            reason,
+        })?;
+        model.sites.extend(site);
+    }
+    Ok((model.sites, model.presents))
+}
+
+struct Model<'a> {
+    file: &'a Onnx,
+    /// The inputs that are caches.
+    inputs: BTreeMap<&'a str, (usize, Side)>,
+    /// The node that gives each tensor.
+    makers: HashMap<&'a str, usize>,
+    presents: HashMap<&'a str, Present<'a>>,
+    sites: Vec<Site<'a>>,
+}
+
+impl<'a> Model<'a> {
+    fn new(file: &'a Onnx, caches: &'a [CacheLayer]) -> Model<'a> {
+        let mut inputs = BTreeMap::new();
+        for (index, cache) in caches.iter().enumerate() {
+            inputs.insert(&cache.key[..], (index, Side::Key));
+            inputs.insert(&cache.value[..], (index, Side::Value));
+        }
+        let mut makers = HashMap::new();
+        for (index, node) in file.nodes.iter().enumerate() {
+            makers.extend(node.outputs.iter().map(|name| (&name[..], index)));
+        }
+        Model {
+            file,
+            inputs,
+            makers,
+            presents: HashMap::new(),
+            sites: vec![],
+        }
+    }
+
+    /// Notes what a node makes of a cache.
+    fn update(&mut self, node: &'a Node) -> Result<(), String> {
+        let (past, fresh, results): (&[usize], &[usize], &[usize]) = match &node.op[..] {
+            "TensorScatter" => (&[0], &[1], &[0]),
+            "Concat" if node.inputs.len() == 2 => (&[0], &[1], &[0]),
+            "Attention" => (&[4, 5], &[1, 2], &[1, 2]),
+            _ => return Ok(()),
+        };
+        for ((past, fresh), result) in past.iter().zip(fresh).zip(results) {
+            let cache = node.operand(*past).and_then(|past| self.inputs.get(past));
+            let (Some(&(cache, side)), Some(fresh)) = (cache, node.operand(*fresh)) else {
+                continue;
+            };
+            if node.op == "TensorScatter" && node.text("mode").is_some_and(|mode| mode != "linear")
+            {
+                return Err("writes into a cache in circles, which is not supported".into());
+            }
+            if node.op == "Concat" && !matches!(node.int("axis"), Some(2 | -2)) {
+                return Err("appends to a cache along an axis that is not its rows".into());
+            }
+            if let Some(name) = node.outputs.get(*result).filter(|name| !name.is_empty()) {
+                self.presents.insert(name, Present { cache, side, fresh });
+            }
+        }
+        Ok(())
+    }
+
+    fn site(&self, index: usize, node: &'a Node) -> Result<Option<Site<'a>>, String> {
+        match &node.op[..] {
+            "Attention" => self.attention(index, node),
+            "com.microsoft::GroupQueryAttention" => self.grouped(index, node),
+            "Softmax" => self.spelled_out(node),
+            _ => Ok(None),
+        }
+    }
+
+    /// ONNX's own op.
+    fn attention(&self, index: usize, node: &'a Node) -> Result<Option<Site<'a>>, String> {
+        let operands = (node.operand(0), node.operand(1), node.operand(2));
+        let (Some(q), Some(k), Some(v)) = operands else {
+            return Ok(None);
+        };
+        let past = node.operand(4).and_then(|past| self.inputs.get(past));
+        let mut views = vec![];
+        let (cache, k, v) = match past {
+            Some((cache, _)) => (*cache, k, v),
+            None => {
+                let Some((key, value)) = self.origin(k).zip(self.origin(v)) else {
+                    return Ok(None);
+                };
+                views.extend(self.viewed(k, key, false));
+                views.extend(self.viewed(v, value, false));
+                self.pair(key, value)?
+            }
+        };
+        let count = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
+        Ok(Some(Site {
+            node: index,
+            result: node.outputs.first().ok_or("gives nothing")?,
+            cache,
+            operands: Operands::Apart { q, k, v },
+            heads: count("q_num_heads").zip(count("kv_num_heads")),
+            scale: node.float("scale"),
+            softcap: node.float("softcap").filter(|cap| *cap > 0.0),
+            rotary: None,
+            mask: Mask::Operand {
+                name: node.operand(3),
+                causal: node.int("is_causal") == Some(1),
+                left: count("left_window_size"),
+            },
+            views,
+        }))
+    }
+
+    /// ONNX Runtime's op.
+    fn grouped(&self, index: usize, node: &'a Node) -> Result<Option<Site<'a>>, String> {
+        let Some((cache, _)) = node.operand(3).and_then(|past| self.inputs.get(past)) else {
+            return Ok(None);
+        };
+        let q = node.operand(0).ok_or("has no queries")?;
+        let operands = match node.operand(1).zip(node.operand(2)) {
+            Some((k, v)) => Operands::Apart { q, k, v },
+            None => Operands::Packed(q),
+        };
+        let count = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
+        let heads = count("num_heads").zip(count("kv_num_heads"));
+        if node.operand(10).is_some()
+            || node.operand(11).is_some()
+            || node.int("smooth_softmax") == Some(1)
+        {
+            return Err("has a bias or sinks, which are not supported over a cache".into());
+        }
+        let rotary = match (node.int("do_rotary"), node.operand(7).zip(node.operand(8))) {
+            (Some(1), Some((cos, sin))) => Some(Rotary {
+                cos,
+                sin,
+                interleaved: node.int("rotary_interleaved") == Some(1),
+            }),
+            (Some(1), None) => return Err("rotates without tables".into()),
+            _ => None,
+        };
+        let lengths = node.operand(5).zip(node.operand(6));
+        let (last, total) = lengths.ok_or("has no lengths")?;
+        Ok(Some(Site {
+            node: index,
+            result: node.outputs.first().ok_or("gives nothing")?,
+            cache: *cache,
+            operands,
+            heads: Some(heads.ok_or("does not say how many heads it has")?),
+            scale: node.float("scale").filter(|scale| *scale != 0.0),
+            softcap: node.float("softcap").filter(|cap| *cap > 0.0),
+            rotary,
+            mask: Mask::Lengths {
+                last,
+                total,
+                positions: node.operand(9),
+                window: count("local_window_size").filter(|n| *n > 0),
+            },
+            views: vec![],
+        }))
+    }
+
+    /// A softmax between two products, the first with the keys and the second with the values of a cache.
+    fn spelled_out(&self, softmax: &'a Node) -> Result<Option<Site<'a>>, String> {
+        let (Some(to), Some(weights)) = (softmax.operand(0), softmax.outputs.first()) else {
+            return Ok(None);
+        };
+        let Some((scores, key)) = self.scores(to) else {
+            return Ok(None);
+        };
+        let product = self.file.nodes.iter().position(|node| {
+            let first = node.operand(0).map(|name| self.unconverted(name));
+            node.op == "MatMul" && first == Some(&weights[..])
+        });
+        let product = product.ok_or("its weights of cached keys meet no values")?;
+        let node = &self.file.nodes[product];
+        let operand = node.operand(1).ok_or("its weights meet nothing")?;
+        let value = self
+            .origin(operand)
+            .ok_or("its weights meet no cached values")?;
+        let (q, k) = scores
+            .operand(0)
+            .zip(scores.operand(1))
+            .ok_or("has no scores")?;
+        let (cache, fresh_key, fresh_value) = self.pair(key, value)?;
+        let view = |operand, present, side, transposed| Viewed {
+            operand,
+            present,
+            side,
+            transposed,
+        };
+        Ok(Some(Site {
+            node: product,
+            result: node.outputs.first().ok_or("gives nothing")?,
+            cache,
+            operands: Operands::Apart {
+                q,
+                k: fresh_key,
+                v: fresh_value,
+            },
+            heads: None,
+            scale: Some(1.0),
+            softcap: None,
+            rotary: None,
+            mask: Mask::Scores {
+                from: &scores.outputs[0],
+                to,
+            },
+            views: vec![
+                view(k, key, Side::Key, true),
+                view(operand, value, Side::Value, false),
+            ],
+        }))
+    }
+
+    fn maker(&self, name: &str) -> Option<&'a Node> {
+        Some(&self.file.nodes[*self.makers.get(name)?])
+    }
+
+    /// The product with cached keys that a tensor is made of, by adding, scaling and choosing.
+    fn scores(&self, name: &'a str) -> Option<(&'a Node, &'a str)> {
+        let mut seen = HashSet::from([name]);
+        let mut open = vec![name];
+        while let Some(name) = open.pop() {
+            let Some(node) = self.maker(name) else {
+                continue;
+            };
+            match &node.op[..] {
+                "MatMul" => {
+                    let key = node.operand(1).and_then(|key| self.origin(key));
+                    if let Some(key) = key.filter(|key| self.presents[key].side == Side::Key) {
+                        return Some((node, key));
+                    }
+                }
+                "Add" | "Sub" | "Mul" | "Div" | "Where" | "Cast" | "CastLike" | "Identity"
+                | "Reshape" => {
+                    let inputs = node.inputs.iter().map(|input| &input[..]);
+                    open.extend(inputs.filter(|input| seen.insert(input)));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The tensor that this one only converts.
+    fn unconverted(&self, mut name: &'a str) -> &'a str {
+        while let Some(node) = self.maker(name) {
+            match (&node.op[..], node.operand(0)) {
+                ("Cast" | "CastLike" | "Identity" | "Dropout", Some(input)) => name = input,
+                _ => break,
+            }
+        }
+        name
+    }
+
+    /// The cache after the step that a tensor holds in another form.
+    fn origin(&self, mut name: &'a str) -> Option<&'a str> {
+        while !self.presents.contains_key(name) {
+            let node = self.maker(name)?;
+            match &node.op[..] {
+                "Transpose" | "Reshape" | "Unsqueeze" | "Squeeze" | "Expand" | "Identity"
+                | "Cast" | "Mul" | "Div" => name = node.operand(0)?,
+                _ => return None,
+            }
+        }
+        Some(name)
+    }
+
+    fn viewed(&self, operand: &'a str, present: &'a str, transposed: bool) -> Option<Viewed<'a>> {
+        (operand != present).then_some(Viewed {
+            operand,
+            present,
+            side: self.presents[present].side,
+            transposed,
+        })
+    }
+
+    /// The cache of keys and values that belong together, with what the step adds to them.
+    fn pair(&self, key: &'a str, value: &'a str) -> Result<(usize, &'a str, &'a str), String> {
+        let (k, v) = (self.presents[key], self.presents[value]);
+        if k.cache != v.cache || (k.side, v.side) != (Side::Key, Side::Value) {
+            return Err(format!(
+                "attends {key} with {value}, which are not of one cache"
+            ));
+        }
+        Ok((k.cache, k.fresh, v.fresh))
+    }
+}
+
+impl Node {
+    /// An operand's name, `None` when it is left out.
+    fn operand(&self, index: usize) -> Option<&str> {
+        let name = self.inputs.get(index)?;
+        Some(&name[..]).filter(|name| !name.is_empty())
+    }
+
+    fn attribute(&self, name: &str) -> Option<&AttributeValue> {
+        let found = self.attributes.iter().find(|a| a.name == name);
+        found.map(|a| &a.value)
+    }
+
+    fn int(&self, name: &str) -> Option<i64> {
+        match self.attribute(name)? {
+            AttributeValue::Int(n) => Some(*n),
+            _ => None,
+        }
+    }
+
+    fn float(&self, name: &str) -> Option<f32> {
+        match self.attribute(name)? {
+            AttributeValue::Float(x) => Some(*x),
+            _ => None,
+        }
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        match self.attribute(name)? {
+            AttributeValue::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Decoders by hand: what is recognised as a cache and as attention, and what is refused.
+
+use super::*;
+use crate::element::Kind;
+use crate::onnx::schema::{Attribute, AttributeValue, DimProto};
+use crate::onnx::{Node, Port};
+use std::collections::BTreeMap;
+
+const HEADS: i64 = 2;
+const DIM: i64 = 4;
+const ROWS: i64 = 16;
+
+fn port(name: &str, kind: Kind, dims: &[i64]) -> Port {
+    // Sizes of 0 are dynamic.
+    let dim = |(axis, n): (usize, &i64)| match n {
+        0 => DimProto::Symbol(format!("axis{axis}")),
+        n => DimProto::Number(*n),
+    };
+    Port {
+        name: name.into(),
+        dtype: if kind == Kind::I32 { "int32" } else { "int64" },
+        shape: dims.iter().map(i64::to_string).collect(),
+        kind: Some(kind),
+        dims: Some(dims.iter().enumerate().map(dim).collect()),
+    }
+}
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, i64)]) -> Node {
+    let strings = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+    let attribute = |(name, value): &(&str, i64)| Attribute {
+        name: (*name).to_owned(),
+        value: AttributeValue::Int(*value),
+    };
+    Node {
+        label: format!("{op} of {}", outputs[0]),
+        op: op.into(),
+        version: 24,
+        inputs: strings(inputs),
+        outputs: strings(outputs),
+        attributes: attributes.iter().map(attribute).collect(),
+        tensors: vec![],
+    }
+}
+
+/// A model of one layer that attends over a static buffer; `hidden` is what the rest would compute.
+fn model() -> Onnx {
+    let heads = [
+        ("q_num_heads", HEADS),
+        ("kv_num_heads", HEADS),
+        ("is_causal", 1),
+    ];
+    let buffer = [0, ROWS, HEADS * DIM];
+    Onnx {
+        name: "test".into(),
+        ir_version: 11,
+        producer: String::new(),
+        opsets: BTreeMap::from([(String::new(), 24)]),
+        metadata: BTreeMap::new(),
+        inputs: vec![
+            port("input_ids", Kind::I64, &[0, 0]),
+            port("hidden", Kind::F32, &[0, 0, HEADS * DIM]),
+            port("key_cache.0", Kind::F32, &buffer),
+            port("value_cache.0", Kind::F32, &buffer),
+            port("write_indices", Kind::I64, &[0]),
+            port("nonpad_kv_seqlen", Kind::I64, &[0]),
+        ],
+        outputs: vec![port("logits", Kind::F32, &[0, 0, HEADS * DIM])],
+        tensors: BTreeMap::new(),
+        nodes: vec![
+            node(
+                "TensorScatter",
+                &["key_cache.0", "hidden", "write_indices"],
+                &["k"],
+                &[("axis", 1)],
+            ),
+            node(
+                "TensorScatter",
+                &["value_cache.0", "hidden", "write_indices"],
+                &["v"],
+                &[("axis", 1)],
+            ),
+            node(
+                "Attention",
+                &["hidden", "k", "v", "", "", "", "nonpad_kv_seqlen"],
+                &["logits"],
+                &heads,
+            ),
+        ],
+    }
+}
+
+/// The windows of all sites, or why there are none.
+fn windows(file: &Onnx) -> Result<Vec<Option<u32>>, String> {
+    let found = names(file, None).map_err(|e| e.to_string())?;
+    let (names, caches) = found.ok_or("no decoder")?;
+    let decoder = find(file, names, &caches).map_err(|e| e.to_string())?;
+    Ok(decoder
+        .sites
+        .iter()
+        .map(|(_, sight)| sight.window)
+        .collect())
+}
+
+fn without(name: &str) -> Onnx {
+    let mut file = model();
+    file.inputs.retain(|port| port.name != name);
+    file
+}
+
+#[test]
+fn a_static_buffer_is_known_by_both_inputs_that_drive_it() {
+    let file = model();
+    assert_eq!(windows(&file), Ok(vec![None]));
+    let (names, caches) = names(&file, None).unwrap().unwrap();
+    assert_eq!(names, DecoderNames::default());
+    let form = CacheForm::Static {
+        max_seq_len: 16,
+        kv_hidden: 8,
+    };
+    assert_eq!((caches.len(), caches[0].form), (1, form));
+    for (missing, there) in [
+        ("write_indices", "nonpad_kv_seqlen"),
+        ("nonpad_kv_seqlen", "write_indices"),
+    ] {
+        let message =
+            format!("input {there:?} is there without {missing:?}, and a static cache needs both");
+        assert_eq!(windows(&without(missing)), Err(message));
+    }
+}
+
+#[test]
+fn wrong_inputs_are_named() {
+    let mut file = model();
+    file.inputs[4].kind = Some(Kind::I32);
+    file.inputs[4].dtype = "int32";
+    let message = "input \"write_indices\" is int32, must be int64";
+    assert_eq!(windows(&file), Err(message.into()));
+
+    let message = "layer 0 has the cache \"key_cache.0\" and no \"value_cache.0\"";
+    assert_eq!(windows(&without("value_cache.0")), Err(message.into()));
+    let message = "layer 0 has the cache \"value_cache.0\" and no \"key_cache.0\"";
+    assert_eq!(windows(&without("key_cache.0")), Err(message.into()));
+
+    let mut file = model();
+    file.inputs[2] = port("key_cache.0", Kind::F32, &[0, 0, 8]);
+    let message = "cache \"key_cache.0\" is [0, 0, 8]: the rows and the width of a static buffer must be numbers";
+    assert_eq!(windows(&file), Err(message.into()));
+    file.inputs[2] = port("key_cache.0", Kind::F32, &[8]);
+    let message = "cache \"key_cache.0\" is [8], which has neither three axes nor four";
+    assert_eq!(windows(&file), Err(message.into()));
+}
+
+#[test]
+fn a_model_without_tokens_or_caches_is_no_decoder() {
+    assert!(names(&without("input_ids"), None).unwrap().is_none());
+    let mut file = without("key_cache.0");
+    file.inputs.retain(|port| port.name != "value_cache.0");
+    assert!(names(&file, None).unwrap().is_none());
+}
+
+/// Caches of four axes that declare both driver inputs: the default cache serves them.
+#[test]
+fn buffers_with_heads_apart_fall_back_to_the_default_cache() {
+    let mut file = model();
+    for index in [2, 3] {
+        let name = file.inputs[index].name.clone();
+        file.inputs[index] = port(&name, Kind::F32, &[0, HEADS, ROWS, DIM]);
+    }
+    let (_, caches) = names(&file, None).unwrap().unwrap();
+    let form = CacheForm::Past {
+        heads: 2,
+        rows: Some(16),
+    };
+    assert_eq!(caches[0].form, form);
+    file.inputs[1] = port("hidden", Kind::F32, &[0, HEADS, 0, DIM]);
+    for node in &mut file.nodes {
+        node.attributes.retain(|a| a.name != "axis");
+    }
+    assert_eq!(windows(&file), Ok(vec![None]));
+}
+
+#[test]
+fn layers_may_be_sparse_and_of_unlike_width() {
+    let mut file = model();
+    for (name, width) in [("key_cache.7", 24), ("value_cache.7", 16)] {
+        file.inputs.push(port(name, Kind::F32, &[0, ROWS, width]));
+    }
+    let caches = cache_layers(&file, &DecoderNames::default()).unwrap();
+    let layers: Vec<u32> = caches.iter().map(|cache| cache.layer).collect();
+    assert_eq!(layers, [0, 7]);
+    // Nothing attends over the second one.
+    let message = "cache \"key_cache.7\" is attended by no node that kvark recognises";
+    assert_eq!(windows(&file), Err(message.into()));
+}
+
+#[test]
+fn what_a_mask_shows_decides() {
+    // Without the flag a query would see what the step writes after it.
+    let mut file = model();
+    file.nodes[2].attributes.retain(|a| a.name != "is_causal");
+    let message = "node Attention of logits (Attention): lets a query see what comes after it";
+    assert_eq!(windows(&file), Err(message.into()));
+
+    // A window as an attribute.
+    let mut file = model();
+    file.nodes[2].attributes.push(Attribute {
+        name: "left_window_size".into(),
+        value: AttributeValue::Int(3),
+    });
+    assert_eq!(windows(&file), Ok(vec![Some(4)]));
+
+    // A mask that depends on what the network computes.
+    let mut file = model();
+    file.inputs[1] = port("hidden", Kind::F32, &[1, 0, HEADS * DIM]);
+    file.nodes[2].inputs[3] = "hidden".into();
+    assert!(windows(&file).is_err());
+}
+
+#[test]
+fn circles_are_refused() {
+    let mut file = model();
+    file.nodes[0].attributes.push(Attribute {
+        name: "mode".into(),
+        value: AttributeValue::Text(base::Bytes::from(&b"circular"[..])),
+    });
+    let message = "node TensorScatter of k (TensorScatter): writes into a cache in circles, which is not supported";
+    assert_eq!(windows(&file), Err(message.into()));
+}

@@ -1,0 +1,337 @@
+//! Static buffers that every step scatters its rows into: the cache of ONNX decoders with `write_indices` and
+//! `nonpad_kv_seqlen`.
+
+use crate::cells::positions;
+use crate::plan::Classes;
+use crate::{
+    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, StepPlan,
+};
+use std::ops::{Range, RangeBounds};
+
+/// One static buffer of `max_seq_len` rows for each of a fixed number of sequences.
+///
+/// All that is kept of a sequence is how many of its rows are valid. A step writes at the rows behind them, the first
+/// one at row 0, and afterwards its real tokens are valid too. Pad tokens may follow the real ones: their rows are
+/// written and stay invalid, so the next step writes over them. A step of pads alone changes nothing.
+///
+/// Buffers grow together: the rows `0..m` of all sequences come first, then the rows `m..2m` of all, then `2m..4m`, with
+/// `m` the cells of the first allocation. So the cells in use follow the longest sequence and growth renumbers none; a
+/// single sequence has row `r` in cell `r`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScatterIndex {
+    classes: Classes,
+    max_seq_len: u32,
+    /// Rows of a sequence in the first block of cells.
+    first: u32,
+    /// Per sequence, its valid rows.
+    valid: Vec<u32>,
+    /// The next forward's tokens: their sequence, and whether they are real; empty when none are declared.
+    declared: Vec<(SeqId, bool)>,
+}
+
+/// What a graph over static buffers is told about a step, one number for each sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScatterStep {
+    /// The row that the step's first token is written to: the valid rows before the step.
+    pub write_indices: Vec<i64>,
+    /// The valid rows after the step, those of its real tokens included.
+    pub nonpad_kv_seqlen: Vec<i64>,
+}
+
+impl ScatterIndex {
+    /// Empty buffers of `config.capacity` rows for each of `sequences` sequences.
+    pub fn new(config: &CacheConfig, sequences: u32) -> ScatterIndex {
+        ScatterIndex {
+            classes: Classes::new(config.layers.iter().map(|l| l.window)),
+            max_seq_len: config.capacity,
+            first: config.min_cells.clamp(1, config.capacity.max(1)),
+            valid: vec![0; sequences as usize],
+            declared: Vec::new(),
+        }
+    }
+
+    /// How many sequences there are.
+    pub fn sequences(&self) -> u32 {
+        self.valid.len() as u32
+    }
+
+    /// Rows of every sequence's buffer.
+    pub fn max_seq_len(&self) -> u32 {
+        self.max_seq_len
+    }
+
+    /// The indices of a step in which every sequence has `tokens` tokens, the first `real[s]` of sequence `s` real and
+    /// the others pads. Changes nothing; [`advance`](ScatterIndex::advance) after the forward does.
+    pub fn indices(&self, tokens: u32, real: &[u32]) -> Result<ScatterStep, KvError> {
+        if tokens == 0 {
+            return Err(KvErrorKind::EmptyStep.into());
+        }
+        if real.len() != self.valid.len() {
+            let (declared, found) = (self.valid.len(), real.len());
+            return Err(KvErrorKind::SequenceCount { declared, found }.into());
+        }
+        for ((seq, &valid), &real) in (0..).zip(&self.valid).zip(real) {
+            self.check_room(seq, valid, tokens)?;
+            if real > tokens {
+                let (declared, found) = (tokens as usize, real as usize);
+                return Err(KvErrorKind::TokenCount { declared, found }.into());
+            }
+        }
+        let after = self
+            .valid
+            .iter()
+            .zip(real)
+            .map(|(valid, real)| valid + real);
+        Ok(ScatterStep {
+            write_indices: self.valid.iter().map(|n| i64::from(*n)).collect(),
+            nonpad_kv_seqlen: after.map(i64::from).collect(),
+        })
+    }
+
+    /// Makes a step part of the cache, once its forward has succeeded. It must have been planned on the cache as it is.
+    pub fn advance(&mut self, step: &ScatterStep) {
+        let before = self.valid.iter().map(|n| i64::from(*n));
+        assert!(
+            before.eq(step.write_indices.iter().copied()),
+            "the step was planned on another state of the cache"
+        );
+        for (valid, after) in self.valid.iter_mut().zip(&step.nonpad_kv_seqlen) {
+            *valid = *after as u32;
+        }
+    }
+
+    /// Declares the tokens of the next forward as [`SeqCache::begin_step`] does, each with whether it is real; a pad must
+    /// not come before a real token of its sequence.
+    pub fn begin_padded_step(&mut self, tokens: &[(SeqId, bool)]) -> Result<(), KvError> {
+        if !self.declared.is_empty() {
+            return Err(KvErrorKind::StepPending.into());
+        }
+        if tokens.is_empty() {
+            return Err(KvErrorKind::EmptyStep.into());
+        }
+        let mut counts = vec![0; self.valid.len()];
+        let mut padded = vec![false; self.valid.len()];
+        for (index, &(seq, real)) in tokens.iter().enumerate() {
+            let s = self.index(seq)?;
+            counts[s] += 1;
+            self.check_room(seq, self.valid[s], counts[s])?;
+            if real && padded[s] {
+                return Err(KvErrorKind::PadBefore { index, seq }.into());
+            }
+            padded[s] |= !real;
+        }
+        self.declared.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    fn index(&self, seq: SeqId) -> Result<usize, KvError> {
+        let most = self.sequences();
+        match seq < most {
+            true => Ok(seq as usize),
+            false => Err(KvErrorKind::Sequence { seq, most }.into()),
+        }
+    }
+
+    fn check_room(&self, seq: SeqId, valid: u32, tokens: u32) -> Result<(), KvError> {
+        let needed = u64::from(valid) + u64::from(tokens);
+        if needed > u64::from(self.max_seq_len) {
+            let max_seq_len = self.max_seq_len;
+            return Err(KvErrorKind::StaticFull {
+                seq,
+                needed,
+                max_seq_len,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// The rows of every sequence that lie in one block of cells with `row`.
+    fn block(&self, row: u32) -> Range<u32> {
+        let start = match row < self.first {
+            true => return 0..self.first,
+            false => self.first << (row / self.first).ilog2(),
+        };
+        start..start.saturating_mul(2).min(self.max_seq_len)
+    }
+
+    fn cell(&self, seq: usize, row: u32) -> u32 {
+        let block = self.block(row);
+        let before = block.start * self.sequences() + seq as u32 * (block.end - block.start);
+        before + (row - block.start)
+    }
+
+    /// Where the first `rows` rows of a sequence lie.
+    fn runs(&self, seq: usize, rows: u32) -> impl Iterator<Item = Run> + '_ {
+        let mut row = 0;
+        std::iter::from_fn(move || {
+            let position = (row < rows).then_some(row)?;
+            row = self.block(position).end.min(rows);
+            Some(Run {
+                position,
+                cell: self.cell(seq, position),
+                len: row - position,
+            })
+        })
+    }
+
+    /// The tokens of a step; those of an only sequence need not be declared.
+    fn tokens(&self, positions: &[i32]) -> Result<Vec<(SeqId, bool)>, KvError> {
+        if positions.is_empty() {
+            return Err(KvErrorKind::EmptyStep.into());
+        }
+        if !self.declared.is_empty() {
+            let (declared, found) = (self.declared.len(), positions.len());
+            if declared != found {
+                return Err(KvErrorKind::TokenCount { declared, found }.into());
+            }
+            return Ok(self.declared.clone());
+        }
+        if self.sequences() != 1 {
+            return Err(KvErrorKind::NoStep.into());
+        }
+        let tokens = u32::try_from(positions.len()).unwrap_or(u32::MAX);
+        self.check_room(0, self.valid[0], tokens)?;
+        Ok(vec![(0, true); positions.len()])
+    }
+}
+
+impl Cache for ScatterIndex {
+    /// Whether every sequence has room for `n` more tokens.
+    fn can_extend(&self, n: u32) -> bool {
+        let longest = self.valid.iter().max().copied().unwrap_or(0);
+        n <= self.max_seq_len - longest
+    }
+
+    fn capacity(&self) -> u32 {
+        self.max_seq_len * self.sequences()
+    }
+
+    fn len(&self) -> u32 {
+        self.valid.iter().sum()
+    }
+
+    fn clear(&mut self) {
+        self.valid.fill(0);
+        self.declared.clear();
+    }
+
+    /// Forgets all but the first `len` tokens of every sequence.
+    fn rewind(&mut self, to: u32) -> Result<(), KvError> {
+        let len = self.valid.iter().max().copied().unwrap_or(0);
+        if to > len {
+            return Err(KvErrorKind::RewindForward { to, len }.into());
+        }
+        self.valid.iter_mut().for_each(|n| *n = to.min(*n));
+        Ok(())
+    }
+}
+
+impl SeqCache for ScatterIndex {
+    fn begin_step(&mut self, seqs: &[SeqId]) -> Result<(), KvError> {
+        let tokens: Vec<(SeqId, bool)> = seqs.iter().map(|seq| (*seq, true)).collect();
+        self.begin_padded_step(&tokens)
+    }
+
+    /// Refused: each buffer belongs to one sequence.
+    fn seq_cp(&mut self, src: SeqId, dst: SeqId, _: impl RangeBounds<u32>) -> Result<(), KvError> {
+        self.index(src)?;
+        self.index(dst)?;
+        match src == dst {
+            true => Ok(()),
+            false => Err(KvErrorKind::NotShared { src, dst }.into()),
+        }
+    }
+
+    /// Takes the last positions out of a sequence; a hole before others is refused.
+    fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
+        let s = self.index(seq)?;
+        let len = self.valid[s];
+        let Range { start, end } = positions(range);
+        if start >= end.min(len) {
+            return Ok(());
+        }
+        if end < len {
+            return Err(KvErrorKind::Hole { seq, end, len }.into());
+        }
+        self.valid[s] = start;
+        Ok(())
+    }
+
+    fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
+        let keep = self.index(seq)?;
+        let others = self
+            .valid
+            .iter_mut()
+            .enumerate()
+            .filter(|(s, _)| *s != keep);
+        others.for_each(|(_, valid)| *valid = 0);
+        Ok(())
+    }
+
+    fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
+        Ok(self.valid[self.index(seq)?])
+    }
+
+    fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
+        Ok(Some(self.seq_len(seq)?))
+    }
+}
+
+impl Bookkeeping for ScatterIndex {
+    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
+        let tokens = self.tokens(positions)?;
+        let mut after = self.valid.clone();
+        for (index, (&(seq, _), &found)) in tokens.iter().zip(positions).enumerate() {
+            let next = &mut after[seq as usize];
+            if i64::from(found) != i64::from(*next) {
+                return Err(KvErrorKind::Position {
+                    index,
+                    found: found.into(),
+                    expected: *next,
+                }
+                .into());
+            }
+            *next += 1;
+        }
+        plan.reset(positions.len() as u32, &self.classes);
+        let Some(first) = plan.classes.first_mut() else {
+            return Ok(());
+        };
+        first.visible.clear();
+        let places = tokens.iter().zip(positions);
+        let cells = places.map(|((seq, _), row)| self.cell(*seq as usize, *row as u32));
+        first.writes.clear();
+        first.writes.extend(cells);
+        first.cells = first.writes.iter().max().map_or(0, |last| last + 1);
+        let mut lists = vec![None; self.valid.len()];
+        for (&(seq, _), &row) in tokens.iter().zip(positions) {
+            let s = seq as usize;
+            let list = *lists[s].get_or_insert_with(|| {
+                let list = first.visible.open_list();
+                self.runs(s, after[s])
+                    .for_each(|run| first.visible.push_run(run));
+                list
+            });
+            first.visible.push_query(list, 0..row as u32 + 1);
+        }
+        plan.narrow_classes(&self.classes);
+        Ok(())
+    }
+
+    fn commit(&mut self, plan: &StepPlan) {
+        if self.declared.is_empty() {
+            self.valid[0] += plan.tokens;
+        }
+        for (seq, real) in self.declared.drain(..) {
+            self.valid[seq as usize] += u32::from(real);
+        }
+    }
+
+    fn abort(&mut self, _: Option<&StepPlan>) {
+        self.declared.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Static buffers as tensors, driven by the index stream.
+
+use crate::support::{StaticDecoder, beside, exact, largest_difference, model};
+use kvark::cache::{Cache, CacheConfig, SeqCache, make_scatter_session};
+use kvark::{Cpu, Data, Module, ModuleOptions, Runner, Value};
+
+const IDS: [u32; 9] = [3, 14, 15, 9, 26, 5, 3, 5, 8];
+
+fn rows(logits: &[f32], from: usize, count: usize) -> &[f32] {
+    let vocab = 32;
+    &logits[from * vocab..(from + count) * vocab]
+}
+
+/// Buffers as tensors, and the runner's cache, agree.
+#[test]
+fn the_literal_form_agrees_with_the_runner() {
+    for name in ["llama", "qwen3", "mistral_bias"] {
+        let path = beside().join(format!("{name}.onnx"));
+        let mut decoder = StaticDecoder::open(&path, 1);
+        let mut found = decoder.feed(&[IDS[..5].to_vec()], &[5]).unwrap();
+        for id in &IDS[5..] {
+            found.extend(decoder.feed(&[vec![*id]], &[1]).unwrap());
+        }
+        let model = model(&path);
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
+        let mut truth = vec![];
+        let keep = |_: usize, row: &[f32]| {
+            truth.extend_from_slice(row);
+            true
+        };
+        runner.feed_all_logits(&IDS, keep).unwrap();
+        assert!(largest_difference(&found, &truth) < 1e-4, "{name}");
+    }
+}
+
+/// Two sequences of unlike lengths, one padded, give what each gives alone; one of them goes back.
+#[test]
+fn sequences_of_unlike_lengths() {
+    let path = beside().join("mistral_bias.onnx");
+    let mut alone = StaticDecoder::open(&path, 1);
+    let first = alone.feed(&[IDS[..6].to_vec()], &[6]).unwrap();
+    let mut alone = StaticDecoder::open(&path, 1);
+    let second = alone.feed(&[vec![7, 7, 1, 2]], &[4]).unwrap();
+
+    let mut both = StaticDecoder::open(&path, 2);
+    let step = both
+        .feed(&[IDS[..4].to_vec(), vec![7, 7, 0, 0]], &[4, 2])
+        .unwrap();
+    assert!(largest_difference(rows(&step, 0, 4), rows(&first, 0, 4)) < 1e-5);
+    assert!(largest_difference(rows(&step, 4, 2), rows(&second, 0, 2)) < 1e-5);
+    both.feed(&[vec![30, 31], vec![30, 31]], &[2, 2]).unwrap();
+    both.index.seq_rm(0, 4..).unwrap();
+    both.index.seq_rm(1, 2..).unwrap();
+    let step = both
+        .feed(&[IDS[4..6].to_vec(), vec![1, 2]], &[2, 2])
+        .unwrap();
+    assert!(largest_difference(rows(&step, 0, 2), rows(&first, 4, 2)) < 1e-5);
+    assert!(largest_difference(rows(&step, 2, 2), rows(&second, 2, 2)) < 1e-5);
+}
+
+#[test]
+fn overflow_names_the_numbers() {
+    let path = beside().join("llama.onnx");
+    let mut decoder = StaticDecoder::open(&path, 1);
+    decoder.feed(&[vec![1; 15]], &[15]).unwrap();
+    let before = decoder.buffers.clone();
+    let error = decoder.feed(&[vec![1; 2]], &[2]).unwrap_err();
+    assert_eq!(
+        error,
+        "sequence 0 needs 17 rows, and static buffers have a max_seq_len of 16"
+    );
+    assert_eq!(decoder.buffers, before);
+    decoder.feed(&[vec![1]], &[1]).unwrap();
+
+    let model = model(&path);
+    let mut policy = exact();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    runner.feed(&[1; 15], |_| true).unwrap();
+    let error = runner.feed(&[1; 2], |_| true).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the prompt has 2 tokens, and the context has room for 1 of its 16"
+    );
+    policy.context = Some(17);
+    let error = Runner::new(&model, &Cpu::new().unwrap(), &policy)
+        .err()
+        .unwrap();
+    assert_eq!(
+        error.to_string(),
+        "a context of 17 tokens is not possible: the model's buffers and tables have 16 rows"
+    );
+}
+
+/// What lies in rows that are not valid is never looked at, whatever it is.
+#[test]
+fn stale_rows_may_hold_anything() {
+    for name in ["llama", "mistral_bias"] {
+        let path = beside().join(format!("{name}.onnx"));
+        let run = |stale: f32| {
+            let mut decoder = StaticDecoder::open(&path, 1);
+            for buffer in decoder.buffers.values_mut() {
+                let Data::F32(elements) = &mut buffer.data else {
+                    unreachable!("caches are f32")
+                };
+                elements.fill(stale);
+            }
+            let mut logits = decoder.feed(&[IDS[..4].to_vec()], &[4]).unwrap();
+            logits.extend(decoder.feed(&[vec![9]], &[1]).unwrap());
+            logits
+        };
+        let clean = run(0.0);
+        for stale in [1e30, f32::INFINITY, f32::NAN] {
+            assert_eq!(run(stale), clean, "{name} with {stale}");
+        }
+    }
+}
+
+/// The same for the rows of a session that goes back: a graph stores rows that are no numbers, and they are forgotten.
+#[test]
+fn forgotten_rows_may_hold_anything() {
+    use graph::ops::UpdateAndAttend;
+    let mut b = graph::GraphBuilder::new("forward");
+    let t = b.symbol("T");
+    let x = b.input("x", kvark::DType::F32, [t, 1.into(), 4.into()]);
+    let position = b.input("position", kvark::DType::I32, [t]);
+    let attend = UpdateAndAttend {
+        cache_id: 0,
+        scale: 1.0,
+        softcap: None,
+    };
+    let y = b.node("y", attend, &[x, x, x, position]).unwrap();
+    let graph = b.finish(&[y]).unwrap();
+    let layer = kvark::LayerConfig {
+        kv_heads: 1,
+        key_dim: 4,
+        value_dim: 4,
+        window: None,
+    };
+    let cpu = Cpu::new().unwrap();
+    let config = CacheConfig::uniform(8, 1, layer);
+    let (session, backend) = make_scatter_session(Cpu::ID, &config, 1).unwrap();
+    let options = kvark::InferenceOptions {
+        backend,
+        ..Default::default()
+    };
+    let mut run = kvark::InferenceSession::from_graph(graph, &cpu, &options).unwrap();
+    let mut step = |from: i32, rows: &[f32]| {
+        let n = rows.len();
+        let x = rows.iter().flat_map(|x| [*x; 4]).collect();
+        let positions = (from..from + n as i32).collect();
+        let inputs = [
+            ("x", Value::f32([n, 1, 4], x)),
+            ("position", Value::i32([n], positions)),
+        ];
+        run.run(inputs).unwrap()[0].1.as_f32().unwrap().to_vec()
+    };
+    step(0, &[0.5, 0.25]);
+    let clean = step(2, &[1.0]);
+    session.rewind(2).unwrap();
+    step(2, &[f32::NAN, f32::INFINITY, f32::NAN]);
+    session.rewind(2).unwrap();
+    assert_eq!(step(2, &[1.0]), clean);
+    let _: Option<(Module, ModuleOptions)> = None;
+    assert_eq!(session.with(|index| index.len()).unwrap(), 3);
+}

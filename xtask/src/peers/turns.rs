@@ -1,0 +1,203 @@
+//! What comparisons that run turn by turn share: a test, our side of it, a driver for the other side.
+
+use crate::shell;
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// One thing to measure.
+#[derive(Clone, Copy)]
+pub(super) struct Case {
+    /// `pp` for a prompt, `tg` for generated tokens.
+    pub(super) kind: &'static str,
+    pub(super) n: usize,
+    /// Tokens in the context before the measured ones.
+    pub(super) depth: usize,
+    pub(super) threads: usize,
+}
+
+impl Case {
+    /// The name that `kvark bench` gives it.
+    pub(super) fn name(&self) -> String {
+        let Case { kind, n, depth, .. } = self;
+        match depth {
+            0 => format!("{kind}{n}"),
+            _ => format!("{kind}{n}@d{depth}"),
+        }
+    }
+
+    /// Prompts of these lengths, then texts of these lengths at these depths, on so many threads each.
+    pub(super) fn all(
+        threads: &[usize],
+        prompts: &[usize],
+        texts: &[usize],
+        depths: &[usize],
+    ) -> Vec<Case> {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if threads.is_empty() { &[all] } else { threads };
+        let mut cases = Vec::new();
+        for &threads in threads {
+            let mut add = |kind, n, depth| {
+                if n > 0 {
+                    cases.push(Case {
+                        kind,
+                        n,
+                        depth,
+                        threads,
+                    });
+                }
+            };
+            prompts.iter().for_each(|n| add("pp", *n, 0));
+            for n in texts {
+                depths.iter().for_each(|depth| add("tg", *n, *depth));
+            }
+        }
+        cases
+    }
+}
+
+/// Our side: one process a measurement.
+pub(super) struct Kvark {
+    program: PathBuf,
+    pub(super) version: String,
+    pub(super) cpu: String,
+    pub(super) isa: String,
+}
+
+impl Kvark {
+    /// The given program, or the tree's release build.
+    pub(super) fn new(program: Option<&Path>) -> Result<Kvark> {
+        let program = match program {
+            Some(path) => path
+                .canonicalize()
+                .with_context(|| path.display().to_string())?,
+            None => crate::model::kvark()?,
+        };
+        let mut version = shell::output(shell::command(&program).arg("--version"))?
+            .trim()
+            .to_owned();
+        let describe =
+            shell::output(shell::command("git").args(["describe", "--always", "--dirty"]));
+        if let Ok(commit) = describe {
+            version = format!("{version} ({})", commit.trim());
+        }
+        Ok(Kvark {
+            program,
+            version,
+            cpu: String::new(),
+            isa: String::new(),
+        })
+    }
+
+    pub(super) fn command(&self) -> Command {
+        shell::command(&self.program)
+    }
+
+    /// Tokens per second of a test on a model.
+    pub(super) fn measure(&mut self, model: &Path, case: Case, more: &[&str]) -> Result<f64> {
+        let n = case.n.to_string();
+        let (prompt, generated) = if case.kind == "pp" {
+            (n.as_str(), "0")
+        } else {
+            ("0", n.as_str())
+        };
+        let mut bench = self.command();
+        bench
+            .arg("bench")
+            .arg(model)
+            .args(["--json", "-r", "1", "-p", prompt, "-n", generated]);
+        bench.args([
+            "-d",
+            &case.depth.to_string(),
+            "-t",
+            &case.threads.to_string(),
+        ]);
+        let report: Value = serde_json::from_str(&shell::output(bench.args(more))?)?;
+        self.cpu = text(&report, "cpu")?;
+        self.isa = text(&report, "isa")?;
+        report["results"][0]["tokens_per_second_mean"]
+            .as_f64()
+            .with_context(|| format!("kvark bench measured nothing: {report}"))
+    }
+}
+
+/// A process of the other side that answers every line with a line, both JSON.
+pub(super) struct Driver {
+    name: &'static str,
+    process: Child,
+    ask: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Driver {
+    pub(super) fn start(name: &'static str, command: &mut Command) -> Result<Driver> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start the {name} driver"))?;
+        let answers = BufReader::new(process.stdout.take().expect("stdout is piped"));
+        Ok(Driver {
+            name,
+            ask: process.stdin.take(),
+            process,
+            answers,
+        })
+    }
+
+    pub(super) fn ask(&mut self, question: &Value) -> Result<Value> {
+        let name = self.name;
+        let ask = self.ask.as_mut().expect("open until dropped");
+        let sent = writeln!(ask, "{question}").and_then(|()| ask.flush());
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        if sent.is_err() || line.is_empty() {
+            bail!("the {name} driver ended: {}", self.process.wait()?);
+        }
+        serde_json::from_str(&line).with_context(|| format!("the {name} driver says {line:?}"))
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The driver ends with its input.
+        self.ask = None;
+        let _ = self.process.wait();
+    }
+}
+
+pub(super) fn text(value: &Value, key: &str) -> Result<String> {
+    let text = value[key].as_str().map(str::to_owned);
+    text.ok_or_else(|| anyhow!("{value} has no {key}"))
+}
+
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match sorted.len() % 2 {
+        1 => sorted[half],
+        _ => (sorted[half - 1] + sorted[half]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_the_middle() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), 3.0);
+    }
+
+    #[test]
+    fn tests_are_named_as_kvark_bench_names_them() {
+        let cases = Case::all(&[1], &[128, 0], &[64], &[0, 512]);
+        let names: Vec<String> = cases.iter().map(Case::name).collect();
+        assert_eq!(names, ["pp128", "tg64", "tg64@d512"]);
+    }
+}
