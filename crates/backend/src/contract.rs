@@ -1,6 +1,6 @@
 //! The traits that every backend implements.
 
-use crate::{BackendError, BackendErrorKind};
+use crate::{BackendError, BackendErrorKind, NodeTime};
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, TensorId, Value};
 use kv::{KvBytes, StepPlan};
@@ -98,6 +98,16 @@ pub trait Executable: Send {
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
         let _ = shapes;
         Ok(())
+    }
+
+    /// Measures every node from now on, or no longer; what was measured before is forgotten.
+    fn set_profiling(&mut self, on: bool) {
+        let _ = on;
+    }
+
+    /// Where the time went since profiling began, in the order in which nodes ran; empty where nothing is measured.
+    fn profile(&self) -> Vec<NodeTime> {
+        vec![]
     }
 
     /// Bytes of activations and scratch held now.

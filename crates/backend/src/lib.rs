@@ -8,6 +8,7 @@ pub mod conformance;
 mod contract;
 mod error;
 mod pool;
+mod profile;
 pub mod reference;
 mod runnable;
 pub mod storage;
@@ -17,4 +18,5 @@ pub use contract::{
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use pool::KvPool;
+pub use profile::NodeTime;
 pub use runnable::Runnable;

@@ -1,6 +1,6 @@
 //! A compiled graph bound to its cache: checks a step, plans it, runs it, commits it.
 
-use crate::{BackendError, BackendErrorKind, CacheStep, Executable, Trace};
+use crate::{BackendError, BackendErrorKind, CacheStep, Executable, NodeTime, Trace};
 use base::DType;
 use graph::ops::Op;
 use graph::{Data, Graph, Node, TensorId, TensorKind, Value};
@@ -80,6 +80,16 @@ impl Runnable {
     /// Makes all memory for steps with inputs of these shapes, where the executor plans it.
     pub fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
         self.executable.reserve(shapes)
+    }
+
+    /// Measures every node from now on, or no longer.
+    pub fn set_profiling(&mut self, on: bool) {
+        self.executable.set_profiling(on);
+    }
+
+    /// Where the time went since profiling began.
+    pub fn profile(&self) -> Vec<NodeTime> {
+        self.executable.profile()
     }
 
     /// Runs one step. When it fails, the cache holds what it held before.

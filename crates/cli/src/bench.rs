@@ -1,22 +1,33 @@
 //! `kvark bench`: tokens per second of prompt processing and generation.
 
 mod cache;
+mod profile;
 
 use crate::args::{EngineArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
-use kvark::{Cpu, Isa, Model, Runner};
+use kvark::{Cpu, Isa, Model, Probe, Runner};
+use profile::StepProfile;
 use serde_json::json;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Measure tokens per second, like llama-bench
 #[derive(Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "The floor of a step is the time in which this machine could read its bytes or do its multiplications, whichever \
+takes longer, by a short measurement before the tests: weights and cached rows count once a step. The share that is reached \
+is printed behind each test.
+
+Examples:
   kvark bench -p 512 -n 128 -r 5
   kvark bench --cache -r 5
-  kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json")]
+  kvark bench -n 64 --profile
+  kvark bench -p 512 -n 0 --profile prefill.svg
+  kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json"
+)]
 pub(crate) struct Bench {
     #[command(flatten)]
     model: ModelArgs,
@@ -53,6 +64,9 @@ pub(crate) struct Bench {
     /// Measure the cache instead: cost of its verbs, and branches that share a trunk
     #[arg(long)]
     cache: bool,
+    /// Show where the time of a step goes, by op; with a FILE, draw it as well (SVG)
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    profile: Option<Option<PathBuf>>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -66,6 +80,8 @@ struct Measured {
     n: usize,
     mean: f64,
     stddev: f64,
+    /// Where the time of one more round went.
+    step: StepProfile,
 }
 
 impl Bench {
@@ -93,6 +109,7 @@ impl Bench {
                 runner.capacity()?
             );
         }
+        let probe = Cpu::with_isa(Isa::detect()?).probe(self.threads());
         let bar = output::progress("bench", tests.len() * (self.repetitions as usize + 1));
         let mut results = Vec::new();
         for (kind, n, depth) in tests {
@@ -113,10 +130,23 @@ impl Bench {
             } else {
                 String::new()
             };
-            results.push(Measured::new(format!("{kind}{n}{suffix}"), n, &rates));
+            runner.set_profiling(true);
+            measure(&mut runner, &model, kind, n, depth)?;
+            let times = runner.profile();
+            runner.set_profiling(false);
+            let steps = match kind {
+                "pp" => n.div_ceil(self.engine.batch_size as usize),
+                _ => n,
+            };
+            let step = StepProfile::new(times, steps, n as f64 / mean(&rates));
+            results.push(Measured::new(format!("{kind}{n}{suffix}"), n, &rates, step));
         }
         bar.finish_and_clear();
-        self.report(&results)
+        if let Some(Some(file)) = &self.profile {
+            let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
+            profile::draw(file, &named)?;
+        }
+        self.report(&results, &probe)
     }
 
     fn report_cache(&self, report: &cache::Report) -> Result<()> {
@@ -135,11 +165,13 @@ impl Bench {
         Ok(())
     }
 
-    fn report(&self, results: &[Measured]) -> Result<()> {
-        let threads = self
-            .engine
-            .threads
-            .map_or_else(Cpu::default_threads, usize::from);
+    fn threads(&self) -> usize {
+        let threads = self.engine.threads;
+        threads.map_or_else(Cpu::default_threads, usize::from)
+    }
+
+    fn report(&self, results: &[Measured], probe: &Probe) -> Result<()> {
+        let threads = self.threads();
         let isa = Isa::detect()?;
         let mut out = std::io::stdout();
         if self.json {
@@ -149,21 +181,38 @@ impl Bench {
                     "n": m.n,
                     "tokens_per_second_mean": m.mean,
                     "tokens_per_second_stddev": m.stddev,
+                    "step": m.step.json(probe),
                 })
             };
             let rows: Vec<_> = results.iter().map(row).collect();
             writeln!(
                 out,
                 "{}",
-                json!({ "results": rows, "cpu": cpu_name(), "isa": isa.name(), "threads": threads })
+                json!({
+                    "results": rows,
+                    "cpu": cpu_name(),
+                    "isa": isa.name(),
+                    "threads": threads,
+                    "machine": profile::machine(probe),
+                })
             )?;
         } else {
             writeln!(out, "{}, {isa}, {threads} threads", cpu_name())?;
+            writeln!(out, "{}", profile::machine_line(probe))?;
             for m in results {
                 let Measured {
                     test, mean, stddev, ..
                 } = m;
-                writeln!(out, "{test:<16} {mean:>10.2} ± {stddev:.2} tokens/s")?;
+                let step = m.step.line(probe);
+                writeln!(
+                    out,
+                    "{test:<16} {mean:>10.2} ± {stddev:.2} tokens/s   {step}"
+                )?;
+            }
+            if self.profile.is_some() {
+                for m in results {
+                    writeln!(out, "\n{}\n{}", m.test, m.step.table(probe))?;
+                }
             }
         }
         Ok(())
@@ -171,9 +220,9 @@ impl Bench {
 }
 
 impl Measured {
-    fn new(test: String, n: usize, rates: &[f64]) -> Measured {
+    fn new(test: String, n: usize, rates: &[f64], step: StepProfile) -> Measured {
         let count = rates.len() as f64;
-        let mean = rates.iter().sum::<f64>() / count;
+        let mean = mean(rates);
         let variance =
             rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
         Measured {
@@ -181,8 +230,13 @@ impl Measured {
             n,
             mean,
             stddev: variance.sqrt(),
+            step,
         }
     }
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
 /// Seconds for `n` prompt tokens at once, or `n` tokens one by one, behind `depth` tokens.

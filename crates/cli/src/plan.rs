@@ -6,8 +6,8 @@ mod map;
 mod picture;
 mod png;
 mod report;
-mod scene;
-mod svg;
+pub(crate) mod scene;
+pub(crate) mod svg;
 
 use crate::args::{self, ModelArgs};
 use anyhow::{Context, Result, bail};

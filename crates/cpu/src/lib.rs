@@ -9,10 +9,12 @@ mod exec;
 mod isa;
 mod kernels;
 mod kv;
+mod probe;
 mod simd;
 mod threads;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
+pub use probe::Probe;
 
 use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, ScatterIndex, Tree};
 use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind, Footprint};
@@ -76,6 +78,11 @@ impl Cpu {
     /// The tier in use.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// Measures what so many threads can do: a floor for the time of a step.
+    pub fn probe(&self, threads: usize) -> Probe {
+        Probe::measure(self.isa, threads.max(1))
     }
 
     /// Threads that a compile without a choice uses.

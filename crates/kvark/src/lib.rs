@@ -20,9 +20,9 @@
 
 pub mod catalogue;
 
-pub use backend::{Backend, CompileOptions, ExecutorKind, Trace};
+pub use backend::{Backend, CompileOptions, ExecutorKind, NodeTime, Trace};
 pub use base::{Bytes, DType};
-pub use cpu::{Cpu, Isa};
+pub use cpu::{Cpu, Isa, Probe};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
 pub use import::hugging_face::Blueprint;

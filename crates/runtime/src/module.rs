@@ -1,7 +1,7 @@
 //! A loaded model: methods by name, each bound to the session's cache.
 
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, CompileOptions, Runnable};
+use backend::{Backend, CompileOptions, NodeTime, Runnable};
 use graph::Value;
 use import::Artifact;
 use kv::{BackendOptions, CacheRegistry};
@@ -86,6 +86,17 @@ impl Module {
     /// Bytes of weights held in another layout besides the model's own.
     pub fn packed_bytes(&self) -> usize {
         self.methods.values().map(Runnable::packed_bytes).sum()
+    }
+
+    /// Measures every node from now on, or no longer.
+    pub fn set_profiling(&mut self, on: bool) {
+        let methods = self.methods.values_mut();
+        methods.for_each(|method| method.set_profiling(on));
+    }
+
+    /// Where the time went since profiling began.
+    pub fn profile(&self) -> Vec<NodeTime> {
+        self.methods.values().flat_map(Runnable::profile).collect()
     }
 
     /// Bytes of activations and scratch held now.

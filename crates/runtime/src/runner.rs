@@ -3,7 +3,7 @@
 use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
 use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned, StepSize};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::{Backend, CompileOptions};
+use backend::{Backend, CompileOptions, NodeTime};
 use graph::Value;
 use import::ModelFacts;
 use kv::{
@@ -317,6 +317,16 @@ impl Runner {
         self.tokens.truncate(len);
         self.logits.clear();
         Ok(())
+    }
+
+    /// Measures every node from now on, or no longer.
+    pub fn set_profiling(&mut self, on: bool) {
+        self.module.set_profiling(on);
+    }
+
+    /// Where the time went since profiling began.
+    pub fn profile(&self) -> Vec<NodeTime> {
+        self.module.profile()
     }
 
     /// Bytes held now.

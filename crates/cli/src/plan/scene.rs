@@ -1,16 +1,16 @@
 //! A drawing as plain shapes, for whatever writes it.
 
 /// Red, green and blue.
-pub(super) type Color = [u8; 3];
+pub(crate) type Color = [u8; 3];
 
 /// Shapes on a white page, the later ones above the earlier.
-pub(super) struct Scene {
-    pub(super) width: f32,
-    pub(super) height: f32,
-    pub(super) shapes: Vec<Shape>,
+pub(crate) struct Scene {
+    pub(crate) width: f32,
+    pub(crate) height: f32,
+    pub(crate) shapes: Vec<Shape>,
 }
 
-pub(super) enum Shape {
+pub(crate) enum Shape {
     Rect {
         x: f32,
         y: f32,
@@ -32,14 +32,14 @@ pub(super) enum Shape {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Anchor {
+pub(crate) enum Anchor {
     Start,
     Middle,
     End,
 }
 
 impl Scene {
-    pub(super) fn new(width: f32, height: f32) -> Scene {
+    pub(crate) fn new(width: f32, height: f32) -> Scene {
         Scene {
             width,
             height,
@@ -47,11 +47,11 @@ impl Scene {
         }
     }
 
-    pub(super) fn rect(&mut self, [x, y, width, height]: [f32; 4], fill: Color) {
+    pub(crate) fn rect(&mut self, [x, y, width, height]: [f32; 4], fill: Color) {
         self.titled([x, y, width, height], fill, None);
     }
 
-    pub(super) fn titled(
+    pub(crate) fn titled(
         &mut self,
         [x, y, width, height]: [f32; 4],
         fill: Color,
@@ -67,7 +67,7 @@ impl Scene {
         });
     }
 
-    pub(super) fn text(
+    pub(crate) fn text(
         &mut self,
         [x, y]: [f32; 2],
         size: f32,
@@ -87,6 +87,6 @@ impl Scene {
 }
 
 /// About how wide a text comes out.
-pub(super) fn text_width(text: &str, size: f32) -> f32 {
+pub(crate) fn text_width(text: &str, size: f32) -> f32 {
     text.chars().count() as f32 * size * 0.6
 }

@@ -3,7 +3,7 @@
 use super::scene::{Anchor, Color, Scene, Shape};
 use std::fmt::Write;
 
-pub(super) fn text(scene: &Scene) -> String {
+pub(crate) fn text(scene: &Scene) -> String {
     let Scene { width, height, .. } = scene;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \

@@ -3,17 +3,19 @@
 use super::call::{Addresses, Call};
 use super::constants::Constants;
 use super::forms::WeightForms;
+use super::profile::{Profile, Work};
 use super::{input_address, named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kernels::packed::run_together;
 use crate::threads::Threads;
-use backend::{BackendError, CacheStep, Executable};
+use backend::{BackendError, CacheStep, Executable, NodeTime};
 use graph::plan::{MemoryPlan, Place};
-use graph::{Bindings, Graph, NodeId, TensorId, TensorKind, Value};
+use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Tapes kept at once: a decode step, a full prefill chunk and a few odd lengths.
 const TAPES: usize = 8;
@@ -28,6 +30,8 @@ pub(crate) struct Compiled {
     arena: Aligned,
     /// Most recently used first.
     tapes: Vec<Tape>,
+    /// What was measured, while calls are.
+    profile: Option<Profile>,
 }
 
 /// A graph resolved for inputs of certain shapes.
@@ -106,6 +110,7 @@ impl Compiled {
             isa,
             arena: Aligned::default(),
             tapes: Vec::new(),
+            profile: None,
         })
     }
 
@@ -198,6 +203,28 @@ impl Compiled {
     }
 }
 
+/// What calls that ran as one had to read and to multiply.
+fn work(graph: &Graph, calls: &[Entry], cache: &Option<CacheStep<'_>>) -> Work {
+    let one = |entry: &Entry| match (&entry.call, cache) {
+        (
+            Call::Attend {
+                attend, cache_id, ..
+            },
+            Some(step),
+        ) => {
+            let config = step.bytes.config();
+            let storage = [config.key_storage, config.value_storage];
+            Work::of_attention(attend, step.plan.layer(*cache_id), storage)
+        }
+        (call, _) => Work::of(graph, graph.node(entry.node), call),
+    };
+    calls.iter().map(one).fold(Work::default(), |a, b| Work {
+        bytes: a.bytes + b.bytes,
+        macs: a.macs + b.macs,
+        floats: b.floats,
+    })
+}
+
 /// Every node's kernel under concrete symbols, and a place for all that they compute.
 pub(crate) fn plan_step(
     graph: &Graph,
@@ -261,6 +288,7 @@ impl Executable for Compiled {
         while let [entry, ..] = calls {
             let (now, later) = calls.split_at(entry.together);
             calls = later;
+            let started = self.profile.as_ref().map(|_| Instant::now());
             // SAFETY: the plan keeps every operand whole until its last use and lets a result share memory only where
             // its op allows; a computed result is never planned into an input or a constant. Its offsets lie inside the
             // arena, which is at least as large as the plan. Of calls that run as one, every result lives beside the
@@ -280,6 +308,11 @@ impl Executable for Compiled {
                     run_together(&ctx, &all[..now.len()]);
                 }
             }
+            if let (Some(profile), Some(started)) = (&mut self.profile, started) {
+                let time = started.elapsed();
+                let nodes: Vec<&Node> = now.iter().map(|entry| graph.node(entry.node)).collect();
+                profile.add(graph, &nodes, time, work(graph, now, &cache));
+            }
         }
         let addresses = &tape.addresses[tape.outputs.clone()];
         // SAFETY: outputs live to the end of the plan.
@@ -296,6 +329,14 @@ impl Executable for Compiled {
             self.tapes.push(tape);
         }
         Ok(())
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        self.profile = on.then(Profile::default);
+    }
+
+    fn profile(&self) -> Vec<NodeTime> {
+        self.profile.as_ref().map_or_else(Vec::new, Profile::get)
     }
 
     fn arena_bytes(&self) -> usize {

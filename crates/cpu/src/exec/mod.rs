@@ -5,6 +5,7 @@ mod compiled;
 mod constants;
 mod forms;
 mod interpreted;
+mod profile;
 mod resolve;
 
 pub(crate) use compiled::{Compiled, plan_step};

@@ -1,0 +1,114 @@
+//! Measures the calls of a tape.
+
+use super::call::Call;
+use crate::kernels::attend::Attend;
+use backend::NodeTime;
+use graph::{Bindings, Graph, Node};
+use kv::{LayerPlan, Storage};
+use std::time::Duration;
+
+/// Where the time went, by label and op in the order of the first run.
+#[derive(Default)]
+pub(crate) struct Profile(Vec<NodeTime>);
+
+impl Profile {
+    /// Adds a run of some nodes that ran as one.
+    pub(crate) fn add(&mut self, graph: &Graph, nodes: &[&Node], time: Duration, work: Work) {
+        let op = nodes[0].op.name();
+        let labels: Vec<String> = nodes
+            .iter()
+            .map(|node| label(graph.node_name(node)))
+            .collect();
+        let label = labels.join(" + ");
+        let same = |found: &&mut NodeTime| found.op == op && found.label == label;
+        let found = match self.0.iter_mut().find(same) {
+            Some(found) => found,
+            None => {
+                self.0.push(NodeTime {
+                    op,
+                    label,
+                    runs: 0,
+                    time: Duration::ZERO,
+                    bytes: 0,
+                    macs: 0,
+                    floats: work.floats,
+                });
+                self.0.last_mut().expect("pushed above")
+            }
+        };
+        found.runs += nodes.len() as u64;
+        found.time += time;
+        found.bytes += work.bytes;
+        found.macs += work.macs;
+    }
+
+    pub(crate) fn get(&self) -> Vec<NodeTime> {
+        self.0.clone()
+    }
+}
+
+/// The name with `*` for every number of its own: `blk.3.attn_q` and `blk.4.attn_q` are one kind.
+fn label(name: &str) -> String {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let parts = name
+        .split('.')
+        .map(|part| if number(part) { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// What a call has to read and to multiply at least.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Work {
+    pub(crate) bytes: u64,
+    pub(crate) macs: u64,
+    /// Whether multiplications are of f32.
+    pub(crate) floats: bool,
+}
+
+impl Work {
+    /// Of a product: its weight, if it is a constant. Other calls read what is near.
+    pub(crate) fn of(graph: &Graph, node: &Node, call: &Call) -> Work {
+        let [m, n, k] = match call {
+            Call::Linear(op, _) => [op.m, op.n, op.k],
+            Call::PackedLinear(op, _) => [op.m, op.n, op.k],
+            #[cfg(target_arch = "x86_64")]
+            Call::TiledLinear(op) => [op.m, op.n, op.k],
+            Call::MatMul(op) => [op.m * op.batch.len(), op.n, op.k],
+            _ => return Work::default(),
+        };
+        let weight = graph.tensor(node.inputs[1]);
+        let bytes = weight.constant().and(weight.ty.bytes(&Bindings::default()));
+        Work {
+            bytes: bytes.unwrap_or(0) as u64,
+            macs: (m * n * k) as u64,
+            floats: !matches!(call, Call::PackedLinear(..)),
+        }
+    }
+
+    /// Of attention: every row that a query sees, read once and multiplied with each query that sees it.
+    pub(crate) fn of_attention(attend: &Attend, plan: &LayerPlan, storage: [Storage; 2]) -> Work {
+        let queries = plan.visible.queries().iter();
+        let seen = queries.map(|query| query.positions.len() as u64);
+        let (all, most) = seen.fold((0, 0), |(all, most), n| (all + n, n.max(most)));
+        let dims = (attend.key_dim + attend.value_dim) as u64;
+        let [keys, values] = storage;
+        let row = keys.row_bytes(attend.key_dim) + values.row_bytes(attend.value_dim);
+        Work {
+            bytes: most * (attend.kv_heads * row) as u64,
+            macs: all * attend.heads as u64 * dims,
+            floats: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_share_a_label() {
+        assert_eq!(label("blk.12.attn_q"), "blk.*.attn_q");
+        assert_eq!(label("token_embd"), "token_embd");
+        assert_eq!(label("linear_3"), "linear_3");
+    }
+}
