@@ -1,5 +1,5 @@
-//! What the cache allocates, counted: growth by doubling copies no more than it must, and a steady step allocates nothing
-//! for its plan.
+//! What the cache allocates, counted: pools grow where they are, without a second buffer, and a steady step allocates
+//! nothing for its plan.
 
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
@@ -70,7 +70,7 @@ fn layer() -> LayerConfig {
 }
 
 #[test]
-fn a_session_of_32k_tokens_copies_no_more_than_doubling_must() {
+fn a_session_of_32k_tokens_grows_its_pools_in_place() {
     const TOKENS: u32 = 32 * 1024;
     const STEP: u32 = 64;
     let mut b = GraphBuilder::new("attention");

@@ -141,7 +141,8 @@ fn contiguous(noise: &mut Noise, graph: &Arc<Graph>) {
 }
 
 fn cells(noise: &mut Noise, graph: &Arc<Graph>) {
-    let config = config(noise, false);
+    let ring = noise.bits() & 64 == 0;
+    let config = config(noise, ring);
     let mut twin: Twin<Cells> = Twin::new(graph, &config, make_seq_session);
     for _ in 0..14 {
         let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
@@ -171,7 +172,8 @@ fn cells(noise: &mut Noise, graph: &Arc<Graph>) {
 }
 
 fn tree(noise: &mut Noise, graph: &Arc<Graph>) {
-    let config = config(noise, false);
+    let ring = noise.bits() & 64 == 0;
+    let config = config(noise, ring);
     let mut twin: Twin<Tree> = Twin::new(graph, &config, make_tree_session);
     for _ in 0..6 {
         let len = twin.cpu.0.len().unwrap();

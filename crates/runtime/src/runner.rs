@@ -22,8 +22,7 @@ pub struct Policy {
     pub key_storage: Storage,
     /// How values are stored.
     pub value_storage: Storage,
-    /// Let sliding-window layers keep only what their window needs. A session that is to be frozen as a shared prefix
-    /// must keep all rows.
+    /// Let sliding-window layers keep only what their window, a step and a rewind as long as one need.
     pub rings: bool,
     /// Most rows of a step whose logits are wanted; memory is made for so many, and a step that wants more takes more.
     pub logit_rows: usize,

@@ -1,7 +1,6 @@
 //! Which free cells a step's tokens get.
 
 use super::rows::Rows;
-use crate::Run;
 
 /// A sequence that cannot go on in the next cell starts in the lowest free block of this many cells, so that sequences
 /// which grow together keep runs and do not interleave cell by cell. When no block is left, the lowest free cell is used.
@@ -31,16 +30,11 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Counts the cells of a run that one sequence alone holds as free: the step overwrites them. What others hold as
-    /// well becomes free only when they give it up too.
-    pub(super) fn give_up(&mut self, run: &Run) {
-        for cell in run.cells() {
-            if self.rows.holders[cell as usize] == 1 {
-                self.mark(cell, GIVEN_UP);
-                self.next_cell = self.next_cell.min(cell);
-                self.next_block = self.next_block.min(cell / BLOCK * BLOCK);
-            }
-        }
+    /// Counts a cell as free that all its holders give up: the step overwrites it.
+    pub(super) fn give_up(&mut self, cell: u32) {
+        self.mark(cell, GIVEN_UP);
+        self.next_cell = self.next_cell.min(cell);
+        self.next_block = self.next_block.min(cell / BLOCK * BLOCK);
     }
 
     fn mark(&mut self, cell: u32, mark: u64) {

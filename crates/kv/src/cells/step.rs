@@ -110,12 +110,20 @@ impl Cells {
         let mut allocator = Allocator::new(rows, marks);
         if rows.ring.is_some() {
             let counts = Cells::counts(&self.declared);
-            let sequences = rows.sequences.iter().zip(&self.rows[0].sequences);
-            for ((kept, all), count) in sequences.zip(counts) {
-                if let (Some(next), 1..) = (all.next(), count) {
-                    let gone = rows.given_up(next + count);
-                    let runs = kept.runs.iter().filter_map(|run| run.clip(&gone));
-                    runs.for_each(|run| allocator.give_up(&run));
+            let given_up = |seq: usize| {
+                let next = self.rows[0].sequences[seq]
+                    .next()
+                    .filter(|_| counts[seq] > 0);
+                let gone = rows.given_up(next.map_or(0, |next| next + counts[seq]));
+                let runs = rows.sequences[seq].runs.iter();
+                runs.filter_map(move |run| run.clip(&gone))
+            };
+            let all = 0..rows.sequences.len();
+            for cell in all.clone().flat_map(given_up).flat_map(|run| run.cells()) {
+                let gives = |seq: &usize| given_up(*seq).any(|run| run.cells().contains(&cell));
+                let holders = usize::from(rows.holders[cell as usize]);
+                if holders == 1 || all.clone().filter(gives).count() == holders {
+                    allocator.give_up(cell);
                 }
             }
         }

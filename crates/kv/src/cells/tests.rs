@@ -57,6 +57,17 @@ fn windows_hold_as_many_rows_as_they_need() {
         most = most.max(step(&mut cells, 0, 1)).max(step(&mut cells, 1, 1));
     }
     assert_eq!(most, 16);
+    // The same in steps for both, which give up what they share together.
+    cells.seq_rm(1, ..).unwrap();
+    cells.seq_cp(0, 1, ..).unwrap();
+    for _ in 0..12 {
+        let mut plan = StepPlan::default();
+        cells.begin_step(&[0, 1]).unwrap();
+        let next = cells.seq_next(0).unwrap().unwrap() as i32;
+        cells.plan(&[next, next], &mut plan).unwrap();
+        cells.commit(&plan);
+        assert!(plan.layer(0).cells <= 16);
+    }
     cells.seq_keep(1).unwrap();
     cells.compact().unwrap();
     assert_eq!(cells.layer_runs(0, 1).unwrap().len(), 1);
