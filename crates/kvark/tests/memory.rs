@@ -210,7 +210,8 @@ fn the_system_counts_what_the_plan_says() {
                 plan.arena.bytes,
                 (anonymous as f64 / planned as f64 - 1.0) * 100.0
             );
-            let apart = anonymous.abs_diff(planned);
+            // The graph, the tape, stacks and what the C library keeps are not planned: about a MiB.
+            let apart = anonymous.abs_diff(planned).saturating_sub(1 << 20);
             assert!(
                 apart * 100 <= planned,
                 "{anonymous} measured, {planned} planned"
