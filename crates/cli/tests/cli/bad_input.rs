@@ -25,7 +25,10 @@ fn each_bad_input_is_named_on_one_line() {
             "no such file or catalogue model: missing.gguf (see kvark list)",
         ),
         (&["run", "no-such-name", "-p", "a"], "no-such-name"),
-        (&["run", directory, "-p", "a"], "the folder has no genai_config.json"),
+        (
+            &["run", directory, "-p", "a"],
+            "the folder has no genai_config.json",
+        ),
         (&["run", text, "-p", "a"], "text.gguf: not a GGUF file"),
         (&["run", other, "-p", "a"], "model.bin"),
         (
