@@ -4,15 +4,21 @@ import llama_cpp as lib
 import numpy as np
 
 BATCH = 512
+CACHE_TYPES = {
+    "f32": lib.GGML_TYPE_F32,
+    "f16": lib.GGML_TYPE_F16,
+    "q8": lib.GGML_TYPE_Q8_0,
+    "q4": lib.GGML_TYPE_Q4_0,
+}
 
 # Warnings of the library would otherwise mix with the drivers' output.
 QUIET = lib.llama_log_callback(lambda level, text, data: None)
 
 
 class Llama:
-    """A model and one context with the library's defaults: flash attention by its choice, KV in f16."""
+    """A model and one context with the library's defaults: flash attention by its choice, KV in f16 unless asked for."""
 
-    def __init__(self, path, context, threads=1):
+    def __init__(self, path, context, threads=1, cache="f16"):
         lib.llama_log_set(QUIET, None)
         lib.llama_backend_init()
         self.model = lib.llama_model_load_from_file(path.encode(), lib.llama_model_default_params())
@@ -21,6 +27,7 @@ class Llama:
         params = lib.llama_context_default_params()
         params.n_ctx = context
         params.n_batch = params.n_ubatch = BATCH
+        params.type_k = params.type_v = CACHE_TYPES[cache]
         params.n_threads = params.n_threads_batch = threads
         params.n_outputs_max = params.n_outputs_max_per_seq = BATCH
         self.context = lib.llama_init_from_model(self.model, params)

@@ -1,6 +1,6 @@
 """Measures llama.cpp on request: one JSON object a line on stdin, one a line on stdout.
 
-{"model": PATH, "context": N}                                    loads it; answers with versions
+{"model": PATH, "context": N, "cache": "f16" | ...}              loads it; answers with versions
 {"kind": "pp" | "tg", "n": N, "depth": D, "threads": T}          answers with tokens per second
 
 Like `kvark bench`, a request runs once uncounted and once counted. Between requests the process waits in a read, and
@@ -20,7 +20,7 @@ def answer(**fields):
 
 def main():
     load = json.loads(sys.stdin.readline())
-    peer = llama.Llama(load["model"], load["context"])
+    peer = llama.Llama(load["model"], load["context"], cache=load["cache"])
     # The very ids that `kvark bench` feeds.
     tokens = [i * 2654435761 % 2**32 % peer.vocab_size for i in range(load["context"])]
     depth = 0

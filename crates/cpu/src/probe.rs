@@ -1,4 +1,8 @@
 //! What the machine can do, measured in a fraction of a second: how fast threads read memory, and how fast they multiply.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "iterators over registers are not inlined with the tier's features"
+)]
 
 use crate::isa::{IntegerKernel, Isa, Kernel};
 use crate::kernels::Shared;

@@ -14,8 +14,8 @@ use std::time::Instant;
 #[derive(Args)]
 #[command(
     after_help = "Every test of a round is measured on both sides, one right after the other; who goes first changes with \
-the round. Both sides run a test once uncounted before it counts, with the same tokens, batches of 512, KV in f16 and the \
-same number of threads. The side that waits sleeps. A ratio above 1 means that kvark is faster; it is the median of the \
+the round. Both sides run a test once uncounted before it counts, with the same tokens, batches of 512, KV in the same \
+type (llama.cpp's q8_0 and q4_0 beside q8 and q4) and the same number of threads. The side that waits sleeps. A ratio above 1 means that kvark is faster; it is the median of the \
 rounds' own ratios.
 
 Examples:
@@ -59,6 +59,9 @@ pub(crate) struct BenchPeers {
         default_value = "0,512"
     )]
     n_depth: Vec<usize>,
+    /// How keys and values are stored on both sides
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "q8", "q4"])]
+    cache_type: String,
     /// Measure this kvark instead of the tree's release build
     #[arg(long, value_name = "PATH")]
     kvark: Option<PathBuf>,
@@ -89,6 +92,7 @@ struct Report {
     rows: Vec<Row>,
     model: String,
     rounds: u32,
+    cache: String,
     cpu: String,
     isa: String,
     kvark_version: String,
@@ -117,7 +121,9 @@ impl BenchPeers {
         let cases = Case::all(&self.threads, &self.n_prompt, &self.n_gen, &self.n_depth);
         let longest = cases.iter().map(|case| case.n + case.depth).max();
         let longest = longest.context("nothing to measure")?;
-        let mut llama = Llama::start(model, longest)?;
+        let mut llama = Llama::start(model, longest, &self.cache_type)?;
+        let cache = &self.cache_type[..];
+        let own = ["--cache-type-k", cache, "--cache-type-v", cache];
         let mut rows: Vec<Row> = Vec::new();
         for case in &cases {
             rows.push(Row {
@@ -130,7 +136,7 @@ impl BenchPeers {
             for row in &mut rows {
                 for turn in 0..2 {
                     if (round + turn) % 2 == 0 {
-                        row.kvark.push(kvark.measure(model, row.case, &[])?);
+                        row.kvark.push(kvark.measure(model, row.case, &own)?);
                     } else {
                         row.llama.push(llama.measure(row.case)?);
                     }
@@ -155,6 +161,7 @@ impl BenchPeers {
                 .to_string_lossy()
                 .into(),
             rounds: self.rounds,
+            cache: self.cache_type.clone(),
             cpu: kvark.cpu,
             isa: kvark.isa,
             kvark_version: kvark.version,
@@ -178,10 +185,10 @@ struct Llama {
 }
 
 impl Llama {
-    fn start(model: &Path, context: usize) -> Result<Llama> {
+    fn start(model: &Path, context: usize, cache: &str) -> Result<Llama> {
         let mut python = shell::command(venv::python(&scripts().join("requirements.txt"))?);
         let mut driver = Driver::start("llama.cpp", python.arg(scripts().join("llama_bench.py")))?;
-        let hello = driver.ask(&json!({ "model": model, "context": context }))?;
+        let hello = driver.ask(&json!({ "model": model, "context": context, "cache": cache }))?;
         Ok(Llama {
             driver,
             version: text(&hello, "version")?,
@@ -233,10 +240,11 @@ impl Report {
         }
         out + &format!(
             "\nMedians of {} rounds, both sides turn by turn; made by `cargo xtask bench-peers`.\n\n\
-             - model: {}\n- CPU: {}\n- kvark: {}, {} kernels\n- llama.cpp: {}, built for {}\n\
+             - model: {}, KV in {}\n- CPU: {}\n- kvark: {}, {} kernels\n- llama.cpp: {}, built for {}\n\
              - llama.cpp's process was busy for {:.1} % of the time between its turns\n",
             self.rounds,
             self.model,
+            self.cache,
             self.cpu,
             self.kvark_version,
             self.isa,
@@ -262,6 +270,7 @@ impl Report {
             "results": self.rows.iter().map(row).collect::<Vec<_>>(),
             "model": self.model,
             "rounds": self.rounds,
+            "cache_type": self.cache,
             "cpu": self.cpu,
             "isa": self.isa,
             "kvark_version": self.kvark_version,

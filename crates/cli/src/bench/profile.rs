@@ -36,6 +36,13 @@ impl Share {
     }
 }
 
+/// An op's share, and those of its kinds of nodes.
+struct OpShare<'a> {
+    op: &'static str,
+    share: Share,
+    parts: Vec<(&'a str, Share)>,
+}
+
 impl StepProfile {
     /// `seconds` is what a round of so many steps took while nothing was profiled.
     pub(super) fn new(times: Vec<NodeTime>, steps: usize, seconds: f64) -> StepProfile {
@@ -70,23 +77,27 @@ impl StepProfile {
     }
 
     /// By op, the one that takes longest first.
-    fn ops(&self, probe: &Probe) -> Vec<(&'static str, Share, Vec<(&str, Share)>)> {
-        let mut ops: Vec<(&'static str, Share, Vec<(&str, Share)>)> = Vec::new();
+    fn ops(&self, probe: &Probe) -> Vec<OpShare<'_>> {
+        let mut ops: Vec<OpShare<'_>> = Vec::new();
         for node in &self.times {
             let share = self.share(node, probe);
             let part = (&node.label[..], share);
-            match ops.iter_mut().find(|(op, ..)| *op == node.op) {
-                Some((_, all, parts)) => {
-                    *all = all.add(share);
-                    parts.push(part);
+            match ops.iter_mut().find(|found| found.op == node.op) {
+                Some(found) => {
+                    found.share = found.share.add(share);
+                    found.parts.push(part);
                 }
-                None => ops.push((node.op, share, vec![part])),
+                None => ops.push(OpShare {
+                    op: node.op,
+                    share,
+                    parts: vec![part],
+                }),
             }
         }
         let slower = |a: &Share, b: &Share| b.seconds.total_cmp(&a.seconds);
-        ops.sort_by(|a, b| slower(&a.1, &b.1));
-        for (.., parts) in &mut ops {
-            parts.sort_by(|a, b| slower(&a.1, &b.1));
+        ops.sort_by(|a, b| slower(&a.share, &b.share));
+        for op in &mut ops {
+            op.parts.sort_by(|a, b| slower(&a.1, &b.1));
         }
         ops
     }
@@ -124,7 +135,7 @@ impl StepProfile {
                 100.0 * share.floor / share.seconds
             );
         };
-        for (op, share, parts) in self.ops(probe) {
+        for OpShare { op, share, parts } in self.ops(probe) {
             row(op, &share);
             if parts.len() > 1 {
                 for (label, share) in parts.iter().filter(|p| p.1.seconds > 0.01 * whole.seconds) {
@@ -149,7 +160,7 @@ impl StepProfile {
                 "floor_seconds": share.floor,
             })
         };
-        let op = |(op, share, parts): (&str, Share, Vec<(&str, Share)>)| {
+        let op = |OpShare { op, share, parts }: OpShare<'_>| {
             let nodes: Vec<Value> = parts
                 .iter()
                 .map(|(label, share)| json!({ "nodes": label, "share": numbers(share) }))
@@ -224,7 +235,9 @@ pub(super) fn draw(file: &Path, tests: &[(&str, &StepProfile)]) -> Result<()> {
             &title,
         );
         let mut x = margin;
-        for ((op, share, parts), color) in step.ops(&probe).into_iter().zip(COLORS.iter().cycle()) {
+        for (OpShare { op, share, parts }, color) in
+            step.ops(&probe).into_iter().zip(COLORS.iter().cycle())
+        {
             let title = |name: &str, seconds: f64| {
                 format!(
                     "{name} {:.1} % {:.0} us",
