@@ -159,9 +159,14 @@ impl Noise {
     }
 
     fn value(&mut self, info: &TensorInfo, dims: &HashMap<&str, usize>) -> Result<Value> {
+        let term = |name: &str| match name.parse() {
+            Ok(number) => number,
+            Err(_) => dims.get(name).copied().unwrap_or(1),
+        };
+        // A size may be a sum of others: `past + now`.
         let size = |size: &Size| match size {
             Size::Fixed(n) => *n,
-            Size::Dynamic(name) => dims.get(name.as_str()).copied().unwrap_or(1),
+            Size::Dynamic(name) => name.split(" + ").map(term).sum(),
         };
         let shape: Vec<usize> = info.shape.iter().map(size).collect();
         let len: usize = shape.iter().product();

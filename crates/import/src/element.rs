@@ -5,6 +5,8 @@ use base::{Bytes, DType};
 /// How a file stores elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
+    U2,
+    I2,
     U4,
     I4,
     U8,
@@ -31,6 +33,7 @@ impl Kind {
     /// Bits of an element.
     pub(crate) fn bits(self) -> usize {
         match self {
+            Kind::U2 | Kind::I2 => 2,
             Kind::U4 | Kind::I4 | Kind::F4E2M1 => 4,
             Kind::U8 | Kind::I8 | Kind::Bool => 8,
             Kind::F8E4M3FN | Kind::F8E4M3FNUZ | Kind::F8E5M2 | Kind::F8E5M2FNUZ => 8,
@@ -43,7 +46,7 @@ impl Kind {
     /// Bytes of so many elements; `None` when they overflow.
     pub(crate) fn bytes(self, elements: usize) -> Option<usize> {
         match self.bits() {
-            4 => Some(elements.div_ceil(2)),
+            bits @ (2 | 4) => Some(elements.div_ceil(8 / bits)),
             bits => elements.checked_mul(bits / 8),
         }
     }
@@ -58,6 +61,17 @@ impl Kind {
         }
     }
 
+    /// The type that stores what a graph computes with as it is.
+    pub(crate) fn of(dtype: DType) -> Option<Kind> {
+        Some(match dtype {
+            DType::F32 => Kind::F32,
+            DType::I32 => Kind::I32,
+            DType::I64 => Kind::I64,
+            DType::Bool => Kind::Bool,
+            _ => return None,
+        })
+    }
+
     /// Whether the elements are no integers and no truths.
     pub(crate) fn is_real(self) -> bool {
         !matches!(self, Kind::Bool) && self.range().is_none()
@@ -66,6 +80,8 @@ impl Kind {
     /// The smallest and the largest integer of the type.
     pub(crate) fn range(self) -> Option<(i64, i64)> {
         Some(match self {
+            Kind::U2 => (0, 3),
+            Kind::I2 => (-2, 1),
             Kind::U4 => (0, 15),
             Kind::I4 => (-8, 7),
             Kind::U8 => (0, u8::MAX.into()),
@@ -84,6 +100,8 @@ impl Kind {
     /// The name in messages and lists.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Kind::U2 => "u2",
+            Kind::I2 => "i2",
             Kind::U4 => "u4",
             Kind::I4 => "i4",
             Kind::U8 => "u8",
@@ -140,9 +158,11 @@ impl Kind {
             Kind::F8E4M3FNUZ => small(|b| small_float(b, 4, 8, Specials::NegativeZero)),
             Kind::F8E5M2 => small(|b| small_float(b, 5, 15, Specials::Ieee)),
             Kind::F8E5M2FNUZ => small(|b| small_float(b, 5, 16, Specials::NegativeZero)),
-            Kind::U4 => Bytes::from_slice(&nibbles(data, elements, |n| i64::from(n))),
-            Kind::I4 => Bytes::from_slice(&nibbles(data, elements, |n| i64::from(n ^ 8) - 8)),
-            Kind::F4E2M1 => Bytes::from_slice(&nibbles(data, elements, |n| {
+            Kind::U2 => Bytes::from_slice(&parts(data, elements, 2, i64::from)),
+            Kind::I2 => Bytes::from_slice(&parts(data, elements, 2, |n| i64::from(n ^ 2) - 2)),
+            Kind::U4 => Bytes::from_slice(&parts(data, elements, 4, i64::from)),
+            Kind::I4 => Bytes::from_slice(&parts(data, elements, 4, |n| i64::from(n ^ 8) - 8)),
+            Kind::F4E2M1 => Bytes::from_slice(&parts(data, elements, 4, |n| {
                 // Sign, two bits of exponent, one of mantissa: the layout of a byte's float, moved up.
                 small_float((n & 8) << 4 | (n & 7) << 4, 2, 1, Specials::None)
             })),
@@ -157,10 +177,14 @@ fn widened(dtype: DType, data: &[u8]) -> Bytes {
     Bytes::from_slice(&values)
 }
 
-/// Elements of four bits, the first in the low half of its byte.
-fn nibbles<T>(data: &[u8], elements: usize, f: impl Fn(u8) -> T) -> Vec<T> {
-    let halves = data.iter().flat_map(|byte| [byte & 15, byte >> 4]);
-    halves.take(elements).map(f).collect()
+/// Elements of two or four bits, the first in the lowest of its byte.
+fn parts<T>(data: &[u8], elements: usize, bits: usize, f: impl Fn(u8) -> T) -> Vec<T> {
+    let mask = (1 << bits) - 1;
+    let each = move |byte: &u8| {
+        let byte = *byte;
+        (0..8).step_by(bits).map(move |shift| byte >> shift & mask)
+    };
+    data.iter().flat_map(each).take(elements).map(f).collect()
 }
 
 /// Which patterns of a float of eight bits are no numbers.
@@ -193,4 +217,57 @@ fn small_float(bits: u8, exponent: u32, bias: i32, specials: Specials) -> f32 {
         _ => (mantissa | 1 << mantissa_bits, power as i32),
     };
     sign * whole as f32 * 2f32.powi(power - bias - mantissa_bits as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reals(kind: Kind, data: &[u8], elements: usize) -> Vec<f32> {
+        let data = kind.computed(&Bytes::from(data), elements).unwrap();
+        data.cast().unwrap().to_vec()
+    }
+
+    fn integers(kind: Kind, data: &[u8], elements: usize) -> Vec<i64> {
+        let data = kind.computed(&Bytes::from(data), elements).unwrap();
+        data.cast().unwrap().to_vec()
+    }
+
+    #[test]
+    fn narrow_floats() {
+        assert_eq!(
+            reals(Kind::F8E4M3FN, &[0x38, 0x7E, 0x01, 0xB8], 4),
+            [1.0, 448.0, 2f32.powi(-9), -1.0]
+        );
+        assert!(reals(Kind::F8E4M3FN, &[0xFF], 1)[0].is_nan());
+        assert_eq!(reals(Kind::F8E4M3FNUZ, &[0x40, 0x7F], 2), [1.0, 240.0]);
+        assert!(reals(Kind::F8E4M3FNUZ, &[0x80], 1)[0].is_nan());
+        assert_eq!(
+            reals(Kind::F8E5M2, &[0x3C, 0x7B, 0xFC], 3),
+            [1.0, 57344.0, f32::NEG_INFINITY]
+        );
+        assert_eq!(reals(Kind::F8E5M2FNUZ, &[0x40, 0x7F], 2), [1.0, 57344.0]);
+        let all: Vec<u8> = (0..8).map(|n| (2 * n) | ((2 * n + 1) << 4)).collect();
+        let four = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let found = reals(Kind::F4E2M1, &all, 16);
+        assert_eq!(found[..8], four);
+        assert_eq!(found[8..], four.map(|x| -x));
+    }
+
+    #[test]
+    fn packed_and_narrow_integers() {
+        assert_eq!(integers(Kind::U4, &[0x81, 0x0F], 3), [1, 8, 15]);
+        assert_eq!(integers(Kind::I4, &[0x81, 0x0F], 3), [1, -8, -1]);
+        assert_eq!(integers(Kind::U2, &[0b11_10_01_00], 4), [0, 1, 2, 3]);
+        assert_eq!(integers(Kind::I2, &[0b11_10_01_00], 4), [0, 1, -2, -1]);
+        assert_eq!(
+            integers(Kind::U32, &u32::MAX.to_le_bytes(), 1),
+            [i64::from(u32::MAX)]
+        );
+        assert_eq!(Kind::U4.bytes(5), Some(3));
+        assert_eq!(Kind::U2.bytes(5), Some(2));
+        assert_eq!(Kind::F64.bytes(usize::MAX), None);
+        let large = Bytes::from(&u64::MAX.to_le_bytes()[..]);
+        assert!(Kind::U64.computed(&large, 1).is_err());
+    }
 }

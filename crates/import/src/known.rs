@@ -258,3 +258,83 @@ fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
         C::Lt | C::Le => !larger,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emit::Emitter;
+    use graph::TensorId;
+    use graph::ops::{Gather, Range, Scalar, Size};
+
+    fn sizes(emitter: &Emitter, id: TensorId) -> Option<Vec<Dim>> {
+        match emitter.known(id)? {
+            Known::Sizes(list) => Some(list),
+            Known::Elements(_) => None,
+        }
+    }
+
+    /// `[T, 4]` as a tensor.
+    fn shape(emitter: &mut Emitter, t: Dim) -> TensorId {
+        let parts = [t, Dim::from(4)].map(|value| {
+            let size = emitter.emit(Size { value }, &[]).unwrap();
+            emitter.reshape(size, vec![Dim::from(1)]).unwrap()
+        });
+        emitter.concat(&parts, 0).unwrap()
+    }
+
+    #[test]
+    fn sizes_are_followed_through_ops() {
+        let mut e = Emitter::following_sizes("g");
+        let t = e.builder.symbol("T");
+        let shape = shape(&mut e, t);
+        assert_eq!(sizes(&e, shape), Some(vec![t, Dim::from(4)]));
+        let three = e.scalar(Scalar::I64(3), DType::I64).unwrap();
+        let product = e.binary(BinaryFunction::Mul, shape, three).unwrap();
+        assert_eq!(sizes(&e, product), Some(vec![t * 3, Dim::from(12)]));
+        let back = e.binary(BinaryFunction::Div, product, three).unwrap();
+        assert_eq!(sizes(&e, back), Some(vec![t, Dim::from(4)]));
+        let zero = e.scalar(Scalar::I64(0), DType::I64).unwrap();
+        let first = e.emit(Gather { axis: 0 }, &[shape, zero]).unwrap();
+        assert_eq!(sizes(&e, first), Some(vec![t]));
+        // As exporters write it: a shape with its -1 replaced.
+        let open = e.scalar(Scalar::I64(-1), DType::I64).unwrap();
+        let is_open = e.compare(CompareFunction::Eq, shape, open).unwrap();
+        let chosen = e.choose(is_open, three, shape).unwrap();
+        assert_eq!(sizes(&e, chosen), Some(vec![t, Dim::from(4)]));
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_to_the_run() {
+        let mut e = Emitter::following_sizes("g");
+        let t = e.builder.symbol("T");
+        let shape = shape(&mut e, t);
+        let half = e.scalar(Scalar::I64(2), DType::I64).unwrap();
+        let halves = e.binary(BinaryFunction::Div, shape, half).unwrap();
+        assert_eq!(sizes(&e, halves), None);
+        let square = e.binary(BinaryFunction::Mul, shape, shape).unwrap();
+        assert_eq!(sizes(&e, square), None);
+        let five = e.scalar(Scalar::I64(5), DType::I64).unwrap();
+        let long = e.compare(CompareFunction::Gt, shape, five).unwrap();
+        assert_eq!(e.known(long), None);
+        let input = e.builder.input("x", DType::I64, [Dim::from(2)]);
+        let sum = e.binary(BinaryFunction::Add, input, shape).unwrap();
+        assert_eq!(e.known(sum), None);
+    }
+
+    #[test]
+    fn constants_are_computed_once() {
+        let mut e = Emitter::following_sizes("g");
+        let range = Range {
+            start: Dim::from(2),
+            step: 3,
+            len: Dim::from(3),
+            dtype: DType::I64,
+        };
+        let range = e.emit(range, &[]).unwrap();
+        let real = e.cast(range, DType::F32).unwrap();
+        let sum = e.with_number(BinaryFunction::Add, real, 0.5).unwrap();
+        let known = e.known(sum).and_then(|known| known.constant(DType::F32));
+        assert_eq!(known, Some(Data::F32(vec![2.5, 5.5, 8.5])));
+        assert!(e.builder.constant_bytes(sum).is_some());
+    }
+}

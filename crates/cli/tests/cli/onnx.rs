@@ -1,69 +1,82 @@
-//! ONNX decoders and GenAI folders on the command line.
+//! ONNX models: what is shown of them, and what runs.
 
 use crate::support::*;
-use serde_json::json;
+use std::path::Path;
 
-/// A folder of ONNX Runtime GenAI with a model of one layer and a tokenizer of letters.
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvark/tests/onnx/folder");
-
-#[test]
-fn a_genai_folder_runs_scores_and_chats() {
-    let folder = Folder::new();
-    let tokens = folder
-        .run(&["tokenize", FOLDER, "--json", "-p", "abc d"])
-        .json();
-    assert_eq!(tokens["tokens"], json!([6, 7, 8, 5, 9]));
-
-    // The configuration asks for the most likely tokens, so that a seed changes nothing.
-    let run = |seed: &str| {
-        let args = [
-            "run",
-            FOLDER,
-            "-p",
-            "abc",
-            "-n",
-            "4",
-            "--ignore-eos",
-            "--json",
-            "--seed",
-            seed,
-        ];
-        folder.run(&args).json()
-    };
-    let (one, two) = (run("1"), run("2"));
-    assert_eq!(one["tokens"], two["tokens"]);
-    assert_eq!(one["prompt_tokens"], json!([6, 7, 8]));
-
-    // The ids that a cold greedy run gives are those that scoring finds most likely.
-    let ids: Vec<String> = ["prompt_tokens", "tokens"]
-        .iter()
-        .flat_map(|key| one[key].as_array().unwrap().iter().map(|id| id.to_string()))
-        .collect();
-    let score = folder
-        .run(&["score", FOLDER, "--json", "--token-ids", &ids.join(",")])
-        .json();
-    let argmax = score["argmax"].as_array().unwrap();
-    assert_eq!(argmax[2..6], one["tokens"].as_array().unwrap()[..]);
-    let bare = format!("{FOLDER}/model.onnx");
-    let again = folder.run(&["score", &bare, "--json", "-p", "abc"]).json();
-    assert_eq!(again["logprob"][0], score["logprob"][0]);
-
-    let chat = folder.run_with_input(&["chat", FOLDER, "-n", "2"], "hi\n");
-    assert_eq!(chat.code, Some(0), "{chat:?}");
+/// A checked-in model.
+fn model(name: &str) -> String {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvark/tests/onnx_node/own");
+    let path = own.join(name).join("model.onnx");
+    path.to_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_context_beyond_the_static_buffers_is_refused() {
+fn inspect_shows_inputs_outputs_and_ops() {
     let folder = Folder::new();
-    let error = folder
-        .run(&["run", FOLDER, "-p", "abc", "-c", "17"])
-        .error();
-    let expected = "error: a context of 17 tokens is not possible: the model's buffers and tables have 16 rows\n";
-    assert_eq!(error, expected);
-    let long = "a".repeat(17);
-    let error = folder.run(&["run", FOLDER, "-p", &long]).error();
+    let shown = folder.run(&["inspect", &model("classic_cache")]).ok();
+    for part in [
+        "format        onnx IR 10, opset 17, com.microsoft 1",
+        "\ninputs\n  ids: i64[batch, sequence_length]\n  mask: i64[batch, total_sequence_length]\n",
+        "  past: f32[batch, 2, past_sequence_length, 8]\n",
+        "\noutputs\n  y: f32[]\n",
+        "  table  f32     [11, 16]\n",
+    ] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    let json = folder
+        .run(&["inspect", "--json", &model("gqa_decode")])
+        .json();
+    assert_eq!(json["format"], "onnx");
+    assert_eq!(
+        json["programs"][0]["ops"]["com.microsoft::GroupQueryAttention"],
+        1
+    );
+    assert_eq!(
+        json["programs"][0]["unknown_ops"].as_array().unwrap().len(),
+        0
+    );
+    assert_eq!(
+        json["programs"][0]["inputs"][0],
+        "q: f32[1, sequence_length, 64]"
+    );
+}
+
+#[test]
+fn unknown_ops_are_listed_and_refused() {
+    let folder = Folder::new();
+    let bytes = std::fs::read(model("simplified")).unwrap();
+    let name = b"SimplifiedLayerNormalization";
+    let at = bytes.windows(name.len()).position(|w| w == name).unwrap();
+    let mut changed = bytes.clone();
+    changed[at..at + 10].copy_from_slice(b"Mysterious");
+    let path = folder.file("model.onnx", &changed);
+    let shown = folder.run(&["inspect", &path]).ok();
+    assert!(shown.contains("cannot be run"), "{shown}");
     assert!(
-        error.contains("17 tokens") && error.contains("16"),
+        shown.contains("unknown op    MysteriousLayerNormalization"),
+        "{shown}"
+    );
+    let error = folder.run(&["exec", &path, "--random"]).error();
+    assert!(error.contains("MysteriousLayerNormalization"), "{error}");
+    let broken = folder.file("broken.onnx", &bytes[..bytes.len() / 2]);
+    let error = folder.run(&["inspect", &broken]).error();
+    assert!(
+        error.contains("broken.onnx: the model ends inside a field"),
         "{error}"
     );
+}
+
+#[test]
+fn exec_makes_up_sizes_that_are_sums() {
+    let folder = Folder::new();
+    let dims = [
+        "--dim",
+        "past_sequence_length=3",
+        "--dim",
+        "sequence_length=2",
+    ];
+    let path = model("classic_cache");
+    let args = [&["exec", &path[..], "--random", "--json"], &dims[..]].concat();
+    let json = folder.run(&args).json();
+    assert!(json.to_string().contains("present"), "{json}");
 }

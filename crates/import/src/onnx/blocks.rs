@@ -195,3 +195,101 @@ fn reals(stored: &Stored) -> Result<Vec<f32>, String> {
     let list = value.as_f32().map(<[f32]>::to_vec);
     list.ok_or_else(|| format!("has scales or zero points of type {}", stored.type_name()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(kind: Kind, shape: &[usize], data: &[u8]) -> Stored {
+        Stored {
+            kind,
+            shape: shape.to_vec(),
+            data: Bytes::from(data),
+        }
+    }
+
+    fn scales(count: usize) -> Stored {
+        let list: Vec<f32> = (0..count).map(|n| 0.25 * (n + 1) as f32).collect();
+        stored(Kind::F32, &[count], bytemuck::cast_slice(&list))
+    }
+
+    /// Packed weights and the same multiplied out, for two rows of `depth`.
+    fn both(
+        bits: usize,
+        block: usize,
+        depth: usize,
+        zeros: Option<&[u8]>,
+    ) -> (DType, Vec<f32>, Vec<f32>) {
+        let blocks = depth.div_ceil(block);
+        let bytes: Vec<u8> = (0..2 * blocks * block * bits / 8)
+            .map(|n| (n * 37) as u8)
+            .collect();
+        let quants = stored(Kind::U8, &[bytes.len()], &bytes);
+        let scales = scales(2 * blocks);
+        let zeros = zeros.map(|zeros| stored(Kind::U8, &[zeros.len()], zeros));
+        let weights = BlockWeights {
+            rows: 2,
+            depth,
+            bits,
+            block,
+            quants: &quants,
+            scales: &scales,
+            zeros: zeros.as_ref(),
+        };
+        let (dtype, data) = weights.packed().unwrap();
+        let mut packed = vec![0.0; 2 * depth];
+        base::quant::dequantise(dtype, &data, &mut packed).unwrap();
+        let dense = weights.dense(&weights.numbers().unwrap());
+        (dtype, packed, dense.cast().unwrap().to_vec())
+    }
+
+    #[test]
+    fn packed_weights_are_the_same_numbers() {
+        let zeros = &[0x3A, 0x81][..];
+        for (bits, block, depth, zeros, expect) in [
+            (4, 32, 64, None, DType::Q4_0),
+            (4, 128, 96, None, DType::Q4_0),
+            (4, 32, 64, Some(zeros), DType::Q4_1),
+            (8, 64, 64, None, DType::Q8_0),
+            (8, 64, 64, Some(zeros), DType::F32),
+            (4, 16, 64, None, DType::F32),
+            (4, 32, 40, None, DType::F32),
+        ] {
+            let (dtype, packed, dense) = both(bits, block, depth, zeros);
+            assert_eq!(dtype, expect);
+            // Scales are quarters, which f16 holds.
+            assert_eq!(packed, dense, "{bits} bits in blocks of {block}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_named() {
+        let (quants, scales) = (stored(Kind::U8, &[32], &[0; 32]), scales(2));
+        let weights = BlockWeights {
+            rows: 2,
+            depth: 32,
+            bits: 4,
+            block: 32,
+            quants: &quants,
+            scales: &scales,
+            zeros: None,
+        };
+        assert!(weights.packed().is_ok());
+        let refused = |weights: BlockWeights<'_>| weights.packed().unwrap_err();
+        let error = refused(BlockWeights { rows: 3, ..weights });
+        assert!(error.contains("32 bytes of u8 weights, 48"), "{error}");
+        let weights = |bits, block| BlockWeights {
+            rows: 2,
+            depth: 32,
+            bits,
+            block,
+            quants: &quants,
+            scales: &scales,
+            zeros: None,
+        };
+        assert!(refused(weights(3, 32)).contains("3 bits"));
+        assert!(refused(weights(4, 48)).contains("blocks of 48"));
+        assert!(refused(weights(4, usize::MAX / 2 + 1)).contains("blocks of"));
+        assert!(refused(weights(4, 16)).contains("scales for 4"));
+    }
+}

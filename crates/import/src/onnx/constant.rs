@@ -45,12 +45,13 @@ pub(super) fn kind(code: i64) -> Result<Kind, String> {
         21 => Kind::U4,
         22 => Kind::I4,
         23 => Kind::F4E2M1,
+        25 => Kind::U2,
+        26 => Kind::I2,
         code => {
             let name = match code {
                 8 => "string",
                 14 | 15 => "complex",
                 24 => "f8e8m0",
-                25 | 26 => "two bits",
                 _ => "unknown",
             };
             return Err(format!(

@@ -13,10 +13,10 @@ use super::{Node, Onnx, Port};
 use crate::ImportError;
 
 /// The newest version of the format that kvark knows. Newer ones may change what fields mean.
-const NEWEST_IR: i64 = 13;
+const NEWEST_IR: i64 = 14;
 
 /// The newest version of ONNX's own ops that kvark knows.
-const NEWEST_OPSET: i64 = 27;
+const NEWEST_OPSET: i64 = 28;
 
 pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportError> {
     let wrong = |reason: String| ImportError::malformed("the model", reason);

@@ -134,7 +134,12 @@ impl Lower<'_> {
 
     /// How the file would store an operand's elements.
     pub(super) fn operand_kind(&mut self, call: &Call<'_>, index: usize) -> Option<Kind> {
-        self.kind_of(call.name(index)?)
+        let name = call.name(index)?;
+        if let Some(kind) = self.kind_of(name) {
+            return Some(kind);
+        }
+        let id = self.value(name).ok()?;
+        Kind::of(self.dtype(id))
     }
 
     /// Integers that old versions have as an attribute and new ones as an operand.

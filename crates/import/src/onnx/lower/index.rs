@@ -24,16 +24,21 @@ pub(super) fn gather_elements(lower: &mut Lower<'_>, call: &Call<'_>) -> Results
 }
 
 pub(super) fn gather_nd(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
-    if call.int_or("batch_dims", 0)? != 0 {
-        return Err("batches are not known".into());
-    }
     let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let shape = lower.shape(index);
-    let width = shape.last().and_then(Dim::as_const);
-    let width = width.filter(|n| *n > 0 && *n <= lower.rank(x));
-    let width = width.ok_or("its indices do not fit")?;
+    let batches = call.count("batch_dims")?.unwrap_or(0);
+    let width = shape.last().and_then(Dim::as_const).filter(|n| *n > 0);
+    let all = width.and_then(|n| n.checked_add(batches));
+    let fits = all.is_some_and(|n| n <= lower.rank(x)) && batches < shape.len();
+    let width = width.filter(|_| fits).ok_or("its indices do not fit")?;
     let last = shape.len() - 1;
     let mut operands = vec![x];
+    for axis in 0..batches {
+        let batch = lower.count_from(Dim::from(0), shape[axis])?;
+        let mut column = vec![Dim::from(1); last];
+        column[axis] = shape[axis];
+        operands.push(lower.reshape(batch, column)?);
+    }
     for part in 0..width {
         let one = Slice {
             axis: last,
@@ -50,6 +55,7 @@ pub(super) fn gather_nd(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let (index, depth) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let values = lower.operand(call, 2)?;
+    let depth = lower.cast(depth, DType::I64)?;
     let depth = match lower.sizes(depth)?[..] {
         [depth] => depth,
         _ => return Err("its depth is not one number".into()),

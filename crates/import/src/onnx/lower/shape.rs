@@ -340,9 +340,7 @@ fn backward(
 }
 
 pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
-    if !matches!(call.text("mode")?, None | Some("constant")) {
-        return Err("only padding with a constant is known".into());
-    }
+    let mode = call.text("mode")?.unwrap_or("constant");
     let mut x = lower.operand(call, 0)?;
     let rank = lower.rank(x);
     let pads = lower.ints_of(call, "pads", 1)?.ok_or("has no pads")?;
@@ -369,7 +367,45 @@ pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     for (index, axis) in along.iter().enumerate() {
         let axis = Emitter::axis(*axis, rank)?;
         let pair = [pads[index], pads[along.len() + index]];
-        x = lower.pad_axis(x, axis, pair, value)?;
+        x = match mode {
+            "constant" => lower.pad_axis(x, axis, pair, value)?,
+            mode => pad_with_own(lower, x, axis, pair, mode)?,
+        };
     }
     Ok(vec![x])
+}
+
+/// An axis padded with what it holds itself: the places are written down.
+fn pad_with_own(
+    lower: &mut Lower<'_>,
+    x: TensorId,
+    axis: usize,
+    [before, after]: [i64; 2],
+    mode: &str,
+) -> Result<TensorId, String> {
+    if [before, after] == [0, 0] {
+        return Ok(x);
+    }
+    let size = lower.shape(x).get(axis).and_then(Dim::as_const);
+    let size = size.and_then(|size| i64::try_from(size).ok());
+    let size = size.ok_or("an axis that is padded with its own must be known")?;
+    let most = MOST_CONSTANT as i64;
+    if size == 0 || [size, before, after].iter().any(|n| n.abs() > most) {
+        return Err(format!("pads {size} elements by {before} and {after}"));
+    }
+    let place = |at: i64| match mode {
+        "edge" => Ok(at.clamp(0, size - 1)),
+        "wrap" => Ok(at.rem_euclid(size)),
+        // There and back, without repeating the ends.
+        "reflect" => {
+            let period = (2 * (size - 1)).max(1);
+            let at = at.rem_euclid(period);
+            Ok(at.min(period - at).min(size - 1))
+        }
+        mode => Err(format!("the mode {mode:?} is not known")),
+    };
+    let places = (-before..size + after).map(place);
+    let places = places.collect::<Result<Vec<i64>, String>>()?;
+    let index = lower.constant(DType::I64, &[places.len()], Bytes::from_slice(&places))?;
+    lower.emit(Gather { axis }, &[x, index])
 }
