@@ -121,10 +121,14 @@ class Decoder:
                 self.caches[info.name] = ort.OrtValue.ortvalue_from_numpy(zeros)
         self.vocab = self.session.get_outputs()[0].shape[2]
         self.length, self.logits = 0, {}
+        # Caches are bound once; a step only binds what is new in it.
+        self.binding = self.session.io_binding()
+        for name, value in self.caches.items():
+            self.binding.bind_ortvalue_input(name, value)
+            self.binding.bind_ortvalue_output(f"updated_{name}", value)
 
     def feed(self, ids):
-        n, end = len(ids), self.length + len(ids)
-        binding = self.session.io_binding()
+        n, end, binding = len(ids), self.length + len(ids), self.binding
         feeds = {
             "input_ids": np.array([ids], np.int64),
             "position_ids": np.arange(self.length, end, dtype=np.int64)[None],
@@ -133,9 +137,6 @@ class Decoder:
         }
         for name, value in feeds.items():
             binding.bind_cpu_input(name, value)
-        for name, value in self.caches.items():
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"updated_{name}", value)
         rows = 1 if self.last else n
         if rows not in self.logits:
             zeros = np.zeros([1, rows, self.vocab], np.float32)

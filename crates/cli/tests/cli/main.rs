@@ -5,6 +5,7 @@ mod catalogue;
 mod chat;
 mod commands;
 mod export;
+mod genai;
 mod help;
 mod onnx;
 mod onnx_decoder;

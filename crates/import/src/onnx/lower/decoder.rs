@@ -54,7 +54,7 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
     }
 
     let wrong = |reason: String| ImportError::value(format!("output {:?}", names.logits), reason);
-    lower.begin("logits");
+    lower.begin("rows");
     let logits = lower.value(&names.logits).map_err(wrong)?;
     let vocab = lower.shape(logits).last().copied();
     let vocab = vocab.filter(|vocab| vocab.as_const().is_some());
