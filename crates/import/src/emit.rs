@@ -117,7 +117,7 @@ impl Emitter {
         loop {
             self.emitted += 1;
             let name = format!("{}.{}", self.node_name, self.emitted);
-            if !self.reserved.contains(&name) {
+            if self.reserved.insert(name.clone()) {
                 return name;
             }
         }

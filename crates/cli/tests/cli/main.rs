@@ -8,7 +8,6 @@ mod export;
 mod genai;
 mod help;
 mod onnx;
-mod onnx_decoder;
 mod plan;
 mod pt2;
 mod real;
