@@ -7,7 +7,7 @@ use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
 use contents::{Contents, Exported, TensorRow};
-use kvark::{Artifact, Graph, ImportErrorKind, RuntimeErrorKind};
+use kvark::{Artifact, Graph, ImportErrorKind, LayerConfig, RuntimeErrorKind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -180,6 +180,9 @@ impl Found {
                 writeln!(out, "context       {} tokens", facts.context_length)?;
                 writeln!(out, "vocabulary    {} tokens", facts.vocab_size)?;
                 writeln!(out, "KV caches     {}", facts.caches.len())?;
+                for (layers, cache) in alike(&facts.caches) {
+                    writeln!(out, "  {layers:<11} {cache}")?;
+                }
             }
             Ok(_) => {}
         }
@@ -252,4 +255,25 @@ fn typed(graph: &Graph, id: kvark::TensorId) -> Value {
         "dtype": tensor.ty.dtype.to_string(),
         "shape": dims.collect::<Vec<_>>(),
     })
+}
+
+/// Runs of caches that are alike, as text: their numbers, and what one holds.
+fn alike(caches: &[LayerConfig]) -> Vec<(String, String)> {
+    let mut first = 0;
+    let run = |run: &[LayerConfig]| {
+        let (start, end) = (first, first + run.len() - 1);
+        first = end + 1;
+        let numbers = match start == end {
+            true => start.to_string(),
+            false => format!("{start} to {end}"),
+        };
+        let one = &run[0];
+        let window = one
+            .window
+            .map_or_else(String::new, |n| format!(", a window of {n}"));
+        let (heads, keys, values) = (one.kv_heads, one.key_dim, one.value_dim);
+        let text = format!("heads {heads}, keys of {keys}, values of {values}{window}");
+        (numbers, text)
+    };
+    caches.chunk_by(|a, b| a == b).map(run).collect()
 }

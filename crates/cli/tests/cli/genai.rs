@@ -14,6 +14,10 @@ fn a_genai_folder_runs_scores_and_chats() {
         .json();
     assert_eq!(tokens["tokens"], json!([6, 7, 8, 5, 9]));
 
+    let shown = folder.run(&["inspect", FOLDER]).ok();
+    let caches = "KV caches     1\n  0           heads 2, keys of 8, values of 8\n";
+    assert!(shown.contains(caches), "{shown}");
+
     // The configuration asks for the most likely tokens, so that a seed changes nothing.
     let run = |seed: &str| {
         let args = [

@@ -289,10 +289,10 @@ impl Executable for Compiled {
             let (now, later) = calls.split_at(entry.together);
             calls = later;
             let started = self.profile.as_ref().map(|_| Instant::now());
-            // SAFETY: the plan keeps every operand whole until its last use and lets a result share memory only where
-            // its op allows; a computed result is never planned into an input or a constant. Its offsets lie inside the
-            // arena, which is at least as large as the plan. Of calls that run as one, every result lives beside the
-            // last one's work space.
+            // The plan keeps every operand whole until its last use and lets a result share memory only where its op
+            // allows; no result is planned into an input or a constant.
+            // SAFETY: addresses are the plan's, inside an arena as large as the plan; of calls that run as one, every
+            // result lives beside the last one's work space.
             unsafe {
                 if let [entry] = now {
                     let at = tape.addresses(entry);

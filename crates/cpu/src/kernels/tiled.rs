@@ -24,7 +24,7 @@ pub(crate) struct TiledLinear {
     pub(crate) activation: Option<Activation>,
 }
 
-/// Rows from which tiles beat vectors.
+/// Rows from which tiles are used: half a tile.
 const TILED: usize = 8;
 /// The depth of a tile.
 const STEP: usize = 32;
