@@ -94,35 +94,52 @@ impl Tiles {
         }
     }
 
-    /// Multiplies sixteen rows of 64 signed activations, `stride` bytes apart, with sixteen lines of weights, and stores
-    /// the products as `[16, 16]`.
+    /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, and stores the products
+    /// of high with high, high with low, low with high and low with low bytes as `[4, 16, 16]`. Every step has a tile of
+    /// high bytes, 64 of each row or column, and behind it one of low bytes; those of weights have no sign.
     ///
     /// # Safety
-    /// All of that must be readable, and `out` have room for the products.
+    /// All of that must be readable, and `out` have room for the products. There must be a step.
     #[inline(always)]
-    pub(crate) unsafe fn multiply(
+    pub(crate) unsafe fn multiply_planes(
         &self,
         activations: *const u8,
-        stride: usize,
         weights: *const u8,
+        steps: usize,
         out: *mut i32,
     ) {
         // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are
         // named as clobbered.
         unsafe {
             std::arch::asm!(
-                "tileloadd tmm0, [{activations} + {stride}]",
-                "tileloadd tmm1, [{weights} + {line}]",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
                 "tilezero tmm3",
-                // Signed activations times weights without a sign.
-                "tdpbsud tmm3, tmm0, tmm1",
-                "tilestored [{out} + {line}], tmm3",
-                activations = in(reg) activations,
-                stride = in(reg) stride,
-                weights = in(reg) weights,
+                "2:",
+                "tileloadd tmm4, [{activations} + {line}]",
+                "tileloadd tmm5, [{weights} + {line}]",
+                "tdpbssd tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{weights} + {line} + 1024]",
+                "tdpbsud tmm1, tmm4, tmm6",
+                "tileloadd tmm7, [{activations} + {line} + 1024]",
+                "tdpbssd tmm2, tmm7, tmm5",
+                "tdpbsud tmm3, tmm7, tmm6",
+                "add {activations}, 2048",
+                "add {weights}, 2048",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 1024], tmm1",
+                "tilestored [{out} + {line} + 2048], tmm2",
+                "tilestored [{out} + {line} + 3072], tmm3",
+                activations = inout(reg) activations => _,
+                weights = inout(reg) weights => _,
+                steps = inout(reg) steps => _,
                 out = in(reg) out,
                 line = in(reg) ROW,
-                out("tmm0") _, out("tmm1") _, out("tmm3") _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }

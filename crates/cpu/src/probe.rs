@@ -140,7 +140,7 @@ impl IntegerKernel for ByteDots {
             }
         }
         for i in 0..SUMS {
-            all = s.add(all, s.total::<4>(sums[i], 0));
+            all = s.add(all, s.total(sums[i], 0));
         }
         s.sum(all)
     }

@@ -8,10 +8,10 @@ use super::{Generic, LANES, Simd};
 /// Activations of a block.
 const BLOCK: usize = 32;
 
+/// How far the high byte of an activation is above the low one.
+pub(super) const SHIFT: u32 = 7;
 /// The largest magnitude of an activation: rounding its low part away must leave the high part a signed byte.
-pub(crate) const fn largest_activation(shift: u32) -> f32 {
-    (127 << shift) as f32
-}
+pub(crate) const LARGEST_ACTIVATION: f32 = (127 << SHIFT) as f32;
 
 /// A tier's integer arithmetic.
 pub(crate) trait Integers: Simd {
@@ -51,12 +51,12 @@ pub(crate) trait Integers: Simd {
         block: *const u8,
     ) -> Self::Sums;
     /// The sums and `offset`, as numbers.
-    fn total<const SHIFT: u32>(self, sums: Self::Sums, offset: i32) -> Self::V;
-    /// Writes integral numbers of magnitude up to [`largest_activation`] as an arranged block.
+    fn total(self, sums: Self::Sums, offset: i32) -> Self::V;
+    /// Writes integral numbers of magnitude up to [`LARGEST_ACTIVATION`] as an arranged block.
     ///
     /// # Safety
     /// 64 bytes must be writable at `block`.
-    unsafe fn arrange<const SHIFT: u32>(self, values: [Self::V; 2], block: *mut u8);
+    unsafe fn arrange(self, values: [Self::V; 2], block: *mut u8);
 }
 
 impl Integers for Generic {
@@ -111,12 +111,12 @@ impl Integers for Generic {
     }
 
     #[inline(always)]
-    fn total<const SHIFT: u32>(self, sums: Self::Sums, offset: i32) -> Self::V {
+    fn total(self, sums: Self::Sums, offset: i32) -> Self::V {
         sums.map(|sum| (sum + offset) as f32)
     }
 
     #[inline(always)]
-    unsafe fn arrange<const SHIFT: u32>(self, values: [Self::V; 2], block: *mut u8) {
+    unsafe fn arrange(self, values: [Self::V; 2], block: *mut u8) {
         let [first, second] = values;
         let numbers: [i16; BLOCK] =
             std::array::from_fn(|i| *first.iter().chain(&second).nth(i).unwrap_or(&0.0) as i16);

@@ -5,13 +5,17 @@
 
 mod generic;
 mod integers;
+mod whole;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_integers;
+#[cfg(target_arch = "x86_64")]
+mod x86_whole;
 
 pub(crate) use generic::Generic;
-pub(crate) use integers::{Integers, largest_activation};
+pub(crate) use integers::{Integers, LARGEST_ACTIVATION};
+pub(crate) use whole::{LARGEST_WHOLE, Whole};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 

@@ -9,6 +9,7 @@
     reason = "iterators over registers are not inlined with the tier's features"
 )]
 
+use super::integers::SHIFT;
 use super::x86::Pair;
 use super::{Avx2, Avx512, Integers};
 use std::arch::x86_64::*;
@@ -18,18 +19,18 @@ const LOW_PLANE: usize = 32;
 
 /// A line, elements 0..8 and 8..16.
 #[derive(Clone, Copy)]
-pub(crate) struct Halves(__m256i, __m256i);
+pub(crate) struct Halves(pub(super) __m256i, pub(super) __m256i);
 
 /// Sums of the two planes.
 #[derive(Clone, Copy)]
-pub(crate) struct Planes<T>(T, T);
+pub(crate) struct Planes<T>(pub(super) T, pub(super) T);
 
 /// The four bytes at `index`, repeated.
 ///
 /// # Safety
 /// An arranged block must be readable at `block`; the CPU must have AVX2.
 #[inline(always)]
-unsafe fn quad(block: *const u8, index: usize) -> i32 {
+pub(super) unsafe fn quad(block: *const u8, index: usize) -> i32 {
     // SAFETY: as the caller vouches.
     unsafe { block.cast::<i32>().add(index).read_unaligned() }
 }
@@ -37,7 +38,7 @@ unsafe fn quad(block: *const u8, index: usize) -> i32 {
 /// # Safety
 /// The CPU must have AVX2.
 #[inline(always)]
-unsafe fn shl256<const SHIFT: u32>(v: __m256i) -> __m256i {
+unsafe fn shl256(v: __m256i) -> __m256i {
     // SAFETY: as the caller vouches.
     unsafe { _mm256_sll_epi32(v, _mm_cvtsi32_si128(SHIFT as i32)) }
 }
@@ -45,7 +46,7 @@ unsafe fn shl256<const SHIFT: u32>(v: __m256i) -> __m256i {
 /// # Safety
 /// The CPU must have AVX2.
 #[inline(always)]
-unsafe fn sra256<const SHIFT: u32>(v: __m256i) -> __m256i {
+unsafe fn sra256(v: __m256i) -> __m256i {
     // SAFETY: as the caller vouches.
     unsafe { _mm256_sra_epi32(v, _mm_cvtsi32_si128(SHIFT as i32)) }
 }
@@ -143,7 +144,7 @@ impl Integers for Avx2<false> {
     }
 
     #[inline(always)]
-    fn total<const SHIFT: u32>(self, sums: Halves, offset: i32) -> Pair {
+    fn total(self, sums: Halves, offset: i32) -> Pair {
         // SAFETY: AVX2 is proven.
         unsafe {
             let offset = _mm256_set1_epi32(offset);
@@ -155,7 +156,7 @@ impl Integers for Avx2<false> {
     }
 
     #[inline(always)]
-    unsafe fn arrange<const SHIFT: u32>(self, values: [Pair; 2], block: *mut u8) {
+    unsafe fn arrange(self, values: [Pair; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, sixteen for each of the four registers; AVX2 is proven.
         unsafe {
             // Of four numbers, the first and third come first, then the second and fourth.
@@ -213,14 +214,14 @@ impl Integers for Avx2<true> {
     }
 
     #[inline(always)]
-    fn total<const SHIFT: u32>(self, sums: Planes<Halves>, offset: i32) -> Pair {
+    fn total(self, sums: Planes<Halves>, offset: i32) -> Pair {
         // SAFETY: AVX2 is proven.
         unsafe {
             let offset = _mm256_set1_epi32(offset);
             let Planes(high, low) = sums;
             let sums = Halves(
-                _mm256_add_epi32(shl256::<SHIFT>(high.0), low.0),
-                _mm256_add_epi32(shl256::<SHIFT>(high.1), low.1),
+                _mm256_add_epi32(shl256(high.0), low.0),
+                _mm256_add_epi32(shl256(high.1), low.1),
             );
             Pair(
                 _mm256_cvtepi32_ps(_mm256_add_epi32(sums.0, offset)),
@@ -230,7 +231,7 @@ impl Integers for Avx2<true> {
     }
 
     #[inline(always)]
-    unsafe fn arrange<const SHIFT: u32>(self, values: [Pair; 2], block: *mut u8) {
+    unsafe fn arrange(self, values: [Pair; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, eight for each plane of the four registers; AVX2 is proven.
         unsafe {
             // The lowest bytes of four numbers.
@@ -242,9 +243,8 @@ impl Integers for Avx2<true> {
             for i in 0..4 {
                 let v = registers[i];
                 let v = _mm256_cvtps_epi32(v);
-                let high =
-                    sra256::<SHIFT>(_mm256_add_epi32(v, _mm256_set1_epi32(1 << (SHIFT - 1))));
-                let low = _mm256_sub_epi32(v, shl256::<SHIFT>(high));
+                let high = sra256(_mm256_add_epi32(v, _mm256_set1_epi32(1 << (SHIFT - 1))));
+                let low = _mm256_sub_epi32(v, shl256(high));
                 let high = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(high, order), joined);
                 let low = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(low, order), joined);
                 _mm_storel_epi64(block.add(8 * i).cast(), _mm256_castsi256_si128(high));
@@ -319,13 +319,13 @@ impl Integers for Avx512<false> {
     }
 
     #[inline(always)]
-    fn total<const SHIFT: u32>(self, sums: __m512i, offset: i32) -> __m512 {
+    fn total(self, sums: __m512i, offset: i32) -> __m512 {
         // SAFETY: AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_add_epi32(sums, _mm512_set1_epi32(offset))) }
     }
 
     #[inline(always)]
-    unsafe fn arrange<const SHIFT: u32>(self, values: [__m512; 2], block: *mut u8) {
+    unsafe fn arrange(self, values: [__m512; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, 32 for each register; AVX-512 is proven.
         unsafe {
             // Of four numbers, the first and third come first, then the second and fourth.
@@ -398,7 +398,7 @@ impl Integers for Avx512<true> {
     }
 
     #[inline(always)]
-    fn total<const SHIFT: u32>(self, sums: Planes<__m512i>, offset: i32) -> __m512 {
+    fn total(self, sums: Planes<__m512i>, offset: i32) -> __m512 {
         // SAFETY: AVX-512 is proven.
         unsafe {
             let sum = _mm512_add_epi32(_mm512_slli_epi32::<SHIFT>(sums.0), sums.1);
@@ -407,7 +407,7 @@ impl Integers for Avx512<true> {
     }
 
     #[inline(always)]
-    unsafe fn arrange<const SHIFT: u32>(self, values: [__m512; 2], block: *mut u8) {
+    unsafe fn arrange(self, values: [__m512; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, sixteen for each plane of the two registers; AVX-512 is proven.
         unsafe {
             for i in 0..2 {
@@ -430,29 +430,12 @@ impl Integers for Avx512<true> {
 
 /// What matrix tiles need besides: they exist only where this tier does.
 impl Avx512<true> {
-    /// Numbers below sixteen, times sixteen.
-    #[inline(always)]
-    pub(crate) fn sixteenfold(self, line: __m512i) -> __m512i {
-        // SAFETY: AVX-512 is proven.
-        unsafe { _mm512_slli_epi16::<4>(line) }
-    }
-
     /// # Safety
     /// 64 bytes must be writable at `p`.
     #[inline(always)]
     pub(crate) unsafe fn store_line(self, p: *mut u8, line: __m512i) {
         // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
         unsafe { _mm512_storeu_si512(p.cast(), line) }
-    }
-
-    /// Sixteen integers as numbers.
-    ///
-    /// # Safety
-    /// Sixteen integers must be readable at `p`.
-    #[inline(always)]
-    pub(crate) unsafe fn load_integers(self, p: *const i32) -> __m512 {
-        // SAFETY: the caller vouches for sixteen integers; AVX-512 is proven.
-        unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(p.cast())) }
     }
 
     /// Sums whose high parts are at one address and whose low parts are at another.

@@ -5,7 +5,7 @@ use super::{Operands, PackedLinear};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::simd::largest_activation;
+use crate::simd::{LARGEST_ACTIVATION, LARGEST_WHOLE};
 use crate::threads::Threads;
 use backend::conformance::Noise;
 use base::{Bytes, DType, quant};
@@ -61,8 +61,13 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
         .into_iter()
         .filter_map(|t| Some((t, Form::of(t)?)));
     for (dtype, form) in packed {
-        for (n, k) in [(1, 256), (40, 512), (16, 768)] {
-            let largest = largest_activation(form.quant.shift());
+        for (n, k) in [(1, 256), (40, 512), (16, 768), (17, 2304)] {
+            // What shares a scale of the activations, and into how many parts their largest is divided.
+            let (shared, largest) = if form.whole() {
+                (k, LARGEST_WHOLE)
+            } else {
+                (BLOCK, LARGEST_ACTIVATION)
+            };
             let source = noise.weights(dtype, n * k);
             let mut weights = vec![0.0; n * k];
             quant::dequantise(dtype, &source, &mut weights).unwrap();
@@ -89,16 +94,25 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                             .zip(w)
                             .map(|(x, w)| f64::from(*x) * f64::from(*w))
                             .sum();
-                        // Half a step of the activations' scale for every weight, and the rounding of the sum.
+                        // Half a step of the activations' scale for every weight, the rounding of scales of whole rows
+                        // (half a unit times the distance from the middle quant, and half a unit), and that of the sum.
+                        let tallest = w.iter().fold(0.0f32, |a, w| a.max(w.abs()));
+                        let rounding = if form.whole() {
+                            2.0 * tallest / 32_750.0 * 4.25
+                        } else {
+                            0.0
+                        };
                         let steps: f32 = x
-                            .chunks(BLOCK)
-                            .zip(w.chunks(BLOCK))
+                            .chunks(shared)
+                            .zip(w.chunks(shared))
                             .map(|(x, w)| {
                                 let top = x.iter().fold(0.0f32, |a, x| a.max(x.abs()));
                                 let weights: f32 = w.iter().map(|w| w.abs()).sum();
                                 let products: f32 =
                                     x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+                                let activations: f32 = x.iter().map(|x| x.abs()).sum();
                                 top / largest * 0.51 * weights
+                                    + activations * rounding
                                     + products * 1e-5
                                     + top * weights * 2e-7
                             })

@@ -3,10 +3,15 @@
 //! Sixteen output rows make a *strip*. Inside a strip, every four consecutive inputs of the sixteen rows are one line
 //! of 64 bytes: row `r` has bytes `4r` to `4r + 3`. That is a vector of sixteen four-byte dot products and also a row of
 //! a matrix tile, so one layout serves both. Four-bit quants pack two lines into one: the low halves are inputs 0 to 15
-//! of a block of 32, the high halves inputs 16 to 31. Scales follow the quants of a strip, sixteen rows side by side.
+//! of a block of 32, the high halves inputs 16 to 31.
+//!
+//! Where quants are bytes or stand for bytes, scales follow the quants of a strip, sixteen rows side by side. Where they are
+//! four bits, scales and mins become integers of two bytes, in units of one scale a row: those of a block's groups follow
+//! its quants, a line for each group, and the scales of the rows are the strip's last line.
 
+use super::unpack::{Unpacked, unpack};
 use crate::threads::Threads;
-use base::quant::{self, IQ4_VALUES};
+use base::quant::IQ4_VALUES;
 use base::{Bytes, DType};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -23,23 +28,12 @@ const HALVES: usize = 2 * STRIP;
 /// How a quant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quant {
-    /// Four bits, the number itself.
+    /// Four bits, the number itself. Weights of this kind are integers over the whole row.
     Nibble,
     /// Four bits, an index into [`TABLE`].
     Table,
     /// A byte.
     Byte,
-}
-
-impl Quant {
-    /// How far the high byte of an activation is above the low one. Weights of four bits still fit a byte when they are
-    /// shifted as far, so that one product serves both bytes of an activation.
-    pub(crate) const fn shift(self) -> u32 {
-        match self {
-            Quant::Nibble => 4,
-            Quant::Table | Quant::Byte => 7,
-        }
-    }
 }
 
 /// What a weight format becomes when packed: `weight = scale · (quant - zero) + min`.
@@ -108,8 +102,22 @@ impl Form {
         }
     }
 
+    /// Whether weights are integers over the whole row.
+    pub(crate) fn whole(&self) -> bool {
+        self.quant == Quant::Nibble
+    }
+
+    /// For whole rows, bytes from one block to the next.
+    pub(crate) fn block_stride(&self) -> usize {
+        self.block_bytes() + BLOCK / self.group * LINE
+    }
+
     /// Where a strip's scales, its mins and the next strip begin.
     pub(crate) fn offsets(&self, k: usize) -> (usize, usize, usize) {
+        if self.whole() {
+            let scales = k / BLOCK * self.block_stride();
+            return (scales, scales, scales + LINE);
+        }
         let scales = k / BLOCK * self.block_bytes();
         let mins = scales + self.side_bytes(k);
         let end = mins + if self.mins { self.side_bytes(k) } else { 0 };
@@ -164,7 +172,11 @@ impl Source<'_> {
         let first = strip * STRIP;
         let count = STRIP.min(self.n - first);
         let rows = &self.rows[first * row_bytes..][..count * row_bytes];
-        pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
+        if self.form.whole() {
+            super::whole::pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
+        } else {
+            pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
+        }
     }
 }
 
@@ -229,29 +241,12 @@ impl Packed {
     }
 }
 
-/// The integers and scales of one block of a weight format, up to 256 elements.
-struct Unpacked {
-    quants: [u8; SUPER],
-    /// Half-precision bits; for nested forms the first one alone.
-    scale: u16,
-    min: u16,
-    /// Inner scales and mins of nested forms.
-    scales: [i8; 16],
-    mins: [i8; 16],
-}
-
 fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize, out: &mut [u8]) {
     let (scales_at, mins_at, _) = form.offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let groups = len / form.group;
     let inner_at = k / SUPER * HALVES;
-    let mut unpacked = Unpacked {
-        quants: [0; SUPER],
-        scale: 0,
-        min: 0,
-        scales: [0; 16],
-        mins: [0; 16],
-    };
+    let mut unpacked = Unpacked::default();
     for (r, row) in rows.chunks(row_bytes).enumerate() {
         for (i, block) in row.chunks(bytes).enumerate() {
             unpack(dtype, block, &mut unpacked);
@@ -280,7 +275,7 @@ fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize,
     }
 }
 
-fn put_quants(form: Form, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
+pub(super) fn put_quants(form: Form, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));
     let lines = out.len() / LINE;
     for line in 0..lines {
@@ -290,116 +285,4 @@ fn put_quants(form: Form, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
         };
         out[line * LINE + 4 * r..][..4].copy_from_slice(&bits.to_le_bytes());
     }
-}
-
-fn unpack(dtype: DType, block: &[u8], out: &mut Unpacked) {
-    let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
-    // Half-precision numbers are negated by their sign bit.
-    let negated = |at: usize| half(at) ^ 0x8000;
-    let q = &mut out.quants;
-    match dtype {
-        DType::Q4_0 | DType::IQ4_NL => {
-            out.scale = half(0);
-            nibbles(&block[2..18], &mut q[..32]);
-        }
-        DType::Q4_1 => {
-            (out.scale, out.min) = (half(0), half(2));
-            nibbles(&block[4..20], &mut q[..32]);
-        }
-        DType::Q5_0 => {
-            out.scale = half(0);
-            nibbles(&block[6..22], &mut q[..32]);
-            fifth_bits(&block[2..6], &mut q[..32]);
-        }
-        DType::Q5_1 => {
-            (out.scale, out.min) = (half(0), half(2));
-            nibbles(&block[8..24], &mut q[..32]);
-            fifth_bits(&block[4..8], &mut q[..32]);
-        }
-        DType::Q8_0 => {
-            out.scale = half(0);
-            for (q, byte) in q.iter_mut().zip(&block[2..34]) {
-                *q = byte ^ 0x80;
-            }
-        }
-        DType::Q2_K => {
-            (out.scale, out.min) = (half(80), negated(82));
-            for group in 0..16 {
-                out.scales[group] = (block[group] & 15) as i8;
-                out.mins[group] = (block[group] >> 4) as i8;
-                let (at, shift) = plane(group);
-                for i in 0..16 {
-                    q[group * 16 + i] = block[16 + at + i] >> shift & 3;
-                }
-            }
-        }
-        DType::Q3_K => {
-            out.scale = half(108);
-            out.scales = quant::scales_q3(block[96..108].try_into().expect("twelve bytes"));
-            for group in 0..16 {
-                let (at, shift) = plane(group);
-                for i in 0..16 {
-                    let high = block[group % 2 * 16 + i] >> (group / 2) & 1;
-                    q[group * 16 + i] = block[32 + at + i] >> shift & 3 | high << 2;
-                }
-            }
-        }
-        DType::Q4_K | DType::Q5_K => {
-            (out.scale, out.min) = (half(0), negated(2));
-            let (scales, mins) = quant::scales_mins(block[4..16].try_into().expect("twelve bytes"));
-            let five = dtype == DType::Q5_K;
-            let low = if five { &block[48..] } else { &block[16..] };
-            for group in 0..8 {
-                (out.scales[group], out.mins[group]) = (scales[group] as i8, mins[group] as i8);
-                let (at, shift) = (group / 2 * 32, group % 2 * 4);
-                for i in 0..32 {
-                    let high = if five { block[16 + i] >> group & 1 } else { 0 };
-                    q[group * 32 + i] = low[at + i] >> shift & 15 | high << 4;
-                }
-            }
-        }
-        DType::Q6_K => {
-            out.scale = half(208);
-            for group in 0..16 {
-                out.scales[group] = block[192 + group] as i8;
-                let (high_at, high_shift) = plane(group);
-                let low_at = group / 8 * 64 + group % 4 * 16;
-                let low_shift = group % 8 / 4 * 4;
-                for i in 0..16 {
-                    let high = block[128 + high_at + i] >> high_shift & 3;
-                    q[group * 16 + i] = block[low_at + i] >> low_shift & 15 | high << 4;
-                }
-            }
-        }
-        DType::IQ4_XS => {
-            out.scale = half(0);
-            let scales = quant::scales_iq4(block[2..8].try_into().expect("six bytes"));
-            out.scales[..8].copy_from_slice(&scales);
-            for (bytes, q) in block[8..].chunks(16).zip(q.chunks_mut(32)) {
-                nibbles(bytes, q);
-            }
-        }
-        other => unreachable!("{other} has no packed form"),
-    }
-}
-
-/// Sixteen low halves, then sixteen high halves.
-fn nibbles(bytes: &[u8], out: &mut [u8]) {
-    for (i, byte) in bytes.iter().enumerate() {
-        out[i] = byte & 15;
-        out[16 + i] = byte >> 4;
-    }
-}
-
-/// Sets bit 4 of element `i` to bit `i`.
-fn fifth_bits(bits: &[u8], out: &mut [u8]) {
-    let bits = u32::from_le_bytes(bits.try_into().expect("four bytes"));
-    for (i, q) in out.iter_mut().enumerate() {
-        *q |= ((bits >> i & 1) << 4) as u8;
-    }
-}
-
-/// Where a group of 16 has its two-bit plane: first byte and shift.
-fn plane(group: usize) -> (usize, usize) {
-    (group / 8 * 32 + group % 2 * 16, group % 8 / 2 * 2)
 }

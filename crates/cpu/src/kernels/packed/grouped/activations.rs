@@ -1,9 +1,8 @@
-//! Activations as integers of twelve or fifteen bits, with a scale for every 32 of them.
+//! Activations as integers of fifteen bits, with a scale for every 32 of them.
 
-use super::strip::with_lines;
-use super::weights::{BLOCK, Form, LINE, Quant};
+use super::super::weights::{BLOCK, Form, LINE};
 use crate::isa::IntegerKernel;
-use crate::simd::{Integers, LANES, largest_activation};
+use crate::simd::{LANES, LARGEST_ACTIVATION, Whole};
 
 /// What a group of activations contributes besides its integers.
 #[derive(Clone, Copy, Debug)]
@@ -11,10 +10,9 @@ use crate::simd::{Integers, LANES, largest_activation};
 pub(super) struct Group {
     /// `activation = scale · integer`.
     pub(super) scale: f32,
-    /// What the mins of the weights are multiplied with: the sum of the activations. For four-bit weights without mins,
-    /// what their scales are multiplied with to account for their zero.
+    /// What the mins of the weights are multiplied with: the sum of the activations.
     pub(super) sum: f32,
-    /// What the zero of the weights adds to the integer sums, for weights of more bits.
+    /// What the zero of the weights adds to the integer sums.
     pub(super) offset: i32,
     _pad: u32,
 }
@@ -37,9 +35,10 @@ impl Group {
 /// together. So rows of a tile are a fixed distance apart. Behind the last block there is room for the rows that a kernel
 /// may read without need.
 #[derive(Clone, Copy)]
-pub(super) struct Activations {
+pub(crate) struct Activations {
     blocks: *mut u8,
     groups: *mut Group,
+    form: Form,
     layout: Layout,
 }
 
@@ -90,11 +89,12 @@ impl Layout {
 
 impl Activations {
     /// Lays the rows out from `scratch` on, a multiple of 64.
-    pub(super) fn at(scratch: *mut u8, layout: Layout) -> Activations {
+    pub(super) fn at(scratch: *mut u8, form: Form, layout: Layout) -> Activations {
         let (blocks, _) = layout.parts();
         Activations {
             blocks: scratch,
             groups: scratch.wrapping_add(blocks).cast(),
+            form,
             layout,
         }
     }
@@ -156,9 +156,7 @@ impl Rows {
 /// Quantises one row.
 pub(super) struct Quantise {
     pub(super) x: *const f32,
-    pub(super) k: usize,
     pub(super) row: usize,
-    pub(super) form: Form,
     pub(super) to: Activations,
 }
 
@@ -169,27 +167,15 @@ impl IntegerKernel for Quantise {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Integers>(self, s: S) {
-        // SAFETY: whoever made the kernel vouches for the row.
-        unsafe {
-            with_lines!(self.form.quant, _L, SHIFT => self.row::<S, SHIFT>(s));
-        }
-    }
-}
-
-impl Quantise {
-    /// # Safety
-    /// `k` activations must be readable at `x`, a multiple of the block, and the row be laid out.
-    #[inline(always)]
-    unsafe fn row<S: Integers, const SHIFT: u32>(self, s: S) {
+    fn run<S: Whole>(self, s: S) {
         let Form {
             group, zero, mins, ..
-        } = self.form;
-        let largest = largest_activation(SHIFT);
-        // SAFETY: the caller vouches for a row of `k` activations, a multiple of the block, and for the row laid out.
+        } = self.to.form;
+        let largest = LARGEST_ACTIVATION;
+        // SAFETY: whoever made the kernel vouches for a row of `k` activations, a multiple of the block, and for the row laid out.
         unsafe {
             let to = self.to.rows(self.row);
-            for block in 0..self.k / BLOCK {
+            for block in 0..self.to.layout.blocks_per_row {
                 let at = self.x.add(block * BLOCK);
                 let (a, b) = (s.load(at), s.load(at.add(LANES)));
                 let magnitudes = s.max(s.max(a, s.sub(s.zero(), a)), s.max(b, s.sub(s.zero(), b)));
@@ -203,23 +189,23 @@ impl Quantise {
                     s.round(s.mul(a, s.splat(inverse))),
                     s.round(s.mul(b, s.splat(inverse))),
                 );
-                s.arrange::<SHIFT>([p, q], to.block(block));
-                let (mut from_first, mut from_second) = (0, 0);
-                let (first, second) = if mins {
-                    (s.sum(a), s.sum(b))
-                } else {
-                    // Sums of integers this small are exact. Weights with mins have no zero.
-                    from_first = -zero * s.sum(p) as i32;
-                    from_second = -zero * s.sum(q) as i32;
-                    (scale * from_first as f32, scale * from_second as f32)
+                s.arrange([p, q], to.block(block));
+                // Sums of integers this small are exact. Weights with mins have no zero.
+                let of = |activations, integers| {
+                    if mins {
+                        (s.sum(activations), 0)
+                    } else {
+                        (0.0, -zero * s.sum(integers) as i32)
+                    }
                 };
+                let (first, second) = (of(a, p), of(b, q));
                 if group == BLOCK {
-                    let (sum, offset) = (first + second, from_first + from_second);
+                    let (sum, offset) = (first.0 + second.0, first.1 + second.1);
                     to.group(block).write(Group::new(scale, sum, offset));
                 } else {
                     let (low, high) = (to.group(2 * block), to.group(2 * block + 1));
-                    low.write(Group::new(scale, first, from_first));
-                    high.write(Group::new(scale, second, from_second));
+                    low.write(Group::new(scale, first.0, first.1));
+                    high.write(Group::new(scale, second.0, second.1));
                 }
             }
         }

@@ -3,10 +3,10 @@
 //! The tiles give the exact integers that the vector path gives, and the rest is the same arithmetic in the same order,
 //! so both paths give the same bits.
 
-use super::Task;
-use super::activations::Rows;
-use super::strip::{Lines, Scales, with_lines, write};
-use super::weights::{BLOCK, LINE, Quant};
+use super::super::weights::{BLOCK, LINE, Quant};
+use super::super::{Task, write};
+use super::activations::{Activations, Rows};
+use super::strip::{Lines, Scales, with_lines};
 use crate::amx::{SIDE, Tiles};
 use crate::isa::TileKernel;
 use crate::simd::{Avx512, Integers, Simd};
@@ -14,8 +14,6 @@ use crate::simd::{Avx512, Integers, Simd};
 /// The only tier with tiles.
 type S = Avx512<true>;
 
-/// Strips whose weights are spread out into bytes together.
-pub(super) const PANEL: usize = 4;
 /// Products of two planes.
 const PRODUCTS: usize = 2 * SIDE * SIDE;
 
@@ -32,7 +30,7 @@ impl Products {
     /// # Safety
     /// As for [`panel`].
     #[inline(always)]
-    unsafe fn fill<const SHIFT: u32, const GROUP: usize>(
+    unsafe fn fill<const GROUP: usize>(
         &mut self,
         tiles: &Tiles,
         group: usize,
@@ -44,13 +42,9 @@ impl Products {
         unsafe {
             let x = x.block(group * GROUP / BLOCK).cast_const();
             let quants = weights.add((LEAD + group * SPACING) * LINE);
-            if combined(SHIFT) {
-                tiles.multiply(x, LINE, quants, to);
-            } else {
-                let half = group * GROUP % BLOCK / (BLOCK / 2);
-                let quants = quants.sub(half * 4 * LINE);
-                tiles.multiply_both(x, LINE, [quants, quants.sub(PLANE * LINE)], to);
-            }
+            let half = group * GROUP % BLOCK / (BLOCK / 2);
+            let quants = quants.sub(half * 4 * LINE);
+            tiles.multiply_both(x, LINE, [quants, quants.sub(PLANE * LINE)], to);
         }
     }
 }
@@ -66,14 +60,8 @@ macro_rules! each_row {
     })*};
 }
 
-/// The strips of a task, at most [`PANEL`], for all rows of activations.
-pub(super) struct Panel<'a>(pub(super) Task<'a>);
-
-/// Whether weights fit a byte when they are shifted as far as the high bytes of activations. Then a tile of weights meets
-/// both bytes: shifted where it meets high ones, as they are where it meets low ones. Else two tiles do so in turn.
-const fn combined(shift: u32) -> bool {
-    shift == Quant::Nibble.shift()
-}
+/// The strips of a task, for all rows of activations.
+pub(super) struct Panel<'a>(pub(super) Task<'a, Activations>);
 
 /// Lines from one group's weights to the next: its own and zeros, so that sixteen lines can be taken in which the group
 /// meets its own activations, and all else meets zeros.
@@ -84,13 +72,8 @@ const LEAD: usize = 12;
 const PLANE: usize = SIDE / 2;
 
 /// Bytes of a strip with `groups` groups, spread out.
-fn spread_bytes(groups: usize) -> usize {
+pub(super) fn spread_bytes(groups: usize) -> usize {
     (LEAD + groups * SPACING) * LINE
-}
-
-/// Bytes of work space a thread needs to spread a panel out.
-pub(super) fn panel_bytes(groups: usize) -> usize {
-    PANEL * spread_bytes(groups)
 }
 
 impl TileKernel for Panel<'_> {
@@ -99,10 +82,10 @@ impl TileKernel for Panel<'_> {
         let form = self.0.linear.form;
         // SAFETY: `PackedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
         unsafe {
-            with_lines!(form.quant, L, SHIFT => if form.group == BLOCK {
-                panel::<L, SHIFT, BLOCK>(s, &self.0);
+            with_lines!(form.quant, L => if form.group == BLOCK {
+                panel::<L, BLOCK>(s, &self.0);
             } else {
-                panel::<L, SHIFT, { BLOCK / 2 }>(s, &self.0);
+                panel::<L, { BLOCK / 2 }>(s, &self.0);
             });
         }
     }
@@ -111,7 +94,7 @@ impl TileKernel for Panel<'_> {
 /// # Safety
 /// As for [`super::PackedLinear::run`], within the task's strips; tiles must be available.
 #[inline(always)]
-unsafe fn panel<L: Lines, const SHIFT: u32, const GROUP: usize>(s: S, task: &Task<'_>) {
+unsafe fn panel<L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
     let linear = &task.linear;
     let (_, _, strip_bytes) = linear.form.offsets(linear.k);
     let mut products = Products([[0; PRODUCTS]; BUFFERS]);
@@ -122,7 +105,7 @@ unsafe fn panel<L: Lines, const SHIFT: u32, const GROUP: usize>(s: S, task: &Tas
         let spread = spread_bytes(linear.k / GROUP);
         for (i, strip) in task.strips.clone().enumerate() {
             let start = task.operands.weight.add(strip * strip_bytes);
-            spread_out::<L, SHIFT, GROUP>(s, task, start, task.panel.add(i * spread));
+            spread_out::<L, GROUP>(s, task, start, task.panel.add(i * spread));
         }
         for first in (0..linear.m).step_by(SIDE) {
             let rows = (linear.m - first).min(SIDE);
@@ -130,7 +113,7 @@ unsafe fn panel<L: Lines, const SHIFT: u32, const GROUP: usize>(s: S, task: &Tas
                 let start = task.operands.weight.add(strip * strip_bytes);
                 let weights = task.panel.add(i * spread).cast_const();
                 let scales = Scales::of(linear.form, linear.k, start);
-                tile::<SHIFT, GROUP>(
+                tile::<GROUP>(
                     s,
                     task,
                     &tiles,
@@ -149,9 +132,9 @@ unsafe fn panel<L: Lines, const SHIFT: u32, const GROUP: usize>(s: S, task: &Tas
 /// # Safety
 /// As for [`panel`].
 #[inline(always)]
-unsafe fn tile<const SHIFT: u32, const GROUP: usize>(
+unsafe fn tile<const GROUP: usize>(
     s: S,
-    task: &Task<'_>,
+    task: &Task<'_, Activations>,
     tiles: &Tiles,
     (weights, scales): (*const u8, Scales),
     (first, rows): (usize, usize),
@@ -165,25 +148,21 @@ unsafe fn tile<const SHIFT: u32, const GROUP: usize>(
         let x = task.activations.rows(first);
         let mut out = [s.zero(); SIDE];
         for ahead in 0..count.min(BUFFERS) {
-            products.fill::<SHIFT, GROUP>(tiles, ahead, x, weights);
+            products.fill::<GROUP>(tiles, ahead, x, weights);
         }
         for group in 0..count {
             let done = products.0[group % BUFFERS].as_ptr();
-            let (scale, min) = scales.get::<S, SHIFT>(s, group);
+            let (scale, min) = scales.get(s, group);
             let x_group = x.group(group).cast_const();
             each_row!(R => {
                 let x = *x_group.add(R);
-                let total = if combined(SHIFT) {
-                    s.load_integers(done.add(R * SIDE))
-                } else {
-                    let sums = s.join(done.add(R * SIDE), done.add((SIDE + R) * SIDE));
-                    s.total::<SHIFT>(sums, x.offset)
-                };
+                let sums = s.join(done.add(R * SIDE), done.add((SIDE + R) * SIDE));
+                let total = s.total(sums, x.offset);
                 out[R] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[R]);
                 out[R] = s.fma(min, s.splat(x.sum), out[R]);
             });
             if group + BUFFERS < count {
-                products.fill::<SHIFT, GROUP>(tiles, group + BUFFERS, x, weights);
+                products.fill::<GROUP>(tiles, group + BUFFERS, x, weights);
             }
         }
         for (r, out) in out.iter().enumerate().take(rows) {
@@ -197,31 +176,23 @@ unsafe fn tile<const SHIFT: u32, const GROUP: usize>(
 /// # Safety
 /// A packed strip must be at `from` and its bytes fit at `to`.
 #[inline(always)]
-unsafe fn spread_out<L: Lines, const SHIFT: u32, const GROUP: usize>(
+unsafe fn spread_out<L: Lines, const GROUP: usize>(
     s: S,
-    task: &Task<'_>,
+    task: &Task<'_, Activations>,
     from: *const u8,
     to: *mut u8,
 ) {
     let block_bytes = task.linear.form.block_bytes();
     // SAFETY: as the caller vouches.
     unsafe {
-        // Every other line of the tiles is written below.
-        if !combined(SHIFT) || GROUP < BLOCK {
-            to.write_bytes(0, spread_bytes(task.linear.k / GROUP));
-        }
+        to.write_bytes(0, spread_bytes(task.linear.k / GROUP));
         for block in 0..task.linear.k / BLOCK {
             for line in 0..BLOCK / 4 {
                 let quants = from.add(block * block_bytes);
                 let bytes = L::line(s, quants, line / 4, line % 4);
                 let group = (block * BLOCK + line * 4) / GROUP;
                 let tile = to.add((LEAD + group * SPACING) * LINE);
-                if combined(SHIFT) {
-                    s.store_line(tile.add(line * LINE), s.sixteenfold(bytes));
-                    s.store_line(tile.add((PLANE + line) * LINE), bytes);
-                } else {
-                    s.store_line(tile.add(line % (GROUP / 4) * LINE), bytes);
-                }
+                s.store_line(tile.add(line % (GROUP / 4) * LINE), bytes);
             }
         }
     }

@@ -1,10 +1,11 @@
 //! A strip of sixteen weight rows times some rows of activations, in vectors.
 
-use super::activations::Group;
-use super::weights::{BLOCK, Form, LINE, Quant, STRIP, SUPER, TABLE};
-use super::{Operands, Task};
+use super::super::weights::{BLOCK, Form, LINE, Quant, STRIP, SUPER, TABLE};
+use super::super::{Task, write};
+use super::activations::{Activations, Group};
+
 use crate::isa::IntegerKernel;
-use crate::simd::Integers;
+use crate::simd::{Integers, Whole};
 
 /// Lines of the quants of four inputs each in half a block.
 const HALF: usize = BLOCK / 8;
@@ -59,23 +60,16 @@ impl Lines for Plain {
     }
 }
 
-/// Calls `$body` with `$L` naming how lines of `$quant` are read and `$SHIFT` how far activations are shifted.
+/// Calls `$body` with `$L` naming how lines of `$quant` are read.
 macro_rules! with_lines {
-    ($quant:expr, $L:ident, $SHIFT:ident => $body:expr) => {
+    ($quant:expr, $L:ident => $body:expr) => {
         match $quant {
-            Quant::Nibble => {
-                type $L = $crate::kernels::packed::strip::Nibbles;
-                const $SHIFT: u32 = Quant::Nibble.shift();
-                $body
-            }
             Quant::Table => {
-                type $L = $crate::kernels::packed::strip::Looked;
-                const $SHIFT: u32 = Quant::Table.shift();
+                type $L = $crate::kernels::packed::grouped::strip::Looked;
                 $body
             }
-            Quant::Byte => {
-                type $L = $crate::kernels::packed::strip::Plain;
-                const $SHIFT: u32 = Quant::Byte.shift();
+            _ => {
+                type $L = $crate::kernels::packed::grouped::strip::Plain;
                 $body
             }
         }
@@ -110,25 +104,19 @@ impl Scales {
         }
     }
 
-    /// Scales and mins; where the form has no mins, what accounts for the zero of the weights.
+    /// Scales and mins; zeros where the form has no mins.
     ///
     /// # Safety
     /// The group must be one of the strip's.
     #[inline(always)]
-    pub(super) unsafe fn get<S: Integers, const SHIFT: u32>(
-        &self,
-        s: S,
-        group: usize,
-    ) -> (S::V, S::V) {
+    pub(super) unsafe fn get<S: Integers>(&self, s: S, group: usize) -> (S::V, S::V) {
         // SAFETY: as the caller vouches.
         unsafe {
             let scale = self.side(s, self.scales, group);
             let min = if self.form.mins {
                 self.side(s, self.mins, group)
-            } else if exact_zero(SHIFT) {
-                s.zero()
             } else {
-                scale
+                s.zero()
             };
             (scale, min)
         }
@@ -158,21 +146,21 @@ impl Scales {
 }
 
 /// The strips of a task, for all rows of activations.
-pub(super) struct Strips<'a>(pub(super) Task<'a>);
+pub(super) struct Strips<'a>(pub(super) Task<'a, Activations>);
 
 impl IntegerKernel for Strips<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Integers>(self, s: S) {
+    fn run<S: Whole>(self, s: S) {
         let task = self.0;
         let form = task.linear.form;
         // SAFETY: `PackedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
         unsafe {
-            with_lines!(form.quant, L, SHIFT => if form.group == BLOCK {
-                strips::<S, L, SHIFT, BLOCK>(s, &task);
+            with_lines!(form.quant, L => if form.group == BLOCK {
+                strips::<S, L, BLOCK>(s, &task);
             } else {
-                strips::<S, L, SHIFT, { BLOCK / 2 }>(s, &task);
+                strips::<S, L, { BLOCK / 2 }>(s, &task);
             });
         }
     }
@@ -181,10 +169,7 @@ impl IntegerKernel for Strips<'_> {
 /// # Safety
 /// As for [`super::PackedLinear::run`], within the task's strips.
 #[inline(always)]
-unsafe fn strips<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
-    s: S,
-    task: &Task<'_>,
-) {
+unsafe fn strips<S: Integers, L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
     let m = task.linear.m;
     for strip in task.strips.clone() {
         let mut row = 0;
@@ -193,12 +178,12 @@ unsafe fn strips<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
             // SAFETY: as the caller vouches; at most as many rows as the constant are there.
             unsafe {
                 match rows {
-                    1 => some_rows::<S, L, SHIFT, GROUP, 1>(s, task, strip, row, rows),
-                    2 => some_rows::<S, L, SHIFT, GROUP, 2>(s, task, strip, row, rows),
+                    1 => some_rows::<S, L, GROUP, 1>(s, task, strip, row, rows),
+                    2 => some_rows::<S, L, GROUP, 2>(s, task, strip, row, rows),
                     _ if const { S::ROWS <= 4 } || rows <= 4 => {
-                        some_rows::<S, L, SHIFT, GROUP, 4>(s, task, strip, row, rows);
+                        some_rows::<S, L, GROUP, 4>(s, task, strip, row, rows);
                     }
-                    _ => some_rows::<S, L, SHIFT, GROUP, 8>(s, task, strip, row, rows),
+                    _ => some_rows::<S, L, GROUP, 8>(s, task, strip, row, rows),
                 }
             }
             row += rows;
@@ -211,9 +196,9 @@ unsafe fn strips<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize>(
 /// # Safety
 /// As for [`super::PackedLinear::run`]; strip and rows must exist.
 #[inline(always)]
-unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize, const R: usize>(
+unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
     s: S,
-    task: &Task<'_>,
+    task: &Task<'_, Activations>,
     strip: usize,
     first: usize,
     rows: usize,
@@ -248,12 +233,12 @@ unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize,
             half!(0, 0 1 2 3);
             if GROUP < BLOCK {
                 let x_group = x.group(2 * block).cast_const();
-                finish::<S, SHIFT, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
+                finish::<S, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
             }
             half!(1, 0 1 2 3);
             let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
             let x_group = x.group(group).cast_const();
-            finish::<S, SHIFT, R>(s, &scales, group, x_group, &mut sums, &mut out);
+            finish::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
         }
         for (r, out) in out.iter().enumerate().take(rows) {
             write(s, task.operands, (linear.n, first + r), strip, *out);
@@ -266,7 +251,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const SHIFT: u32, const GROUP: usize,
 /// # Safety
 /// The group must be one of the strip's, and `R` rows' groups be readable at `x`.
 #[inline(always)]
-unsafe fn finish<S: Integers, const SHIFT: u32, const R: usize>(
+unsafe fn finish<S: Integers, const R: usize>(
     s: S,
     scales: &Scales,
     group: usize,
@@ -276,54 +261,13 @@ unsafe fn finish<S: Integers, const SHIFT: u32, const R: usize>(
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let (scale, min) = scales.get::<S, SHIFT>(s, group);
+        let (scale, min) = scales.get(s, group);
         for r in 0..R {
             let x = *x.add(r);
-            let total = s.total::<SHIFT>(sums[r], if exact_zero(SHIFT) { x.offset } else { 0 });
+            let total = s.total(sums[r], x.offset);
             out[r] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[r]);
             out[r] = s.fma(min, s.splat(x.sum), out[r]);
             sums[r] = s.no_sums();
-        }
-    }
-}
-
-/// Whether the zero of the weights is subtracted in integers. For four bits it is small enough to be subtracted later,
-/// as if it were a min.
-pub(super) const fn exact_zero(shift: u32) -> bool {
-    shift != Quant::Nibble.shift()
-}
-
-/// Stores sixteen outputs of one row with their biases, or as many as there are.
-///
-/// # Safety
-/// The row must be one of the output's, which has `n` columns.
-#[inline(always)]
-pub(super) unsafe fn write<S: Integers>(
-    s: S,
-    o: &Operands,
-    (n, row): (usize, usize),
-    strip: usize,
-    values: S::V,
-) {
-    let first = strip * STRIP;
-    // SAFETY: the caller vouches for the row; no column past the last is touched.
-    unsafe {
-        let to = o.out.add(row * n + first);
-        let count = (n - first).min(STRIP);
-        if count == STRIP {
-            let bias = if o.bias.is_null() {
-                s.zero()
-            } else {
-                s.load(o.bias.add(first))
-            };
-            s.store(to, s.add(values, bias));
-        } else {
-            let bias = if o.bias.is_null() {
-                s.zero()
-            } else {
-                s.load_part(o.bias.add(first), count)
-            };
-            s.store_part(to, s.add(values, bias), count);
         }
     }
 }

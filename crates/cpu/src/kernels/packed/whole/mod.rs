@@ -1,0 +1,47 @@
+//! Weights of four bits, as integers over their rows.
+//!
+//! Scales and mins of a row's groups are integers in units of the row, so a weight is an integer, and so is its product
+//! with an activation: a whole chunk of inputs is summed exactly, on vectors straight from the quants and on matrix tiles
+//! from the weights written out. Only a chunk's sum is rounded, and scaled.
+
+mod activations;
+mod strip;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod weights;
+
+use super::{PackedLinear, Scheme, Task};
+use crate::isa::Isa;
+use activations::{Layout, Quantise};
+
+pub(super) use activations::Activations;
+pub(super) use weights::pack_strip;
+
+impl Scheme for Activations {
+    fn bytes(linear: &PackedLinear, tiled: bool) -> usize {
+        Layout::new(&linear.form, linear.m, linear.k, tiled).bytes()
+    }
+
+    fn at(scratch: *mut u8, linear: &PackedLinear, tiled: bool) -> Activations {
+        let layout = Layout::new(&linear.form, linear.m, linear.k, tiled);
+        Activations::at(scratch, layout)
+    }
+
+    unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
+        isa.run_integers(Quantise { x, row, to: self });
+    }
+
+    unsafe fn strips(task: Task<'_, Activations>, isa: Isa) {
+        isa.run_integers(strip::Strips(task));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn tiles(task: Task<'_, Activations>, isa: Isa) {
+        isa.run_tiles(tiles::Panel(task));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn strip_bytes(linear: &PackedLinear) -> usize {
+        tiles::strip_bytes(linear.k)
+    }
+}

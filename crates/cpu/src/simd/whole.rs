@@ -1,0 +1,123 @@
+//! Dot products with weights that are integers over a whole row.
+//!
+//! A weight is `scale · quant + min` in integers of two bytes, scale and min shared by the inputs of a group. An
+//! activation is `128 · high + low`, both of which reach from -64 to 64: then the sum of a group, for either byte, fits two
+//! bytes too, and one instruction multiplies it with the scale and the sum of the activations with the min. All sums are
+//! exact, so all tiers give the same ones.
+
+use super::{Generic, Integers, LANES};
+
+/// The largest magnitude of an activation.
+pub(crate) const LARGEST_WHOLE: f32 = 8191.0;
+
+/// A tier's arithmetic for such weights.
+pub(crate) trait Whole: Integers {
+    /// The sums of a group, for high and low bytes.
+    type Planes: Copy;
+    /// The sums of groups with their scales and mins, for high and low bytes.
+    type Totals: Copy;
+
+    fn no_planes(self) -> Self::Planes;
+    /// Adds the products of a line of quants below sixteen with activations `4 · INDEX` to `4 · INDEX + 3` of a block: 32
+    /// high bytes, then 32 low ones.
+    ///
+    /// # Safety
+    /// 64 bytes must be readable at `block`, and `INDEX` be below eight.
+    unsafe fn dot_planes<const INDEX: usize>(
+        self,
+        sums: Self::Planes,
+        line: Self::Line,
+        block: *const u8,
+    ) -> Self::Planes;
+    fn no_totals(self) -> Self::Totals;
+    /// Adds a group: its sums times the scales, and the sums of its activations times the mins. At `factors` are sixteen
+    /// scales and mins in turn; the sums of activations are those of the high and of the low bytes, times 65536.
+    ///
+    /// # Safety
+    /// 64 bytes must be readable at `factors`.
+    unsafe fn weigh(
+        self,
+        totals: Self::Totals,
+        sums: Self::Planes,
+        factors: *const u8,
+        activations: [i32; 2],
+    ) -> Self::Totals;
+    /// `128 · high + low`.
+    fn number(self, totals: Self::Totals) -> Self::V;
+    /// Writes integral numbers of magnitude up to [`LARGEST_WHOLE`] as sixteen high and sixteen low bytes.
+    ///
+    /// # Safety
+    /// Sixteen bytes must be writable at both addresses.
+    unsafe fn split(self, values: Self::V, high: *mut u8, low: *mut u8);
+}
+
+impl Whole for Generic {
+    type Planes = [[i32; LANES]; 2];
+    type Totals = [[i32; LANES]; 2];
+
+    #[inline(always)]
+    fn no_planes(self) -> Self::Planes {
+        [[0; LANES]; 2]
+    }
+
+    #[inline(always)]
+    unsafe fn dot_planes<const INDEX: usize>(
+        self,
+        mut sums: Self::Planes,
+        line: Self::Line,
+        block: *const u8,
+    ) -> Self::Planes {
+        for (plane, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller vouches for both planes.
+            let x: [i8; 4] = unsafe { block.add(32 * plane + 4 * INDEX).cast::<[i8; 4]>().read() };
+            for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
+                for (w, x) in w.iter().zip(x) {
+                    *sum += i32::from(*w) * i32::from(x);
+                }
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn no_totals(self) -> Self::Totals {
+        [[0; LANES]; 2]
+    }
+
+    #[inline(always)]
+    unsafe fn weigh(
+        self,
+        mut totals: Self::Totals,
+        sums: Self::Planes,
+        factors: *const u8,
+        activations: [i32; 2],
+    ) -> Self::Totals {
+        // SAFETY: the caller vouches for sixteen pairs.
+        let factors = unsafe { factors.cast::<[[i16; 2]; LANES]>().read_unaligned() };
+        for plane in 0..2 {
+            for (lane, [scale, min]) in factors.into_iter().enumerate() {
+                totals[plane][lane] += i32::from(scale) * sums[plane][lane]
+                    + i32::from(min) * (activations[plane] >> 16);
+            }
+        }
+        totals
+    }
+
+    #[inline(always)]
+    fn number(self, [high, low]: Self::Totals) -> Self::V {
+        std::array::from_fn(|i| high[i] as f32 * 128.0 + low[i] as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn split(self, values: Self::V, high: *mut u8, low: *mut u8) {
+        for (i, x) in values.into_iter().enumerate() {
+            let x = x as i32;
+            let top = (x + 64) >> 7;
+            // SAFETY: the caller vouches for sixteen bytes.
+            unsafe {
+                high.add(i).write(top as u8);
+                low.add(i).write((x - (top << 7)) as u8);
+            }
+        }
+    }
+}
