@@ -21,8 +21,10 @@ use std::ops::Range;
 const BLOCK: usize = 64;
 /// Query rows that share a pass over a block of keys.
 const ROWS: usize = 24;
-/// Query rows whose sums are kept in registers at once.
+/// Query rows whose sums are kept in registers at once, for four vectors of keys.
 const BATCH: usize = 6;
+/// The same, for one vector of values.
+const MIXED: usize = 12;
 
 /// The attention of one step over one layer.
 #[derive(Clone, Copy, Debug)]
@@ -324,18 +326,22 @@ impl Item<'_> {
         segment: Segment,
         weights: &Scores,
     ) {
-        for first in rows.clone().step_by(BATCH) {
-            match rows.end - first {
-                1 => self.mix_batch::<S, E, 1>(s, segment, (rows.start, first), weights),
-                2 => self.mix_batch::<S, E, 2>(s, segment, (rows.start, first), weights),
-                3 => self.mix_batch::<S, E, 3>(s, segment, (rows.start, first), weights),
-                4 => self.mix_batch::<S, E, 4>(s, segment, (rows.start, first), weights),
-                5 => self.mix_batch::<S, E, 5>(s, segment, (rows.start, first), weights),
-                _ => self.mix_batch::<S, E, BATCH>(s, segment, (rows.start, first), weights),
-            }
+        let start = rows.start;
+        let mut first = start;
+        while first < rows.end {
+            let (segment, at) = (segment, (start, first));
+            first += match rows.end - first {
+                1 => self.mix_batch::<S, E, 1>(s, segment, at, weights),
+                2 => self.mix_batch::<S, E, 2>(s, segment, at, weights),
+                3 => self.mix_batch::<S, E, 3>(s, segment, at, weights),
+                4 | 5 => self.mix_batch::<S, E, 4>(s, segment, at, weights),
+                6..MIXED => self.mix_batch::<S, E, 6>(s, segment, at, weights),
+                _ => self.mix_batch::<S, E, MIXED>(s, segment, at, weights),
+            };
         }
     }
 
+    /// Some rows from `first` on, as many as the constant says; how many those are.
     #[inline(always)]
     fn mix_batch<S: Simd, E: Stored, const R: usize>(
         &self,
@@ -343,10 +349,11 @@ impl Item<'_> {
         segment: Segment,
         (start, first): (usize, usize),
         weights: &Scores,
-    ) {
+    ) -> usize {
         let dim = self.op.value_dim;
         let (chunks, tail) = split(dim);
         let outs: [*mut f32; R] = std::array::from_fn(|r| self.out_row(first + r));
+        let weights: [*const f32; R] = std::array::from_fn(|r| weights[first + r].as_ptr());
         let row_bytes = self.kv.values.row_bytes;
         let rows = &segment.rows(&self.kv.values)[..(segment.end - segment.start) * row_bytes];
         // Keys and values are used once per step, so they come from far away: those of the next block are asked for while
@@ -365,7 +372,7 @@ impl Item<'_> {
                     }
                     let v = E::load(s, row, chunk, dim);
                     for r in 0..R {
-                        sums[r] = s.fma(s.splat(weights[first + r][column]), v, sums[r]);
+                        sums[r] = s.fma(s.splat(*weights[r].add(column)), v, sums[r]);
                     }
                 }
                 for r in 0..R {
@@ -384,7 +391,7 @@ impl Item<'_> {
                         dim,
                     );
                     for r in 0..R {
-                        sums[r] = s.fma(s.splat(weights[first + r][column]), v, sums[r]);
+                        sums[r] = s.fma(s.splat(*weights[r].add(column)), v, sums[r]);
                     }
                 }
                 for r in 0..R {
@@ -392,5 +399,6 @@ impl Item<'_> {
                 }
             }
         }
+        R
     }
 }

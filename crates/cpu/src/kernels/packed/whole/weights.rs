@@ -66,8 +66,10 @@ pub(in super::super) fn pack_strip(
         }
         let unit = unit(&row_groups, most);
         out[scales_at + 4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
+        // Where all weights are zero, or one is not a number, the integers are zero.
+        let inverse = if unit > 0.0 { 1.0 / f64::from(unit) } else { 0.0 };
         for (group, [scale, min]) in row_groups.iter().enumerate() {
-            let (scale, min) = in_units(*scale, *min, most, unit);
+            let (scale, min) = in_units(*scale, *min, most, inverse);
             let block = group * form.group / BLOCK;
             let line = group % (BLOCK / form.group);
             let at = block * form.block_stride() + form.block_bytes() + line * LINE + 4 * r;
@@ -92,11 +94,14 @@ fn unit(groups: &[[f32; 2]], most: f32) -> f32 {
     largest / LARGEST
 }
 
-/// A group's scale and min in units. The scale is rounded, and the min makes up for it in the middle of the quants.
-fn in_units(scale: f32, min: f32, most: f32, unit: f32) -> (i16, i16) {
-    let (unit, middle) = (f64::from(unit), f64::from(most) / 2.0);
-    let rounded = (f64::from(scale) / unit).round();
-    let rest = (f64::from(min) + middle * f64::from(scale)) / unit - middle * rounded;
-    // Where all weights are zero, or one is not a number, both are zero.
-    (rounded as i16, rest.round() as i16)
+/// A group's scale and min in units, of which one is worth `1 / inverse`. The scale is rounded, and the min makes up for
+/// it in the middle of the quants.
+fn in_units(scale: f32, min: f32, most: f32, inverse: f64) -> (i16, i16) {
+    // Without a call, unlike the method of f64.
+    let round = |x: f64| (x + 0.5f64.copysign(x)) as i16;
+    let middle = f64::from(most) / 2.0;
+    let (scale, min) = (f64::from(scale) * inverse, f64::from(min) * inverse);
+    let rounded = round(scale);
+    let rest = min + middle * (scale - f64::from(rounded));
+    (rounded, round(rest))
 }
