@@ -4,6 +4,8 @@
 //! masked key contributes exactly nothing. So a query's result depends only on what it sees, not on the other queries
 //! of the step and not on the cells its keys lie in.
 
+mod parts;
+mod passes;
 mod score;
 mod segments;
 
@@ -13,12 +15,17 @@ use crate::isa::Kernel;
 use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
 use kv::Visibility;
+use parts::{PART, Partials, State, merge};
+use passes::Passes;
 use score::{Keys, Turned};
-use segments::{Segment, Segments};
+use segments::Segment;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Positions per block of the online softmax.
 const BLOCK: usize = 64;
+/// The largest value for which an item has as many rows as it may.
+const MOST_DIM: usize = 256;
 /// Query rows that share a pass over a block of keys.
 const ROWS: usize = 24;
 /// Query rows whose sums are kept in registers at once, for four vectors of keys.
@@ -50,33 +57,59 @@ impl Attend {
         out: *mut f32,
     ) {
         let group = self.heads / self.kv_heads;
-        let heads_per_item = group.min(ROWS);
+        let most_rows = (ROWS * MOST_DIM / self.value_dim.max(1)).clamp(1, ROWS);
+        let heads_per_item = group.min(most_rows);
         let splits = group.div_ceil(heads_per_item);
         let queries = visible.queries().len();
         // As many queries as share a pass, but enough items for the threads to come out even.
         let wanted_tiles = (2 * ctx.threads.count()).div_ceil(self.kv_heads * splits);
-        let queries_per_item = (ROWS / heads_per_item)
+        let queries_per_item = (most_rows / heads_per_item)
             .min(queries.div_ceil(wanted_tiles))
             .max(1);
         let tiles = queries.div_ceil(queries_per_item);
+        let columns = self.kv_heads * splits;
+        let parts = parts::of(visible.queries());
         let (q, out) = (Shared(q.cast_mut()), Shared(out));
-        ctx.threads.run(tiles * self.kv_heads * splits, &|task, _| {
-            // The last queries of a causal step see most, so their tiles are taken first.
-            let tile = tiles - 1 - task / (self.kv_heads * splits);
-            let (kv_head, part) = (task / splits % self.kv_heads, task % splits);
-            let first_head = kv_head * group + part * heads_per_item;
-            let queries = tile * queries_per_item..((tile + 1) * queries_per_item).min(queries);
-            let heads = heads_per_item.min((kv_head + 1) * group - first_head);
-            ctx.isa.run(Item {
+        let item = |tile: usize, column: usize| {
+            let (kv_head, split) = (column / splits, column % splits);
+            let first_head = kv_head * group + split * heads_per_item;
+            Item {
                 op: self,
                 visible,
-                queries,
+                queries: tile * queries_per_item..((tile + 1) * queries_per_item).min(queries),
                 first_head,
-                heads,
+                heads: heads_per_item.min((kv_head + 1) * group - first_head),
                 kv: kv.head(id, kv_head),
                 q,
                 out,
+            }
+        };
+        // Where there are few items, their parts are handed out one by one.
+        let mut room = parts::Room::new();
+        if tiles * columns < 4 * ctx.threads.count()
+            && parts.len() > 1
+            && let Some(partials) =
+                Partials::new(&mut room, queries * self.heads, parts.len(), self.value_dim)
+        {
+            let (partials, first) = (&partials, parts.start);
+            let count = parts.len();
+            ctx.threads.run(tiles * columns * count, &|task, _| {
+                let (tile, column) = (task / count / columns, task / count % columns);
+                let (item, part) = (item(tile, column), task % count);
+                ctx.isa.run(OfPart {
+                    item,
+                    part: first + part,
+                    index: part,
+                    partials,
+                });
             });
+            ctx.isa.run(parts::Join { partials, out });
+            return;
+        }
+        ctx.threads.run(tiles * columns, &|task, _| {
+            // The last queries of a causal step see most, so their tiles are taken first.
+            ctx.isa
+                .run(item(tiles - 1 - task / columns, task % columns));
         });
     }
 }
@@ -96,115 +129,155 @@ struct Item<'a> {
 /// A block's scores, then its weights, by query row.
 type Scores = [[f32; BLOCK]; ROWS];
 
+/// Where an item's rows are summed, and how far they are.
+struct Sums<'a> {
+    /// A row after the other, whatever their place in the output is.
+    mixed: &'a mut [f32],
+    states: [State; ROWS],
+}
+
+impl<'a> Sums<'a> {
+    /// Memory for the rows of any item.
+    #[inline(always)]
+    fn room() -> [MaybeUninit<f32>; ROWS * MOST_DIM] {
+        [MaybeUninit::uninit(); ROWS * MOST_DIM]
+    }
+
+    /// So many zeros, in rows.
+    #[inline(always)]
+    fn new(room: &'a mut [MaybeUninit<f32>], count: usize) -> Sums<'a> {
+        let mixed = &mut room[..count];
+        mixed.fill(MaybeUninit::new(0.0));
+        Sums {
+            // SAFETY: they have just been written.
+            mixed: unsafe { std::slice::from_raw_parts_mut(mixed.as_mut_ptr().cast(), count) },
+            states: [State::NOTHING; ROWS],
+        }
+    }
+}
+
 impl Kernel for Item<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let queries = &self.visible.queries()[self.queries.clone()];
-        let rows = queries.len() * self.heads;
-        let mut scores: Scores = [[0.0; BLOCK]; ROWS];
-        let mut turned = Turned::new();
-        let (mut largest, mut sums) = ([f32::NEG_INFINITY; ROWS], [0.0f32; ROWS]);
-        let (mut segments, mut others) = (Segments::new(), Segments::new());
-        // Per query, the first run of its list that may still matter.
-        let mut cursors = [0usize; ROWS];
-        for row in 0..rows {
-            // SAFETY: a row of the output, written by this item alone.
-            unsafe { std::slice::from_raw_parts_mut(self.out_row(row), self.op.value_dim) }
-                .fill(0.0);
-        }
-        let first = queries.iter().map(|q| q.positions.start).min().unwrap_or(0) as usize;
-        let end = queries.iter().map(|q| q.positions.end).max().unwrap_or(0) as usize;
-        for base in (first / BLOCK * BLOCK..end).step_by(BLOCK) {
-            let mut query = 0;
-            while query < queries.len() {
-                if !self.fill(&mut segments, query, base, &mut cursors) {
-                    query += 1;
-                    continue;
+        let (rows, dim) = (queries.len() * self.heads, self.op.value_dim);
+        let mut room = Sums::room();
+        let mut all = [State::NOTHING; ROWS];
+        let mut work = Work::new();
+        for part in parts::of(queries) {
+            let sums = self.part(s, part, &mut room, &mut work);
+            for row in 0..rows {
+                // SAFETY: both hold a row; that of the output is written by this item alone.
+                unsafe {
+                    let mixed = sums.mixed.as_ptr().add(row * dim);
+                    merge(
+                        s,
+                        dim,
+                        &mut all[row],
+                        self.out_row(row),
+                        sums.states[row],
+                        mixed,
+                    );
                 }
-                // Queries behind it that find the same keys in the same rows share the pass: those of one sequence, and
-                // those of sequences that share their history here.
-                let start = query;
-                query += 1;
-                while query < queries.len() {
-                    let same = queries[query].list == queries[start].list;
-                    if !self.fill(&mut others, query, base, &mut cursors)
-                        || !(same || others.get() == segments.get())
-                    {
-                        break;
-                    }
-                    query += 1;
-                }
-                let rows = start * self.heads..query * self.heads;
-                self.block(
-                    s,
-                    rows,
-                    base,
-                    segments.get(),
-                    &mut turned,
-                    &mut scores,
-                    &mut largest,
-                    &mut sums,
-                );
             }
         }
-        for (row, sum) in sums.iter().enumerate().take(rows) {
-            // A query that sees nothing gives zeros.
-            let inverse = if *sum > 0.0 { 1.0 / sum } else { 0.0 };
-            self.scale_out(s, row, inverse);
+        for (row, state) in all.iter().enumerate().take(rows) {
+            // SAFETY: a row of the output.
+            unsafe { parts::finish(s, dim, *state, self.out_row(row)) };
+        }
+    }
+}
+
+/// A part of an item's positions.
+struct OfPart<'a> {
+    item: Item<'a>,
+    part: usize,
+    /// Which of the step's parts that is.
+    index: usize,
+    partials: &'a Partials<'a>,
+}
+
+impl Kernel for OfPart<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (rows, dim) = (
+            self.item.queries.len() * self.item.heads,
+            self.item.op.value_dim,
+        );
+        let mut room = Sums::room();
+        let sums = self.item.part(s, self.part, &mut room, &mut Work::new());
+        for row in 0..rows {
+            let mixed = &sums.mixed[row * dim..][..dim];
+            let place = self.item.place(row);
+            // SAFETY: no other task has this row and this part.
+            unsafe {
+                self.partials
+                    .put(place, self.index, sums.states[row], mixed)
+            };
+        }
+    }
+}
+
+/// What a pass over a block needs.
+struct Work {
+    scores: Scores,
+    /// Made where it is needed.
+    turned: Option<Turned>,
+}
+
+impl Work {
+    #[inline(always)]
+    fn new() -> Work {
+        Work {
+            scores: [[0.0; BLOCK]; ROWS],
+            turned: None,
         }
     }
 }
 
 impl Item<'_> {
-    /// Finds a query's keys in the block; whether it sees any.
+    /// The sums over one part of the positions.
     #[inline(always)]
-    fn fill(
+    fn part<'a, S: Simd>(
         &self,
-        segments: &mut Segments,
-        query: usize,
-        base: usize,
-        cursors: &mut [usize; ROWS],
-    ) -> bool {
-        let view = &self.visible.queries()[self.queries.start + query];
-        if view.positions.start as usize >= base + BLOCK || view.positions.end as usize <= base {
-            return false;
+        s: S,
+        part: usize,
+        room: &'a mut [MaybeUninit<f32>],
+        work: &mut Work,
+    ) -> Sums<'a> {
+        let rows = self.queries.len() * self.heads;
+        let mut sums = Sums::new(room, rows * self.op.value_dim);
+        let mut passes = Passes::new(self, part * PART..(part + 1) * PART);
+        while let Some((rows, base)) = passes.next() {
+            self.block(s, rows, base, passes.segments(), work, &mut sums);
         }
-        let runs = self.visible.list(view.list);
-        let cursor = &mut cursors[query];
-        while runs
-            .get(*cursor)
-            .is_some_and(|run| (run.position + run.len) as usize <= base)
-        {
-            *cursor += 1;
-        }
-        segments.fill(&runs[*cursor..], base, self.kv.frozen_cells as usize);
-        true
+        sums
     }
 
     /// One block of keys for some rows that find them in the same places.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "the state of the loop above")]
     fn block<S: Simd>(
         &self,
         s: S,
         rows: Range<usize>,
         base: usize,
         segments: &[Segment],
-        turned: &mut Turned,
-        scores: &mut Scores,
-        largest: &mut [f32; ROWS],
-        sums: &mut [f32; ROWS],
+        work: &mut Work,
+        sums: &mut Sums<'_>,
     ) {
         let keys = Keys::new(segments, self.kv.keys);
+        let Work { scores, turned } = work;
         self.score(s, rows.clone(), &keys, turned, scores);
         for row in rows.clone() {
             self.finish_scores(s, row, base, segments, &mut scores[row]);
-            self.weigh(s, row, &mut scores[row], &mut largest[row], &mut sums[row]);
+            self.weigh(s, row, &mut scores[row], sums);
         }
         for segment in segments {
-            with_storage!(self.kv.values.storage, E => self.mix::<S, E>(s, rows.clone(), *segment, scores));
+            with_storage!(self.kv.values.storage, E => self.mix::<S, E>(s, rows.clone(), *segment, scores, sums));
         }
     }
 
@@ -262,14 +335,8 @@ impl Item<'_> {
 
     /// Turns scores into weights relative to the largest so far, and rescales what was summed before.
     #[inline(always)]
-    fn weigh<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        scores: &mut [f32; BLOCK],
-        largest: &mut f32,
-        sum: &mut f32,
-    ) {
+    fn weigh<S: Simd>(&self, s: S, row: usize, scores: &mut [f32; BLOCK], sums: &mut Sums<'_>) {
+        let State { largest, sum } = &mut sums.states[row];
         let mut vectors = [s.zero(); BLOCK / LANES];
         let mut top = s.splat(f32::NEG_INFINITY);
         for (i, v) in vectors.iter_mut().enumerate() {
@@ -285,7 +352,10 @@ impl Item<'_> {
         }
         if new > *largest {
             let factor = s.largest(s.exp(s.splat(*largest - new)));
-            self.scale_out(s, row, factor);
+            let dim = self.op.value_dim;
+            let mixed = sums.mixed[row * dim..][..dim].as_mut_ptr();
+            // SAFETY: a row of sums.
+            unsafe { parts::scale(s, dim, mixed, factor) };
             *sum *= factor;
             *largest = new;
         }
@@ -299,25 +369,7 @@ impl Item<'_> {
         *sum += s.sum(total);
     }
 
-    /// Multiplies an output row.
-    #[inline(always)]
-    fn scale_out<S: Simd>(&self, s: S, row: usize, factor: f32) {
-        let out = self.out_row(row);
-        let (chunks, tail) = split(self.op.value_dim);
-        // SAFETY: an output row holds `value_dim` elements.
-        unsafe {
-            for chunk in 0..chunks {
-                let p = out.add(chunk * LANES);
-                s.store(p, s.mul(s.load(p), s.splat(factor)));
-            }
-            if tail > 0 {
-                let p = out.add(chunks * LANES);
-                s.store_part(p, s.mul(s.load_part(p, tail), s.splat(factor)), tail);
-            }
-        }
-    }
-
-    /// Adds the segment's values, weighted, to the output rows.
+    /// Adds the segment's values, weighted, to the sums.
     #[inline(always)]
     fn mix<S: Simd, E: Stored>(
         &self,
@@ -325,80 +377,135 @@ impl Item<'_> {
         rows: Range<usize>,
         segment: Segment,
         weights: &Scores,
+        sums: &mut Sums<'_>,
     ) {
         let start = rows.start;
         let mut first = start;
         while first < rows.end {
-            let (segment, at) = (segment, (start, first));
+            let mix = Mix {
+                item: self,
+                segment,
+                // Keys and values are used once per step, so they come from far away: those of the next block are asked
+                // for while this one's are used, by the rows that use them first.
+                ahead: first == start,
+                weights: &weights[first..],
+                mixed: sums.mixed[first * self.op.value_dim..].as_mut_ptr(),
+            };
+            // As many sums as fit into registers.
             first += match rows.end - first {
-                1 => self.mix_batch::<S, E, 1>(s, segment, at, weights),
-                2 => self.mix_batch::<S, E, 2>(s, segment, at, weights),
-                3 => self.mix_batch::<S, E, 3>(s, segment, at, weights),
-                4 | 5 => self.mix_batch::<S, E, 4>(s, segment, at, weights),
-                6..MIXED => self.mix_batch::<S, E, 6>(s, segment, at, weights),
-                _ => self.mix_batch::<S, E, MIXED>(s, segment, at, weights),
+                1 => mix.run::<S, E, 1, 4>(s),
+                2 => mix.run::<S, E, 2, 4>(s),
+                3 => mix.run::<S, E, 3, 4>(s),
+                4 | 5 => mix.run::<S, E, 4, 2>(s),
+                6..MIXED => mix.run::<S, E, 6, 2>(s),
+                _ => mix.run::<S, E, MIXED, 1>(s),
             };
         }
     }
+}
 
-    /// Some rows from `first` on, as many as the constant says; how many those are.
+/// Some rows to mix a segment's values into.
+struct Mix<'a> {
+    item: &'a Item<'a>,
+    segment: Segment,
+    ahead: bool,
+    weights: &'a [[f32; BLOCK]],
+    mixed: *mut f32,
+}
+
+impl Mix<'_> {
+    /// `R` rows, `C` vectors of dimensions at a time; how many rows those are.
     #[inline(always)]
-    fn mix_batch<S: Simd, E: Stored, const R: usize>(
-        &self,
-        s: S,
-        segment: Segment,
-        (start, first): (usize, usize),
-        weights: &Scores,
-    ) -> usize {
-        let dim = self.op.value_dim;
-        let (chunks, tail) = split(dim);
-        let outs: [*mut f32; R] = std::array::from_fn(|r| self.out_row(first + r));
-        let weights: [*const f32; R] = std::array::from_fn(|r| weights[first + r].as_ptr());
-        let row_bytes = self.kv.values.row_bytes;
-        let rows = &segment.rows(&self.kv.values)[..(segment.end - segment.start) * row_bytes];
-        // Keys and values are used once per step, so they come from far away: those of the next block are asked for while
-        // this one's are used, by the rows that use them first.
-        let ahead = first == start;
-        // SAFETY: `rows` holds a stored row for every column of the segment; output rows hold `dim` elements.
+    fn run<S: Simd, E: Stored, const R: usize, const C: usize>(self, s: S) -> usize {
+        let (chunks, tail) = split(self.item.op.value_dim);
+        let mut chunk = 0;
+        while C > 1 && S::TILE.0 >= 4 && chunk + C <= chunks {
+            self.chunks::<S, E, R, C>(s, chunk);
+            chunk += C;
+        }
+        while chunk < chunks {
+            self.chunks::<S, E, R, 1>(s, chunk);
+            chunk += 1;
+        }
+        if tail > 0 {
+            self.tail::<S, E, R>(s, chunks, tail);
+        }
+        R
+    }
+
+    /// The stored rows of the segment, and the bytes of one.
+    #[inline(always)]
+    fn rows(&self) -> (*const u8, usize) {
+        let values = &self.item.kv.values;
+        let count = self.segment.end - self.segment.start;
+        let rows = &self.segment.rows(values)[..count * values.row_bytes];
+        (rows.as_ptr(), values.row_bytes)
+    }
+
+    #[inline(always)]
+    fn chunks<S: Simd, E: Stored, const R: usize, const C: usize>(&self, s: S, chunk: usize) {
+        let dim = self.item.op.value_dim;
+        let (rows, row_bytes) = self.rows();
+        let part = row_bytes * chunk * LANES / dim;
+        let bytes = row_bytes * C * LANES / dim;
+        // SAFETY: a stored row is there for every column of the segment, and `R` rows of weights and sums.
         unsafe {
-            for chunk in 0..chunks {
-                let at = chunk * LANES;
-                let mut sums: [S::V; R] = std::array::from_fn(|r| s.load(outs[r].add(at)));
-                for column in segment.start..segment.end {
-                    let row = rows.as_ptr().add((column - segment.start) * row_bytes);
-                    if ahead {
-                        let part = row_bytes * chunk / chunks;
-                        s.prefetch(row.wrapping_add(BLOCK * row_bytes + part));
-                    }
-                    let v = E::load(s, row, chunk, dim);
-                    for r in 0..R {
-                        sums[r] = s.fma(s.splat(*weights[r].add(column)), v, sums[r]);
-                    }
-                }
-                for r in 0..R {
-                    s.store(outs[r].add(at), sums[r]);
+            let mut sums = [[s.zero(); C]; R];
+            for r in 0..R {
+                for c in 0..C {
+                    sums[r][c] = s.load(self.mixed.add(r * dim + (chunk + c) * LANES));
                 }
             }
-            if tail > 0 {
-                let at = chunks * LANES;
-                let mut sums: [S::V; R] =
-                    std::array::from_fn(|r| s.load_part(outs[r].add(at), tail));
-                for column in segment.start..segment.end {
-                    let v = E::load_part(
-                        s,
-                        rows.as_ptr().add((column - segment.start) * row_bytes),
-                        chunks,
-                        dim,
-                    );
-                    for r in 0..R {
-                        sums[r] = s.fma(s.splat(*weights[r].add(column)), v, sums[r]);
+            for column in self.segment.start..self.segment.end {
+                let row = rows.add((column - self.segment.start) * row_bytes);
+                if self.ahead {
+                    let next = row.wrapping_add(BLOCK * row_bytes + part);
+                    s.prefetch(next);
+                    if C > 2 && bytes > 64 {
+                        s.prefetch(next.wrapping_add(64));
                     }
                 }
+                let mut v = [s.zero(); C];
+                for c in 0..C {
+                    v[c] = E::load(s, row, chunk + c, dim);
+                }
                 for r in 0..R {
-                    s.store_part(outs[r].add(at), sums[r], tail);
+                    let weight = s.splat(*self.weights.as_ptr().add(r).cast::<f32>().add(column));
+                    for c in 0..C {
+                        sums[r][c] = s.fma(weight, v[c], sums[r][c]);
+                    }
+                }
+            }
+            for r in 0..R {
+                for c in 0..C {
+                    s.store(self.mixed.add(r * dim + (chunk + c) * LANES), sums[r][c]);
                 }
             }
         }
-        R
+    }
+
+    #[inline(always)]
+    fn tail<S: Simd, E: Stored, const R: usize>(&self, s: S, chunk: usize, tail: usize) {
+        let dim = self.item.op.value_dim;
+        let (rows, row_bytes) = self.rows();
+        // SAFETY: as above.
+        unsafe {
+            let at = self.mixed.add(chunk * LANES);
+            let mut sums = [s.zero(); R];
+            for r in 0..R {
+                sums[r] = s.load_part(at.add(r * dim), tail);
+            }
+            for column in self.segment.start..self.segment.end {
+                let row = rows.add((column - self.segment.start) * row_bytes);
+                let v = E::load_part(s, row, chunk, dim);
+                for r in 0..R {
+                    let weight = s.splat(*self.weights.as_ptr().add(r).cast::<f32>().add(column));
+                    sums[r] = s.fma(weight, v, sums[r]);
+                }
+            }
+            for r in 0..R {
+                s.store_part(at.add(r * dim), sums[r], tail);
+            }
+        }
     }
 }

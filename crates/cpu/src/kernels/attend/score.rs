@@ -232,7 +232,7 @@ impl Item<'_> {
         s: S,
         rows: Range<usize>,
         keys: &Keys<'_>,
-        turned: &mut Turned,
+        turned: &mut Option<Turned>,
         scores: &mut Scores,
     ) {
         let dim = self.op.key_dim;
@@ -247,6 +247,7 @@ impl Item<'_> {
             }
             return;
         }
+        let turned = turned.get_or_insert_with(Turned::new);
         for from in (0..dim).step_by(DEPTH) {
             let dims = from..dim.min(from + DEPTH);
             turned.fill(s, keys, dims.clone(), dim);

@@ -67,7 +67,11 @@ pub(in super::super) fn pack_strip(
         let unit = unit(&row_groups, most);
         out[scales_at + 4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
         // Where all weights are zero, or one is not a number, the integers are zero.
-        let inverse = if unit > 0.0 { 1.0 / f64::from(unit) } else { 0.0 };
+        let inverse = if unit > 0.0 {
+            1.0 / f64::from(unit)
+        } else {
+            0.0
+        };
         for (group, [scale, min]) in row_groups.iter().enumerate() {
             let (scale, min) = in_units(*scale, *min, most, inverse);
             let block = group * form.group / BLOCK;
