@@ -212,7 +212,7 @@ impl IntegerKernel for Quantise {
                     }
                 }
             }
-            if layout.tiled && layout.k % TILE > 0 {
+            if layout.tiled && !layout.k.is_multiple_of(TILE) {
                 for plane in self.to.planes(self.row, layout.k / BLOCK) {
                     plane.write_bytes(0, PLANE);
                 }

@@ -125,7 +125,7 @@ unsafe fn write_out(s: S, task: &Task<'_, Activations>, from: *const u8, to: *mu
                 }
             }
         }
-        if task.linear.k % TILE > 0 {
+        if !task.linear.k.is_multiple_of(TILE) {
             // What the last tile lacks meets zeros; it must only be there.
             let tile = to.add(task.linear.k / TILE * 2 * SIDE * LINE + 8 * LINE);
             tile.write_bytes(0, 8 * LINE);
