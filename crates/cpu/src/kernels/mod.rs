@@ -71,7 +71,7 @@ pub(crate) fn over_rows(
         return;
     }
     let tasks = (ctx.threads.count() * 4).min(rows);
-    ctx.threads.run(tasks, &|i, _| {
+    ctx.threads.run_near(tasks, &|i, _| {
         body(rows * i / tasks, rows * (i + 1) / tasks)
     });
 }

@@ -12,6 +12,7 @@ use crate::amx::{SIDE, Tiles};
 use crate::isa::TileKernel;
 use crate::simd::{Avx512, LANES, Simd};
 use graph::ops::Activation;
+use std::ops::Range;
 
 pub(crate) use super::linear::Operands;
 
@@ -36,8 +37,8 @@ const STEP_BYTES: usize = 3 * TILE;
 const BLOCK: usize = 2 * SIDE;
 /// Columns that a weight is padded to: as many as a block has that is one tile high.
 const WIDE: usize = 4 * SIDE;
-/// Blocks that a task has at least, so that handing it out is worth its while.
-const TASK_STEPS: usize = 16;
+/// Steps of all blocks below which one thread does them: handing them out would cost as much.
+const SERIAL_STEPS: usize = 32;
 
 /// A weight `[n, k]` in the order that tiles read it in.
 #[derive(Clone, Copy, Debug)]
@@ -124,19 +125,6 @@ impl TiledLinear {
     /// The operands must be valid for the shapes of `self`, the weight laid out, the scratch as large as
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them. The tier must have tiles.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, o: Operands) {
-        let (x, out) = (Shared(o.x.cast_mut()), Shared(o.out));
-        let (bias, weight) = (Shared(o.bias.cast_mut()), Shared(o.weight.cast_mut()));
-        let scratch = Shared(o.scratch.cast::<u8>());
-        over_rows(ctx, self.m, self.k, &|start, end| {
-            ctx.isa.run_tiles(Split {
-                // SAFETY: the caller vouches for the rows and the scratch.
-                x: unsafe { x.at(0) },
-                // SAFETY: as above.
-                to: unsafe { scratch.at(0) },
-                k: self.k,
-                rows: start..end,
-            });
-        });
         let one_high = self.m <= SIDE;
         let (height, width) = if one_high {
             (SIDE, WIDE)
@@ -144,31 +132,75 @@ impl TiledLinear {
             (BLOCK, BLOCK)
         };
         let (down, across) = (self.m.div_ceil(height), self.n.div_ceil(width));
-        let steps = self.k.div_ceil(STEP);
-        let blocks = TASK_STEPS
-            .div_ceil(steps)
-            .max(across * down / (4 * ctx.threads.count()));
-        let tasks = (across * down).div_ceil(blocks);
-        let task = |i: usize, _: usize| {
-            // SAFETY: the caller vouches for the operands.
-            let (x, weight, out, bias) =
-                unsafe { (scratch.at(0), weight.at(0), out.at(0), bias.at(0)) };
-            ctx.isa.run_tiles(Blocks {
-                linear: *self,
-                x,
-                weight,
-                out,
-                bias,
-                one_high,
-                down,
-                blocks: i * blocks..((i + 1) * blocks).min(across * down),
-            });
-        };
-        if tasks == 1 {
-            task(0, 0);
+        let work = down * across * self.k.div_ceil(STEP);
+        let threads = if work < SERIAL_STEPS {
+            1
         } else {
-            ctx.threads.run_near(tasks, &task);
+            ctx.threads.count()
+        };
+        let o = Parts {
+            linear: *self,
+            operands: SharedOperands(o),
+            one_high,
+        };
+        if threads == 1 {
+            o.split(ctx, 0..self.m);
+            o.multiply(ctx, 0..down, 0..across);
+        } else if down >= 2 * threads {
+            // A thread takes the same rows each time, from layer to layer: it finds what it wrote in its own cache.
+            let tasks = 2 * threads;
+            ctx.threads.run_near(tasks, &|i, _| {
+                let rows = down * i / tasks..down * (i + 1) / tasks;
+                o.split(ctx, rows.start * height..(rows.end * height).min(self.m));
+                o.multiply(ctx, rows, 0..across);
+            });
+        } else {
+            over_rows(ctx, self.m, self.k, &|start, end| o.split(ctx, start..end));
+            let tasks = across.min(2 * threads);
+            ctx.threads.run_near(tasks, &|i, _| {
+                o.multiply(ctx, 0..down, across * i / tasks..across * (i + 1) / tasks);
+            });
         }
+    }
+}
+
+struct SharedOperands(Operands);
+// SAFETY: tasks read the operands and write disjoint parts of the output and of the scratch.
+unsafe impl Sync for SharedOperands {}
+
+/// A product in parts.
+struct Parts {
+    linear: TiledLinear,
+    operands: SharedOperands,
+    /// Whether a block is one tile high and four wide, and not two by two.
+    one_high: bool,
+}
+
+impl Parts {
+    /// Takes rows apart.
+    fn split(&self, ctx: &Context<'_>, rows: Range<usize>) {
+        let o = &self.operands.0;
+        ctx.isa.run_tiles(Split {
+            x: o.x,
+            to: o.scratch.cast(),
+            k: self.linear.k,
+            rows,
+        });
+    }
+
+    /// Multiplies some blocks, those of the same columns after each other.
+    fn multiply(&self, ctx: &Context<'_>, rows: Range<usize>, columns: Range<usize>) {
+        let o = &self.operands.0;
+        ctx.isa.run_tiles(Blocks {
+            linear: self.linear,
+            x: o.scratch.cast(),
+            weight: o.weight,
+            out: o.out,
+            bias: o.bias,
+            one_high: self.one_high,
+            rows,
+            columns,
+        });
     }
 }
 
@@ -177,7 +209,7 @@ struct Split {
     x: *const f32,
     to: *mut u8,
     k: usize,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
 }
 
 impl TileKernel for Split {
@@ -210,18 +242,16 @@ impl TileKernel for Split {
     }
 }
 
-/// Some blocks of the result, those of the same columns after each other.
+/// Some blocks of the result.
 struct Blocks {
     linear: TiledLinear,
     x: *const u8,
     weight: *const u8,
     out: *mut f32,
     bias: *const f32,
-    /// Whether a block is one tile high and four wide, and not two by two.
     one_high: bool,
-    /// Blocks of the same columns.
-    down: usize,
-    blocks: std::ops::Range<usize>,
+    rows: Range<usize>,
+    columns: Range<usize>,
 }
 
 /// The products of a block's four tiles.
@@ -238,8 +268,11 @@ impl TileKernel for Blocks {
         // the operands, which are padded to whole blocks.
         unsafe {
             let tiles = Tiles::new();
-            for block in self.blocks.clone() {
-                let (column, row) = (block / self.down, block % self.down);
+            for (column, row) in self
+                .columns
+                .clone()
+                .flat_map(|column| self.rows.clone().map(move |row| (column, row)))
+            {
                 let to = products.0.as_mut_ptr();
                 if self.one_high {
                     let weight = self.weight.add(column * 4 * strip);
