@@ -17,6 +17,7 @@ mod constant;
 mod decoder;
 mod expr;
 mod extra;
+mod inline;
 mod lower;
 mod read;
 mod schema;

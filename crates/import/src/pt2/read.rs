@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::Bytes;
 
 use super::archive::Archive;
+use super::inline::inline;
 use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
 use super::{Extra, Program, Pt2, Stored};
 use crate::ImportError;
@@ -64,6 +65,7 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
         return Err(wrong(reason));
     }
     let (graph, signature) = (graph_module.graph, graph_module.signature);
+    let graph = inline(graph).map_err(&wrong)?;
     if let Some(odd) = odd_name(&graph) {
         let start: String = odd.chars().take(40).collect();
         return Err(wrong(format!("has a value with the name {start:?}")));

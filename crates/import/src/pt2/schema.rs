@@ -37,6 +37,9 @@ pub(super) struct GraphModule {
 /// Nodes in the order they run, and what is known of every value.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Graph {
+    /// Of a graph inside a node: what the node's arguments become there.
+    #[serde(default)]
+    pub(super) inputs: Vec<Argument>,
     pub(super) nodes: Vec<Node>,
     pub(super) outputs: Vec<Argument>,
     pub(super) tensor_values: HashMap<String, TensorMeta>,
@@ -55,6 +58,20 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Another name for a value.
+    pub(super) fn alias(value: Argument, result: Argument) -> Node {
+        let argument = NamedArgument {
+            name: "self".into(),
+            arg: value,
+        };
+        Node {
+            target: "torch.ops.aten.alias.default".into(),
+            inputs: vec![argument],
+            outputs: vec![result],
+            name: None,
+        }
+    }
+
     /// The op's name without what all of them begin with.
     pub(super) fn op(&self) -> &str {
         self.target
@@ -95,6 +112,7 @@ pub(super) enum Argument {
     AsSymInt(SymIntArgument),
     AsSymInts(Vec<SymIntArgument>),
     AsBool(bool),
+    AsGraph(GraphArgument),
     // Types are also in the results' metadata; devices, layouts and memory formats change no value; the rest is refused
     // where an op asks for it.
     AsScalarType(serde::de::IgnoredAny),
@@ -106,7 +124,6 @@ pub(super) enum Argument {
     AsBools(serde::de::IgnoredAny),
     AsSymBool(serde::de::IgnoredAny),
     AsSymBools(serde::de::IgnoredAny),
-    AsGraph(serde::de::IgnoredAny),
     AsCustomObj(serde::de::IgnoredAny),
     AsOperator(serde::de::IgnoredAny),
     AsSymFloat(serde::de::IgnoredAny),
@@ -119,6 +136,31 @@ pub(super) enum Argument {
 }
 
 impl Argument {
+    /// The names of the values in it, to be changed.
+    pub(super) fn names_mut(&mut self) -> Vec<&mut String> {
+        match self {
+            Argument::AsTensor(t) => vec![&mut t.name],
+            Argument::AsTensors(list) => list.iter_mut().map(|t| &mut t.name).collect(),
+            Argument::AsOptionalTensor(OptionalTensor::AsTensor(t)) => vec![&mut t.name],
+            Argument::AsOptionalTensors(list) => list
+                .iter_mut()
+                .filter_map(|tensor| match tensor {
+                    OptionalTensor::AsTensor(tensor) => Some(&mut tensor.name),
+                    OptionalTensor::AsNone(_) => None,
+                })
+                .collect(),
+            Argument::AsSymInt(SymIntArgument::AsName(name)) => vec![name],
+            Argument::AsSymInts(list) => list
+                .iter_mut()
+                .filter_map(|size| match size {
+                    SymIntArgument::AsName(name) => Some(name),
+                    SymIntArgument::AsInt(_) => None,
+                })
+                .collect(),
+            _ => vec![],
+        }
+    }
+
     /// The names of the values in it.
     pub(super) fn names(&self) -> Vec<&str> {
         match self {
@@ -133,6 +175,12 @@ impl Argument {
             _ => vec![],
         }
     }
+}
+
+/// A graph that a node runs.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct GraphArgument {
+    pub(super) graph: Graph,
 }
 
 #[derive(Clone, Debug, Deserialize)]
