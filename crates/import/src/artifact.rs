@@ -85,6 +85,33 @@ pub struct ModelFacts {
     pub max_step: Option<usize>,
     /// Most positions that the graph can compute, when its buffers or tables end there.
     pub context_limit: Option<usize>,
+    /// How the hidden states of a text become its embedding, in models that give those instead of logits.
+    pub embedding: Option<Pooling>,
+}
+
+/// How the hidden states of a text's tokens become one embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first token's, which is `[CLS]` in BERT's manner.
+    Cls,
+    /// The last token's.
+    Last,
+}
+
+impl Pooling {
+    /// Every pooling.
+    pub const ALL: [Pooling; 3] = [Pooling::Mean, Pooling::Cls, Pooling::Last];
+
+    /// The name used in messages and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pooling::Mean => "mean",
+            Pooling::Cls => "cls",
+            Pooling::Last => "last",
+        }
+    }
 }
 
 impl ModelFacts {
@@ -97,6 +124,7 @@ impl ModelFacts {
             hidden_size: 0,
             max_step: None,
             context_limit: None,
+            embedding: None,
         }
     }
 
@@ -116,6 +144,8 @@ pub struct ImportOptions {
     pub context_length: Option<usize>,
     /// Leave exported decoders with the inputs and outputs they were exported with.
     pub as_exported: bool,
+    /// Build decoders without their head and their caches, so that they give hidden states (GGUF only).
+    pub hidden_states: bool,
 }
 
 impl Artifact {

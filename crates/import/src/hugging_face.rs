@@ -96,6 +96,7 @@ impl Blueprint {
                 vocab_size: spec.vocab_size,
                 hidden_size: spec.hidden_size,
                 max_step: None,
+                embedding: None,
             },
         })
     }
@@ -156,7 +157,9 @@ impl Config<'_> {
                 eps: 1e-6,
             },
             qk_norm: row.qk_norm,
-            post_norms: row.post_norms,
+            embedding_norm: row.embedding_norm,
+            context: row.context,
+            norm_places: row.norm_places,
             biases: row.biases,
             mlp: row.mlp,
             ropes: rope.into_iter().collect(),
