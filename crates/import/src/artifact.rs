@@ -6,6 +6,7 @@ use base::Bytes;
 use graph::Graph;
 
 use crate::ImportError;
+use crate::decoder::DecoderSpec;
 use crate::error::Problem;
 use crate::genai::{self, Beside};
 use crate::gguf::{self, Gguf};
@@ -125,6 +126,24 @@ impl ModelFacts {
             max_step: None,
             context_limit: None,
             embedding: None,
+        }
+    }
+
+    /// The facts of a stack of layers; `embedding` for those that give hidden states.
+    pub(crate) fn of(
+        spec: &DecoderSpec,
+        context_length: usize,
+        embedding: Option<Pooling>,
+    ) -> ModelFacts {
+        let decodes = spec.decodes();
+        ModelFacts {
+            caches: spec.caches(),
+            context_length,
+            vocab_size: if decodes { spec.vocab_size } else { 0 },
+            hidden_size: spec.hidden_size,
+            max_step: None,
+            context_limit: spec.learned_positions.filter(|_| !decodes),
+            embedding,
         }
     }
 

@@ -131,9 +131,19 @@ fn what_an_encoder_cannot_be_is_named() {
         import::gguf::lower(file, &ImportOptions::default()).unwrap_err()
     };
     let table = [
-        ("bert.pooling_type", 4, ImportErrorKind::Unsupported, "ranks"),
+        (
+            "bert.pooling_type",
+            4,
+            ImportErrorKind::Unsupported,
+            "ranks",
+        ),
         ("bert.pooling_type", 9, ImportErrorKind::Value, "is 9"),
-        ("bert.context_length", 33, ImportErrorKind::Tensor, "position_embd"),
+        (
+            "bert.context_length",
+            33,
+            ImportErrorKind::Tensor,
+            "position_embd",
+        ),
     ];
     for (key, value, kind, named) in table {
         let error = import(with_key(&good, key, value));
@@ -145,5 +155,8 @@ fn what_an_encoder_cannot_be_is_named() {
     let at = causal.windows(key.len()).position(|w| w == key).unwrap();
     causal[at + key.len() + 4] = 1;
     let error = import(causal);
-    assert_eq!(error.to_string(), "bert.attention.causal = true is not supported");
+    assert_eq!(
+        error.to_string(),
+        "bert.attention.causal = true is not supported"
+    );
 }

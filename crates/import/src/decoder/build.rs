@@ -9,9 +9,7 @@ use graph::{Dim, Graph, GraphBuilder, TensorId};
 
 use super::attend::{Attend, Heads};
 use super::weights::{self, Weights};
-use super::{
-    Context, DecoderSpec, LayerSpec, Mlp, NormKind, NormPlaces, RopeScaling, Weight,
-};
+use super::{DecoderSpec, LayerSpec, Mlp, NormKind, NormPlaces, RopeScaling, Weight};
 use crate::ImportError;
 
 /// Builds the graph `forward`; `lookup` gives the weight with a name, if the model has it.
@@ -25,7 +23,7 @@ pub fn build(
     check(spec)?;
     let mut graph = GraphBuilder::new("forward");
     let step = graph.symbol("T");
-    let kept = spec.context == Context::Kept;
+    let kept = spec.decodes();
     let wanted = if kept { graph.symbol("R") } else { step };
     let tokens = graph.input("tokens", DType::I32, [step]);
     let position = graph.input("position", DType::I32, [step]);
@@ -250,7 +248,9 @@ impl Decoder<'_> {
 
         let heads = Heads { q, k, v };
         let name = format!("{prefix}attn");
-        let attended = self.attend.node(&mut self.graph, &name, index, spec, heads)?;
+        let attended = self
+            .attend
+            .node(&mut self.graph, &name, index, spec, heads)?;
         let width = spec.heads * spec.value_dim;
         let shape = vec![self.step, width.into()];
         let name = format!("{prefix}attn.joined");

@@ -24,6 +24,8 @@ mod weights;
 
 pub use build::build;
 pub use rope::{RopeScaling, RopeSpec};
-pub use spec::{AttentionSpec, Biases, Context, DecoderSpec, LayerSpec, Mlp, Norm, NormKind, NormPlaces};
+pub use spec::{
+    AttentionSpec, Biases, Context, DecoderSpec, LayerSpec, Mlp, Norm, NormKind, NormPlaces,
+};
 pub use weights::Weight;
 pub(crate) use weights::floats;

@@ -40,9 +40,14 @@ pub struct DecoderSpec {
 }
 
 impl DecoderSpec {
+    /// Whether it keeps its context and gives logits.
+    pub fn decodes(&self) -> bool {
+        self.context == Context::Kept
+    }
+
     /// One cache for each layer; none where nothing is kept.
     pub fn caches(&self) -> Vec<kv::LayerConfig> {
-        if self.context != Context::Kept {
+        if !self.decodes() {
             return vec![];
         }
         let cache = |layer: &LayerSpec| kv::LayerConfig {

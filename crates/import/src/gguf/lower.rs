@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::keys::Keys;
 use super::spec::{Reader, Source};
 use super::{Gguf, GgufError};
-use crate::decoder::{self, Context, DecoderSpec};
+use crate::decoder::{self, DecoderSpec};
 use crate::error::Problem;
 use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts, Pooling};
 
@@ -24,7 +24,6 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));
     }
-    let decodes = spec.context == Context::Kept;
     if options.hidden_states {
         // The head, which hidden states do not pass.
         source.weight("output.weight");
@@ -36,15 +35,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
     }
 
     let name = file.metadata.str("general.name")?.map(str::to_owned);
-    let facts = ModelFacts {
-        caches: spec.caches(),
-        context_length,
-        vocab_size: if decodes { spec.vocab_size } else { 0 },
-        hidden_size: spec.hidden_size,
-        max_step: None,
-        context_limit: spec.learned_positions.filter(|_| !decodes),
-        embedding,
-    };
+    let facts = ModelFacts::of(&spec, context_length, embedding);
     let method = Method {
         name: graph.name().to_owned(),
         graph,
@@ -93,9 +84,9 @@ fn describe(file: &Gguf, options: &ImportOptions) -> Result<Described, ImportErr
         source: &Source::new(file),
     };
     let (spec, context_length) = reader.read(options)?;
-    let embedding = match spec.context {
-        Context::Kept => None,
-        Context::Ephemeral { .. } => Some(reader.pooling()?),
+    let embedding = match spec.decodes() {
+        true => None,
+        false => Some(reader.pooling()?),
     };
     Ok(Described {
         architecture: name.to_owned(),

@@ -7,7 +7,8 @@ use super::architecture::Architecture;
 use super::keys::Keys;
 use super::{Gguf, GgufError, Value};
 use crate::decoder::{
-    AttentionSpec, Context, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight, floats,
+    AttentionSpec, Context, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight,
+    floats,
 };
 use crate::error::Problem;
 use crate::{ImportError, ImportOptions, Pooling};
@@ -123,7 +124,10 @@ impl Reader<'_> {
             Some(4) => Err(ImportError::unsupported(format!(
                 "a model that ranks ({name} = 4)"
             ))),
-            Some(other) => Err(ImportError::value(name, format!("is {other}, must be from 0 to 4"))),
+            Some(other) => Err(ImportError::value(
+                name,
+                format!("is {other}, must be from 0 to 4"),
+            )),
         }
     }
 
