@@ -114,6 +114,39 @@ fn decoders_without_a_cache_have_the_same_hidden_states() {
     }
 }
 
+#[test]
+fn damaged_files_are_refused_or_import() {
+    let mut state = 1u64;
+    let mut random = move |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (state >> 33) as usize % n
+    };
+    for name in [
+        "encoder/bert.gguf",
+        "encoder/nomic_bert.gguf",
+        "decoder/gemma3.gguf",
+    ] {
+        let (kind, name) = name.split_once('/').unwrap();
+        let good = fs::read(fixture(kind, name)).unwrap();
+        for _ in 0..400 {
+            let mut bytes = good.clone();
+            for _ in 0..1 + random(3) {
+                // Keys and the tensor directory are at the front.
+                bytes[random(4500)] ^= 1 << random(8);
+            }
+            let Ok(file) = import::gguf::Gguf::parse(bytes.as_slice().into()) else {
+                continue;
+            };
+            let hidden_states = random(2) == 0;
+            let options = ImportOptions {
+                hidden_states,
+                ..ImportOptions::default()
+            };
+            let _ = import::gguf::lower(file, &options);
+        }
+    }
+}
+
 /// Replaces the value of a 32-bit key.
 fn with_key(bytes: &[u8], key: &str, value: u32) -> Vec<u8> {
     let mut bytes = bytes.to_vec();

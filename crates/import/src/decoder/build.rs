@@ -166,13 +166,13 @@ impl Decoder<'_> {
 
     /// The first row of a table, or the only one of a table that was stored without its rows.
     fn first_row(&mut self, name: &str, table: Weight) -> Result<TensorId, ImportError> {
-        let mut row = match table.shape[..] {
-            [rows, _] => Weights::part(name, &table, 0, 1, rows)?,
+        let row = match table.shape[..] {
+            [rows, width] => Weight {
+                shape: vec![width],
+                ..Weights::part(name, &table, 0, 1, rows)?
+            },
             _ => table,
         };
-        if row.shape.first() == Some(&1) {
-            row.shape.remove(0);
-        }
         self.vector(name, &row, self.spec.hidden_size)
     }
 

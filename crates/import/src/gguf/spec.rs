@@ -238,6 +238,10 @@ impl Reader<'_> {
         let Some(window) = window.filter(|window| *window > 0) else {
             return Ok(vec![None; layers]);
         };
+        if self.architecture.context != Context::Kept {
+            // It would reach to both sides.
+            return Err(ImportError::unsupported(format!("{name} of an encoder")));
+        }
         let pattern = self.keys.name("attention.sliding_window_pattern");
         if let Some(Value::Array(_)) = self.keys.metadata.get(&pattern)
             && let Some(local) = self.keys.metadata.bools(&pattern)?

