@@ -199,8 +199,12 @@ fn wrong_models_are_told_where_to_go() {
 
 /// The most that the cosine of an embedding and the truth may be from one.
 const COSINE: f64 = 1e-6;
-/// The most that an element may be from the truth.
-const DIFFERENCE: f64 = 1e-4;
+/// The files, and the most that an element may be from the truth: quantised products round their activations.
+const FILES: [(&str, f64); 3] = [
+    ("minilm-f32", 1e-4),
+    ("minilm-f16", 1e-4),
+    ("minilm-q8_0", 3e-4),
+];
 
 #[test]
 fn minilm_agrees_with_transformers() {
@@ -238,7 +242,7 @@ fn minilm_agrees_with_transformers() {
         "{} texts of {tokens} tokens: ids are equal",
         truth.len()
     );
-    for name in ["minilm-f32", "minilm-f16", "minilm-q8_0"] {
+    for (name, most) in FILES {
         let path = folder.join(name).with_extension("gguf");
         let truth = Truth::read(&path.with_extension("json"));
         let texts: Vec<&str> = truth.iter().map(Truth::text).collect();
@@ -252,7 +256,7 @@ fn minilm_agrees_with_transformers() {
                 pooling.name()
             );
             let _ = writeln!(log, "{line}");
-            assert!(lost <= COSINE && difference <= DIFFERENCE, "{line}");
+            assert!(lost <= COSINE && difference <= most, "{line}");
         }
     }
 }
