@@ -39,6 +39,7 @@ enum Task {
     CheckExport(peers::export::CheckExport),
     BenchOnnx(peers::onnx::BenchOnnx),
     CheckOnnx(peers::check_onnx::CheckOnnx),
+    CheckEmbed(peers::embed::CheckEmbed),
     OnnxNode(onnx_node::OnnxNode),
 }
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Task::CheckExport(task) => task.execute(),
         Task::BenchOnnx(task) => task.execute(),
         Task::CheckOnnx(task) => task.execute(),
+        Task::CheckEmbed(task) => task.execute(),
         Task::OnnxNode(task) => task.execute(),
     };
     match result {

@@ -26,6 +26,7 @@ impl ModelArgs {
         let options = OpenOptions {
             context: engine.ctx_size.map(|n| n as usize),
             passes: engine.graph.passes()?,
+            ..OpenOptions::default()
         };
         Ok(Model::open_with(&self.path()?, &options)?)
     }
@@ -267,7 +268,7 @@ impl TextArgs {
 }
 
 /// A whole text file, which must be UTF-8.
-fn read_text(path: &std::path::Path) -> Result<String> {
+pub(crate) fn read_text(path: &std::path::Path) -> Result<String> {
     let name = path.display();
     let bytes = if path.as_os_str() == "-" {
         let mut bytes = Vec::new();

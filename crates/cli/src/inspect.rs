@@ -149,6 +149,7 @@ impl Found {
             "parameters": contents.parameters(),
             "context_length": facts.map(|f| f.context_length),
             "vocab_size": facts.map(|f| f.vocab_size),
+            "pooling": facts.and_then(|f| f.embedding).map(kvark::Pooling::name),
             "metadata": metadata,
             "ops": self.ops(),
             "methods": self.methods().map(method).collect::<Vec<_>>(),
@@ -184,7 +185,14 @@ impl Found {
                     writeln!(out, "  {layers:<11} {cache}")?;
                 }
             }
-            Ok(_) => {}
+            Ok(Artifact { facts, .. }) => {
+                if let Some(pooling) = facts.embedding {
+                    writeln!(out, "text          up to {} tokens", facts.context_length)?;
+                    let (size, how) = (facts.hidden_size, pooling.name());
+                    writeln!(out, "embedding     {size} elements, pooling {how}")?;
+                    writeln!(out, "KV caches     none: nothing is kept")?;
+                }
+            }
         }
         for (name, op, node) in contents.unknown_ops() {
             writeln!(out, "unknown op    {op} (node {node} of {name})")?;

@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod catalogue;
 mod chat;
+mod embed;
 mod exec;
 mod export;
 mod inspect;
@@ -33,6 +34,7 @@ use std::process::ExitCode;
   kvark chat                                      talk to the default model
   kvark run -p \"The capital of France is\" -n 16   complete a prompt
   kvark run model.gguf -f prompt.txt --json       machine-readable output
+  kvark embed encoder.gguf \"a cat\" \"a kitten\"    texts as vectors
   kvark list                                      models that can be had by name
   kvark inspect model.gguf                        what is in a file
   kvark plan model.gguf -c 32768                  the memory that a run will take
@@ -49,6 +51,7 @@ enum Command {
     Run(run::Run),
     Chat(chat::Chat),
     Score(score::Score),
+    Embed(embed::Embed),
     Bench(bench::Bench),
     Exec(exec::Exec),
     Export(export::Export),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Run(command) => command.execute(),
         Command::Chat(command) => command.execute(),
         Command::Score(command) => command.execute(),
+        Command::Embed(command) => command.execute(),
         Command::Bench(command) => command.execute(),
         Command::Exec(command) => command.execute(),
         Command::Export(command) => command.execute(),

@@ -6,6 +6,7 @@ use base::Bytes;
 use graph::Graph;
 
 use crate::ImportError;
+use crate::decoder::DecoderSpec;
 use crate::error::Problem;
 use crate::genai::{self, Beside};
 use crate::gguf::{self, Gguf};
@@ -85,6 +86,33 @@ pub struct ModelFacts {
     pub max_step: Option<usize>,
     /// Most positions that the graph can compute, when its buffers or tables end there.
     pub context_limit: Option<usize>,
+    /// How the hidden states of a text become its embedding, in models that give those instead of logits.
+    pub embedding: Option<Pooling>,
+}
+
+/// How the hidden states of a text's tokens become one embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first token's, which is `[CLS]` in BERT's manner.
+    Cls,
+    /// The last token's.
+    Last,
+}
+
+impl Pooling {
+    /// Every pooling.
+    pub const ALL: [Pooling; 3] = [Pooling::Mean, Pooling::Cls, Pooling::Last];
+
+    /// The name used in messages and flags.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pooling::Mean => "mean",
+            Pooling::Cls => "cls",
+            Pooling::Last => "last",
+        }
+    }
 }
 
 impl ModelFacts {
@@ -97,6 +125,25 @@ impl ModelFacts {
             hidden_size: 0,
             max_step: None,
             context_limit: None,
+            embedding: None,
+        }
+    }
+
+    /// The facts of a stack of layers; `embedding` for those that give hidden states.
+    pub(crate) fn of(
+        spec: &DecoderSpec,
+        context_length: usize,
+        embedding: Option<Pooling>,
+    ) -> ModelFacts {
+        let decodes = spec.decodes();
+        ModelFacts {
+            caches: spec.caches(),
+            context_length,
+            vocab_size: if decodes { spec.vocab_size } else { 0 },
+            hidden_size: spec.hidden_size,
+            max_step: None,
+            context_limit: spec.learned_positions.filter(|_| !decodes),
+            embedding,
         }
     }
 
@@ -116,6 +163,8 @@ pub struct ImportOptions {
     pub context_length: Option<usize>,
     /// Leave exported decoders with the inputs and outputs they were exported with.
     pub as_exported: bool,
+    /// Build decoders without their head and their caches, so that they give hidden states (GGUF only).
+    pub hidden_states: bool,
 }
 
 impl Artifact {

@@ -11,9 +11,9 @@ use crate::decoder::{
 };
 use crate::error::Problem;
 use crate::gguf::architecture::Architecture;
-use crate::{ImportError, ModelFacts};
+use crate::{ImportError, ModelFacts, Pooling};
 
-/// A decoder without its weights.
+/// A model without its weights.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
     /// `model_type` of the configuration.
@@ -32,7 +32,7 @@ const MOST: u64 = 1 << 24;
 const MOST_LAYERS: usize = 4096;
 
 /// A `model_type`, the row of the architecture it is built as, and whether its head is its embedding unless it says.
-const TYPES: [(&str, &str, bool); 10] = [
+const TYPES: [(&str, &str, bool); 12] = [
     ("llama", "llama", false),
     ("mistral", "llama", false),
     ("qwen2", "qwen2", false),
@@ -43,6 +43,8 @@ const TYPES: [(&str, &str, bool); 10] = [
     ("gemma3", "gemma3", true),
     ("phi3", "phi3", false),
     ("gpt2", "gpt2", true),
+    ("bert", "bert", true),
+    ("nomic_bert", "nomic-bert", true),
 ];
 
 impl Blueprint {
@@ -86,17 +88,12 @@ impl Blueprint {
             let absent = fused || optional_bias || (tied && name == "output.weight");
             (!absent).then(|| Weight::planned(dtype))
         })?;
+        // Configurations do not say how a model was pooled.
+        let embedding = (!spec.decodes()).then_some(Pooling::Mean);
         Ok(Blueprint {
             architecture: kind.to_owned(),
             graph,
-            facts: ModelFacts {
-                context_limit: None,
-                caches: spec.caches(),
-                context_length,
-                vocab_size: spec.vocab_size,
-                hidden_size: spec.hidden_size,
-                max_step: None,
-            },
+            facts: ModelFacts::of(&spec, context_length, embedding),
         })
     }
 }
@@ -156,7 +153,9 @@ impl Config<'_> {
                 eps: 1e-6,
             },
             qk_norm: row.qk_norm,
-            post_norms: row.post_norms,
+            embedding_norm: row.embedding_norm,
+            context: row.context,
+            norm_places: row.norm_places,
             biases: row.biases,
             mlp: row.mlp,
             ropes: rope.into_iter().collect(),
@@ -249,21 +248,36 @@ mod tests {
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 2048,
         "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512, "torch_dtype": "bfloat16" }"#;
 
+    /// Those of all weights.
+    fn elements(graph: &Graph) -> usize {
+        let weights = graph.inputs()[STEP_INPUTS..].iter();
+        weights
+            .map(|id| graph.tensor(*id).ty.dims(&Default::default()).unwrap())
+            .map(|dims| dims.iter().product::<usize>())
+            .sum()
+    }
+
     #[test]
     fn a_blueprint_has_the_sizes_of_its_model() {
         let blueprint = Blueprint::parse(GEMMA.as_bytes()).unwrap();
-        let graph = &blueprint.graph;
-        let weights = &graph.inputs()[STEP_INPUTS..];
-        let elements: usize = weights
-            .iter()
-            .map(|id| graph.tensor(*id).ty.dims(&Default::default()).unwrap())
-            .map(|dims| dims.iter().product::<usize>())
-            .sum();
         // What the published model has.
-        assert_eq!(elements, 268_098_176);
+        assert_eq!(elements(&blueprint.graph), 268_098_176);
         let windows: Vec<_> = blueprint.facts.caches.iter().map(|c| c.window).collect();
         assert_eq!(windows.iter().filter(|w| w.is_none()).count(), 3);
         assert_eq!((windows[4], windows[5]), (Some(512), None));
+    }
+
+    #[test]
+    fn an_encoder_is_planned_without_caches() {
+        let blueprint = Blueprint::parse(
+            br#"{ "model_type": "bert", "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
+            "intermediate_size": 1536, "vocab_size": 30522, "max_position_embeddings": 512 }"#,
+        )
+        .unwrap();
+        let facts = &blueprint.facts;
+        assert!(facts.caches.is_empty() && facts.embedding.is_some());
+        // What the published model has, without its pooler and the second of its token types.
+        assert_eq!(elements(&blueprint.graph), 22_713_216 - 147_840 - 384);
     }
 
     #[test]
@@ -274,7 +288,7 @@ mod tests {
             Blueprint::parse(text.as_bytes()).unwrap_err().to_string()
         };
         let table = [
-            (wrong("gemma3_text", "bert"), "\"bert\""),
+            (wrong("gemma3_text", "mamba"), "\"mamba\""),
             (wrong("\"head_dim\": 256", "\"head_dim\": 0"), "head_dim"),
             (wrong("18", "1e9"), "num_hidden_layers"),
             (wrong("18", "5000"), "at most 4096"),

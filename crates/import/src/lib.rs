@@ -24,6 +24,6 @@ pub mod onnx;
 pub mod pt2;
 
 pub use artifact::{
-    Artifact, Format, ImportOptions, Method, ModelFacts, format_of, open, open_with,
+    Artifact, Format, ImportOptions, Method, ModelFacts, Pooling, format_of, open, open_with,
 };
 pub use error::{ImportError, ImportErrorKind};

@@ -27,7 +27,8 @@ pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
 pub use import::hugging_face::Blueprint;
 pub use import::{
-    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, format_of, genai, gguf, onnx, pt2,
+    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, Pooling, format_of, genai, gguf,
+    onnx, pt2,
 };
 pub use kv::metadata::Value as CacheMetadata;
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
@@ -45,10 +46,11 @@ pub use kv::{
     Storage,
 };
 pub use runtime::{
-    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, Finish, GenerateOptions, Generated,
-    InferenceOptions, InferenceSession, Memory, MemoryLimit, MemoryPlan, Misfit, Model, Module,
-    ModuleOptions, OpenOptions, Piece, Planned, Policy, Prefix, Remedy, Runner, RuntimeError,
-    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, StepSize, TensorInfo,
-    Timings, Token, WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
+    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, EmbedOptions, Embedder, Embedding, Finish,
+    GenerateOptions, Generated, InferenceOptions, InferenceSession, Memory, MemoryLimit,
+    MemoryPlan, Misfit, Model, Module, ModuleOptions, OpenOptions, Piece, Planned, Policy, Prefix,
+    Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size,
+    StepSize, TensorInfo, Timings, Token, WeightSection, generate, open_artifact,
+    open_artifact_with, open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};

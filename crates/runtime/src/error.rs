@@ -76,6 +76,31 @@ pub enum RuntimeErrorKind {
         "the model is no decoder: it does not turn tokens and positions into logits over caches"
     )]
     NotADecoder,
+    /// The model turns a text into an embedding and cannot continue one.
+    #[error(
+        "the model ({0}) is an encoder: it turns texts into embeddings (kvark embed) and cannot continue or score them"
+    )]
+    Encoder(String),
+    /// The model gives no hidden states that an embedding could be made of.
+    #[error(
+        "the model ({0}) gives no hidden states to make embeddings of; only GGUF encoders and decoders do"
+    )]
+    NoEmbedding(String),
+    /// A text to embed has more tokens than the model has positions.
+    #[error(
+        "text {index} has {tokens} tokens and the model takes {limit}: shorten it, or have it cut (--truncate)"
+    )]
+    TextTooLong {
+        /// Which of the texts, from 1 on.
+        index: usize,
+        /// Its tokens.
+        tokens: usize,
+        /// Most tokens of a text.
+        limit: usize,
+    },
+    /// A text to embed has no tokens, and the model adds none.
+    #[error("text {0} has no tokens")]
+    EmptyText(usize),
     /// The plan of a run needs more memory than it may have.
     #[error("{0}")]
     DoesNotFit(Box<crate::Misfit>),

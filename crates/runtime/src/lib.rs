@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod branches;
+mod embed;
 mod error;
 mod generate;
 mod inference;
@@ -15,6 +16,7 @@ mod stop;
 mod vocabulary;
 
 pub use branches::{Branch, Branches, Token};
+pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, generate};
 pub use inference::{InferenceOptions, InferenceSession, Size, TensorInfo};

@@ -20,8 +20,7 @@ impl Model {
     /// Opens a model file and optimises its graphs. Models with several sets of rotary frequencies choose by the
     /// context that will be used; `None` is all that the model was made for.
     pub fn open(path: &Path, context: Option<usize>) -> Result<Model, RuntimeError> {
-        let passes = PassSelection::default();
-        Model::open_with(path, &OpenOptions { context, passes })
+        Model::open_with(path, &OpenOptions::for_context(context))
     }
 
     /// Opens a model file for a known use, with chosen passes.
@@ -88,18 +87,29 @@ pub struct OpenOptions {
     pub context: Option<usize>,
     /// The passes that its graphs are optimised with.
     pub passes: PassSelection,
+    /// Open decoders for an [`Embedder`](crate::Embedder): without a cache, for their hidden states.
+    pub hidden_states: bool,
+}
+
+impl OpenOptions {
+    fn for_context(context: Option<usize>) -> OpenOptions {
+        OpenOptions {
+            context,
+            ..OpenOptions::default()
+        }
+    }
 }
 
 /// Imports a model file and optimises its graphs, as [`Model::open`] does; leaves the tokenizer alone.
 pub fn open_artifact(path: &Path, context: Option<usize>) -> Result<Artifact, RuntimeError> {
-    let passes = PassSelection::default();
-    open_artifact_with(path, &OpenOptions { context, passes })
+    open_artifact_with(path, &OpenOptions::for_context(context))
 }
 
 /// As [`open_artifact`], with chosen passes.
 pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact, RuntimeError> {
     let import = ImportOptions {
         context_length: options.context,
+        hidden_states: options.hidden_states,
         ..ImportOptions::default()
     };
     let mut artifact = import::open_with(path, &import)?;

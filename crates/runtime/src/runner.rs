@@ -94,7 +94,12 @@ impl Prefix {
 /// The longest step: the caller's choice, and no more than the model's graph and the context take.
 pub(crate) fn step_size(facts: &ModelFacts, policy: &Policy, capacity: u32) -> StepSize {
     let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
-    let tokens = policy.batch.min(most).max(1);
+    // Where nothing is kept, a text is a step.
+    let batch = match facts.embedding {
+        Some(_) => usize::MAX,
+        None => policy.batch,
+    };
+    let tokens = batch.min(most).max(1);
     StepSize {
         tokens,
         rows: policy.logit_rows.clamp(1, tokens),
@@ -108,6 +113,10 @@ pub(crate) fn plan_run(
     policy: &Policy,
     kind: CacheKind,
 ) -> Result<MemoryPlan, RuntimeError> {
+    if model.facts().embedding.is_some() {
+        let architecture = model.artifact().architecture.clone();
+        return Err(RuntimeErrorKind::Encoder(architecture).into());
+    }
     if !model.facts().is_decoder() {
         return Err(RuntimeErrorKind::NotADecoder.into());
     }

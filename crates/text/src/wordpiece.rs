@@ -80,7 +80,9 @@ impl WordPiece {
         } else {
             kept.nfd().collect::<String>().into()
         };
-        self.accents.replace_all(&decomposed, "").to_lowercase()
+        let plain = self.accents.replace_all(&decomposed, "");
+        // One by one: a sigma that ends a word is like any other in BERT's own tokenizer.
+        plain.chars().flat_map(char::to_lowercase).collect()
     }
 
     fn encode_word(&self, word: &str, out: &mut Vec<u32>) {
@@ -143,7 +145,18 @@ pub(crate) mod tests {
     }
 
     fn encode(text: &str) -> Vec<String> {
-        let vocab = vocab(&["▁un", "aff", "able", "▁,", "▁cafe", "▁我", "▁a", "x", "▁^"]);
+        let vocab = vocab(&[
+            "▁un",
+            "aff",
+            "able",
+            "▁,",
+            "▁cafe",
+            "▁我",
+            "▁a",
+            "x",
+            "▁^",
+            "▁σασ",
+        ]);
         let mut ids = Vec::new();
         WordPiece::new(&vocab).unwrap().encode(text, &mut ids);
         ids.iter()
@@ -153,7 +166,7 @@ pub(crate) mod tests {
 
     #[test]
     fn words_are_cut_into_the_longest_tokens() {
-        let cases: [(&str, &[&str]); 9] = [
+        let cases: [(&str, &[&str]); 10] = [
             ("unaffable", &["▁un", "aff", "able"]),
             ("  UN,  a\n", &["▁un", "▁,", "▁a"]),
             ("Café", &["▁cafe"]),
@@ -162,6 +175,7 @@ pub(crate) mod tests {
             ("unaffably", &["[UNK]"]),
             ("x", &["[UNK]"]),
             ("a^x", &["▁a", "▁^", "[UNK]"]),
+            ("ΣΑΣ", &["▁σασ"]),
             ("", &[]),
         ];
         for (text, want) in cases {

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod check_onnx;
+pub(crate) mod embed;
 pub(crate) mod export;
 pub(crate) mod onnx;
 pub(crate) mod score;

@@ -185,12 +185,16 @@ fn legend(
 /// A bar a layer: keys below, values above; layers with a window in another colour.
 fn layers(scene: &mut Scene, plan: &MemoryPlan, [top, bottom]: [f32; 2]) {
     let layers = &plan.kv.layers;
-    let heading = format!(
-        "Keys and values by layer: {} in {}, {}",
-        short(plan.kv_bytes()),
-        kv_types(plan),
-        kv_shape_text(plan)
-    );
+    let what = match layers.is_empty() {
+        true => "nothing is kept".to_owned(),
+        false => format!(
+            "{} in {}, {}",
+            short(plan.kv_bytes()),
+            kv_types(plan),
+            kv_shape_text(plan)
+        ),
+    };
+    let heading = format!("Keys and values by layer: {what}");
     scene.text([LEFT, top - 22.0], 15.0, INK, Anchor::Start, heading);
     let most = layers.iter().map(|layer| layer.bytes()).max().unwrap_or(0);
     if most == 0 {

@@ -56,7 +56,10 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         (
             "KV",
             plan.kv_bytes(),
-            format!("{} {}", kv_shape_text(plan), kv_types(plan)),
+            match plan.kv.layers.is_empty() {
+                true => "nothing is kept".to_owned(),
+                false => format!("{} {}", kv_shape_text(plan), kv_types(plan)),
+            },
         ),
         (
             "arena",

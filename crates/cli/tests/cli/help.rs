@@ -28,6 +28,10 @@ fn every_command_explains_itself() {
             format!("--n-prompt --n-gen --n-depth --repetitions --json {engine}"),
         ),
         (
+            "embed",
+            "--model --file --pooling --no-normalize --truncate --threads --json cosine".into(),
+        ),
+        (
             "exec",
             "--input --random --dim --trace --output --repeat --passes --executor --json".into(),
         ),

@@ -4,6 +4,7 @@ mod bad_input;
 mod catalogue;
 mod chat;
 mod commands;
+mod embed;
 mod export;
 mod genai;
 mod help;

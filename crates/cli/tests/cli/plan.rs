@@ -196,7 +196,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
 fn what_is_no_model_is_named() {
     let folder = Folder::new();
     let table = [
-        (r#"{"model_type": "bert"}"#, "bert"),
+        (r#"{"model_type": "mamba"}"#, "mamba"),
         ("{}", "architecture"),
         ("[1", "no JSON"),
         (

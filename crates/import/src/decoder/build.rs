@@ -3,15 +3,16 @@
 use base::{Bytes, DType};
 use graph::ops::{
     Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, Reshape, RmsNorm, Rope,
-    RopeTable, Scale, SoftCap, Unary, UpdateAndAttend,
+    RopeTable, Scale, SoftCap, Unary,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId};
 
+use super::attend::{Attend, Heads};
 use super::weights::{self, Weights};
-use super::{DecoderSpec, LayerSpec, Mlp, NormKind, RopeScaling, Weight};
+use super::{DecoderSpec, LayerSpec, Mlp, NormKind, NormPlaces, RopeScaling, Weight};
 use crate::ImportError;
 
-/// Builds the graph `forward` of a decoder; `lookup` gives the weight with a name, if the model has it.
+/// Builds the graph `forward`; `lookup` gives the weight with a name, if the model has it.
 ///
 /// Fused tensors (`attn_qkv`, and `ffn_up` holding gate and up) are split by rows without copying; norm weights and
 /// biases become f32, all other weights stay as they are stored.
@@ -22,24 +23,30 @@ pub fn build(
     check(spec)?;
     let mut graph = GraphBuilder::new("forward");
     let step = graph.symbol("T");
-    let wanted = graph.symbol("R");
+    let kept = spec.decodes();
+    let wanted = if kept { graph.symbol("R") } else { step };
     let tokens = graph.input("tokens", DType::I32, [step]);
     let position = graph.input("position", DType::I32, [step]);
-    let rows = graph.input("rows", DType::I32, [wanted]);
+    let third = if kept { "rows" } else { "text" };
+    let third = graph.input(third, DType::I32, [wanted]);
     let mut decoder = Decoder {
         spec,
         weights: Weights::new(lookup),
         graph,
         step,
         position,
+        attend: Attend::new(spec.context, position, third),
         tables: vec![None; spec.ropes.len()],
     };
     let (table, mut hidden) = decoder.embed(tokens)?;
     for (i, layer) in spec.layers.iter().enumerate() {
         hidden = decoder.layer(i, layer, hidden)?;
     }
-    let logits = decoder.head(table, hidden, rows)?;
-    Ok(decoder.graph.finish(&[logits])?)
+    let result = match kept {
+        true => decoder.head(table, hidden, third)?,
+        false => decoder.last_norm(hidden)?,
+    };
+    Ok(decoder.graph.finish(&[result])?)
 }
 
 /// What the lines below index or divide by.
@@ -87,6 +94,7 @@ struct Decoder<'a> {
     graph: GraphBuilder,
     step: Dim,
     position: TensorId,
+    attend: Attend,
     /// Made when first needed: by then the weights have confirmed the size of a head.
     tables: Vec<Option<TensorId>>,
 }
@@ -146,7 +154,26 @@ impl Decoder<'_> {
             let places = self.node("position_embd", GatherRows, &[table, self.position])?;
             hidden = self.add("embedding", hidden, places)?;
         }
+        if spec.embedding_norm {
+            if let Some(types) = self.weights.optional("token_types.weight") {
+                let first = self.first_row("token_types.weight", types)?;
+                hidden = self.add("token_types", hidden, first)?;
+            }
+            hidden = self.norm("token_embd_norm", hidden)?;
+        }
         Ok((table, hidden))
+    }
+
+    /// The first row of a table, or the only one of a table that was stored without its rows.
+    fn first_row(&mut self, name: &str, table: Weight) -> Result<TensorId, ImportError> {
+        let row = match table.shape[..] {
+            [rows, width] => Weight {
+                shape: vec![width],
+                ..Weights::part(name, &table, 0, 1, rows)?
+            },
+            _ => table,
+        };
+        self.vector(name, &row, self.spec.hidden_size)
     }
 
     fn layer(
@@ -156,19 +183,39 @@ impl Decoder<'_> {
         hidden: TensorId,
     ) -> Result<TensorId, ImportError> {
         let prefix = format!("blk.{index}.");
-        let normed = self.norm(&format!("{prefix}attn_norm"), hidden)?;
-        let mut mixed = self.attention(&prefix, index, layer, normed)?;
-        if self.spec.post_norms {
-            mixed = self.norm(&format!("{prefix}post_attention_norm"), mixed)?;
-        }
-        let hidden = self.add(&format!("{prefix}attn_residual"), hidden, mixed)?;
+        let names = ["attn_norm", "post_attention_norm", "attn_output_norm"];
+        let hidden = self.residual(&prefix, "attn_residual", names, hidden, |this, x| {
+            this.attention(&prefix, index, layer, x)
+        })?;
+        let names = ["ffn_norm", "post_ffw_norm", "layer_output_norm"];
+        self.residual(&prefix, "ffn_residual", names, hidden, |this, x| {
+            this.mlp(&prefix, layer.mlp_size, x)
+        })
+    }
 
-        let normed = self.norm(&format!("{prefix}ffn_norm"), hidden)?;
-        let mut mixed = self.mlp(&prefix, layer.mlp_size, normed)?;
-        if self.spec.post_norms {
-            mixed = self.norm(&format!("{prefix}post_ffw_norm"), mixed)?;
+    /// Adds a block's result to what went in, with the norms where the model has them: before, after, behind the sum.
+    fn residual(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        [before, after, behind]: [&str; 3],
+        hidden: TensorId,
+        block: impl FnOnce(&mut Self, TensorId) -> Result<TensorId, ImportError>,
+    ) -> Result<TensorId, ImportError> {
+        let places = self.spec.norm_places;
+        let x = match places {
+            NormPlaces::Behind => hidden,
+            _ => self.norm(&format!("{prefix}{before}"), hidden)?,
+        };
+        let mut mixed = block(self, x)?;
+        if places == NormPlaces::Around {
+            mixed = self.norm(&format!("{prefix}{after}"), mixed)?;
         }
-        self.add(&format!("{prefix}ffn_residual"), hidden, mixed)
+        let sum = self.add(&format!("{prefix}{name}"), hidden, mixed)?;
+        match places {
+            NormPlaces::Behind => self.norm(&format!("{prefix}{behind}"), sum),
+            _ => Ok(sum),
+        }
     }
 
     fn attention(
@@ -199,12 +246,11 @@ impl Decoder<'_> {
         )?;
         let v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
 
-        let op = UpdateAndAttend {
-            cache_id: index as u32,
-            scale: spec.scale,
-            softcap: spec.softcap,
-        };
-        let attended = self.node(&format!("{prefix}attn"), op, &[q, k, v, self.position])?;
+        let heads = Heads { q, k, v };
+        let name = format!("{prefix}attn");
+        let attended = self
+            .attend
+            .node(&mut self.graph, &name, index, spec, heads)?;
         let width = spec.heads * spec.value_dim;
         let shape = vec![self.step, width.into()];
         let name = format!("{prefix}attn.joined");
@@ -276,6 +322,14 @@ impl Decoder<'_> {
         self.linear(down, inner, bias)
     }
 
+    /// The last norm; layers that normalise behind their sums have none to follow them.
+    fn last_norm(&mut self, hidden: TensorId) -> Result<TensorId, ImportError> {
+        match self.spec.norm_places {
+            NormPlaces::Behind => Ok(hidden),
+            _ => self.norm("output_norm", hidden),
+        }
+    }
+
     /// Logits of the wanted rows; the others never reach the head.
     fn head(
         &mut self,
@@ -284,7 +338,7 @@ impl Decoder<'_> {
         rows: TensorId,
     ) -> Result<TensorId, ImportError> {
         let wanted = self.node("wanted", GatherRows, &[hidden, rows])?;
-        let normed = self.norm("output_norm", wanted)?;
+        let normed = self.last_norm(wanted)?;
         let name = "output.weight";
         let weight = match self.weights.optional(name) {
             Some(weight) => {

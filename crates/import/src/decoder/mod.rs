@@ -1,4 +1,4 @@
-//! Decoder-only transformers: one description and one builder for all architectures.
+//! Transformers of one stack, decoders and encoders: one description and one builder for all architectures.
 //!
 //! A [`DecoderSpec`] is plain data; [`build`] turns it and a lookup of weights into the graph `forward`:
 //!
@@ -7,8 +7,16 @@
 //! ```
 //!
 //! `T` is the number of tokens in the step and `R` the number of rows whose logits are wanted; `rows` indexes the step's
-//! tokens. Weights carry the names they have in GGUF files (`blk.3.attn_q.weight`), nodes the same without `.weight`.
+//! tokens. With an ephemeral context there is no cache and no head, and a step may hold several texts, each with its own
+//! number in `text` and its own positions from 0 on:
+//!
+//! ```text
+//! graph forward(tokens: i32[T], position: i32[T], text: i32[T]) -> hidden: f32[T, width]
+//! ```
+//!
+//! Weights carry the names they have in GGUF files (`blk.3.attn_q.weight`), nodes the same without `.weight`.
 
+mod attend;
 mod build;
 mod rope;
 mod spec;
@@ -16,6 +24,8 @@ mod weights;
 
 pub use build::build;
 pub use rope::{RopeScaling, RopeSpec};
-pub use spec::{AttentionSpec, Biases, DecoderSpec, LayerSpec, Mlp, Norm, NormKind};
+pub use spec::{
+    AttentionSpec, Biases, Context, DecoderSpec, LayerSpec, Mlp, Norm, NormKind, NormPlaces,
+};
 pub use weights::Weight;
 pub(crate) use weights::floats;

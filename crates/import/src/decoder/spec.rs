@@ -1,12 +1,12 @@
-//! A decoder as plain data.
+//! A transformer as plain data.
 
 use super::RopeSpec;
 use graph::ops::Activation;
 
-/// A decoder of any architecture: embedding, layers, final norm and head.
+/// A stack of layers of any architecture: embedding, layers, final norm and head.
 ///
 /// What depends on the layer is in [`LayerSpec`]; the rest holds for all of them. The head is `output.weight`, or the
-/// token embedding where the model has none.
+/// token embedding where the model has none; a stack with an ephemeral context has none at all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderSpec {
     /// Rows of the embedding and of the head.
@@ -17,12 +17,16 @@ pub struct DecoderSpec {
     pub embedding_scale: Option<f32>,
     /// Rows of the learned position embedding that is added to the tokens', for models that have one.
     pub learned_positions: Option<usize>,
+    /// Embeddings are normalised before the first layer; those of token types, where the model has them, are added first.
+    pub embedding_norm: bool,
+    /// What tokens see, and whether it is kept.
+    pub context: Context,
     /// Every norm of the model.
     pub norm: Norm,
+    /// Where the norms of a layer are.
+    pub norm_places: NormPlaces,
     /// Heads of queries and keys are RMS-normalised before they are rotated.
     pub qk_norm: bool,
-    /// The results of attention and of the feed-forward block are normalised before they are added.
-    pub post_norms: bool,
     /// Biases the model must have; others are used where it has them.
     pub biases: Biases,
     /// The feed-forward block.
@@ -36,8 +40,16 @@ pub struct DecoderSpec {
 }
 
 impl DecoderSpec {
-    /// One cache for each layer.
+    /// Whether it keeps its context and gives logits.
+    pub fn decodes(&self) -> bool {
+        self.context == Context::Kept
+    }
+
+    /// One cache for each layer; none where nothing is kept.
     pub fn caches(&self) -> Vec<kv::LayerConfig> {
+        if !self.decodes() {
+            return vec![];
+        }
         let cache = |layer: &LayerSpec| kv::LayerConfig {
             kv_heads: layer.attention.kv_heads,
             key_dim: layer.attention.key_dim,
@@ -46,6 +58,18 @@ impl DecoderSpec {
         };
         self.layers.iter().map(cache).collect()
     }
+}
+
+/// What tokens see, and whether it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// Each sees itself and all before it, over caches that outlast the step; the result is logits.
+    Kept,
+    /// Each sees the tokens of its own text in the step, and nothing is kept; the result is hidden states.
+    Ephemeral {
+        /// Whether it sees only itself and those before it.
+        causal: bool,
+    },
 }
 
 /// One layer's own numbers.
@@ -94,6 +118,17 @@ pub enum NormKind {
     Rms,
     /// By mean and variance, with a weight and a bias.
     Layer,
+}
+
+/// Where a layer normalises, for attention and for the feed-forward block alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlaces {
+    /// What goes in.
+    Before,
+    /// What goes in, and the result before it is added.
+    Around,
+    /// The sum of what went in and the result.
+    Behind,
 }
 
 /// The shape of the feed-forward block.

@@ -2,20 +2,23 @@
 
 use graph::ops::{Activation, RopeLayout};
 
-use crate::decoder::{Biases, Mlp, NormKind};
+use crate::decoder::{Biases, Context, Mlp, NormKind, NormPlaces};
 
 /// One architecture's constants: everything about it that its files do not say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Architecture {
     /// `general.architecture`.
     pub(crate) name: &'static str,
+    pub(crate) context: Context,
     pub(crate) norm: NormKind,
+    pub(crate) norm_places: NormPlaces,
+    /// Embeddings are normalised, and token types may have theirs.
+    pub(crate) embedding_norm: bool,
     /// How heads are rotated; architectures that do not rotate learn an embedding of positions.
     pub(crate) rope: Option<RopeLayout>,
     pub(crate) mlp: Mlp,
     pub(crate) biases: Biases,
     pub(crate) qk_norm: bool,
-    pub(crate) post_norms: bool,
     /// Token embeddings are multiplied by the root of their width.
     pub(crate) scale_embedding: bool,
     /// The window of files that do not name one.
@@ -33,7 +36,10 @@ pub(crate) struct Architecture {
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
+    context: Context::Kept,
     norm: NormKind::Rms,
+    norm_places: NormPlaces::Before,
+    embedding_norm: false,
     // Files of this architecture have the rows of q and k reordered for it.
     rope: Some(RopeLayout::Interleaved),
     mlp: Mlp::Gated(Activation::Silu),
@@ -43,7 +49,6 @@ const LLAMA: Architecture = Architecture {
         mlp: false,
     },
     qk_norm: false,
-    post_norms: false,
     scale_embedding: false,
     window: None,
     window_period: 0,
@@ -80,7 +85,7 @@ const GEMMA: Architecture = Architecture {
 
 const GEMMA2: Architecture = Architecture {
     name: "gemma2",
-    post_norms: true,
+    norm_places: NormPlaces::Around,
     window: Some(4096),
     window_period: 2,
     hidden_scale_layers: Some(46),
@@ -91,7 +96,7 @@ const GEMMA2: Architecture = Architecture {
 const GEMMA3: Architecture = Architecture {
     name: "gemma3",
     qk_norm: true,
-    post_norms: true,
+    norm_places: NormPlaces::Around,
     window_period: 6,
     window_rope_base: Some(10000.0),
     hidden_scale_layers: Some(62),
@@ -117,7 +122,26 @@ const GPT2: Architecture = Architecture {
     ..LLAMA
 };
 
-const ALL: [Architecture; 8] = [LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, GPT2];
+const BERT: Architecture = Architecture {
+    name: "bert",
+    context: Context::Ephemeral { causal: false },
+    norm_places: NormPlaces::Behind,
+    embedding_norm: true,
+    mlp: Mlp::Plain(Activation::GeluErf),
+    ..GPT2
+};
+
+const NOMIC_BERT: Architecture = Architecture {
+    name: "nomic-bert",
+    rope: Some(RopeLayout::Halves),
+    mlp: Mlp::Gated(Activation::Silu),
+    biases: LLAMA.biases,
+    ..BERT
+};
+
+const ALL: [Architecture; 10] = [
+    LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, GPT2, BERT, NOMIC_BERT,
+];
 
 impl Architecture {
     /// The architecture with this name.

@@ -6,18 +6,28 @@ use super::spec::{Reader, Source};
 use super::{Gguf, GgufError};
 use crate::decoder::{self, DecoderSpec};
 use crate::error::Problem;
-use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts};
+use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts, Pooling};
 
 /// Turns a file into an artifact with the one method `forward` (see [`decoder`]).
 ///
 /// Every tensor of the file must be used: one that is left over means that the file's model computes something else.
 pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportError> {
-    let (architecture, spec, context_length) = read_spec(&file, options)?;
+    let Described {
+        architecture,
+        spec,
+        context_length,
+        embedding,
+    } = describe(&file, options)?;
     let source = Source::new(&file);
     let graph = decoder::build(&spec, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));
+    }
+    if options.hidden_states {
+        // The head, which hidden states do not pass.
+        source.weight("output.weight");
+        source.weight("output.bias");
     }
     if let Some(name) = source.unused() {
         let (name, architecture) = (name.to_owned(), architecture);
@@ -25,14 +35,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
     }
 
     let name = file.metadata.str("general.name")?.map(str::to_owned);
-    let facts = ModelFacts {
-        caches: spec.caches(),
-        context_length,
-        vocab_size: spec.vocab_size,
-        hidden_size: spec.hidden_size,
-        max_step: None,
-        context_limit: None,
-    };
+    let facts = ModelFacts::of(&spec, context_length, embedding);
     let method = Method {
         name: graph.name().to_owned(),
         graph,
@@ -50,10 +53,17 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
     })
 }
 
-fn read_spec(
-    file: &Gguf,
-    options: &ImportOptions,
-) -> Result<(String, DecoderSpec, usize), ImportError> {
+/// What a file's keys say.
+struct Described {
+    architecture: String,
+    spec: DecoderSpec,
+    /// Most positions.
+    context_length: usize,
+    /// For models that give hidden states.
+    embedding: Option<Pooling>,
+}
+
+fn describe(file: &Gguf, options: &ImportOptions) -> Result<Described, ImportError> {
     if let Some(parts) = file.metadata.u64("split.count")?.filter(|n| *n > 1) {
         let what = format!("a model split over {parts} files (split.count)");
         return Err(ImportError::unsupported(what));
@@ -74,7 +84,16 @@ fn read_spec(
         source: &Source::new(file),
     };
     let (spec, context_length) = reader.read(options)?;
-    Ok((name.to_owned(), spec, context_length))
+    let embedding = match spec.decodes() {
+        true => None,
+        false => Some(reader.pooling()?),
+    };
+    Ok(Described {
+        architecture: name.to_owned(),
+        spec,
+        context_length,
+        embedding,
+    })
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use super::architecture::Architecture;
 use super::keys::Keys;
 use super::{Gguf, GgufError, Value};
 use crate::decoder::{
-    AttentionSpec, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight, floats,
+    AttentionSpec, Context, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight,
+    floats,
 };
 use crate::error::Problem;
-use crate::{ImportError, ImportOptions};
+use crate::{ImportError, ImportOptions, Pooling};
 
 /// The file's tensors, and which of them have been asked for.
 pub(super) struct Source<'a> {
@@ -60,10 +61,6 @@ impl Reader<'_> {
             let what = format!("a mixture of experts ({})", keys.name("expert_count"));
             return Err(ImportError::unsupported(what));
         }
-        let causal = keys.name("attention.causal");
-        if keys.metadata.bool(&causal)? == Some(false) {
-            return Err(ImportError::unsupported(format!("{causal} = false")));
-        }
         let hidden_size = keys.size("embedding_length")?;
         let trained_context = keys.size("context_length")?;
         let context = options.context_length.unwrap_or(trained_context);
@@ -82,9 +79,11 @@ impl Reader<'_> {
                 .scale_embedding
                 .then(|| (hidden_size as f64).sqrt() as f32),
             learned_positions: row.rope.is_none().then_some(trained_context),
+            embedding_norm: row.embedding_norm,
+            context: self.context(options)?,
             norm: self.norm()?,
+            norm_places: row.norm_places,
             qk_norm: row.qk_norm,
-            post_norms: row.post_norms,
             biases: row.biases,
             mlp: row.mlp,
             ropes,
@@ -98,6 +97,38 @@ impl Reader<'_> {
                 .collect(),
         };
         Ok((spec, context))
+    }
+
+    /// What tokens see: as the architecture says, which the file may confirm but not change.
+    fn context(&self, options: &ImportOptions) -> Result<Context, ImportError> {
+        let own = self.architecture.context;
+        let name = self.keys.name("attention.causal");
+        let causal = own != Context::Ephemeral { causal: false };
+        if let Some(other) = self.keys.metadata.bool(&name)?.filter(|c| *c != causal) {
+            return Err(ImportError::unsupported(format!("{name} = {other}")));
+        }
+        Ok(match options.hidden_states {
+            true => Context::Ephemeral { causal },
+            false => own,
+        })
+    }
+
+    /// How hidden states become an embedding; by habit the mean where all tokens see each other, else the last.
+    pub(super) fn pooling(&self) -> Result<Pooling, ImportError> {
+        let name = self.keys.name("pooling_type");
+        match self.keys.metadata.u32(&name)? {
+            None | Some(0) if self.architecture.context == Context::Kept => Ok(Pooling::Last),
+            None | Some(0 | 1) => Ok(Pooling::Mean),
+            Some(2) => Ok(Pooling::Cls),
+            Some(3) => Ok(Pooling::Last),
+            Some(4) => Err(ImportError::unsupported(format!(
+                "a model that ranks ({name} = 4)"
+            ))),
+            Some(other) => Err(ImportError::value(
+                name,
+                format!("is {other}, must be from 0 to 4"),
+            )),
+        }
     }
 
     fn layer_count(&self) -> Result<usize, ImportError> {
@@ -207,6 +238,10 @@ impl Reader<'_> {
         let Some(window) = window.filter(|window| *window > 0) else {
             return Ok(vec![None; layers]);
         };
+        if self.architecture.context != Context::Kept {
+            // It would reach to both sides.
+            return Err(ImportError::unsupported(format!("{name} of an encoder")));
+        }
         let pattern = self.keys.name("attention.sliding_window_pattern");
         if let Some(Value::Array(_)) = self.keys.metadata.get(&pattern)
             && let Some(local) = self.keys.metadata.bools(&pattern)?

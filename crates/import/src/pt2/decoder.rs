@@ -195,6 +195,7 @@ fn facts(graph: &Graph, extra: &Extra, vocab_size: usize) -> Result<ModelFacts, 
     let context = context.or_else(|| number(&["max_position_embeddings", "n_positions"]));
     let most = *graph.symbols()[TOKENS.0 as usize].range.end();
     Ok(ModelFacts {
+        embedding: None,
         caches,
         context_length: context.unwrap_or(UNSTATED_CONTEXT),
         vocab_size,
@@ -222,6 +223,7 @@ pub(super) fn bare_facts(methods: &[Method], extra: &Extra) -> Result<ModelFacts
         }
     }
     Ok(ModelFacts {
+        embedding: None,
         caches,
         ..ModelFacts::none()
     })

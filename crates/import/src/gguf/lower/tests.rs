@@ -165,6 +165,7 @@ fn facts_follow_the_keys() {
         hidden_size: 8,
         max_step: None,
         context_limit: None,
+        embedding: None,
     };
     assert_eq!(artifact.facts, facts);
     assert_eq!(artifact.gguf.unwrap().tensors.len(), 11);
@@ -195,7 +196,7 @@ fn every_wrong_key_is_named() {
             |m| m.architecture = "mamba",
             K::UnknownArchitecture,
             "architecture \"mamba\" is not one that kvark builds; it builds llama, qwen2, qwen3, gemma, gemma2, gemma3, \
-             phi3, gpt2",
+             phi3, gpt2, bert, nomic-bert",
         ),
         (
             |m| m.keys.retain(|(k, _)| *k != "block_count"),

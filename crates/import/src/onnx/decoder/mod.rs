@@ -64,6 +64,7 @@ impl Decoder<'_> {
             .map(|id| &graph.tensor(*id).ty.shape);
         let vocab = logits.and_then(|shape| shape.last()?.as_const());
         Ok(ModelFacts {
+            embedding: None,
             caches: layers,
             context_length: context.unwrap_or(UNSTATED_CONTEXT).min(self.limit),
             vocab_size: vocab.unwrap_or(0),

@@ -1,0 +1,181 @@
+//! `kvark embed`: texts to embeddings.
+
+use crate::args::{self, GraphArgs, ModelArgs};
+use crate::{interrupt, output};
+use anyhow::{Context, Result, bail};
+use clap::{ArgAction, Args, ValueEnum};
+use kvark::{
+    CompileOptions, Cpu, EmbedOptions, Embedder, Embedding, MemoryLimit, Model, OpenOptions,
+    Pooling,
+};
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Turn texts into embeddings
+#[derive(Args)]
+#[command(
+    after_help = "Prints a line of numbers for each text, in the order of the texts. Embeddings have a length of one, so the sum of \
+the products of two is the cosine of their angle: the nearer to 1, the more alike the texts are.
+
+MODEL is an encoder (GGUF of the architectures bert and nomic-bert), or a decoder that was trained for embeddings, whose \
+last token's hidden state is taken. Nothing is cached. How tokens are pooled is what the file says; --pooling overrides it.
+
+Examples:
+  kvark embed all-minilm.gguf \"a cat\" \"a kitten\"
+  kvark embed all-minilm.gguf --file sentences.txt > vectors.txt
+  cat sentences.txt | kvark embed all-minilm.gguf --file - --truncate --json
+  kvark embed -m bge-small.gguf --pooling cls --no-normalize \"a text\""
+)]
+pub(crate) struct Embed {
+    /// Path or catalogue name of the model, unless --model names it; then texts
+    #[arg(value_name = "MODEL|TEXT")]
+    positional: Vec<String>,
+    /// The model, as a flag
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<String>,
+    /// A file with a text on each line; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// How the tokens of a text become one embedding; what the model was made for when left out
+    #[arg(long, value_name = "HOW")]
+    pooling: Option<How>,
+    /// Scale embeddings to a length of one (the default)
+    #[arg(long, overrides_with = "no_normalize")]
+    normalize: bool,
+    /// Leave embeddings as long as they are
+    #[arg(long, action = ArgAction::SetTrue)]
+    no_normalize: bool,
+    /// Cut texts that have more tokens than the model takes, instead of refusing them
+    #[arg(long)]
+    truncate: bool,
+    /// Threads to compute with; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Refuse a run that needs more memory, such as 800M or 2G, or more than the machine has free
+    #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
+    mem_limit: Option<u64>,
+    #[command(flatten)]
+    graph: GraphArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A pooling by its name.
+#[derive(Clone, Copy, ValueEnum)]
+enum How {
+    /// The mean of all tokens
+    Mean,
+    /// The first token, which is [CLS] in BERT's manner
+    Cls,
+    /// The last token
+    Last,
+}
+
+impl From<How> for Pooling {
+    fn from(how: How) -> Pooling {
+        match how {
+            How::Mean => Pooling::Mean,
+            How::Cls => Pooling::Cls,
+            How::Last => Pooling::Last,
+        }
+    }
+}
+
+impl Embed {
+    pub(crate) fn execute(self) -> Result<()> {
+        let (model, texts) = self.arguments()?;
+        let open = OpenOptions {
+            passes: self.graph.passes()?,
+            hidden_states: true,
+            ..OpenOptions::default()
+        };
+        let model = Model::open_with(&model.path()?, &open)?;
+        let mut embedder = Embedder::new(model, &Cpu::new()?, &self.options()?)?;
+        let bar = output::progress("embed", texts.len());
+        let start = Instant::now();
+        let found = embedder.embed(&texts, |done| {
+            bar.set_position(done as u64);
+            !interrupt::asked()
+        })?;
+        bar.finish_and_clear();
+        let found = found.context("interrupted")?;
+        let mut out = BufWriter::new(io::stdout().lock());
+        if self.json {
+            let report = report(&embedder, !self.no_normalize, &found, start.elapsed());
+            writeln!(out, "{report}")?;
+        } else {
+            for embedding in &found {
+                let numbers: Vec<String> = embedding.values.iter().map(f32::to_string).collect();
+                writeln!(out, "{}", numbers.join(" "))?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+
+    /// The model and the texts; the first positional argument can be either.
+    fn arguments(&self) -> Result<(ModelArgs, Vec<String>)> {
+        let mut given = self.positional.iter().cloned();
+        let model = self.model.clone().or_else(|| given.next());
+        let model = model.context("no model: give an encoder, such as all-minilm.gguf")?;
+        let texts: Vec<String> = given.collect();
+        let texts = match &self.file {
+            Some(path) if texts.is_empty() => {
+                let whole = args::read_text(path)?;
+                whole.lines().map(str::to_owned).collect()
+            }
+            Some(_) => bail!("texts are given beside --file"),
+            None => texts,
+        };
+        if texts.is_empty() {
+            bail!("nothing to embed: give texts behind the model, or --file");
+        }
+        let model = ModelArgs {
+            positional: None,
+            model: Some(model),
+        };
+        Ok((model, texts))
+    }
+
+    fn options(&self) -> Result<EmbedOptions> {
+        Ok(EmbedOptions {
+            pooling: self.pooling.map(Pooling::from),
+            normalize: !self.no_normalize,
+            truncate: self.truncate,
+            memory: self
+                .mem_limit
+                .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
+            compile: CompileOptions {
+                threads: self.threads.map(usize::from),
+                executor: self.graph.executor(false)?,
+            },
+        })
+    }
+}
+
+fn report(embedder: &Embedder, normalized: bool, found: &[Embedding], time: Duration) -> Value {
+    let row = |(index, embedding): (usize, &Embedding)| {
+        // The shortest digits that mean the same f32.
+        let digits = |x: &f32| x.to_string().parse::<f64>().unwrap_or(f64::NAN);
+        let values: Vec<f64> = embedding.values.iter().map(digits).collect();
+        json!({ "index": index, "tokens": embedding.tokens, "embedding": values })
+    };
+    let tokens: usize = found.iter().map(|embedding| embedding.tokens).sum();
+    let seconds = time.as_secs_f64().max(1e-9);
+    json!({
+        "architecture": embedder.model().artifact().architecture,
+        "dimensions": embedder.dimensions(),
+        "pooling": embedder.pooling().name(),
+        "normalized": normalized,
+        "embeddings": found.iter().enumerate().map(row).collect::<Vec<_>>(),
+        "timings": {
+            "texts_n": found.len(),
+            "tokens_n": tokens,
+            "ms": seconds * 1e3,
+            "texts_per_second": found.len() as f64 / seconds,
+            "tokens_per_second": tokens as f64 / seconds,
+        },
+    })
+}

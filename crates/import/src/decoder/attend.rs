@@ -1,0 +1,122 @@
+//! Attention, over caches or over nothing but the step itself.
+
+use std::collections::HashMap;
+
+use base::{Bytes, DType};
+use graph::ops::{
+    Attention, Binary, BinaryFunction, Compare, CompareFunction, Permute, Reshape, UpdateAndAttend,
+};
+use graph::{GraphBuilder, TensorId};
+
+use super::{AttentionSpec, Context};
+use crate::ImportError;
+
+/// Queries, keys and values, `[T, heads, dim]` each.
+pub(super) struct Heads {
+    pub(super) q: TensorId,
+    pub(super) k: TensorId,
+    pub(super) v: TensorId,
+}
+
+/// Makes the attention of every layer.
+pub(super) struct Attend {
+    context: Context,
+    position: TensorId,
+    /// Which text a token belongs to, where nothing is kept.
+    text: TensorId,
+    /// Who sees whom, by window; made when first needed.
+    masks: HashMap<Option<u32>, TensorId>,
+}
+
+impl Attend {
+    pub(super) fn new(context: Context, position: TensorId, text: TensorId) -> Attend {
+        Attend {
+            context,
+            position,
+            text,
+            masks: HashMap::new(),
+        }
+    }
+
+    /// What the heads of layer `index` attend to, `[T, heads, dim]`.
+    pub(super) fn node(
+        &mut self,
+        graph: &mut GraphBuilder,
+        name: &str,
+        index: usize,
+        spec: &AttentionSpec,
+        Heads { q, k, v }: Heads,
+    ) -> Result<TensorId, ImportError> {
+        let causal = match self.context {
+            Context::Kept => {
+                let op = UpdateAndAttend {
+                    cache_id: index as u32,
+                    scale: spec.scale,
+                    softcap: spec.softcap,
+                };
+                return Ok(graph.node(name, op, &[q, k, v, self.position])?);
+            }
+            Context::Ephemeral { causal } => causal,
+        };
+        let mask = self.mask(graph, spec.window)?;
+        let op = Attention {
+            scale: spec.scale,
+            causal,
+            softcap: spec.softcap,
+        };
+        let swap = || Permute {
+            axes: vec![1, 0, 2],
+        };
+        let q = graph.node(&format!("{name}.q"), swap(), &[q])?;
+        let k = graph.node(&format!("{name}.k"), swap(), &[k])?;
+        let v = graph.node(&format!("{name}.v"), swap(), &[v])?;
+        let attended = graph.node(&format!("{name}.heads"), op, &[q, k, v, mask])?;
+        Ok(graph.node(name, swap(), &[attended])?)
+    }
+
+    /// True where the token of a row may see that of a column: both are of one text, and near enough.
+    fn mask(
+        &mut self,
+        graph: &mut GraphBuilder,
+        window: Option<u32>,
+    ) -> Result<TensorId, ImportError> {
+        if let Some(mask) = self.masks.get(&window) {
+            return Ok(*mask);
+        }
+        let mask = match window {
+            None => {
+                let [row, column] = pair(graph, "text", self.text)?;
+                let function = CompareFunction::Eq;
+                graph.node("same_text", Compare { function }, &[row, column])?
+            }
+            Some(window) => {
+                let same = self.mask(graph, None)?;
+                let [row, column] = pair(graph, "position", self.position)?;
+                let function = BinaryFunction::Sub;
+                let distance = graph.node("distance", Binary { function }, &[row, column])?;
+                let size = Bytes::from_slice(&[window.min(i32::MAX as u32) as i32]);
+                let size = graph.constant("window", DType::I32, &[1], size)?;
+                let function = CompareFunction::Lt;
+                let near = graph.node("near", Compare { function }, &[distance, size])?;
+                let function = BinaryFunction::And;
+                graph.node("near_same_text", Binary { function }, &[same, near])?
+            }
+        };
+        self.masks.insert(window, mask);
+        Ok(mask)
+    }
+}
+
+/// A vector `[T]` as `[T, 1]` and as `[1, T]`.
+fn pair(
+    graph: &mut GraphBuilder,
+    name: &str,
+    vector: TensorId,
+) -> Result<[TensorId; 2], ImportError> {
+    let len = graph.ty(vector).shape[0];
+    let shape = vec![len, 1.into()];
+    let row = graph.node(&format!("{name}.row"), Reshape { shape }, &[vector])?;
+    let shape = vec![1.into(), len];
+    let column = graph.node(&format!("{name}.column"), Reshape { shape }, &[vector])?;
+    Ok([row, column])
+}

@@ -1,0 +1,291 @@
+//! Texts to embeddings: a forward that keeps nothing, and what becomes of its hidden states.
+
+use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned};
+use crate::{Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
+use backend::{Backend, CompileOptions};
+use graph::Value;
+use import::Pooling;
+use text::{EncodeOptions, Tokenizer};
+
+/// The caller's choices.
+#[derive(Clone, Debug)]
+pub struct EmbedOptions {
+    /// How hidden states become one embedding; `None` takes what the model was made for.
+    pub pooling: Option<Pooling>,
+    /// Scale embeddings to a length of one.
+    pub normalize: bool,
+    /// Cut texts that are longer than the model takes, instead of refusing them.
+    pub truncate: bool,
+    /// How much memory may be taken; what does not fit is refused before weights are loaded.
+    pub memory: MemoryLimit,
+    /// Threads and executor.
+    pub compile: CompileOptions,
+}
+
+impl Default for EmbedOptions {
+    fn default() -> EmbedOptions {
+        EmbedOptions {
+            pooling: None,
+            normalize: true,
+            truncate: false,
+            memory: MemoryLimit::default(),
+            compile: CompileOptions::default(),
+        }
+    }
+}
+
+/// What became of one text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedding {
+    /// Its elements.
+    pub values: Vec<f32>,
+    /// Tokens of the text, with those that the model adds.
+    pub tokens: usize,
+}
+
+/// A model that turns texts into embeddings: an encoder, or a decoder that was opened for its hidden states.
+///
+/// ```no_run
+/// # use runtime::{Embedder, EmbedOptions, Model};
+/// # fn example(cpu: &dyn backend::Backend) -> Result<(), runtime::RuntimeError> {
+/// let model = Model::open("all-minilm.gguf".as_ref(), None)?;
+/// let mut embedder = Embedder::new(model, cpu, &EmbedOptions::default())?;
+/// let found = embedder.embed(&["a cat", "a kitten"], |_| true)?.unwrap_or_default();
+/// let cosine: f32 = found[0].values.iter().zip(&found[1].values).map(|(a, b)| a * b).sum();
+/// # Ok(()) }
+/// ```
+pub struct Embedder {
+    model: Model,
+    module: Module,
+    pooling: Pooling,
+    normalize: bool,
+    truncate: bool,
+}
+
+/// Tokens of short texts that share a step: enough rows for the products to run at their full speed, few enough that
+/// scores between texts, which are masked, cost little.
+const SHARED_STEP: usize = 256;
+/// Steps of several texts are filled up to a multiple of this, so that they have few lengths: each needs a plan.
+const STEP_MULTIPLE: usize = 32;
+
+impl Embedder {
+    /// Compiles a model that gives hidden states; [`OpenOptions::hidden_states`](crate::OpenOptions) opens decoders so.
+    pub fn new(
+        model: Model,
+        backend: &dyn Backend,
+        options: &EmbedOptions,
+    ) -> Result<Embedder, RuntimeError> {
+        let artifact = model.artifact();
+        let Some(own) = model.facts().embedding else {
+            let architecture = artifact.architecture.clone();
+            return Err(RuntimeErrorKind::NoEmbedding(architecture).into());
+        };
+        model.tokenizer()?;
+        let policy = Policy {
+            memory: options.memory,
+            compile: options.compile.clone(),
+            ..Policy::default()
+        };
+        let planned = Planned::try_from(artifact)?;
+        MemoryPlan::new(&planned, backend, &policy, CacheKind::Sequence, None)?
+            .check(options.memory)?;
+        let module_options = ModuleOptions {
+            compile: options.compile.clone(),
+            ..ModuleOptions::default()
+        };
+        Ok(Embedder {
+            module: Module::from_artifact(artifact, backend, &module_options)?,
+            pooling: options.pooling.unwrap_or(own),
+            normalize: options.normalize,
+            truncate: options.truncate,
+            model,
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// How hidden states become one embedding.
+    pub fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Elements of an embedding.
+    pub fn dimensions(&self) -> usize {
+        self.model.facts().hidden_size
+    }
+
+    /// Most tokens of a text, with those that the model adds.
+    pub fn limit(&self) -> usize {
+        self.model.facts().context_length
+    }
+
+    /// Bytes of activations and scratch held now.
+    pub fn arena_bytes(&self) -> usize {
+        self.module.arena_bytes()
+    }
+
+    /// The tokens of a text as the model sees them.
+    ///
+    /// # Errors
+    /// When there are more than the model takes and they are not to be cut. `index` counts texts from 1, for the message.
+    fn tokens(&self, index: usize, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        let (tokenizer, limit) = (self.model.tokenizer()?, self.limit());
+        let mut ids = encode(tokenizer, text);
+        if ids.is_empty() {
+            return Err(RuntimeErrorKind::EmptyText(index).into());
+        }
+        if ids.len() > limit {
+            if !self.truncate {
+                let tokens = ids.len();
+                return Err(RuntimeErrorKind::TextTooLong {
+                    index,
+                    tokens,
+                    limit,
+                }
+                .into());
+            }
+            // What ends every text ends a cut one too.
+            let end = ids.last().copied().filter(|_| tokenizer.adds_eos());
+            ids.truncate(limit);
+            if let (Some(end), Some(last)) = (end, ids.last_mut()) {
+                *last = end;
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The embeddings of texts, in their order. Short texts share steps. `progress` is told after every step how many texts
+    /// are done; when it returns false the work ends and there is no result.
+    pub fn embed<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        mut progress: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Vec<Embedding>>, RuntimeError> {
+        let tokens = (1..).zip(texts);
+        let tokens = tokens.map(|(index, text)| self.tokens(index, text.as_ref()));
+        let tokens = tokens.collect::<Result<Vec<Vec<u32>>, _>>()?;
+        let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
+        let mut found: Vec<Option<Embedding>> = vec![None; texts.len()];
+        let mut done = 0;
+        for step in steps(&lengths, SHARED_STEP.min(self.limit())) {
+            let members: Vec<&[u32]> = step.iter().map(|i| &tokens[*i][..]).collect();
+            let embeddings = self.step(&members)?;
+            done += step.len();
+            for (i, embedding) in step.into_iter().zip(embeddings) {
+                found[i] = Some(embedding);
+            }
+            if !progress(done) {
+                return Ok(None);
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// One forward for several texts.
+    fn step(&mut self, texts: &[&[u32]]) -> Result<Vec<Embedding>, RuntimeError> {
+        let total: usize = texts.iter().map(|text| text.len()).sum();
+        let filled = match texts.len() {
+            1 => total,
+            _ => total.next_multiple_of(STEP_MULTIPLE).min(self.limit()),
+        };
+        let mut inputs = [(); 3].map(|()| Vec::with_capacity(filled));
+        for (number, text) in (0..).zip(texts) {
+            inputs[0].extend(text.iter().map(|id| *id as i32));
+            inputs[1].extend(0..text.len() as i32);
+            inputs[2].extend(text.iter().map(|_| number));
+        }
+        // What fills the step is a text of its own, which nobody asks for.
+        for (input, filler) in inputs.iter_mut().zip([0, 0, -1]) {
+            input.resize(filled, filler);
+        }
+        let inputs = inputs.map(|input| Value::i32([filled], input));
+        let outputs = self.module.execute("forward", &inputs)?;
+        let hidden = outputs.first().and_then(Value::as_f32).unwrap_or_default();
+        let mut rest = hidden;
+        let mut embeddings = Vec::with_capacity(texts.len());
+        for text in texts {
+            let (own, behind) = rest.split_at(text.len() * self.dimensions());
+            rest = behind;
+            embeddings.push(Embedding {
+                values: self.pool(own),
+                tokens: text.len(),
+            });
+        }
+        Ok(embeddings)
+    }
+
+    /// One embedding from the hidden states of a text, a row for each token.
+    fn pool(&self, hidden: &[f32]) -> Vec<f32> {
+        let mut rows = hidden.chunks_exact(self.dimensions());
+        let mut values = match self.pooling {
+            Pooling::Cls => rows.next().map(<[f32]>::to_vec).unwrap_or_default(),
+            Pooling::Last => rows.next_back().map(<[f32]>::to_vec).unwrap_or_default(),
+            Pooling::Mean => {
+                let count = rows.len() as f32;
+                let mut sums = vec![0.0; self.dimensions()];
+                for row in rows {
+                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                }
+                sums.iter_mut().for_each(|sum| *sum /= count);
+                sums
+            }
+        };
+        if self.normalize {
+            let squares: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let length = squares.sqrt().max(f64::from(f32::MIN_POSITIVE)) as f32;
+            values.iter_mut().for_each(|x| *x /= length);
+        }
+        values
+    }
+}
+
+/// The tokens of a text, between those that the model wants around it.
+fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    let options = EncodeOptions {
+        bos: tokenizer.adds_bos(),
+        eos: tokenizer.adds_eos(),
+        special: false,
+    };
+    tokenizer.encode(text, options)
+}
+
+/// Which texts run together: neighbours in length, of at most `room` tokens in all; a longer one runs alone.
+fn steps(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|i| lengths[*i]);
+    let mut steps: Vec<Vec<usize>> = vec![];
+    let mut used = usize::MAX;
+    for i in order {
+        match steps.last_mut() {
+            Some(step) if lengths[i] <= room.saturating_sub(used) => {
+                step.push(i);
+                used += lengths[i];
+            }
+            _ => {
+                steps.push(vec![i]);
+                used = lengths[i];
+            }
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::steps;
+
+    #[test]
+    fn short_texts_share_steps_and_long_ones_do_not() {
+        let none: Vec<Vec<usize>> = vec![];
+        assert_eq!(steps(&[], 10), none);
+        assert_eq!(steps(&[12], 10), [[0]]);
+        assert_eq!(
+            steps(&[4, 11, 3, 3, 2], 8),
+            [vec![4, 2, 3], vec![0], vec![1]]
+        );
+        assert_eq!(steps(&[5, 5, 5], 10), [vec![0, 1], vec![2]]);
+    }
+}
