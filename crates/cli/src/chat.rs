@@ -12,6 +12,7 @@ use clap::Args;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
 use kvark::{Branches, Cpu, Finish, GenerateOptions, Piece, Sampler};
+use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
 /branches      list the branches
@@ -20,6 +21,8 @@ const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go
 /keep          forget all branches but this one
 /drop NAME     forget another branch
 /cache         show which cells of the cache the branches hold
+/save FILE     write this branch to a file
+/load FILE     go on from a saved branch, in the place of this one
 /clear         forget all turns of this branch
 /help          this list
 /exit          leave, as Ctrl-D does
@@ -35,6 +38,8 @@ Ctrl-C stops an answer; what was said so far stays in the conversation.";
   /keep          forget all branches but this one
   /drop NAME     forget another branch
   /cache         show which cells of the cache the branches hold
+  /save FILE     write this branch to a file
+  /load FILE     go on from a saved branch, in the place of this one
   /clear         forget all turns of this branch
   /help          this list
   /exit          leave, as Ctrl-D does
@@ -55,6 +60,9 @@ pub(crate) struct Chat {
     /// The first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
+    /// Go on from the conversation in FILE, if it is there, and save to it in the end
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
     /// Most tokens of an answer; -1 until the model ends it or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
@@ -88,6 +96,9 @@ impl Chat {
         let sampler = Sampler::new(self.sampling.options(&model));
         let mut conversation =
             Conversation::new(&model, cells, sampler, options, self.system.clone());
+        if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
+            conversation.warm(file)?;
+        }
         let mut input = Input::open();
         if input.is_terminal() {
             let name = model.artifact().name.as_deref().unwrap_or("the model");
@@ -103,6 +114,9 @@ impl Chat {
             if take(&mut conversation, &line, input.is_terminal())? == Next::Exit {
                 break;
             }
+        }
+        if let Some(file) = &self.prompt_cache {
+            conversation.save(file)?;
         }
         Ok(())
     }
@@ -121,6 +135,25 @@ fn take(conversation: &mut Conversation<'_>, line: &str, terminal: bool) -> Resu
 }
 
 fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next> {
+    // A file's name may have spaces.
+    let file = line.split_once(char::is_whitespace);
+    match file.map(|(name, file)| (name, Path::new(file.trim()))) {
+        Some(("save", file)) => {
+            let saved = conversation.save(file);
+            output::note(&told(
+                saved.map(|tokens| format!("[{tokens} tokens saved]")),
+            ));
+            return Ok(Next::Line);
+        }
+        Some(("load", file)) => {
+            let loaded = conversation.load(file);
+            output::note(&told(
+                loaded.map(|turns| format!("[turns loaded: {turns}]")),
+            ));
+            return Ok(Next::Line);
+        }
+        _ => {}
+    }
     let mut words = line.split_whitespace();
     let (name, argument, more) = (words.next().unwrap_or_default(), words.next(), words.next());
     if more.is_some() {
@@ -162,6 +195,7 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("switch" | "drop", None) => {
             format!("/{name} takes the name of a branch; /branches lists them")
         }
+        ("save" | "load", None) => format!("/{name} takes the name of a file"),
         ("exit" | "quit" | "bye" | "help" | "clear" | "keep" | "branches" | "cache", Some(_)) => {
             format!("/{name} takes nothing after it")
         }

@@ -1,7 +1,7 @@
 //! Random histories of verbs on every kind of cache: the CPU's attention against the reference backend's, step by step,
 //! and the same refusals on both. `KVARK_HISTORIES=N` runs N histories instead of a few.
 
-use backend::conformance::Noise;
+use backend::conformance::{Noise, RowsCopy};
 use backend::reference::Reference;
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
@@ -10,8 +10,8 @@ use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
     Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvError, LayerConfig,
-    MadeSession, RingPolicy, Storage, Tree, make_decode_session, make_seq_session,
-    make_tree_session,
+    MadeSession, Restorable, RingPolicy, SeqId, Storage, Tree, make_decode_session,
+    make_seq_session, make_tree_session,
 };
 use std::sync::Arc;
 
@@ -80,6 +80,20 @@ impl<K: Bookkeeping> Twin<K> {
         found.is_ok()
     }
 
+    /// Takes a sequence out of both caches and puts the first `len` of its tokens back as `to`; the rows must be the same
+    /// bytes.
+    fn move_rows(&self, from: SeqId, to: SeqId, less: u32) -> bool
+    where
+        K: Restorable,
+    {
+        let sessions = [&self.reference.0, &self.cpu.0];
+        let [expect, found] = sessions.map(|session| RowsCopy::take(session, from));
+        assert_eq!(expect, found);
+        let Ok(rows) = found else { return false };
+        let len = rows.len().saturating_sub(less);
+        self.verb(|session| session.restore(to, len, &rows.saved()))
+    }
+
     /// One forward on both with rows of noise.
     fn step(&mut self, noise: &mut Noise, positions: &[u32]) {
         let n = positions.len();
@@ -132,6 +146,7 @@ fn contiguous(noise: &mut Noise, graph: &Arc<Graph>) {
         match below(noise, 4) {
             0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))),
             1 if below(noise, 6) == 0 => drop(twin.verb(CacheSession::clear)),
+            1 => drop(twin.move_rows(0, 0, below(noise, 3))),
             _ => {
                 let n = 1 + below(noise, 5);
                 twin.step(noise, &(len..len + n).collect::<Vec<_>>());
@@ -146,7 +161,8 @@ fn cells(noise: &mut Noise, graph: &Arc<Graph>) {
     let mut twin: Twin<Cells> = Twin::new(graph, &config, make_seq_session);
     for _ in 0..14 {
         let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
-        match below(noise, 9) {
+        match below(noise, 10) {
+            9 => drop(twin.move_rows(a, b, p / 4)),
             0 => drop(twin.verb(|s| s.seq_cp(a, b, ..))),
             1 => drop(twin.verb(|s| s.seq_cp(a, b, ..p))),
             2 => drop(twin.verb(|s| s.seq_rm(a, p..))),

@@ -3,7 +3,8 @@
 use crate::sync::Arc;
 use crate::{
     Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry, Cells,
-    Contiguous, KvError, KvErrorKind, ScatterIndex, SeqCache, SeqId, SharedPrefix, Tree, TreeCache,
+    Contiguous, Held, KvBytes, KvError, KvErrorKind, Restorable, SavedRows, ScatterIndex, SeqCache,
+    SeqId, SharedPrefix, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
@@ -156,6 +157,11 @@ impl<K: Bookkeeping> CacheSession<K> {
         self.with(|cache| cache.rewind(len))?
     }
 
+    /// What the cache was built from.
+    pub fn config(&self) -> Result<CacheConfig, KvError> {
+        Ok(self.entry.try_lock()?.bytes.config().clone())
+    }
+
     /// Bytes of keys and values allocated now, without those of a shared prefix.
     pub fn resident_bytes(&self) -> Result<usize, KvError> {
         Ok(self.entry.try_lock()?.bytes.resident_bytes())
@@ -171,6 +177,37 @@ impl CacheSession<Contiguous> {
         let frozen = state.bytes.freeze(len)?;
         state.book = Box::new(Contiguous::behind(len, &config));
         Ok(SharedPrefix::new(frozen, len, config))
+    }
+}
+
+impl<K: Bookkeeping + Restorable> CacheSession<K> {
+    /// Shows `read` where the rows of a sequence lie, and the bytes that hold them.
+    pub fn held<R>(
+        &self,
+        seq: SeqId,
+        read: impl FnOnce(&Held, &dyn KvBytes) -> R,
+    ) -> Result<R, KvError> {
+        let held = self.with(|cache| cache.held(seq))??;
+        Ok(read(&held, &*self.entry.try_lock()?.bytes))
+    }
+
+    /// Puts the first `len` tokens of a saved sequence in the place of what `seq` holds. What is refused changes
+    /// nothing.
+    pub fn restore(&self, seq: SeqId, len: u32, saved: &SavedRows<'_>) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let state = &mut *state;
+        let config = state.bytes.config().clone();
+        saved.check(&config)?;
+        if len > saved.len {
+            let reason = format!("{len} tokens are wanted, and they have {}", saved.len);
+            return Err(KvErrorKind::SavedRows(reason).into());
+        }
+        let book: &mut dyn Any = &mut *state.book;
+        let cache: &mut K = book.downcast_mut().expect("checked at installation");
+        let (after, held) = cache.restored(seq, len, &saved.first())?;
+        state.bytes.write_rows(&saved.blocks(&config, &held))?;
+        *cache = after;
+        Ok(())
     }
 }
 

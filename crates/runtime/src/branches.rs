@@ -3,9 +3,11 @@
 use crate::generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, Writer};
 use crate::memory::CacheKind;
 use crate::runner::{Memory, Policy, check_ids, forward, plan_run};
+use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Backend;
 use kv::{CacheSession, Cells, MAX_SEQUENCES, Run, SeqId, make_seq_session};
+use std::path::Path;
 use std::time::Instant;
 
 /// One token of a step: which branch it continues, and whether the logits behind it are wanted.
@@ -117,6 +119,40 @@ impl Branches {
     pub fn rewind_floor(&self, branch: SeqId) -> Result<usize, RuntimeError> {
         let floor = self.session.with(|cells| cells.rewind_floor(branch))??;
         Ok(floor as usize)
+    }
+
+    /// Writes a branch to a file, in the place of what is there, with notes for whoever restores it. The old file stays
+    /// whole until the new one is.
+    pub fn save(
+        &self,
+        model: &Model,
+        branch: SeqId,
+        path: &Path,
+        notes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let tokens = self.tokens(branch);
+        snapshot::save(
+            path,
+            model,
+            &self.session,
+            branch,
+            Contents { tokens, notes },
+        )
+    }
+
+    /// Puts a snapshot in the place of what a branch holds. There are no logits until a token is fed. What is refused
+    /// changes nothing.
+    pub fn restore(
+        &mut self,
+        model: &Model,
+        branch: SeqId,
+        snapshot: &Snapshot,
+    ) -> Result<(), RuntimeError> {
+        let tokens = snapshot.tokens().to_vec();
+        snapshot::restore(snapshot, model, &self.session, branch, tokens.len())?;
+        let logits = vec![];
+        self.states[branch as usize] = State { tokens, logits };
+        Ok(())
     }
 
     /// Whether `n` more tokens fit, over all branches.

@@ -76,6 +76,9 @@ pub enum RuntimeErrorKind {
         "the model is no decoder: it does not turn tokens and positions into logits over caches"
     )]
     NotADecoder,
+    /// A snapshot was refused, or could not be written.
+    #[error(transparent)]
+    Snapshot(#[from] crate::SnapshotError),
     /// The plan of a run needs more memory than it may have.
     #[error("{0}")]
     DoesNotFit(Box<crate::Misfit>),

@@ -3,6 +3,7 @@
 
 mod branches;
 mod error;
+mod fingerprint;
 mod generate;
 mod inference;
 mod memory;
@@ -11,6 +12,7 @@ mod module;
 mod runner;
 mod sampler;
 mod score;
+mod snapshot;
 mod stop;
 mod vocabulary;
 
@@ -27,3 +29,4 @@ pub use module::{Module, ModuleOptions};
 pub use runner::{Memory, Policy, Prefix, Runner};
 pub use sampler::{Sampler, SamplerOptions};
 pub use score::{Score, log_softmax_at};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

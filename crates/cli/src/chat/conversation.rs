@@ -3,8 +3,11 @@
 use crate::prompt;
 use anyhow::{Error, Result, bail};
 use kvark::{
-    Branches, Finish, GenerateOptions, Message, Model, Piece, Sampler, SeqId, TextError, generate,
+    Branches, Finish, GenerateOptions, Message, Model, Piece, Sampler, SeqId, Snapshot, TextError,
+    generate,
 };
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
 pub(super) struct Conversation<'a> {
@@ -159,6 +162,46 @@ impl<'a> Conversation<'a> {
         Ok(dropped)
     }
 
+    /// Writes the current branch to a file and tells how many tokens the cache had of it.
+    pub(super) fn save(&self, file: &Path) -> Result<usize> {
+        let branch = &self.branches[self.current];
+        let notes = json!({ "messages": branch.messages, "preamble": self.preamble });
+        let cells = &self.cells;
+        cells.save(self.model, branch.id, file, notes.to_string().as_bytes())?;
+        Ok(cells.tokens(branch.id).len())
+    }
+
+    /// Puts a saved branch in the place of the current one and tells how many turns it has. What is refused changes
+    /// nothing.
+    pub(super) fn load(&mut self, file: &Path) -> Result<usize> {
+        let snapshot = Snapshot::open(file)?;
+        let Some((messages, preamble)) = messages(snapshot.notes()) else {
+            bail!(
+                "{} holds no conversation: kvark run wrote it",
+                file.display()
+            );
+        };
+        if self.branches.len() > 1 && preamble != self.preamble {
+            bail!(
+                "its system message differs from that of the other branches: /keep this one first"
+            );
+        }
+        let branch = &mut self.branches[self.current];
+        self.cells.restore(self.model, branch.id, &snapshot)?;
+        (branch.messages, self.preamble) = (messages, preamble);
+        Ok(self.turns(&self.branches[self.current]))
+    }
+
+    /// Goes on from a file: with its conversation, or from its tokens alone where it holds none.
+    pub(super) fn warm(&mut self, file: &Path) -> Result<()> {
+        let snapshot = Snapshot::open(file)?;
+        if messages(snapshot.notes()).is_some() {
+            return self.load(file).map(|_| ());
+        }
+        let id = self.branches[self.current].id;
+        Ok(self.cells.restore(self.model, id, &snapshot)?)
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         self.branches.iter().position(|b| b.name == name)
     }
@@ -220,6 +263,18 @@ impl<'a> Conversation<'a> {
             .push(Message::new("assistant", generated.text));
         Ok(Reply::Answered(generated.finish))
     }
+}
+
+/// The messages that a snapshot was saved with, and how many of them come before the first turn.
+fn messages(notes: &[u8]) -> Option<(Vec<Message>, usize)> {
+    let notes: Value = serde_json::from_slice(notes).ok()?;
+    let text = |message: &Value, key: &str| Some(message[key].as_str()?.to_owned());
+    let message = |m: &Value| Some(Message::new(text(m, "role")?, text(m, "content")?));
+    let messages: Option<Vec<_>> = notes["messages"].as_array()?.iter().map(message).collect();
+    let preamble = usize::try_from(notes["preamble"].as_u64()?).ok()?;
+    messages
+        .filter(|m| preamble <= m.len())
+        .map(|m| (m, preamble))
 }
 
 /// Length of the common beginning.
