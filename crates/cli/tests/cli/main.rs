@@ -11,4 +11,5 @@ mod onnx;
 mod plan;
 mod pt2;
 mod real;
+mod snapshots;
 mod support;
