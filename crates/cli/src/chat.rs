@@ -4,14 +4,14 @@ mod conversation;
 mod input;
 mod map;
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs};
 use crate::run::predict;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Branches, Cpu, Finish, GenerateOptions, Piece, Sampler};
+use kvark::{Branches, Cpu, Finish, GenerateOptions, Message, Piece, Sampler};
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
@@ -70,6 +70,8 @@ pub(crate) struct Chat {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     #[command(flatten)]
+    shift: ShiftArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -87,15 +89,22 @@ impl Chat {
         let model = self.model.open(&self.engine)?;
         model.tokenizer()?;
         model.template()?;
-        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
+        let mut cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
+        let system = self
+            .system
+            .as_ref()
+            .map(|text| Message::new("system", text));
+        let keep = self.shift.keep(&model, Some(system.as_slice()))?;
+        if let Some(keep) = keep {
+            cells.allow_shifts(keep)?;
+        }
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: false,
         };
         let sampler = Sampler::new(self.sampling.options(&model));
-        let mut conversation =
-            Conversation::new(&model, cells, sampler, options, self.system.clone());
+        let mut conversation = Conversation::new(&model, cells, sampler, options, system, keep);
         if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
             conversation.warm(file)?;
         }
@@ -263,12 +272,14 @@ fn say(conversation: &mut Conversation<'_>, text: &str, terminal: bool) -> Resul
         Reply::Answered(finish) => {
             output::text("\n")?;
             if finish == Finish::Context {
-                output::note("[the context is full; make room with /rewind N, /drop or /clear]");
+                output::note(
+                    "[the context is full; make room with /rewind N, /drop or /clear, or begin with --context-shift]",
+                );
             }
         }
         Reply::NoRoom { needed, room } => output::note(&format!(
             "[the context is full: this message takes {needed} more tokens, and there is room for {room}; make room with \
-             /rewind N, /drop or /clear]"
+             /rewind N, /drop or /clear, or begin with --context-shift]"
         )),
         Reply::Refused(error) => output::note(&format!("[{error}]")),
         Reply::Stopped => output::note("[stopped before the answer began]"),

@@ -1,12 +1,12 @@
 //! `kvark run`: completes a prompt.
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs, TextArgs, token_ids};
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TextArgs, token_ids};
 use crate::{interrupt, output, prompt};
 use anyhow::{Result, bail};
 use clap::Args;
 use kvark::{
-    Branches, Cpu, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy, Sampler,
-    SamplerOptions, Sequence, Snapshot, Timings,
+    Branches, Cpu, Finish, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy,
+    Sampler, SamplerOptions, Sequence, Snapshot, Timings,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -54,6 +54,8 @@ pub(crate) struct Run {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    shift: ShiftArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -89,10 +91,16 @@ impl Run {
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
+        if self.parallel.is_some() && self.shift.context_shift {
+            bail!("--context-shift goes on in one text, not in those of --parallel");
+        }
         if let Some(count) = self.parallel {
             return self.parallel(&model, &prompt, &options, count);
         }
         let mut runner = self.engine.runner(&model)?;
+        if let Some(keep) = self.shift.keep(&model, self.chat.then_some(&[]))? {
+            runner.allow_shifts(keep)?;
+        }
         let mut sampler = Sampler::new(self.sampling.options(&model));
         let reused = match self.prompt_cache.as_deref().filter(|file| file.exists()) {
             Some(file) => runner.resume(&model, &Snapshot::open(file)?, &prompt)?,
@@ -150,6 +158,11 @@ impl Run {
             per_second(t.generated_tokens, t.generated),
             generated.finish.name(),
         ));
+        if generated.finish == Finish::Context {
+            output::note(
+                "[the context is full; --context-shift goes on, --ctx-size gives it more room]",
+            );
+        }
         Ok(())
     }
 }

@@ -137,6 +137,14 @@ fn below(noise: &mut Noise, n: u32) -> u32 {
     (noise.bits() >> 20) as u32 % n.max(1)
 }
 
+/// Changes keys in a way that shows which of them were moved, and from where.
+fn turn(layer: usize, positions: std::ops::Range<u32>, rows: &mut [u8]) {
+    let size = rows.len() / positions.len().max(1);
+    for (position, row) in positions.zip(rows.chunks_mut(size.max(1))) {
+        row[0] ^= (position as u8 ^ layer as u8) & 3;
+    }
+}
+
 fn contiguous(noise: &mut Noise, graph: &Arc<Graph>) {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
@@ -146,7 +154,11 @@ fn contiguous(noise: &mut Noise, graph: &Arc<Graph>) {
         match below(noise, 4) {
             0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))),
             1 if below(noise, 6) == 0 => drop(twin.verb(CacheSession::clear)),
-            1 => drop(twin.move_rows(0, 0, below(noise, 3))),
+            1 if below(noise, 2) == 0 => drop(twin.move_rows(0, 0, below(noise, 3))),
+            1 => {
+                let (keep, dropped) = (below(noise, 4), below(noise, 9));
+                twin.verb(|s| s.shift(0, keep, dropped, turn));
+            }
             _ => {
                 let n = 1 + below(noise, 5);
                 twin.step(noise, &(len..len + n).collect::<Vec<_>>());
@@ -161,7 +173,8 @@ fn cells(noise: &mut Noise, graph: &Arc<Graph>) {
     let mut twin: Twin<Cells> = Twin::new(graph, &config, make_seq_session);
     for _ in 0..14 {
         let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
-        match below(noise, 10) {
+        match below(noise, 11) {
+            10 => drop(twin.verb(|s| s.shift(a, b, p, turn))),
             9 => drop(twin.move_rows(a, b, p / 4)),
             0 => drop(twin.verb(|s| s.seq_cp(a, b, ..))),
             1 => drop(twin.verb(|s| s.seq_cp(a, b, ..p))),

@@ -169,6 +169,11 @@ impl Restorable for Contiguous {
         let held = after.held(seq)?;
         Ok((after, held))
     }
+
+    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Contiguous, Held), KvError> {
+        let first = self.held(seq)?.shifted_first(keep, dropped)?;
+        self.restored(seq, self.len - dropped, &first)
+    }
 }
 
 /// The one sequence that there is.

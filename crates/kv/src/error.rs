@@ -195,6 +195,16 @@ pub enum KvErrorKind {
         /// The first position that it lacks.
         position: u32,
     },
+    /// A shift that drops nothing, or more than there is.
+    #[error("cannot drop {dropped} tokens behind the first {keep}: there are {len}")]
+    Shift {
+        /// Tokens to keep.
+        keep: u32,
+        /// Tokens to drop.
+        dropped: u32,
+        /// Tokens that the sequence holds.
+        len: u32,
+    },
     /// Saved rows that the cache cannot take.
     #[error("the saved rows do not fit the cache: {0}")]
     SavedRows(String),

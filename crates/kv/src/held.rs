@@ -1,7 +1,8 @@
 //! Where the rows of one sequence lie: what is read when it is saved and written when it is restored.
 
 use crate::plan::push_run;
-use crate::{Cache, CacheConfig, KvError, KvErrorKind, Run, SeqId, Side};
+use crate::{Cache, CacheConfig, KvError, KvErrorKind, LayerConfig, Run, SeqId, Side};
+use std::ops::Range;
 
 /// A cache whose sequences can be taken out and put back.
 pub trait Restorable: Cache + Sized {
@@ -11,6 +12,10 @@ pub trait Restorable: Cache + Sized {
     /// The cache as it is once `seq` holds `len` tokens in the place of what it held, and where their rows go. Layer `i`
     /// has rows from position `first[i]` on. Changes nothing.
     fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Self, Held), KvError>;
+
+    /// The cache as it is once `seq` has given up the `dropped` tokens behind its first `keep` and the later ones have
+    /// moved down, and where its rows lie then. Rows of the first `keep` stay where they are. Changes nothing.
+    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Self, Held), KvError>;
 }
 
 /// Where the rows of one sequence lie, layer by layer.
@@ -70,6 +75,40 @@ impl Held {
     /// Rows of a head of a layer.
     pub fn rows(&self, layer: usize) -> usize {
         (self.len - self.first(layer)) as usize
+    }
+
+    /// The runs of a layer at these positions.
+    pub(crate) fn clipped(&self, layer: usize, positions: &Range<u32>) -> Vec<Run> {
+        let runs = self.runs(layer).iter();
+        runs.filter_map(|run| run.clip(positions)).collect()
+    }
+
+    /// The first position that each layer has left after a shift. What lies before `keep` can stay only where nothing
+    /// between it and the later rows is lost.
+    pub(crate) fn shifted_first(&self, keep: u32, dropped: u32) -> Result<Vec<u32>, KvError> {
+        if dropped == 0 || keep.checked_add(dropped).is_none_or(|end| end > self.len) {
+            let len = self.len;
+            return Err(KvErrorKind::Shift { keep, dropped, len }.into());
+        }
+        let first = |layer| match self.first(layer) {
+            first if first <= keep => first,
+            first => first.saturating_sub(dropped).max(keep),
+        };
+        Ok((0..self.layers()).map(first).collect())
+    }
+
+    /// Most tokens that a shift can drop behind the first `keep`: layers with a window must go on seeing all of it.
+    pub(crate) fn droppable(&self, keep: u32, config: &CacheConfig) -> u32 {
+        let most = |(i, layer): (usize, &LayerConfig)| match (self.first(i), layer.window) {
+            (0, _) | (_, None) => u32::MAX,
+            (first, Some(window)) => {
+                let behind = window.saturating_add(first.min(keep));
+                (self.len + 1).saturating_sub(behind)
+            }
+        };
+        let windows = config.layers.iter().enumerate().map(most).min();
+        let rest = self.len.saturating_sub(keep);
+        windows.unwrap_or(u32::MAX).min(rest)
     }
 
     /// Cells of a layer that must exist.

@@ -3,6 +3,7 @@
 use crate::generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, Writer};
 use crate::memory::CacheKind;
 use crate::runner::{Memory, Policy, check_ids, forward, plan_run};
+use crate::shift::{Shift, Shifter};
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Backend;
@@ -29,12 +30,14 @@ pub struct Branches {
     batch: usize,
     /// Per sequence, its tokens and the logits behind the last one.
     states: Vec<State>,
+    shifter: Option<Shifter>,
 }
 
 #[derive(Clone, Default)]
 struct State {
     tokens: Vec<u32>,
     logits: Vec<f32>,
+    shifts: Vec<Shift>,
 }
 
 impl Branches {
@@ -59,7 +62,37 @@ impl Branches {
             vocab: model.facts().vocab_size,
             batch: plan.step.tokens,
             states: vec![State::default(); MAX_SEQUENCES as usize],
+            shifter: None,
         })
+    }
+
+    /// Lets generations go on past the end of the context: the first `keep` tokens of a branch stay, and the older half of
+    /// its others makes room. Refused where the model's keys cannot be moved.
+    pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
+        let layers = self.session.config()?.layers.len();
+        self.shifter = Some(Shifter::new(&self.module, layers, keep)?);
+        Ok(())
+    }
+
+    /// Makes room in a branch now, where [`allow_shifts`](Branches::allow_shifts) lets it; `None` where nothing can go.
+    /// Rows that other branches share stay theirs.
+    pub fn shift(&mut self, branch: SeqId) -> Result<Option<Shift>, RuntimeError> {
+        let Some(shifter) = &self.shifter else {
+            return Ok(None);
+        };
+        let shift = shifter.shift(&self.session, branch, self.tokens(branch).len())?;
+        if let Some(shift) = shift {
+            let state = &mut self.states[branch as usize];
+            shift.apply(&mut state.tokens);
+            state.shifts.push(shift);
+        }
+        Ok(shift)
+    }
+
+    /// What was taken out of a branch since this was last asked, in order.
+    pub fn take_shifts(&mut self, branch: SeqId) -> Vec<Shift> {
+        let state = self.states.get_mut(branch as usize);
+        state.map_or(vec![], |state| std::mem::take(&mut state.shifts))
     }
 
     /// The tokens of a branch.
@@ -150,8 +183,10 @@ impl Branches {
     ) -> Result<(), RuntimeError> {
         let tokens = snapshot.tokens().to_vec();
         snapshot::restore(snapshot, model, &self.session, branch, tokens.len())?;
-        let logits = vec![];
-        self.states[branch as usize] = State { tokens, logits };
+        self.states[branch as usize] = State {
+            tokens,
+            ..State::default()
+        };
         Ok(())
     }
 
@@ -322,6 +357,13 @@ impl Sequence for Branch<'_> {
     }
 
     fn has_room(&self) -> Result<bool, RuntimeError> {
+        self.branches.can_extend(1)
+    }
+
+    fn make_room(&mut self) -> Result<bool, RuntimeError> {
+        if !self.branches.can_extend(1)? {
+            self.branches.shift(self.id)?;
+        }
         self.branches.can_extend(1)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
 use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned, StepSize};
+use crate::shift::{Shift, Shifter};
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, CompileOptions, NodeTime};
@@ -72,6 +73,7 @@ pub struct Runner {
     tokens: Vec<u32>,
     /// The logits behind the last token, when they were asked for.
     logits: Vec<f32>,
+    shifter: Option<Shifter>,
 }
 
 /// A frozen beginning that several runners share.
@@ -209,7 +211,28 @@ impl Runner {
             batch: step.tokens,
             tokens,
             logits: vec![],
+            shifter: None,
         })
+    }
+
+    /// Lets generations go on past the end of the context: the first `keep` tokens stay, and the older half of the others
+    /// makes room. Refused where the model's keys cannot be moved.
+    pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
+        let layers = self.session.config()?.layers.len();
+        self.shifter = Some(Shifter::new(&self.module, layers, keep)?);
+        Ok(())
+    }
+
+    /// Makes room now, where [`allow_shifts`](Runner::allow_shifts) lets it; `None` where nothing can go.
+    pub fn shift(&mut self) -> Result<Option<Shift>, RuntimeError> {
+        let Some(shifter) = &self.shifter else {
+            return Ok(None);
+        };
+        let shift = shifter.shift(&self.session, 0, self.tokens.len())?;
+        if let Some(shift) = shift {
+            shift.apply(&mut self.tokens);
+        }
+        Ok(shift)
     }
 
     /// Freezes what the context holds, for other runners to share; this one goes on behind it.
@@ -415,6 +438,10 @@ impl Sequence for Runner {
 
     fn has_room(&self) -> Result<bool, RuntimeError> {
         self.can_extend(1)
+    }
+
+    fn make_room(&mut self) -> Result<bool, RuntimeError> {
+        Ok(self.can_extend(1)? || self.shift()?.is_some())
     }
 
     fn feed(

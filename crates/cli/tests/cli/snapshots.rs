@@ -192,3 +192,52 @@ fn a_save_that_is_killed_leaves_the_old_snapshot_or_the_new_one() {
     );
     assert!(load.stderr.contains("[turns loaded: 1]"), "{load:?}");
 }
+
+#[test]
+fn a_text_goes_on_past_its_context_where_it_is_told_to() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let args = [
+        "run",
+        &tiny,
+        "-p",
+        "Hello",
+        "-c",
+        "16",
+        "-n",
+        "60",
+        "--temp",
+        "0",
+        "--ignore-eos",
+    ];
+    let ended = folder.run(&args);
+    assert!(
+        ended.stderr.contains("--context-shift goes on"),
+        "{ended:?}"
+    );
+    let run = |more: &[&str]| folder.run(&[&args[..], &["--json"], more].concat());
+    assert_eq!(run(&[]).json()["finish_reason"], "context");
+    let shifted = run(&["--context-shift"]).json();
+    assert_eq!(shifted["finish_reason"], "length");
+    assert_eq!(shifted["tokens"].as_array().unwrap().len(), 60);
+    let kept = run(&["--context-shift", "--keep", "5"]).json();
+    assert_eq!(kept["finish_reason"], "length");
+    assert_ne!(run(&["--keep", "5"]).code, Some(0));
+
+    // A conversation does, too, and goes on after it was saved.
+    let talk = ["Hi"; 6].join("\n");
+    let whole = chat(&folder, &tiny, &["-c", "64", "--context-shift"], &talk);
+    assert_eq!(whole.stderr, "");
+    let whole = whole.ok();
+    let file = folder.path("long.kv");
+    let more = [
+        "-c",
+        "64",
+        "--context-shift",
+        "--prompt-cache",
+        file.to_str().unwrap(),
+    ];
+    let first = chat(&folder, &tiny, &more, &["Hi"; 4].join("\n")).ok();
+    let second = chat(&folder, &tiny, &more, &["Hi"; 2].join("\n")).ok();
+    assert_eq!(format!("{first}{second}"), whole);
+}

@@ -28,15 +28,38 @@ impl Restorable for Cells {
     }
 
     fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Cells, Held), KvError> {
+        self.refilled(seq, 0, len, first)
+    }
+
+    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Cells, Held), KvError> {
+        let held = self.held(seq)?;
+        let first = held.shifted_first(keep, dropped)?;
+        self.refilled(seq, keep, held.len - dropped, &first)
+    }
+}
+
+impl Cells {
+    /// The pool once `seq` keeps the cells of its first `keep` positions and has others for those up to `len`.
+    fn refilled(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Cells, Held), KvError> {
         let seq = self.known(seq)?;
         if !self.declared.is_empty() {
             return Err(KvErrorKind::StepPending.into());
         }
         let mut after = self.clone();
-        after.remove(seq, &(0..u32::MAX));
-        let (needed, capacity) = (u64::from(after.len()) + u64::from(len), self.capacity());
+        after.remove(seq, &(keep..u32::MAX));
+        let (needed, capacity) = (
+            u64::from(after.len()) + u64::from(len - keep),
+            self.capacity(),
+        );
+        let full = KvErrorKind::Full { needed, capacity };
         if needed > u64::from(capacity) {
-            return Err(KvErrorKind::Full { needed, capacity }.into());
+            return Err(full.into());
         }
         for index in 0..after.rows.len() {
             let layers = 0..self.classes.class_of.len();
@@ -46,10 +69,10 @@ impl Restorable for Cells {
             let of_rows = of_rows.map(|(layer, first)| (layer, *first));
             let rows = &mut after.rows[index];
             let seen = rows.ring.map_or(0, |_| rows.seen_before(len).start);
-            let first = common_first(of_rows, seen)?;
-            let first = first.max(rows.given_up(len).end);
-            if !rows.fill(seq, first, len) {
-                return Err(KvErrorKind::Full { needed, capacity }.into());
+            let first = common_first(of_rows, seen)?.max(rows.given_up(len).end);
+            rows.remove(seq, &(0..first));
+            if !rows.fill(seq, first.max(keep), len) {
+                return Err(full.into());
             }
         }
         let held = after.held(seq)?;

@@ -102,7 +102,7 @@ fn impossible_numbers_behind_right_checksums_are_refused() {
             .sum::<usize>()
     };
     let layer = HEAD + 40 * 4;
-    for at in [12, 32, 40, 48, 56, layer, layer + 4, layer + 8, layer + 16] {
+    for at in [12, 32, 40, 48, 60, layer, layer + 4, layer + 8, layer + 16] {
         for value in [0u32, 1, 39, 41, 1 << 23, u32::MAX] {
             let mut bytes = whole.clone();
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
