@@ -385,7 +385,8 @@ impl KvPool for CpuPool {
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
         self.bytes.resize(len, 0);
         // From the last head down, no head is overwritten before it has moved.
-        for head in (0..self.heads).rev() {
+        let moving = if old == 0 { 0 } else { self.heads };
+        for head in (0..moving).rev() {
             self.bytes
                 .copy_within(head * old..(head + 1) * old, head * new);
             let head = &mut self.bytes[head * new..(head + 1) * new];

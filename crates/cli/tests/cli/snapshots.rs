@@ -46,15 +46,18 @@ fn a_prompt_is_computed_once() {
 
     // What is refused stays as it is.
     let before = fs::read(cache).unwrap();
-    for (more, says) in [
-        (["--cache-type-k", "q8"], "its keys are f16"),
-        (["--passes", "none"], "another model"),
-    ] {
-        let error = run("Hello", &[&cached[..], &more].concat()).error();
+    let mut bytes = model();
+    *bytes.last_mut().unwrap() ^= 1;
+    let twin = folder.file("twin.gguf", bytes);
+    let other = folder.run(&["run", &twin, "-p", "Hello", cached[0], cached[1]]);
+    let stored = run("Hello", &[cached[0], cached[1], "--cache-type-k", "q8"]);
+    for (output, says) in [(other, "another model"), (stored, "its keys are f16")] {
+        let error = output.error();
         assert!(
             error.contains(says) && error.contains("snapshot"),
             "{error}"
         );
+        assert_eq!(fs::read(cache).unwrap(), before);
     }
     let mut damaged = before.clone();
     damaged[2000] ^= 8;
