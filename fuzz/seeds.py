@@ -101,3 +101,27 @@ for name in sorted(os.listdir(models)):
     if os.path.exists(path):
         with open(path, "rb") as source, open(f"corpus/onnx/{name}.onnx", "wb") as file:
             file.write(source.read())
+
+# Snapshots. The target sets the head's checksum right; no rows have the checksum of nothing.
+NOTHING = 0xEF46DB3751D8E999
+
+
+def snapshot(tokens, layers, notes, rows=b""):
+    """`layers`: (heads, key elements, value elements, window, first position)."""
+    head = b"KVARKSNP" + struct.pack("<IIQQ8s8sIIQ", 1, len(layers), 0, 7, b"f16", b"q8", len(tokens), 0, len(notes))
+    head += struct.pack(f"<{len(tokens)}I", *tokens)
+    for layer in layers:
+        head += struct.pack("<6IQQ", *layer, 0, NOTHING, NOTHING)
+    head += notes
+    return head + bytes(-(len(head) + 8) % 64) + bytes(8) + rows
+
+
+os.makedirs("corpus/snapshot", exist_ok=True)
+for name, data in {
+    "empty": snapshot([], [], b""),
+    "no_tokens": snapshot([], [(2, 64, 64, 0, 0), (1, 20, 36, 17, 0)], b"{}"),
+    "windows": snapshot([1, 2, 3], [(2, 8, 8, 2, 3)], b"notes"),
+    "rows": snapshot([5, 6], [(1, 8, 8, 0, 0)], b"", bytes(2 * (16 + 20))),
+}.items():
+    with open(f"corpus/snapshot/{name}.kv", "wb") as file:
+        file.write(data)

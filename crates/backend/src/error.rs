@@ -59,6 +59,9 @@ pub enum BackendErrorKind {
     /// The bound cache is not one the graph can use.
     #[error("the cache does not fit the model: {0}")]
     CacheMismatch(String),
+    /// The positions of stored keys cannot be changed.
+    #[error("the context cannot be shifted: {0}")]
+    NoShift(String),
     /// The executor keeps no intermediate results.
     #[error("this executor cannot show intermediate results: use the interpreted one")]
     NoTrace,

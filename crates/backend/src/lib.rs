@@ -10,6 +10,7 @@ mod error;
 mod pool;
 mod profile;
 pub mod reference;
+mod rotation;
 mod runnable;
 pub mod storage;
 
@@ -19,4 +20,5 @@ pub use contract::{
 pub use error::{BackendError, BackendErrorKind};
 pub use pool::KvPool;
 pub use profile::NodeTime;
+pub use rotation::Rotations;
 pub use runnable::Runnable;

@@ -1,6 +1,7 @@
 //! Storage of one layer's keys or values.
 
 use kv::KvError;
+use std::ops::Range;
 
 /// A head-major cell store `[heads, cells, dim]`, grown by doubling up to its capacity. Growth never renumbers cells.
 pub trait KvPool {
@@ -21,6 +22,12 @@ pub trait KvPool {
 
     /// Reads one head's row of a cell back.
     fn read(&self, head: usize, cell: u32, out: &mut [f32]);
+
+    /// Copies one head's rows of adjacent cells out, as they are encoded.
+    fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]);
+
+    /// Stores one head's encoded rows in adjacent cells, which must exist.
+    fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]);
 
     /// Bytes allocated now.
     fn resident_bytes(&self) -> usize;

@@ -7,9 +7,10 @@ use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, Node, TensorId, Value};
 use kv::{
     CacheBuilder, CacheBuilderRegistry, CacheConfig, CacheEntry, Cells, Compaction, Contiguous,
-    FrozenKv, Gather, KvBytes, KvError, ScatterIndex, Storage, Tree,
+    FrozenKv, Gather, KvBytes, KvError, RowBlock, Run, ScatterIndex, Side, Storage, Tree,
 };
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The reference backend.
@@ -253,6 +254,32 @@ impl KvBytes for ReferenceKv {
         Ok(())
     }
 
+    fn read_rows(&self, layer: usize, side: Side, runs: &[Run], out: &mut [u8]) {
+        let pool = &self.pools[layer][side as usize];
+        let mut out = out.chunks_mut(pool.row_bytes());
+        for head in 0..pool.heads {
+            for cell in runs.iter().flat_map(Run::cells) {
+                let row = out.next().expect("a place for every row");
+                pool.read_rows(head, cell..cell + 1, row);
+            }
+        }
+    }
+
+    fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
+        for block in blocks {
+            let pool = &mut self.pools[block.layer][block.side as usize];
+            pool.ensure(block.cells)?;
+            for head in 0..pool.heads {
+                let rows = block.bytes.get(head * block.head_stride..);
+                let rows = rows.unwrap_or_default().chunks(pool.row_bytes());
+                for (cell, row) in block.runs.iter().flat_map(Run::cells).zip(rows) {
+                    pool.write_rows(head, cell, row);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
         // Nothing is ever written before a frozen length, so a copy is as good as a shared one.
         Ok(Arc::new(FrozenReference {
@@ -268,34 +295,52 @@ struct ReferencePool {
     dim: usize,
     storage: Storage,
     ring: usize,
-    /// Per cell, `[heads, dim]`.
-    cells: Vec<Vec<f32>>,
+    cells: Vec<ReferenceCell>,
+}
+
+#[derive(Clone)]
+struct ReferenceCell {
+    /// As they are stored, `[heads, row]`.
+    encoded: Vec<u8>,
+    /// What that stands for, `[heads, dim]`.
+    values: Vec<f32>,
 }
 
 impl ReferencePool {
     fn row(&self, head: usize, cell: u32) -> &[f32] {
-        &self.cells[cell as usize][head * self.dim..][..self.dim]
+        &self.cells[cell as usize].values[head * self.dim..][..self.dim]
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.storage.row_bytes(self.dim)
+    }
+
+    /// Changes the encoded row of a cell, and what it stands for.
+    fn set(&mut self, head: usize, cell: u32, change: impl FnOnce(&mut [u8])) {
+        let (row, dim) = (self.row_bytes(), self.dim);
+        let cell = &mut self.cells[cell as usize];
+        let encoded = &mut cell.encoded[head * row..][..row];
+        change(encoded);
+        storage::decode(self.storage, encoded, &mut cell.values[head * dim..][..dim]);
     }
 }
 
 impl KvPool for ReferencePool {
     fn ensure(&mut self, cells: u32) -> Result<(), KvError> {
         let wanted = self.cells.len().max(cells as usize);
-        self.cells.resize(wanted, vec![0.0; self.heads * self.dim]);
+        let empty = ReferenceCell {
+            encoded: vec![0; self.heads * self.row_bytes()],
+            values: vec![0.0; self.heads * self.dim],
+        };
+        self.cells.resize(wanted, empty);
         Ok(())
     }
 
     fn write(&mut self, cells: &[u32], data: &[f32]) {
         for (&cell, row) in cells.iter().zip(data.chunks(self.heads * self.dim)) {
-            let stored = &mut self.cells[cell as usize];
             for (head, row) in row.chunks(self.dim).enumerate() {
-                let mut bytes = vec![0; self.storage.row_bytes(self.dim)];
-                storage::encode(self.storage, row, &mut bytes);
-                storage::decode(
-                    self.storage,
-                    &bytes,
-                    &mut stored[head * self.dim..][..self.dim],
-                );
+                let storage = self.storage;
+                self.set(head, cell, |bytes| storage::encode(storage, row, bytes));
             }
         }
     }
@@ -318,8 +363,21 @@ impl KvPool for ReferencePool {
         out.copy_from_slice(self.row(head, cell));
     }
 
+    fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
+        let row = self.row_bytes();
+        for (cell, out) in cells.zip(out.chunks_mut(row)) {
+            out.copy_from_slice(&self.cells[cell as usize].encoded[head * row..][..row]);
+        }
+    }
+
+    fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
+        for (cell, row) in (first..).zip(rows.chunks(self.row_bytes())) {
+            self.set(head, cell, |bytes| bytes.copy_from_slice(row));
+        }
+    }
+
     fn resident_bytes(&self) -> usize {
-        self.cells.len() * self.heads * self.storage.row_bytes(self.dim)
+        self.cells.len() * self.heads * self.row_bytes()
     }
 }
 

@@ -155,7 +155,7 @@ impl Runnable {
     }
 }
 
-fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
+pub(crate) fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
     graph.nodes().iter().filter_map(|node| match &node.op {
         Op::UpdateAndAttend(op) => Some((node, op.cache_id)),
         _ => None,
@@ -217,7 +217,7 @@ impl PositionInput {
 }
 
 /// The tensor that this one only renames or converts.
-fn source(graph: &Graph, id: TensorId) -> TensorId {
+pub(crate) fn source(graph: &Graph, id: TensorId) -> TensorId {
     let integer = |id: TensorId| matches!(graph.tensor(id).ty.dtype, DType::I32 | DType::I64);
     match graph.tensor(id).kind {
         TensorKind::Value(node) => match (&graph.node(node).op, &graph.node(node).inputs[..]) {

@@ -9,7 +9,10 @@
 
 mod bytes;
 mod dtype;
+mod hash;
+pub mod parallel;
 pub mod quant;
 
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;
+pub use hash::xxh64;

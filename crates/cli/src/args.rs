@@ -1,11 +1,11 @@
 //! Arguments that several commands share.
 
-use crate::catalogue;
+use crate::{catalogue, prompt};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
-    CompileOptions, Cpu, ExecutorKind, MemoryLimit, Model, OpenOptions, PassSelection, Policy,
-    Runner, SamplerOptions, Storage,
+    CompileOptions, Cpu, ExecutorKind, MemoryLimit, Message, Model, OpenOptions, PassSelection,
+    Policy, Runner, SamplerOptions, Storage,
 };
 use std::path::PathBuf;
 
@@ -172,6 +172,33 @@ impl EngineArgs {
             ..policy
         };
         Ok(Runner::new(model, &Cpu::new()?, &policy)?)
+    }
+}
+
+/// What happens when the context is full.
+#[derive(Args)]
+pub(crate) struct ShiftArgs {
+    /// Go on when the context is full: forget the older half of what lies behind the tokens to keep
+    #[arg(long)]
+    pub(crate) context_shift: bool,
+    /// Tokens at the beginning that --context-shift keeps; when left out, the system message, or the first token
+    #[arg(long, value_name = "N", requires = "context_shift")]
+    keep: Option<usize>,
+}
+
+impl ShiftArgs {
+    /// How many tokens shifts keep, if there are to be any; `preamble` are the messages of a chat before its first turn.
+    pub(crate) fn keep(
+        &self,
+        model: &Model,
+        preamble: Option<&[Message]>,
+    ) -> Result<Option<usize>> {
+        if !self.context_shift {
+            return Ok(None);
+        }
+        let known = preamble.map(|messages| prompt::preamble(model, messages));
+        let known = known.transpose()?.unwrap_or(1);
+        Ok(Some(self.keep.unwrap_or(known.max(1))))
     }
 }
 

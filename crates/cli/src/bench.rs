@@ -2,6 +2,7 @@
 
 mod cache;
 mod profile;
+mod restore;
 
 use crate::args::{EngineArgs, ModelArgs};
 use crate::{interrupt, output};
@@ -24,6 +25,7 @@ is printed behind each test.
 Examples:
   kvark bench -p 512 -n 128 -r 5
   kvark bench --cache -r 5
+  kvark bench --restore -r 5
   kvark bench -n 64 --profile
   kvark bench -p 512 -n 0 --profile prefill.svg
   kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json"
@@ -64,6 +66,9 @@ pub(crate) struct Bench {
     /// Measure the cache instead: cost of its verbs, and branches that share a trunk
     #[arg(long)]
     cache: bool,
+    /// Measure restoring a conversation of 2,000 tokens from a file against computing it again
+    #[arg(long, conflicts_with = "cache")]
+    restore: bool,
     /// Show where the time of a step goes, by op; with a FILE, draw it as well (SVG)
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     profile: Option<Option<PathBuf>>,
@@ -89,6 +94,9 @@ impl Bench {
         let model = self.model.open(&self.engine)?;
         if self.cache {
             return self.report_cache(&cache::run(&model, &self.engine, self.repetitions)?);
+        }
+        if self.restore {
+            return self.report_cache(&restore::run(&model, &self.engine, self.repetitions)?);
         }
         let mut runner = self.engine.runner(&model)?;
         let kinds = [("pp", &self.n_prompt), ("tg", &self.n_gen)];

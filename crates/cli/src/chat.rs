@@ -4,14 +4,15 @@ mod conversation;
 mod input;
 mod map;
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs};
 use crate::run::predict;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Branches, Cpu, Finish, GenerateOptions, Piece, Sampler};
+use kvark::{Branches, Cpu, Finish, GenerateOptions, Message, Piece, Sampler};
+use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
 /branches      list the branches
@@ -20,6 +21,8 @@ const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go
 /keep          forget all branches but this one
 /drop NAME     forget another branch
 /cache         show which cells of the cache the branches hold
+/save FILE     write this branch to a file
+/load FILE     go on from a saved branch, in the place of this one
 /clear         forget all turns of this branch
 /help          this list
 /exit          leave, as Ctrl-D does
@@ -35,6 +38,8 @@ Ctrl-C stops an answer; what was said so far stays in the conversation.";
   /keep          forget all branches but this one
   /drop NAME     forget another branch
   /cache         show which cells of the cache the branches hold
+  /save FILE     write this branch to a file
+  /load FILE     go on from a saved branch, in the place of this one
   /clear         forget all turns of this branch
   /help          this list
   /exit          leave, as Ctrl-D does
@@ -55,12 +60,17 @@ pub(crate) struct Chat {
     /// The first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
+    /// Go on from the conversation in FILE, if it is there, and save to it in the end
+    #[arg(long, value_name = "FILE")]
+    prompt_cache: Option<PathBuf>,
     /// Most tokens of an answer; -1 until the model ends it or the context is full
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
     /// End answers at this string; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
+    #[command(flatten)]
+    shift: ShiftArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -79,15 +89,25 @@ impl Chat {
         let model = self.model.open(&self.engine)?;
         model.tokenizer()?;
         model.template()?;
-        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
+        let mut cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
+        let system = self
+            .system
+            .as_ref()
+            .map(|text| Message::new("system", text));
+        let keep = self.shift.keep(&model, Some(system.as_slice()))?;
+        if let Some(keep) = keep {
+            cells.allow_shifts(keep)?;
+        }
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: false,
         };
         let sampler = Sampler::new(self.sampling.options(&model));
-        let mut conversation =
-            Conversation::new(&model, cells, sampler, options, self.system.clone());
+        let mut conversation = Conversation::new(&model, cells, sampler, options, system, keep);
+        if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
+            conversation.warm(file)?;
+        }
         let mut input = Input::open();
         if input.is_terminal() {
             let name = model.artifact().name.as_deref().unwrap_or("the model");
@@ -103,6 +123,9 @@ impl Chat {
             if take(&mut conversation, &line, input.is_terminal())? == Next::Exit {
                 break;
             }
+        }
+        if let Some(file) = &self.prompt_cache {
+            conversation.save(file)?;
         }
         Ok(())
     }
@@ -121,6 +144,25 @@ fn take(conversation: &mut Conversation<'_>, line: &str, terminal: bool) -> Resu
 }
 
 fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next> {
+    // A file's name may have spaces.
+    let file = line.split_once(char::is_whitespace);
+    match file.map(|(name, file)| (name, Path::new(file.trim()))) {
+        Some(("save", file)) => {
+            let saved = conversation.save(file);
+            output::note(&told(
+                saved.map(|tokens| format!("[{tokens} tokens saved]")),
+            ));
+            return Ok(Next::Line);
+        }
+        Some(("load", file)) => {
+            let loaded = conversation.load(file);
+            output::note(&told(
+                loaded.map(|turns| format!("[turns loaded: {turns}]")),
+            ));
+            return Ok(Next::Line);
+        }
+        _ => {}
+    }
     let mut words = line.split_whitespace();
     let (name, argument, more) = (words.next().unwrap_or_default(), words.next(), words.next());
     if more.is_some() {
@@ -162,6 +204,7 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("switch" | "drop", None) => {
             format!("/{name} takes the name of a branch; /branches lists them")
         }
+        ("save" | "load", None) => format!("/{name} takes the name of a file"),
         ("exit" | "quit" | "bye" | "help" | "clear" | "keep" | "branches" | "cache", Some(_)) => {
             format!("/{name} takes nothing after it")
         }
@@ -229,12 +272,14 @@ fn say(conversation: &mut Conversation<'_>, text: &str, terminal: bool) -> Resul
         Reply::Answered(finish) => {
             output::text("\n")?;
             if finish == Finish::Context {
-                output::note("[the context is full; make room with /rewind N, /drop or /clear]");
+                output::note(
+                    "[the context is full; make room with /rewind N, /drop or /clear, or begin with --context-shift]",
+                );
             }
         }
         Reply::NoRoom { needed, room } => output::note(&format!(
             "[the context is full: this message takes {needed} more tokens, and there is room for {room}; make room with \
-             /rewind N, /drop or /clear]"
+             /rewind N, /drop or /clear, or begin with --context-shift]"
         )),
         Reply::Refused(error) => output::note(&format!("[{error}]")),
         Reply::Stopped => output::note("[stopped before the answer began]"),

@@ -31,3 +31,17 @@ pub(crate) fn chat(model: &Model, messages: &[Message]) -> Result<Vec<u32>> {
     }
     Ok(tokens)
 }
+
+/// Tokens that come before the first turn of every conversation with these first messages.
+pub(crate) fn preamble(model: &Model, messages: &[Message]) -> Result<usize> {
+    let with = |text: &str| {
+        let first = [Message::new("user", text)];
+        chat(model, &[messages, &first].concat())
+    };
+    Ok(common(&with("a")?, &with("b")?))
+}
+
+/// Length of the common beginning.
+pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

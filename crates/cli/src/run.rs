@@ -1,15 +1,16 @@
 //! `kvark run`: completes a prompt.
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs, TextArgs, token_ids};
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TextArgs, token_ids};
 use crate::{interrupt, output, prompt};
 use anyhow::{Result, bail};
 use clap::Args;
 use kvark::{
-    Branches, Cpu, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy, Sampler,
-    SamplerOptions, Sequence, Timings,
+    Branches, Cpu, Finish, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy,
+    Sampler, SamplerOptions, Sequence, Snapshot, Timings,
 };
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Complete a prompt
@@ -18,6 +19,7 @@ use std::time::Instant;
   kvark run -p \"The capital of France is\" -n 16 --temp 0
   kvark run --chat -p \"Why is the sky blue?\"
   kvark run --parallel 4 -p \"A name for a cat:\" -n 8 --seed 1
+  kvark run -f long.txt --prompt-cache long.kv -n 64
   kvark run model.gguf -f prompt.txt --json")]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -45,9 +47,14 @@ pub(crate) struct Run {
     /// Continue the prompt K times at once, with seeds from --seed on
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
     parallel: Option<u32>,
+    /// Take what FILE has of the prompt's beginning instead of computing it, and keep the whole text there for the next run
+    #[arg(long, value_name = "FILE", conflicts_with = "parallel")]
+    prompt_cache: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    shift: ShiftArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -84,16 +91,27 @@ impl Run {
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
+        if self.parallel.is_some() && self.shift.context_shift {
+            bail!("--context-shift goes on in one text, not in those of --parallel");
+        }
         if let Some(count) = self.parallel {
             return self.parallel(&model, &prompt, &options, count);
         }
         let mut runner = self.engine.runner(&model)?;
+        if let Some(keep) = self.shift.keep(&model, self.chat.then_some(&[]))? {
+            runner.allow_shifts(keep)?;
+        }
         let mut sampler = Sampler::new(self.sampling.options(&model));
+        let reused = match self.prompt_cache.as_deref().filter(|file| file.exists()) {
+            Some(file) => runner.resume(&model, &Snapshot::open(file)?, &prompt)?,
+            None => 0,
+        };
         // Shown once it is known that the model takes it.
         let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
-        let bar = output::progress("prompt", prompt.len());
+        let new = &prompt[reused..];
+        let bar = output::progress("prompt", new.len());
         let mut written = Ok(());
-        let generated = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {
+        let generated = runner.generate(&model, new, &mut sampler, &options, |piece| {
             if let Some(text) = shown.take() {
                 written = bar.suspend(|| output::text(&text));
             }
@@ -109,10 +127,17 @@ impl Run {
             !interrupt::asked() && written.is_ok()
         })?;
         bar.finish_and_clear();
+        if let Some(file) = &self.prompt_cache {
+            runner.save(&model, file, b"")?;
+        }
         written?;
         let mut out = std::io::stdout();
         if self.json {
-            writeln!(out, "{}", report(&prompt, &generated, runner.memory()?))?;
+            let mut object = report(&prompt, &generated, runner.memory()?);
+            if self.prompt_cache.is_some() {
+                object["reused_tokens"] = reused.into();
+            }
+            writeln!(out, "{object}")?;
             return Ok(());
         }
         if model.tokenizer().is_err() {
@@ -121,14 +146,23 @@ impl Run {
         }
         writeln!(out)?;
         let t = generated.timings;
+        let known = match reused {
+            0 => String::new(),
+            n => format!("{n} known and "),
+        };
         output::note(&format!(
-            "[prompt {} tokens, {:.1}/s; generated {} tokens, {:.1}/s; {}]",
+            "[prompt {known}{} tokens, {:.1}/s; generated {} tokens, {:.1}/s; {}]",
             t.prompt_tokens,
             per_second(t.prompt_tokens, t.prompt),
             t.generated_tokens,
             per_second(t.generated_tokens, t.generated),
             generated.finish.name(),
         ));
+        if generated.finish == Finish::Context {
+            output::note(
+                "[the context is full; --context-shift goes on, --ctx-size gives it more room]",
+            );
+        }
         Ok(())
     }
 }

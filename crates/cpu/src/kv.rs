@@ -3,8 +3,10 @@
 pub(crate) mod layout;
 
 use backend::{KvPool, storage};
+use base::parallel;
 use kv::{
-    CacheConfig, Compaction, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, Storage,
+    CacheConfig, Compaction, FrozenKv, Gather, Growth, KvBytes, KvError, KvErrorKind, RowBlock,
+    Run, Side, Storage,
 };
 use layout::RowLayout;
 use std::ops::Range;
@@ -22,6 +24,15 @@ pub(crate) struct CpuKv {
 pub(crate) struct LayerKv {
     pub(crate) keys: CpuPool,
     pub(crate) values: CpuPool,
+}
+
+impl LayerKv {
+    fn side(&self, side: Side) -> &CpuPool {
+        match side {
+            Side::Key => &self.keys,
+            Side::Value => &self.values,
+        }
+    }
 }
 
 impl CpuKv {
@@ -123,6 +134,53 @@ impl KvBytes for CpuKv {
                 layer.values.reorder_through(&mut before, order);
             }
         }
+        Ok(())
+    }
+
+    fn read_rows(&self, layer: usize, side: Side, runs: &[Run], out: &mut [u8]) {
+        let prefix = self.prefix.as_deref();
+        let behind = prefix.map_or(0, |p| p.cells[layer]);
+        let own = self.layers[layer].side(side);
+        let frozen = prefix.map_or(own, |p| p.layers[layer].side(side));
+        let mut rest = out;
+        for head in 0..own.heads {
+            for cells in runs.iter().map(Run::cells) {
+                let middle = behind.clamp(cells.start, cells.end);
+                let parts = [
+                    (frozen, cells.start..middle),
+                    (
+                        own,
+                        middle - behind.min(middle)..cells.end - behind.min(middle),
+                    ),
+                ];
+                for (pool, cells) in parts {
+                    let rows;
+                    (rows, rest) = rest.split_at_mut(cells.len() * own.row_bytes());
+                    pool.read_rows(head, cells, rows);
+                }
+            }
+        }
+    }
+
+    fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
+        assert!(
+            self.prefix.is_none(),
+            "bookkeeping puts nothing back behind a prefix"
+        );
+        let mut by_pool: Vec<Option<&RowBlock<'_>>> = vec![None; 2 * self.layers.len()];
+        for block in blocks {
+            by_pool[2 * block.layer + block.side as usize] = Some(block);
+        }
+        let pools = self.pools().zip(by_pool);
+        let mut jobs: Vec<_> = pools
+            .filter_map(|(pool, b)| Some((pool, b?, Ok(()))))
+            .collect();
+        let bytes = blocks.iter().map(|block| block.bytes.len()).sum();
+        parallel::for_each(bytes, &mut jobs, |(pool, block, made)| {
+            *made = pool.ensure(block.cells);
+        });
+        jobs.iter().try_for_each(|(_, _, made)| made.clone())?;
+        parallel::for_each(bytes, &mut jobs, |(pool, block, _)| pool.take(block));
         Ok(())
     }
 
@@ -282,6 +340,19 @@ impl CpuPool {
         }
     }
 
+    /// Stores the encoded rows of a block.
+    fn take(&mut self, block: &RowBlock<'_>) {
+        let row_bytes = self.row_bytes();
+        for head in 0..self.heads {
+            let mut from = head * block.head_stride;
+            for run in block.runs {
+                let len = run.len as usize * row_bytes;
+                KvPool::write_rows(self, head, run.cell, &block.bytes[from..from + len]);
+                from += len;
+            }
+        }
+    }
+
     /// Gives cell `i` what cell `order[i]` held, by way of a copy of each head in turn.
     fn reorder_through(&mut self, before: &mut Vec<u8>, order: &[u32]) {
         let (len, layout) = (self.head_bytes(), self.layout);
@@ -314,7 +385,8 @@ impl KvPool for CpuPool {
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
         self.bytes.resize(len, 0);
         // From the last head down, no head is overwritten before it has moved.
-        for head in (0..self.heads).rev() {
+        let moving = if old == 0 { 0 } else { self.heads };
+        for head in (0..moving).rev() {
             self.bytes
                 .copy_within(head * old..(head + 1) * old, head * new);
             let head = &mut self.bytes[head * new..(head + 1) * new];
@@ -352,6 +424,19 @@ impl KvPool for CpuPool {
         let mut row = vec![0; self.row_bytes()];
         self.layout.get(self.head(head), cell as usize, &mut row);
         storage::decode(self.storage, &row, out);
+    }
+
+    fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
+        let first = cells.start as usize;
+        if !cells.is_empty() {
+            self.layout.get_rows(self.head(head), first, out);
+        }
+    }
+
+    fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
+        let len = self.head_bytes();
+        let head = &mut self.bytes[head * len..(head + 1) * len];
+        self.layout.put_rows(head, first as usize, rows);
     }
 
     fn resident_bytes(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Random histories of verbs on every kind of cache: the CPU's attention against the reference backend's, step by step,
 //! and the same refusals on both. `KVARK_HISTORIES=N` runs N histories instead of a few.
 
-use backend::conformance::Noise;
+use backend::conformance::{Noise, RowsCopy};
 use backend::reference::Reference;
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
@@ -10,8 +10,8 @@ use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
     Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvError, LayerConfig,
-    MadeSession, RingPolicy, Storage, Tree, make_decode_session, make_seq_session,
-    make_tree_session,
+    MadeSession, Restorable, RingPolicy, SeqId, Storage, Tree, make_decode_session,
+    make_seq_session, make_tree_session,
 };
 use std::sync::Arc;
 
@@ -80,6 +80,20 @@ impl<K: Bookkeeping> Twin<K> {
         found.is_ok()
     }
 
+    /// Takes a sequence out of both caches and puts the first `len` of its tokens back as `to`; the rows must be the same
+    /// bytes.
+    fn move_rows(&self, from: SeqId, to: SeqId, less: u32) -> bool
+    where
+        K: Restorable,
+    {
+        let sessions = [&self.reference.0, &self.cpu.0];
+        let [expect, found] = sessions.map(|session| RowsCopy::take(session, from));
+        assert_eq!(expect, found);
+        let Ok(rows) = found else { return false };
+        let len = rows.len().saturating_sub(less);
+        self.verb(|session| session.restore(to, len, &rows.saved()))
+    }
+
     /// One forward on both with rows of noise.
     fn step(&mut self, noise: &mut Noise, positions: &[u32]) {
         let n = positions.len();
@@ -123,6 +137,14 @@ fn below(noise: &mut Noise, n: u32) -> u32 {
     (noise.bits() >> 20) as u32 % n.max(1)
 }
 
+/// Changes keys in a way that shows which of them were moved, and from where.
+fn turn(layer: usize, positions: std::ops::Range<u32>, rows: &mut [u8]) {
+    let size = rows.len() / positions.len().max(1);
+    for (position, row) in positions.zip(rows.chunks_mut(size.max(1))) {
+        row[0] ^= (position as u8 ^ layer as u8) & 3;
+    }
+}
+
 fn contiguous(noise: &mut Noise, graph: &Arc<Graph>) {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
@@ -132,6 +154,11 @@ fn contiguous(noise: &mut Noise, graph: &Arc<Graph>) {
         match below(noise, 4) {
             0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))),
             1 if below(noise, 6) == 0 => drop(twin.verb(CacheSession::clear)),
+            1 if below(noise, 2) == 0 => drop(twin.move_rows(0, 0, below(noise, 3))),
+            1 => {
+                let (keep, dropped) = (below(noise, 4), below(noise, 9));
+                twin.verb(|s| s.shift(0, keep, dropped, turn));
+            }
             _ => {
                 let n = 1 + below(noise, 5);
                 twin.step(noise, &(len..len + n).collect::<Vec<_>>());
@@ -146,7 +173,9 @@ fn cells(noise: &mut Noise, graph: &Arc<Graph>) {
     let mut twin: Twin<Cells> = Twin::new(graph, &config, make_seq_session);
     for _ in 0..14 {
         let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
-        match below(noise, 9) {
+        match below(noise, 11) {
+            10 => drop(twin.verb(|s| s.shift(a, b, p, turn))),
+            9 => drop(twin.move_rows(a, b, p / 4)),
             0 => drop(twin.verb(|s| s.seq_cp(a, b, ..))),
             1 => drop(twin.verb(|s| s.seq_cp(a, b, ..p))),
             2 => drop(twin.verb(|s| s.seq_rm(a, p..))),

@@ -1,6 +1,7 @@
 //! Many sequences in one pool of cells: batches, forks, eviction and rollback without moving a byte.
 
 mod allocator;
+mod restore;
 mod rows;
 mod step;
 

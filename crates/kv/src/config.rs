@@ -1,6 +1,6 @@
 //! What a cache must know before it exists: model facts per layer and the caller's policy.
 
-use crate::{KvError, KvErrorKind};
+use crate::{KvError, KvErrorKind, Side};
 use std::fmt;
 
 /// Elements that share a scale and an offset in a quantised row.
@@ -194,6 +194,15 @@ impl CacheConfig {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of one head's row.
+    pub fn row_bytes(&self, layer: usize, side: Side) -> usize {
+        let layer = &self.layers[layer];
+        match side {
+            Side::Key => self.key_storage.row_bytes(layer.key_dim),
+            Side::Value => self.value_storage.row_bytes(layer.value_dim),
+        }
     }
 
     /// Bytes that `cells` cells take over all layers, keys and values together.

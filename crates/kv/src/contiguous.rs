@@ -1,8 +1,11 @@
 //! One sequence: plain decode and prefill, with full layers and sliding windows under one logical length.
 
+use crate::held::common_first;
 use crate::plan::{Classes, LayerPlan};
 use crate::ring::Rings;
-use crate::{Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, StepPlan};
+use crate::{
+    Bookkeeping, Cache, CacheConfig, Held, KvError, KvErrorKind, Restorable, SeqId, StepPlan,
+};
 
 /// A single sequence.
 ///
@@ -81,7 +84,8 @@ impl Contiguous {
         let list = plan.visible.open_list();
         let ring = self.rings.of(window);
         let first = window.map_or(0, |w| (self.len + 1).saturating_sub(w));
-        ring.push_runs(&mut plan.visible, first..end);
+        ring.runs(first..end)
+            .for_each(|run| plan.visible.push_run(run));
         plan.writes.extend((self.len..end).map(|p| ring.cell(p)));
         plan.cells = ring.cells(end);
         for seen in self.len + 1..=end {
@@ -123,6 +127,60 @@ impl Cache for Contiguous {
         }
         self.len = len;
         Ok(())
+    }
+}
+
+impl Restorable for Contiguous {
+    fn held(&self, seq: SeqId) -> Result<Held, KvError> {
+        only(seq)?;
+        let mut held = Held::new(self.len, self.classes.class_of.clone());
+        for window in &self.classes.windows {
+            let ring = self.rings.of(*window);
+            let first = self.rings.first(*window);
+            held.push(ring.runs(first..self.len), ring.cells(self.len));
+        }
+        Ok(held)
+    }
+
+    fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Contiguous, Held), KvError> {
+        only(seq)?;
+        if self.base > 0 {
+            return Err(KvErrorKind::Prefixed { tokens: self.base }.into());
+        }
+        if len > self.capacity {
+            return Err(KvErrorKind::Full {
+                needed: len.into(),
+                capacity: self.capacity,
+            }
+            .into());
+        }
+        let mut after = self.clone();
+        after.clear();
+        after.len = len;
+        after.rings.wrote(len);
+        for (class, window) in self.classes.windows.iter().enumerate() {
+            let kept = window.filter(|_| self.rings.most() < u32::MAX);
+            let seen = kept.map_or(0, |w| (len + 1).saturating_sub(w));
+            let layers = self.classes.class_of.iter().zip(first).enumerate();
+            let of_class = layers.filter(|(_, (c, _))| usize::from(**c) == class);
+            let first = common_first(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
+            after.rings.lost_before(first, *window);
+        }
+        let held = after.held(seq)?;
+        Ok((after, held))
+    }
+
+    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Contiguous, Held), KvError> {
+        let first = self.held(seq)?.shifted_first(keep, dropped)?;
+        self.restored(seq, self.len - dropped, &first)
+    }
+}
+
+/// The one sequence that there is.
+fn only(seq: SeqId) -> Result<(), KvError> {
+    match seq {
+        0 => Ok(()),
+        _ => Err(KvErrorKind::Sequence { seq, most: 1 }.into()),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{
-    Bookkeeping, CacheConfig, Compaction, FrozenKv, Gather, KvError, KvErrorKind, StepPlan,
+    Bookkeeping, CacheConfig, Compaction, FrozenKv, Gather, KvError, KvErrorKind, RowBlock, Run,
+    Side, StepPlan,
 };
 use std::any::Any;
 use std::sync::{Arc, TryLockError};
@@ -22,6 +23,14 @@ pub trait KvBytes: Any + Send {
 
     /// Gives the cells of every layer the rows of their old ones. What fails has moved nothing.
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError>;
+
+    /// Copies the rows of these runs out, as they are encoded: `[heads, rows, row]`, rows in the order of the runs. `out`
+    /// has just that size, and the cells exist.
+    fn read_rows(&self, layer: usize, side: Side, runs: &[Run], out: &mut [u8]);
+
+    /// Stores encoded rows, at most one block for each side of a layer. All memory is made first: what fails has written
+    /// nothing.
+    fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError>;
 
     /// Makes the first `cells` cells read-only for good and goes on over them with an empty tail.
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;

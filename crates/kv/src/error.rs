@@ -1,5 +1,6 @@
 //! What a cache refuses, and the number that was wrong.
 
+use crate::SeqId;
 use std::fmt;
 
 /// A refused cache call. The cache is as it was before the call.
@@ -183,6 +184,35 @@ pub enum KvErrorKind {
         found: &'static str,
         /// What the caller needs.
         wanted: &'static str,
+    },
+    /// A sequence that lacks a position between others.
+    #[error(
+        "sequence {seq} has no token at position {position}: only one without gaps can be taken out"
+    )]
+    Gap {
+        /// The sequence.
+        seq: SeqId,
+        /// The first position that it lacks.
+        position: u32,
+    },
+    /// A shift that drops nothing, or more than there is.
+    #[error("cannot drop {dropped} tokens behind the first {keep}: there are {len}")]
+    Shift {
+        /// Tokens to keep.
+        keep: u32,
+        /// Tokens to drop.
+        dropped: u32,
+        /// Tokens that the sequence holds.
+        len: u32,
+    },
+    /// Saved rows that the cache cannot take.
+    #[error("the saved rows do not fit the cache: {0}")]
+    SavedRows(String),
+    /// A verb that a cache behind a shared prefix does not have.
+    #[error("the first {tokens} tokens are a shared prefix and cannot be given up")]
+    Prefixed {
+        /// Tokens of the prefix.
+        tokens: u32,
     },
     /// The configuration cannot be built.
     #[error("bad cache configuration: {0}")]

@@ -1,6 +1,6 @@
 //! What the rings of a cache's windowed layers keep of one sequence.
 
-use crate::plan::{Classes, Visibility};
+use crate::plan::Classes;
 use crate::{CacheConfig, KvError, KvErrorKind, RingPolicy, Run};
 use std::ops::Range;
 
@@ -64,6 +64,22 @@ impl Rings {
         rings.map(floor).max().unwrap_or(self.base).max(self.base)
     }
 
+    /// The first position that a layer with this window holds.
+    pub(crate) fn first(&self, window: Option<u32>) -> u32 {
+        let slots = self.of(window).slots;
+        match self.high_water - self.base <= slots {
+            true => self.base.saturating_sub(slots),
+            false => self.high_water - slots,
+        }
+    }
+
+    /// Layers with this window hold nothing before `first`, as though what lay there had been overwritten.
+    pub(crate) fn lost_before(&mut self, first: u32, window: Option<u32>) {
+        if first > 0 {
+            self.wrote(first.saturating_add(self.of(window).slots));
+        }
+    }
+
     /// Where a layer with this window has its rows.
     pub(crate) fn of(&self, window: Option<u32>) -> Ring {
         let slots = window.zip(self.policy).map(|(w, ring)| ring.slots(w));
@@ -100,10 +116,10 @@ impl Ring {
         self.shared() + (end - self.base).min(self.slots)
     }
 
-    /// Appends the runs of these positions to the open list.
-    pub(crate) fn push_runs(&self, visible: &mut Visibility, positions: Range<u32>) {
+    /// The runs of these positions.
+    pub(crate) fn runs(self, positions: Range<u32>) -> impl Iterator<Item = Run> {
         let mut position = positions.start;
-        while position < positions.end {
+        std::iter::from_fn(move || {
             let (from, end) = match position < self.base {
                 true => (0, positions.end.min(self.base)),
                 false => (self.base, positions.end),
@@ -112,10 +128,10 @@ impl Ring {
             let run = Run {
                 position,
                 cell: self.cell(position),
-                len: left.min(end - position),
+                len: left.min(end.saturating_sub(position)),
             };
-            visible.push_run(run);
             position += run.len;
-        }
+            (run.len > 0).then_some(run)
+        })
     }
 }

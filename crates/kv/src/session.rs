@@ -3,11 +3,12 @@
 use crate::sync::Arc;
 use crate::{
     Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry, Cells,
-    Contiguous, KvError, KvErrorKind, ScatterIndex, SeqCache, SeqId, SharedPrefix, Tree, TreeCache,
+    Contiguous, Held, KvBytes, KvError, KvErrorKind, Restorable, RowBlock, SavedRows, ScatterIndex,
+    SeqCache, SeqId, SharedPrefix, Side, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
 /// What a module load is told about the session it belongs to.
 #[derive(Clone, Debug, Default)]
@@ -156,6 +157,11 @@ impl<K: Bookkeeping> CacheSession<K> {
         self.with(|cache| cache.rewind(len))?
     }
 
+    /// What the cache was built from.
+    pub fn config(&self) -> Result<CacheConfig, KvError> {
+        Ok(self.entry.try_lock()?.bytes.config().clone())
+    }
+
     /// Bytes of keys and values allocated now, without those of a shared prefix.
     pub fn resident_bytes(&self) -> Result<usize, KvError> {
         Ok(self.entry.try_lock()?.bytes.resident_bytes())
@@ -171,6 +177,103 @@ impl CacheSession<Contiguous> {
         let frozen = state.bytes.freeze(len)?;
         state.book = Box::new(Contiguous::behind(len, &config));
         Ok(SharedPrefix::new(frozen, len, config))
+    }
+}
+
+impl<K: Bookkeeping + Restorable> CacheSession<K> {
+    /// Shows `read` where the rows of a sequence lie, and the bytes that hold them.
+    pub fn held<R>(
+        &self,
+        seq: SeqId,
+        read: impl FnOnce(&Held, &dyn KvBytes) -> R,
+    ) -> Result<R, KvError> {
+        let held = self.with(|cache| cache.held(seq))??;
+        Ok(read(&held, &*self.entry.try_lock()?.bytes))
+    }
+
+    /// Puts the first `len` tokens of a saved sequence in the place of what `seq` holds. What is refused changes
+    /// nothing.
+    pub fn restore(&self, seq: SeqId, len: u32, saved: &SavedRows<'_>) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let state = &mut *state;
+        let config = state.bytes.config().clone();
+        saved.check(&config)?;
+        if len > saved.len {
+            let reason = format!("{len} tokens are wanted, and they have {}", saved.len);
+            return Err(KvErrorKind::SavedRows(reason).into());
+        }
+        let book: &mut dyn Any = &mut *state.book;
+        let cache: &mut K = book.downcast_mut().expect("checked at installation");
+        let (after, held) = cache.restored(seq, len, &saved.first())?;
+        state.bytes.write_rows(&saved.blocks(&config, &held))?;
+        *cache = after;
+        Ok(())
+    }
+}
+
+impl<K: Bookkeeping + Restorable> CacheSession<K> {
+    /// Most tokens that [`shift`](CacheSession::shift) can drop behind the first `keep` of a sequence.
+    pub fn droppable(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
+        self.held(seq, |held, bytes| held.droppable(keep, bytes.config()))
+    }
+
+    /// Drops the `dropped` tokens of a sequence behind its first `keep` and moves the later ones down. `rotate` gets a
+    /// layer, the positions that its moved keys had, and these keys, `[heads, rows, row]`, to make them those of the new
+    /// positions. What is refused changes nothing.
+    pub fn shift(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+        mut rotate: impl FnMut(usize, Range<u32>, &mut [u8]),
+    ) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let state = &mut *state;
+        let book: &mut dyn Any = &mut *state.book;
+        let cache: &mut K = book.downcast_mut().expect("checked at installation");
+        let before = cache.held(seq)?;
+        let (after, held) = cache.shifted(seq, keep, dropped)?;
+        let config = state.bytes.config().clone();
+        let block = |layer: usize, side: Side| RowBlock {
+            layer,
+            side,
+            runs: &[],
+            cells: held.cells(layer),
+            bytes: &[],
+            head_stride: 0,
+        };
+        let sides = (0..held.layers()).flat_map(|i| [(i, Side::Key), (i, Side::Value)]);
+        let size = |(layer, side): (usize, Side)| {
+            let rows = config.layers[layer].kv_heads * held.rows(layer);
+            rows * config.row_bytes(layer, side)
+        };
+        // All memory first: once a row has moved, nothing may fail.
+        let most = sides.clone().map(size).max().unwrap_or(0);
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(most)
+            .map_err(|_| KvErrorKind::OutOfMemory(most))?;
+        let places: Vec<_> = sides.clone().map(|(i, side)| block(i, side)).collect();
+        state.bytes.write_rows(&places)?;
+        for (layer, side) in sides {
+            let to = held.first(layer).max(keep)..held.len;
+            let from = to.start + dropped..before.len;
+            let stride = to.len() * config.row_bytes(layer, side);
+            rows.resize(config.layers[layer].kv_heads * stride, 0);
+            let runs = before.clipped(layer, &from);
+            state.bytes.read_rows(layer, side, &runs, &mut rows);
+            if side == Side::Key {
+                rotate(layer, from, &mut rows);
+            }
+            let moved = RowBlock {
+                runs: &held.clipped(layer, &to),
+                bytes: &rows,
+                head_stride: stride,
+                ..block(layer, side)
+            };
+            state.bytes.write_rows(&[moved])?;
+        }
+        *cache = after;
+        Ok(())
     }
 }
 

@@ -134,7 +134,8 @@ impl Tree {
         if self.nodes.is_empty() {
             let list = plan.visible.open_list();
             let end = self.len + tokens;
-            ring.push_runs(&mut plan.visible, first(self.len)..end);
+            ring.runs(first(self.len)..end)
+                .for_each(|run| plan.visible.push_run(run));
             for position in self.len..end {
                 let seen = first(position)..position + 1;
                 plan.visible.push_query(list, seen);
@@ -150,7 +151,8 @@ impl Tree {
                 at = self.nodes[ancestor as usize].parent;
             }
             let list = plan.visible.open_list();
-            ring.push_runs(&mut plan.visible, first(self.len)..self.len);
+            ring.runs(first(self.len)..self.len)
+                .for_each(|run| plan.visible.push_run(run));
             for (position, ancestor) in (self.len..).zip(chain.iter().rev()) {
                 let cell = ring.cell(self.len + *ancestor as u32);
                 let len = 1;

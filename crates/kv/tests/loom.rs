@@ -8,7 +8,7 @@
 
 use kv::{
     CacheConfig, CacheEntry, CacheKey, CacheRegistry, CacheSession, Compaction, Contiguous,
-    FrozenKv, Gather, KvBytes, KvError, KvErrorKind, LayerConfig,
+    FrozenKv, Gather, KvBytes, KvError, KvErrorKind, LayerConfig, RowBlock, Run, Side,
 };
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -35,6 +35,12 @@ impl KvBytes for Watched {
     }
 
     fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
+        Ok(())
+    }
+
+    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) {}
+
+    fn write_rows(&mut self, _: &[RowBlock<'_>]) -> Result<(), KvError> {
         Ok(())
     }
 

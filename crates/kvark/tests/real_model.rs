@@ -232,3 +232,38 @@ fn stop_strings_and_seeds() {
     assert_eq!(cut.finish, Finish::Stop);
     assert_eq!(cut.text, free.text[..free.text.find(&word).unwrap()]);
 }
+
+#[test]
+fn a_text_stays_sane_past_its_context() {
+    let Some(model) = &*MODEL else { return };
+    let policy = Policy {
+        context: Some(192),
+        ..Policy::default()
+    };
+    let mut shifted = runner(model, policy);
+    shifted.allow_shifts(8).unwrap();
+    let prompt = encode(
+        model,
+        "A long story about a fisherman and the sea. Once upon a time",
+    );
+    let mut sampler = Sampler::new(SamplerOptions {
+        temperature: 0.7,
+        seed: 11,
+        ..Default::default()
+    });
+    let options = GenerateOptions {
+        max_tokens: Some(800),
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let generated = shifted.generate(model, &prompt, &mut sampler, &options, |_| true);
+    let generated = generated.unwrap();
+    assert_eq!(generated.finish, Finish::Length);
+    // What it wrote, the last part of it above all, is likely to a model that has seen all of it.
+    let mut cold = runner(model, Policy::default());
+    let text = [&prompt[..], &generated.tokens].concat();
+    let score = cold.score(&text, |_| true).unwrap();
+    let last = &score.logprob[score.logprob.len() - 300..];
+    let mean = -last.iter().sum::<f64>() / last.len() as f64;
+    assert!(mean < 4.0, "mean -log p {mean}: {}", generated.text);
+}

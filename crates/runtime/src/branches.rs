@@ -3,9 +3,12 @@
 use crate::generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, Writer};
 use crate::memory::CacheKind;
 use crate::runner::{Memory, Policy, check_ids, forward, plan_run};
+use crate::shift::{Shift, Shifter};
+use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Backend;
 use kv::{CacheSession, Cells, MAX_SEQUENCES, Run, SeqId, make_seq_session};
+use std::path::Path;
 use std::time::Instant;
 
 /// One token of a step: which branch it continues, and whether the logits behind it are wanted.
@@ -27,12 +30,14 @@ pub struct Branches {
     batch: usize,
     /// Per sequence, its tokens and the logits behind the last one.
     states: Vec<State>,
+    shifter: Option<Shifter>,
 }
 
 #[derive(Clone, Default)]
 struct State {
     tokens: Vec<u32>,
     logits: Vec<f32>,
+    shifts: Vec<Shift>,
 }
 
 impl Branches {
@@ -57,7 +62,37 @@ impl Branches {
             vocab: model.facts().vocab_size,
             batch: plan.step.tokens,
             states: vec![State::default(); MAX_SEQUENCES as usize],
+            shifter: None,
         })
+    }
+
+    /// Lets generations go on past the end of the context: the first `keep` tokens of a branch stay, and the older half of
+    /// its others makes room. Refused where the model's keys cannot be moved.
+    pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
+        let layers = self.session.config()?.layers.len();
+        self.shifter = Some(Shifter::new(&self.module, layers, keep)?);
+        Ok(())
+    }
+
+    /// Makes room in a branch now, where [`allow_shifts`](Branches::allow_shifts) lets it; `None` where nothing can go.
+    /// Rows that other branches share stay theirs.
+    pub fn shift(&mut self, branch: SeqId) -> Result<Option<Shift>, RuntimeError> {
+        let Some(shifter) = &self.shifter else {
+            return Ok(None);
+        };
+        let shift = shifter.shift(&self.session, branch, self.tokens(branch).len())?;
+        if let Some(shift) = shift {
+            let state = &mut self.states[branch as usize];
+            shift.apply(&mut state.tokens);
+            state.shifts.push(shift);
+        }
+        Ok(shift)
+    }
+
+    /// What was taken out of a branch since this was last asked, in order.
+    pub fn take_shifts(&mut self, branch: SeqId) -> Vec<Shift> {
+        let state = self.states.get_mut(branch as usize);
+        state.map_or(vec![], |state| std::mem::take(&mut state.shifts))
     }
 
     /// The tokens of a branch.
@@ -117,6 +152,42 @@ impl Branches {
     pub fn rewind_floor(&self, branch: SeqId) -> Result<usize, RuntimeError> {
         let floor = self.session.with(|cells| cells.rewind_floor(branch))??;
         Ok(floor as usize)
+    }
+
+    /// Writes a branch to a file, in the place of what is there, with notes for whoever restores it. The old file stays
+    /// whole until the new one is.
+    pub fn save(
+        &self,
+        model: &Model,
+        branch: SeqId,
+        path: &Path,
+        notes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let tokens = self.tokens(branch);
+        snapshot::save(
+            path,
+            model,
+            &self.session,
+            branch,
+            Contents { tokens, notes },
+        )
+    }
+
+    /// Puts a snapshot in the place of what a branch holds. There are no logits until a token is fed. What is refused
+    /// changes nothing.
+    pub fn restore(
+        &mut self,
+        model: &Model,
+        branch: SeqId,
+        snapshot: &Snapshot,
+    ) -> Result<(), RuntimeError> {
+        let tokens = snapshot.tokens().to_vec();
+        snapshot::restore(snapshot, model, &self.session, branch, tokens.len())?;
+        self.states[branch as usize] = State {
+            tokens,
+            ..State::default()
+        };
+        Ok(())
     }
 
     /// Whether `n` more tokens fit, over all branches.
@@ -286,6 +357,13 @@ impl Sequence for Branch<'_> {
     }
 
     fn has_room(&self) -> Result<bool, RuntimeError> {
+        self.branches.can_extend(1)
+    }
+
+    fn make_room(&mut self) -> Result<bool, RuntimeError> {
+        if !self.branches.can_extend(1)? {
+            self.branches.shift(self.id)?;
+        }
         self.branches.can_extend(1)
     }
 

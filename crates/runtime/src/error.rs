@@ -101,6 +101,9 @@ pub enum RuntimeErrorKind {
     /// A text to embed has no tokens, and the model adds none.
     #[error("text {0} has no tokens")]
     EmptyText(usize),
+    /// A snapshot was refused, or could not be written.
+    #[error(transparent)]
+    Snapshot(#[from] crate::SnapshotError),
     /// The plan of a run needs more memory than it may have.
     #[error("{0}")]
     DoesNotFit(Box<crate::Misfit>),

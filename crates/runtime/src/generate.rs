@@ -84,6 +84,10 @@ pub trait Sequence {
     fn logits(&self) -> &[f32];
     /// Whether one more token fits.
     fn has_room(&self) -> Result<bool, RuntimeError>;
+    /// Makes room for one more token where the caller has allowed it and there is none; tells whether there is some.
+    fn make_room(&mut self) -> Result<bool, RuntimeError> {
+        self.has_room()
+    }
     /// Feeds tokens; `progress` is told how many are done and may stop the run by returning false.
     fn feed(
         &mut self,
@@ -121,7 +125,7 @@ pub fn generate(
         match end {
             Some(finish) => break finish,
             None if !go_on => break Finish::Interrupted,
-            None if !sequence.has_room()? => break Finish::Context,
+            None if !sequence.make_room()? => break Finish::Context,
             None => sequence.feed(&[token], &mut |_| true)?,
         };
     };

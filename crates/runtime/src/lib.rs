@@ -4,6 +4,7 @@
 mod branches;
 mod embed;
 mod error;
+mod fingerprint;
 mod generate;
 mod inference;
 mod memory;
@@ -12,6 +13,8 @@ mod module;
 mod runner;
 mod sampler;
 mod score;
+mod shift;
+mod snapshot;
 mod stop;
 mod vocabulary;
 
@@ -29,3 +32,5 @@ pub use module::{Module, ModuleOptions};
 pub use runner::{Memory, Policy, Prefix, Runner};
 pub use sampler::{Sampler, SamplerOptions};
 pub use score::{Score, log_softmax_at};
+pub use shift::Shift;
+pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

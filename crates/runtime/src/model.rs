@@ -1,10 +1,12 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
+use crate::fingerprint::fingerprint;
 use crate::vocabulary::Vocabulary;
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
 use import::{Artifact, ImportOptions, ModelFacts};
 use std::path::Path;
+use std::sync::OnceLock;
 use text::{ChatTemplate, Tokenizer};
 
 /// An imported model. Weights stay mapped; any number of runners can share it.
@@ -14,6 +16,7 @@ pub struct Model {
     artifact: Artifact,
     tokenizer: Result<Tokenizer, text::Error>,
     template: Result<ChatTemplate, text::Error>,
+    fingerprint: OnceLock<u64>,
 }
 
 impl Model {
@@ -37,6 +40,7 @@ impl Model {
             artifact,
             tokenizer,
             template,
+            fingerprint: OnceLock::new(),
         }
     }
 
@@ -48,6 +52,12 @@ impl Model {
     /// The model's own numbers.
     pub fn facts(&self) -> &ModelFacts {
         &self.artifact.facts
+    }
+
+    /// A number that tells the model apart from others, also from one of the same shape.
+    pub fn fingerprint(&self) -> u64 {
+        let artifact = &self.artifact;
+        *self.fingerprint.get_or_init(|| fingerprint(artifact))
     }
 
     /// How tokens are chosen unless the caller says otherwise: as the model's configuration says, where it has one.

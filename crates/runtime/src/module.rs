@@ -2,7 +2,7 @@
 
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{Backend, CompileOptions, NodeTime, Runnable};
-use graph::Value;
+use graph::{Graph, Value};
 use import::Artifact;
 use kv::{BackendOptions, CacheRegistry};
 use std::collections::HashMap;
@@ -81,6 +81,13 @@ impl Module {
     fn method(&mut self, method: &str) -> Result<&mut Runnable, RuntimeError> {
         let found = self.methods.get_mut(method);
         Ok(found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?)
+    }
+
+    /// The graph of a method.
+    pub fn graph(&self, method: &str) -> Result<&Graph, RuntimeError> {
+        let found = self.methods.get(method);
+        let found = found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?;
+        Ok(found.graph())
     }
 
     /// Bytes of weights held in another layout besides the model's own.

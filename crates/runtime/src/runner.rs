@@ -2,6 +2,8 @@
 
 use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
 use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned, StepSize};
+use crate::shift::{Shift, Shifter};
+use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, CompileOptions, NodeTime};
 use graph::Value;
@@ -10,6 +12,7 @@ use kv::{
     BackendOptions, CacheConfig, CacheFacts, CachePolicy, CacheSession, Contiguous, RingPolicy,
     SharedPrefix, Storage, make_decode_session, make_prefixed_session,
 };
+use std::path::Path;
 
 /// The caller's choices, as opposed to the model's facts.
 #[derive(Clone, Debug)]
@@ -70,6 +73,7 @@ pub struct Runner {
     tokens: Vec<u32>,
     /// The logits behind the last token, when they were asked for.
     logits: Vec<f32>,
+    shifter: Option<Shifter>,
 }
 
 /// A frozen beginning that several runners share.
@@ -216,7 +220,28 @@ impl Runner {
             batch: step.tokens,
             tokens,
             logits: vec![],
+            shifter: None,
         })
+    }
+
+    /// Lets generations go on past the end of the context: the first `keep` tokens stay, and the older half of the others
+    /// makes room. Refused where the model's keys cannot be moved.
+    pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
+        let layers = self.session.config()?.layers.len();
+        self.shifter = Some(Shifter::new(&self.module, layers, keep)?);
+        Ok(())
+    }
+
+    /// Makes room now, where [`allow_shifts`](Runner::allow_shifts) lets it; `None` where nothing can go.
+    pub fn shift(&mut self) -> Result<Option<Shift>, RuntimeError> {
+        let Some(shifter) = &self.shifter else {
+            return Ok(None);
+        };
+        let shift = shifter.shift(&self.session, 0, self.tokens.len())?;
+        if let Some(shift) = shift {
+            shift.apply(&mut self.tokens);
+        }
+        Ok(shift)
     }
 
     /// Freezes what the context holds, for other runners to share; this one goes on behind it.
@@ -327,6 +352,46 @@ impl Runner {
         Ok(())
     }
 
+    /// Writes the context to a file, in the place of what is there, with notes for whoever restores it. The old file stays
+    /// whole until the new one is.
+    pub fn save(&self, model: &Model, path: &Path, notes: &[u8]) -> Result<(), RuntimeError> {
+        let tokens = &self.tokens;
+        snapshot::save(path, model, &self.session, 0, Contents { tokens, notes })
+    }
+
+    /// Puts the first `len` tokens of a snapshot in the place of the context. There are no logits until a token is fed.
+    /// What is refused changes nothing.
+    pub fn restore(
+        &mut self,
+        model: &Model,
+        snapshot: &Snapshot,
+        len: usize,
+    ) -> Result<(), RuntimeError> {
+        snapshot::restore(snapshot, model, &self.session, 0, len)?;
+        self.tokens = snapshot.tokens()[..len].to_vec();
+        self.logits.clear();
+        Ok(())
+    }
+
+    /// Puts what a snapshot has of the beginning of `prompt` in the place of the context, and tells how many tokens that
+    /// is: at least the last one is left to be fed. Windows may have kept too little; then it is none.
+    pub fn resume(
+        &mut self,
+        model: &Model,
+        snapshot: &Snapshot,
+        prompt: &[u32],
+    ) -> Result<usize, RuntimeError> {
+        let most = prompt.len().saturating_sub(1).min(self.capacity()?);
+        let known = common(snapshot.tokens(), prompt).min(most);
+        if known < snapshot.floor() {
+            snapshot.check(model, &self.session.config()?)?;
+            self.rewind(0)?;
+            return Ok(0);
+        }
+        self.restore(model, snapshot, known)?;
+        Ok(known)
+    }
+
     /// Measures every node from now on, or no longer.
     pub fn set_profiling(&mut self, on: bool) {
         self.module.set_profiling(on);
@@ -384,6 +449,10 @@ impl Sequence for Runner {
         self.can_extend(1)
     }
 
+    fn make_room(&mut self) -> Result<bool, RuntimeError> {
+        Ok(self.can_extend(1)? || self.shift()?.is_some())
+    }
+
     fn feed(
         &mut self,
         tokens: &[u32],
@@ -391,6 +460,11 @@ impl Sequence for Runner {
     ) -> Result<bool, RuntimeError> {
         Runner::feed(self, tokens, progress)
     }
+}
+
+/// Length of the common beginning.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Every id must be one of the model's.

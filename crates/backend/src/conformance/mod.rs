@@ -6,6 +6,9 @@ mod cache;
 mod case;
 mod decoder;
 mod primitives;
+mod rows;
+
+pub use rows::RowsCopy;
 
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions};

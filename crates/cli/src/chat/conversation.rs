@@ -3,8 +3,11 @@
 use crate::prompt;
 use anyhow::{Error, Result, bail};
 use kvark::{
-    Branches, Finish, GenerateOptions, Message, Model, Piece, Sampler, SeqId, TextError, generate,
+    Branches, Finish, GenerateOptions, Message, Model, Piece, Sampler, SeqId, Shift, Snapshot,
+    TextError, generate,
 };
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
 pub(super) struct Conversation<'a> {
@@ -16,6 +19,8 @@ pub(super) struct Conversation<'a> {
     current: usize,
     /// Messages that come before the first turn.
     preamble: usize,
+    /// Tokens that stay when others are taken out to make room, if that is allowed.
+    keep: Option<usize>,
 }
 
 /// One line of the conversation.
@@ -24,6 +29,8 @@ pub(super) struct Branch {
     pub(super) name: String,
     pub(super) id: SeqId,
     messages: Vec<Message>,
+    /// What was taken out of its tokens to make room, in order.
+    shifts: Vec<Shift>,
 }
 
 /// What became of a message.
@@ -44,17 +51,16 @@ impl<'a> Conversation<'a> {
         cells: Branches,
         sampler: Sampler,
         options: GenerateOptions,
-        system: Option<String>,
+        system: Option<Message>,
+        keep: Option<usize>,
     ) -> Conversation<'a> {
-        let messages: Vec<_> = system
-            .map(|s| Message::new("system", s))
-            .into_iter()
-            .collect();
+        let messages = Vec::from_iter(system);
         let preamble = messages.len();
         let branches = vec![Branch {
             name: "main".into(),
             id: 0,
             messages,
+            shifts: vec![],
         }];
         Conversation {
             model,
@@ -64,6 +70,7 @@ impl<'a> Conversation<'a> {
             branches,
             current: 0,
             preamble,
+            keep,
         }
     }
 
@@ -120,6 +127,7 @@ impl<'a> Conversation<'a> {
             name: name.clone(),
             id,
             messages: from.messages.clone(),
+            shifts: from.shifts.clone(),
         };
         self.branches.push(branch);
         self.current = self.branches.len() - 1;
@@ -159,6 +167,50 @@ impl<'a> Conversation<'a> {
         Ok(dropped)
     }
 
+    /// Writes the current branch to a file and tells how many tokens the cache had of it.
+    pub(super) fn save(&self, file: &Path) -> Result<usize> {
+        let branch = &self.branches[self.current];
+        let cells = &self.cells;
+        let shifts = branch.shifts.iter().map(|s| (s.keep, s.dropped));
+        let shifts: Vec<_> = shifts.collect();
+        let notes =
+            json!({ "messages": branch.messages, "preamble": self.preamble, "shifts": shifts });
+        cells.save(self.model, branch.id, file, notes.to_string().as_bytes())?;
+        Ok(cells.tokens(branch.id).len())
+    }
+
+    /// Puts a saved branch in the place of the current one and tells how many turns it has. What is refused changes
+    /// nothing.
+    pub(super) fn load(&mut self, file: &Path) -> Result<usize> {
+        let snapshot = Snapshot::open(file)?;
+        let Some(notes) = Notes::parse(snapshot.notes()) else {
+            bail!(
+                "{} holds no conversation: kvark run wrote it",
+                file.display()
+            );
+        };
+        if self.branches.len() > 1 && notes.preamble != self.preamble {
+            bail!(
+                "its system message differs from that of the other branches: /keep this one first"
+            );
+        }
+        let branch = &mut self.branches[self.current];
+        self.cells.restore(self.model, branch.id, &snapshot)?;
+        (branch.messages, branch.shifts) = (notes.messages, notes.shifts);
+        self.preamble = notes.preamble;
+        Ok(self.turns(&self.branches[self.current]))
+    }
+
+    /// Goes on from a file: with its conversation, or from its tokens alone where it holds none.
+    pub(super) fn warm(&mut self, file: &Path) -> Result<()> {
+        let snapshot = Snapshot::open(file)?;
+        if Notes::parse(snapshot.notes()).is_some() {
+            return self.load(file).map(|_| ());
+        }
+        let id = self.branches[self.current].id;
+        Ok(self.cells.restore(self.model, id, &snapshot)?)
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         self.branches.iter().position(|b| b.name == name)
     }
@@ -179,39 +231,84 @@ impl<'a> Conversation<'a> {
         reply
     }
 
-    fn answer(&mut self, mut show: impl FnMut(usize, Piece<'_>) -> bool) -> Result<Reply> {
+    /// The tokens of the current branch as far as they are not shifted out, up to where the assistant speaks.
+    fn tokens(&mut self) -> Result<Vec<u32>> {
         let branch = &mut self.branches[self.current];
-        let tokens = match prompt::chat(self.model, &branch.messages) {
+        let all = prompt::chat(self.model, &branch.messages)?;
+        let mut tokens = all.clone();
+        if branch.shifts.iter().all(|shift| shift.apply(&mut tokens)) {
+            return Ok(tokens);
+        }
+        // So much was forgotten that nothing needs to be taken out any more.
+        branch.shifts.clear();
+        Ok(all)
+    }
+
+    /// Takes tokens out of the current branch to make room for new ones: of those that the cache holds or, where none of
+    /// them can go, of the new ones. False where nothing can go.
+    fn make_room(&mut self, new: &mut Vec<u32>) -> Result<bool> {
+        let Some(keep) = self.keep else {
+            return Ok(false);
+        };
+        let branch = &mut self.branches[self.current];
+        if let Some(shift) = self.cells.shift(branch.id)? {
+            self.cells.take_shifts(branch.id);
+            branch.shifts.push(shift);
+            return Ok(true);
+        }
+        let held = self.cells.tokens(branch.id).len();
+        let keep = keep.max(held);
+        // The last one is where the answer begins.
+        let rest = (held + new.len()).saturating_sub(keep + 1);
+        let dropped = rest.div_ceil(2);
+        let apart = Shift {
+            keep: keep - held,
+            dropped,
+        };
+        let made = dropped > 0 && apart.apply(new);
+        branch
+            .shifts
+            .extend(made.then_some(Shift { keep, dropped }));
+        Ok(made)
+    }
+
+    fn answer(&mut self, mut show: impl FnMut(usize, Piece<'_>) -> bool) -> Result<Reply> {
+        let mut tokens = match self.tokens() {
             Ok(tokens) => tokens,
             Err(error) if error.is::<TextError>() => return Ok(Reply::Refused(error)),
             Err(error) => return Err(error),
         };
+        let branch = &self.branches[self.current];
         // Logits come from feeding, so the last token is fed even if it is in the cache.
-        let known =
-            common(self.cells.tokens(branch.id), &tokens).min(tokens.len().saturating_sub(1));
+        let most = tokens.len().saturating_sub(1);
+        let known = prompt::common(self.cells.tokens(branch.id), &tokens).min(most);
         // What the model's windows have released is computed again from the beginning.
         let known = match known < self.cells.rewind_floor(branch.id)? {
             true => 0,
             false => known,
         };
+        let mut new = tokens.split_off(known);
         self.cells.rewind(branch.id, known)?;
-        let new = &tokens[known..];
-        if !self.cells.can_extend(new.len())? {
-            let room = self.cells.capacity()? - self.cells.cells_used()?;
-            return Ok(Reply::NoRoom {
-                needed: new.len(),
-                room,
-            });
+        while !self.cells.can_extend(new.len())? {
+            if !self.make_room(&mut new)? {
+                let room = self.cells.capacity()? - self.cells.cells_used()?;
+                return Ok(Reply::NoRoom {
+                    needed: new.len(),
+                    room,
+                });
+            }
         }
+        let branch = &mut self.branches[self.current];
         let mut sequence = self.cells.branch(branch.id);
         let generated = generate(
             &mut sequence,
             self.model,
-            new,
+            &new,
             &mut self.sampler,
             &self.options,
             |piece| show(new.len(), piece),
         )?;
+        branch.shifts.extend(self.cells.take_shifts(branch.id));
         if generated.tokens.is_empty() {
             return Ok(Reply::Stopped);
         }
@@ -222,7 +319,37 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Length of the common beginning.
-fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+/// What a branch is saved with.
+struct Notes {
+    messages: Vec<Message>,
+    /// Messages before the first turn.
+    preamble: usize,
+    shifts: Vec<Shift>,
+}
+
+impl Notes {
+    fn parse(notes: &[u8]) -> Option<Notes> {
+        let notes: Value = serde_json::from_slice(notes).ok()?;
+        let text = |message: &Value, key: &str| Some(message[key].as_str()?.to_owned());
+        let message = |m: &Value| Some(Message::new(text(m, "role")?, text(m, "content")?));
+        let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        let shift = |shift: &Value| {
+            Some(Shift {
+                keep: number(&shift[0])?,
+                dropped: number(&shift[1])?,
+            })
+        };
+        let messages: Vec<Message> = list(&notes["messages"], message)?;
+        let preamble = number(&notes["preamble"]).filter(|n| *n <= messages.len())?;
+        let shifts = list(&notes["shifts"], shift)?;
+        Some(Notes {
+            messages,
+            preamble,
+            shifts,
+        })
+    }
+}
+
+fn list<T>(value: &Value, item: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    value.as_array()?.iter().map(item).collect()
 }

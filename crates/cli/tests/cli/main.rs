@@ -12,4 +12,5 @@ mod onnx;
 mod plan;
 mod pt2;
 mod real;
+mod snapshots;
 mod support;

@@ -6,6 +6,7 @@
 //! left, so that both ways take the same room.
 
 use kv::Storage;
+use std::ops::Range;
 
 /// Cells of a tile.
 pub(crate) const TILE: usize = 16;
@@ -78,6 +79,41 @@ impl RowLayout {
         }
     }
 
+    /// Stores rows at adjacent cells of a head.
+    pub(crate) fn put_rows(self, head: &mut [u8], first: usize, rows: &[u8]) {
+        match self {
+            RowLayout::Rows { row_bytes } => {
+                head[first * row_bytes..][..rows.len()].copy_from_slice(rows);
+            }
+            RowLayout::Turned { row_bytes, element } => {
+                let cells = head.len() / row_bytes;
+                for part in parts(first, rows.len() / row_bytes) {
+                    let (tile, step) = tile_of(cells, part.start, element);
+                    let to = &mut head[tile * row_bytes + part.start % TILE * element..];
+                    let from = &rows[(part.start - first) * row_bytes..][..part.len() * row_bytes];
+                    match element {
+                        2 => turn::<2>(to, step, from, row_bytes),
+                        _ => turn::<4>(to, step, from, row_bytes),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the rows of adjacent cells of a head.
+    pub(crate) fn get_rows(self, head: &[u8], first: usize, rows: &mut [u8]) {
+        match self {
+            RowLayout::Rows { row_bytes } => {
+                rows.copy_from_slice(&head[first * row_bytes..][..rows.len()]);
+            }
+            RowLayout::Turned { row_bytes, .. } => {
+                for (cell, row) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
+                    self.get(head, cell, row);
+                }
+            }
+        }
+    }
+
     /// Puts rows right after the head got more cells behind its `old` ones.
     pub(crate) fn widen(self, head: &mut [u8], old: usize) {
         let RowLayout::Turned { row_bytes, element } = self else {
@@ -101,6 +137,27 @@ impl RowLayout {
 fn tile_of(cells: usize, cell: usize, element: usize) -> (usize, usize) {
     let first = cell / TILE * TILE;
     (first, (cells - first).min(TILE) * element)
+}
+
+/// Adjacent cells, cut where tiles begin.
+fn parts(first: usize, cells: usize) -> impl Iterator<Item = Range<usize>> {
+    let (mut at, end) = (first, first + cells);
+    std::iter::from_fn(move || {
+        let start = at;
+        at = ((at / TILE + 1) * TILE).min(end);
+        (start < end).then(|| start..at)
+    })
+}
+
+/// Writes rows side by side, element by element: `to` begins at the first row's place.
+fn turn<const N: usize>(to: &mut [u8], step: usize, rows: &[u8], row_bytes: usize) {
+    let width = rows.len() / row_bytes;
+    for (i, to) in to.chunks_mut(step).take(row_bytes / N).enumerate() {
+        let places = to[..width * N].as_chunks_mut::<N>().0;
+        for (place, row) in places.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+            *place = row.as_chunks::<N>().0[i];
+        }
+    }
 }
 
 fn scatter<const N: usize>(to: &mut [u8], step: usize, row: &[u8]) {
@@ -133,6 +190,14 @@ mod tests {
                     layout.get(&head, cell, &mut found);
                     assert_eq!(found, row(cell), "{storage} {old} to {new}, cell {cell}");
                 }
+                let rows: Vec<u8> = (2..new).flat_map(row).collect();
+                let mut again = vec![0; new * row_bytes];
+                layout.put_rows(&mut again, 2, &rows);
+                (0..2).for_each(|cell| layout.put(&mut again, cell, &row(cell)));
+                assert!(again == head, "{storage}: blocks and rows differ");
+                let mut back = vec![0; rows.len()];
+                layout.get_rows(&head, 2, &mut back);
+                assert!(back == rows, "{storage}: rows do not come back");
             }
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Compaction, FrozenKv, Gather, KvBytes, LayerConfig};
+use crate::{Compaction, FrozenKv, Gather, LayerConfig, RowBlock, Run, Side};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -17,6 +17,12 @@ impl KvBytes for NoBytes {
     fn gather(&mut self, _: &Gather) {}
 
     fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
+        Ok(())
+    }
+
+    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) {}
+
+    fn write_rows(&mut self, _: &[RowBlock<'_>]) -> Result<(), KvError> {
         Ok(())
     }
 

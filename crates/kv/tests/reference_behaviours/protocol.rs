@@ -3,7 +3,7 @@
 use crate::{config, refused};
 use kv::{
     Cache, CacheConfig, CacheEntry, Cells, Compaction, FrozenKv, Gather, KvBytes, KvError,
-    KvErrorKind, SeqCache,
+    KvErrorKind, RowBlock, Run, SeqCache, Side,
 };
 use std::sync::Arc;
 
@@ -22,6 +22,12 @@ impl KvBytes for NoBytes {
     fn gather(&mut self, _: &Gather) {}
 
     fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
+        Ok(())
+    }
+
+    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) {}
+
+    fn write_rows(&mut self, _: &[RowBlock<'_>]) -> Result<(), KvError> {
         Ok(())
     }
 

@@ -1,0 +1,60 @@
+//! A sequence's rows outside of any cache.
+
+use kv::{Bookkeeping, CacheSession, KvError, Restorable, SavedLayer, SavedRows, SeqId, Side};
+
+/// A copy of a sequence's rows, as they are encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowsCopy {
+    len: u32,
+    /// Per layer: its first position, keys and values.
+    layers: Vec<(u32, [Vec<u8>; 2])>,
+}
+
+impl RowsCopy {
+    /// Copies the rows of a sequence.
+    pub fn take<K: Bookkeeping + Restorable>(
+        session: &CacheSession<K>,
+        seq: SeqId,
+    ) -> Result<RowsCopy, KvError> {
+        session.held(seq, |held, bytes| {
+            let config = bytes.config();
+            let side = |layer: usize, side: Side| {
+                let rows = config.layers[layer].kv_heads * held.rows(layer);
+                let mut copy = vec![0; rows * config.row_bytes(layer, side)];
+                bytes.read_rows(layer, side, held.runs(layer), &mut copy);
+                copy
+            };
+            let sides = |layer| [Side::Key, Side::Value].map(|s| side(layer, s));
+            RowsCopy {
+                len: held.len,
+                layers: (0..held.layers())
+                    .map(|i| (held.first(i), sides(i)))
+                    .collect(),
+            }
+        })
+    }
+
+    /// Tokens of the sequence.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it has no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The rows, to be put back.
+    pub fn saved(&self) -> SavedRows<'_> {
+        let layers = self.layers.iter();
+        let layers = layers.map(|(first, [keys, values])| SavedLayer {
+            first: *first,
+            keys,
+            values,
+        });
+        SavedRows {
+            len: self.len,
+            layers: layers.collect(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! How a graph turns its keys by their positions, and how stored keys are turned to other positions.
+
+use crate::runnable::{attention_nodes, source};
+use crate::{BackendError, BackendErrorKind, storage};
+use graph::ops::{Op, Rope, RopeLayout};
+use graph::{Graph, Node, TensorId, TensorKind};
+use kv::CacheConfig;
+use std::ops::Range;
+
+/// The rotation of every cache's keys, where a graph uses positions for nothing else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotations {
+    /// Per cache id; `None` where keys do not depend on positions.
+    layers: Vec<Option<Rotation>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Rotation {
+    layout: RopeLayout,
+    /// Angles of position 1, one for each pair of elements.
+    frequency: Vec<f32>,
+}
+
+impl Rotations {
+    /// The rotations of a graph's keys, or why their positions cannot be changed.
+    pub fn of(graph: &Graph, layers: usize) -> Result<Rotations, BackendError> {
+        let refuse = |reason: String| Err(BackendErrorKind::NoShift(reason).into());
+        let Some((attention, _)) = attention_nodes(graph).next() else {
+            return refuse("the model keeps no history".into());
+        };
+        let position = source(graph, attention.inputs[3]);
+        for node in graph.nodes() {
+            let takes = |id: &TensorId| source(graph, *id) == position;
+            let known = matches!(
+                node.op,
+                Op::RopeTable(_) | Op::UpdateAndAttend(_) | Op::Reshape(_) | Op::Cast(_)
+            );
+            if !known && node.inputs.iter().any(takes) {
+                return refuse(format!(
+                    "{} ({}) uses positions otherwise than to rotate keys and queries",
+                    graph.node_name(node),
+                    node.op.name()
+                ));
+            }
+        }
+        let mut all: Vec<Option<Option<Rotation>>> = vec![None; layers];
+        for (node, id) in attention_nodes(graph) {
+            let rotation = match Rotation::of(graph, node.inputs[1]) {
+                Ok(rotation) => rotation,
+                Err(reason) => return refuse(format!("{}: {reason}", graph.node_name(node))),
+            };
+            match all.get_mut(id as usize) {
+                Some(known) if known.as_ref().is_none_or(|k| *k == rotation) => {
+                    *known = Some(rotation);
+                }
+                _ => return refuse(format!("cache {id} has keys of several rotations")),
+            }
+        }
+        Ok(Rotations {
+            layers: all.into_iter().map(Option::flatten).collect(),
+        })
+    }
+
+    /// Turns encoded keys `[heads, rows, row]` of a layer, whose rows had these positions, to positions that are `down`
+    /// lower. The angles are those that the graph itself computes in f32; quantised rows are decoded and encoded again.
+    pub fn lower(
+        &self,
+        config: &CacheConfig,
+        layer: usize,
+        positions: Range<u32>,
+        down: u32,
+        rows: &mut [u8],
+    ) {
+        let Some(rotation) = &self.layers[layer] else {
+            return;
+        };
+        let (storage, dim) = (config.key_storage, config.layers[layer].key_dim);
+        let half = rotation.frequency.len();
+        let turn = |position: u32, frequency: &f32| {
+            let angle = |position: u32| f64::from(position as f32 * frequency);
+            let turn = angle(position - down) - angle(position);
+            (turn.cos() as f32, turn.sin() as f32)
+        };
+        let count = positions.len().max(1);
+        let turns = positions.flat_map(|p| rotation.frequency.iter().map(move |f| turn(p, f)));
+        let turns: Vec<(f32, f32)> = turns.collect();
+        let mut row = vec![0.0; dim];
+        for (i, encoded) in rows.chunks_exact_mut(storage.row_bytes(dim)).enumerate() {
+            storage::decode(storage, encoded, &mut row);
+            for (pair, (cos, sin)) in turns[i % count * half..][..half].iter().enumerate() {
+                let (a, b) = match rotation.layout {
+                    RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
+                    RopeLayout::Halves => (pair, pair + half),
+                };
+                let (x, y) = (row[a], row[b]);
+                (row[a], row[b]) = (x * cos - y * sin, y * cos + x * sin);
+            }
+            storage::encode(storage, &row, encoded);
+        }
+    }
+}
+
+impl Rotation {
+    /// How a tensor of keys is rotated; `None` when it is not.
+    fn of(graph: &Graph, keys: TensorId) -> Result<Option<Rotation>, String> {
+        let Some(node) = producer(graph, keys) else {
+            return Err("its keys are not computed".into());
+        };
+        if let Op::Rope(Rope { layout }) = node.op {
+            let table = producer(graph, node.inputs[1]);
+            let table = table.filter(|node| matches!(node.op, Op::RopeTable(_)));
+            let bytes = table.and_then(|node| graph.tensor(node.inputs[1]).constant());
+            let Some(bytes) = bytes else {
+                return Err("its rotary table is not made of constant frequencies".into());
+            };
+            let frequency = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+            let frequency = frequency.collect();
+            return Ok(Some(Rotation { layout, frequency }));
+        }
+        match depends_on_positions(graph, keys) {
+            true => Err("its keys are rotated in a way that is not known".into()),
+            false => Ok(None),
+        }
+    }
+}
+
+fn producer(graph: &Graph, id: TensorId) -> Option<&Node> {
+    match graph.tensor(id).kind {
+        TensorKind::Value(node) => Some(graph.node(node)),
+        _ => None,
+    }
+}
+
+/// Whether a rotation lies between a tensor and the attention before it.
+fn depends_on_positions(graph: &Graph, id: TensorId) -> bool {
+    let mut seen = std::collections::HashSet::new();
+    let mut left = vec![id];
+    while let Some(id) = left.pop() {
+        let Some(node) = producer(graph, id).filter(|_| seen.insert(id)) else {
+            continue;
+        };
+        match node.op {
+            Op::Rope(_) | Op::RopeTable(_) => return true,
+            Op::UpdateAndAttend(_) => {}
+            _ => left.extend(&node.inputs),
+        }
+    }
+    false
+}

@@ -1,0 +1,246 @@
+//! Conversations and prompts that outlive their process.
+
+use crate::support::*;
+use kvark::Snapshot;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const OPTIONS: [&str; 4] = ["--temp", "0", "-n", "4"];
+
+fn chat(folder: &Folder, model: &str, more: &[&str], input: &str) -> Output {
+    let args = [&["chat", model], &OPTIONS[..], more].concat();
+    folder.run_with_input(&args, input)
+}
+
+#[test]
+fn a_prompt_is_computed_once() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let cache = folder.path("prompt.kv");
+    let cache = cache.to_str().unwrap();
+    let run = |prompt: &str, more: &[&str]| {
+        let args = ["run", &tiny, "-p", prompt, "--json"];
+        folder.run(&[&args, &OPTIONS[..], more].concat())
+    };
+    let cached = ["--prompt-cache", cache];
+    let cold = run("Hello my dear ab", &[]).json();
+    let first = run("Hello my dear ab", &cached).json();
+    assert_eq!(first["reused_tokens"], 0);
+    let prompt = first["prompt_tokens"].as_array().unwrap().len();
+    // All but the last token, whose logits are needed.
+    let again = run("Hello my dear ab", &cached).json();
+    assert_eq!(again["reused_tokens"], prompt - 1);
+    assert_eq!(again["timings"]["prompt_n"], 1);
+    for found in [&first, &again] {
+        assert_eq!(found["tokens"], cold["tokens"]);
+        assert_eq!(found["prompt_tokens"], cold["prompt_tokens"]);
+    }
+    let other = run("Hello my friend", &cached).json();
+    assert_eq!(other["reused_tokens"], "Hello my ".len());
+    assert_eq!(
+        other["tokens"],
+        run("Hello my friend", &[]).json()["tokens"]
+    );
+
+    // What is refused stays as it is.
+    let before = fs::read(cache).unwrap();
+    let mut bytes = model();
+    *bytes.last_mut().unwrap() ^= 1;
+    let twin = folder.file("twin.gguf", bytes);
+    let other = folder.run(&["run", &twin, "-p", "Hello", cached[0], cached[1]]);
+    let stored = run("Hello", &[cached[0], cached[1], "--cache-type-k", "q8"]);
+    for (output, says) in [(other, "another model"), (stored, "its keys are f16")] {
+        let error = output.error();
+        assert!(
+            error.contains(says) && error.contains("snapshot"),
+            "{error}"
+        );
+        assert_eq!(fs::read(cache).unwrap(), before);
+    }
+    let mut damaged = before.clone();
+    damaged[2000] ^= 8;
+    for (bytes, says) in [
+        (&before[..before.len() - 1], "cut off"),
+        (&damaged, "checksum"),
+        (b"hello", "no snapshot"),
+        (b"", "no snapshot"),
+    ] {
+        fs::write(cache, bytes).unwrap();
+        let error = run("Hello", &cached).error();
+        assert!(
+            error.contains(says) && error.contains("prompt.kv"),
+            "{error}"
+        );
+        assert_eq!(fs::read(cache).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_in_another_process() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let whole = chat(&folder, &tiny, &["-c", "200"], "Hi\nab\nHi\n").ok();
+    let file = folder.path("my talk.kv");
+    let file = file.to_str().unwrap();
+    let save = chat(
+        &folder,
+        &tiny,
+        &["-c", "200"],
+        &format!("Hi\nab\n/save {file}\n"),
+    );
+    assert!(save.stderr.contains("tokens saved]"), "{save:?}");
+    let before = save.ok();
+    let input = format!("Yo\n/load {file}\n/branches\nHi\n");
+    let load = chat(&folder, &tiny, &["-c", "200"], &input);
+    assert!(load.stderr.contains("[turns loaded: 2]"), "{load:?}");
+    let said = load.ok();
+    let after = said.split_once('\n').unwrap().1;
+    assert_eq!(format!("{before}{after}"), whole);
+
+    // What cannot be loaded leaves the conversation as it is.
+    let input = format!("Hi\n/load {tiny}\n/load nowhere.kv\n/load\n/save\nab\nHi\n");
+    let refused = chat(&folder, &tiny, &["-c", "200"], &input);
+    for says in [
+        "no snapshot of kvark's",
+        "nowhere.kv",
+        "/load takes the name",
+        "/save takes",
+    ] {
+        assert!(refused.stderr.contains(says), "{refused:?}");
+    }
+    assert_eq!(refused.ok(), whole);
+    let short = chat(&folder, &tiny, &["-c", "30"], &format!("/load {file}\n"));
+    assert!(
+        short.stderr.contains("and the context holds 30"),
+        "{short:?}"
+    );
+}
+
+#[test]
+fn a_chat_s_prompt_cache_is_the_conversation_itself() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let whole = chat(&folder, &tiny, &["-c", "200", "--system", "ab"], "Hi\nab\n").ok();
+    let file = folder.path("chat.kv");
+    let more = [
+        "-c",
+        "200",
+        "--system",
+        "ab",
+        "--prompt-cache",
+        file.to_str().unwrap(),
+    ];
+    let first = chat(&folder, &tiny, &more, "Hi\n").ok();
+    let second = chat(&folder, &tiny, &more, "ab\n").ok();
+    assert_eq!(format!("{first}{second}"), whole);
+}
+
+/// Starts a chat that says something and then saves over `file` again and again.
+fn save_for_ever(folder: &Folder, model: &str, said: &str, file: &str) -> Command {
+    let lines = format!("{said}\n{}", format!("/save {file}\n").repeat(4000));
+    let input = folder.file("input", lines);
+    let mut command = folder.command(&["chat", model, "-c", "200", "--temp", "0", "-n", "4"]);
+    command
+        .stdin(fs::File::open(input).unwrap())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_save_that_is_killed_leaves_the_old_snapshot_or_the_new_one() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let file = folder.path("killed.kv");
+    let text = file.to_str().unwrap();
+    let said = ["Hi", "ab and a longer story"];
+    chat(
+        &folder,
+        &tiny,
+        &["-c", "200"],
+        &format!("{}\n/save {text}\n", said[1]),
+    )
+    .ok();
+    let mut random = 88_172_645_463_325_252u64;
+    let mut found_new = 0;
+    for round in 0..100 {
+        let mut child = save_for_ever(&folder, &tiny, said[round % 2], text)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        // Every third is killed anywhere, the others while they save.
+        if round % 3 > 0 {
+            lines.read_line(&mut String::new()).unwrap();
+        }
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let most = if round % 3 > 0 { 4_000 } else { 60_000 };
+        std::thread::sleep(Duration::from_micros(random % most));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let snapshot = Snapshot::open(&file).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        let notes = String::from_utf8(snapshot.notes().to_vec()).unwrap();
+        let which = said.iter().position(|said| notes.contains(said));
+        found_new += usize::from(which.expect("one of the two") == round % 2);
+    }
+    assert!(found_new >= 60, "only {found_new} of 100 had saved");
+    let load = chat(
+        &folder,
+        &tiny,
+        &["-c", "200"],
+        &format!("/load {text}\nHi\n"),
+    );
+    assert!(load.stderr.contains("[turns loaded: 1]"), "{load:?}");
+}
+
+#[test]
+fn a_text_goes_on_past_its_context_where_it_is_told_to() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let args = [
+        "run",
+        &tiny,
+        "-p",
+        "Hello",
+        "-c",
+        "16",
+        "-n",
+        "60",
+        "--temp",
+        "0",
+        "--ignore-eos",
+    ];
+    let ended = folder.run(&args);
+    assert!(
+        ended.stderr.contains("--context-shift goes on"),
+        "{ended:?}"
+    );
+    let run = |more: &[&str]| folder.run(&[&args[..], &["--json"], more].concat());
+    assert_eq!(run(&[]).json()["finish_reason"], "context");
+    let shifted = run(&["--context-shift"]).json();
+    assert_eq!(shifted["finish_reason"], "length");
+    assert_eq!(shifted["tokens"].as_array().unwrap().len(), 60);
+    let kept = run(&["--context-shift", "--keep", "5"]).json();
+    assert_eq!(kept["finish_reason"], "length");
+    assert_ne!(run(&["--keep", "5"]).code, Some(0));
+
+    // A conversation does, too, and goes on after it was saved.
+    let talk = ["Hi"; 6].join("\n");
+    let whole = chat(&folder, &tiny, &["-c", "64", "--context-shift"], &talk);
+    assert_eq!(whole.stderr, "");
+    let whole = whole.ok();
+    let file = folder.path("long.kv");
+    let more = [
+        "-c",
+        "64",
+        "--context-shift",
+        "--prompt-cache",
+        file.to_str().unwrap(),
+    ];
+    let first = chat(&folder, &tiny, &more, &["Hi"; 4].join("\n")).ok();
+    let second = chat(&folder, &tiny, &more, &["Hi"; 2].join("\n")).ok();
+    assert_eq!(format!("{first}{second}"), whole);
+}

@@ -1,0 +1,114 @@
+//! A sequence taken out of the pool, or put back into it.
+
+use super::Cells;
+use super::allocator::Allocator;
+use super::rows::Rows;
+use crate::held::common_first;
+use crate::{Cache, Held, KvError, KvErrorKind, Restorable, Run, SeqId};
+
+impl Restorable for Cells {
+    fn held(&self, seq: SeqId) -> Result<Held, KvError> {
+        let seq = self.known(seq)?;
+        let all = &self.rows[0].sequences[seq as usize];
+        let mut end = 0;
+        for run in &all.runs {
+            if run.position != end {
+                return Err(KvErrorKind::Gap { seq, position: end }.into());
+            }
+            end += run.len;
+        }
+        let layers = 0..self.classes.class_of.len();
+        let place_of = layers.map(|layer| self.rows_of(layer) as u16).collect();
+        let mut held = Held::new(end, place_of);
+        for rows in &self.rows {
+            let runs = &rows.sequences[seq as usize].runs;
+            held.push(tail(runs, end).iter().copied(), rows.high_water);
+        }
+        Ok(held)
+    }
+
+    fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Cells, Held), KvError> {
+        self.refilled(seq, 0, len, first)
+    }
+
+    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Cells, Held), KvError> {
+        let held = self.held(seq)?;
+        let first = held.shifted_first(keep, dropped)?;
+        self.refilled(seq, keep, held.len - dropped, &first)
+    }
+}
+
+impl Cells {
+    /// The pool once `seq` keeps the cells of its first `keep` positions and has others for those up to `len`.
+    fn refilled(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Cells, Held), KvError> {
+        let seq = self.known(seq)?;
+        if !self.declared.is_empty() {
+            return Err(KvErrorKind::StepPending.into());
+        }
+        let mut after = self.clone();
+        after.remove(seq, &(keep..u32::MAX));
+        let (needed, capacity) = (
+            u64::from(after.len()) + u64::from(len - keep),
+            self.capacity(),
+        );
+        let full = KvErrorKind::Full { needed, capacity };
+        if needed > u64::from(capacity) {
+            return Err(full.into());
+        }
+        for index in 0..after.rows.len() {
+            let layers = 0..self.classes.class_of.len();
+            let of_rows = layers
+                .zip(first)
+                .filter(|(layer, _)| self.rows_of(*layer) == index);
+            let of_rows = of_rows.map(|(layer, first)| (layer, *first));
+            let rows = &mut after.rows[index];
+            let seen = rows.ring.map_or(0, |_| rows.seen_before(len).start);
+            let first = common_first(of_rows, seen)?.max(rows.given_up(len).end);
+            rows.remove(seq, &(0..first));
+            if !rows.fill(seq, first.max(keep), len) {
+                return Err(full.into());
+            }
+        }
+        let held = after.held(seq)?;
+        Ok((after, held))
+    }
+}
+
+/// The last runs, as far back from `end` as they follow each other.
+fn tail(runs: &[Run], end: u32) -> &[Run] {
+    let mut from = end;
+    let adjacent = runs.iter().rev().take_while(|run| {
+        let meets = run.position + run.len == from;
+        from = run.position;
+        meets
+    });
+    &runs[runs.len() - adjacent.count()..]
+}
+
+impl Rows {
+    /// Gives a sequence that holds nothing a cell for each of these positions; false when they run out.
+    fn fill(&mut self, seq: SeqId, first: u32, end: u32) -> bool {
+        let mut marks = vec![];
+        let mut allocator = Allocator::new(self, &mut marks);
+        let mut after = None;
+        let mut cells = vec![];
+        for _ in first..end {
+            let Some(cell) = allocator.take(after) else {
+                return false;
+            };
+            cells.push(cell);
+            after = Some(cell + 1);
+        }
+        for (position, cell) in (first..end).zip(cells) {
+            self.append(seq, position, cell);
+        }
+        self.settle();
+        true
+    }
+}

@@ -1,0 +1,300 @@
+//! A context that has given up its middle: keys are those of their new positions, and sessions go on from there.
+
+use backend::conformance::RowsCopy;
+use backend::{CompileOptions, Rotations, storage};
+use graph::{Data, Value};
+use kv::{CacheConfig, CacheSession, Contiguous, RingPolicy, Storage, make_decode_session};
+use kvark::{Branches, Cpu, Model, Policy, Runner, Sequence, Snapshot};
+use runtime::{Module, ModuleOptions};
+use std::path::{Path, PathBuf};
+
+const KEEP: usize = 3;
+/// Rotary styles: interleaved, halves, two bases with windows, scaled frequencies with a magnitude, partial.
+const MODELS: [&str; 5] = [
+    "llama_plain",
+    "qwen3",
+    "gemma3",
+    "llama_yarn",
+    "phi3_longrope",
+];
+
+fn path(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/decoder");
+    folder.join(format!("{name}.gguf"))
+}
+
+fn model(name: &str) -> Model {
+    Model::open(&path(name), Some(64)).unwrap()
+}
+
+fn tokens(n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| (i * 29 + i / 5) % 60).collect()
+}
+
+fn shortened(tokens: &[u32], dropped: usize) -> Vec<u32> {
+    [&tokens[..KEEP], &tokens[KEEP + dropped..]].concat()
+}
+
+/// A session whose rows can be looked at.
+struct Run {
+    session: CacheSession<Contiguous>,
+    module: Module,
+    config: CacheConfig,
+}
+
+impl Run {
+    fn new(model: &Model, storage: Storage) -> Run {
+        let mut config = CacheConfig::new(64, model.facts().caches.clone());
+        (config.key_storage, config.value_storage) = (storage, storage);
+        (config.min_cells, config.ring) = (
+            4,
+            Some(RingPolicy {
+                max_step: 48,
+                max_rewind: 4,
+            }),
+        );
+        let (session, backend) = make_decode_session(Cpu::ID, &config).unwrap();
+        let compile = CompileOptions::default();
+        let options = ModuleOptions { backend, compile };
+        let cpu = Cpu::new().unwrap();
+        let module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
+        Run {
+            session,
+            module,
+            config,
+        }
+    }
+
+    /// Feeds tokens in one step; the logits behind the last one.
+    fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
+        let start = self.session.len().unwrap() as i32;
+        let n = tokens.len();
+        let inputs = [
+            Value::i32([n], tokens.iter().map(|t| *t as i32).collect()),
+            Value::i32([n], (start..).take(n).collect()),
+            Value::i32([1], vec![n as i32 - 1]),
+        ];
+        match self
+            .module
+            .execute("forward", &inputs)
+            .unwrap()
+            .remove(0)
+            .data
+        {
+            Data::F32(logits) => logits,
+            _ => panic!("logits are f32"),
+        }
+    }
+
+    fn shift(&mut self, dropped: u32) {
+        let graph = self.module.graph("forward").unwrap();
+        let rotations = Rotations::of(graph, self.config.layers.len()).unwrap();
+        let lower = |layer, positions, rows: &mut [u8]| {
+            rotations.lower(&self.config, layer, positions, dropped, rows);
+        };
+        self.session.shift(0, KEEP as u32, dropped, lower).unwrap();
+    }
+
+    /// The keys of the first layer, decoded, with the position of the first.
+    fn keys(&self) -> (u32, Vec<f32>) {
+        let copy = RowsCopy::take(&self.session, 0).unwrap();
+        let layer = copy.saved().layers[0];
+        let (storage, dim) = (self.config.key_storage, self.config.layers[0].key_dim);
+        let mut keys = vec![];
+        for row in layer.keys.chunks(storage.row_bytes(dim)) {
+            let mut decoded = vec![0.0; dim];
+            storage::decode(storage, row, &mut decoded);
+            keys.extend(decoded);
+        }
+        (layer.first, keys)
+    }
+}
+
+/// The keys of a model's first layer depend on a token and its position alone, so that shifted ones can be compared with
+/// computed ones. Bounds are on the difference over the largest element of a row: of f32, rounding; of f16, two roundings in
+/// the place of one; of quantised rows, a step of each of two encodings.
+#[test]
+fn shifted_keys_are_those_of_their_new_positions() {
+    let bounds = [
+        ("f32", 1e-5),
+        ("f16", 2.0 / 1024.0),
+        ("bf16", 2.0 / 128.0),
+        ("q8", 3.0 / 255.0),
+        ("q4", 3.0 / 15.0),
+    ];
+    for name in MODELS {
+        let model = model(name);
+        for (storage, bound) in bounds {
+            let storage = Storage::from_name(storage).unwrap();
+            let text = tokens(47);
+            let mut shifted = Run::new(&model, storage);
+            shifted.feed(&text);
+            let mut left = text.clone();
+            // Twice, because errors must not add up beyond the bound of f32 and f16 roundings.
+            for dropped in [11, 9] {
+                shifted.shift(dropped);
+                left = shortened(&left, dropped as usize);
+            }
+            let mut fresh = Run::new(&model, storage);
+            fresh.feed(&left);
+            let ((at, found), (first, expect)) = (shifted.keys(), fresh.keys());
+            let dim = shifted.config.layers[0].key_dim;
+            let rows = left.len() - at as usize;
+            let skip = (at - first) as usize;
+            let mut worst = 0f32;
+            for (i, row) in found.chunks(dim).enumerate() {
+                let (head, position) = (i / rows, i % rows);
+                let same = head * (left.len() - first as usize) + skip + position;
+                let truth = &expect[same * dim..][..dim];
+                let size = truth.iter().fold(1e-6f32, |a, b| a.max(b.abs()));
+                let far = row.iter().zip(truth).map(|(a, b)| (a - b).abs());
+                worst = worst.max(far.fold(0.0, f32::max) / size);
+            }
+            let what = format!("{name} with {storage}");
+            assert!(worst <= bound, "{what}: {worst:e}, bound {bound:e}");
+        }
+    }
+}
+
+/// A GGUF file of one layer, as a model of its own.
+fn one_layer(name: &str) -> Model {
+    let mut bytes = std::fs::read(path(name)).unwrap();
+    let key = b"llama.block_count";
+    let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+    bytes[at..at + 4].copy_from_slice(&1u32.to_le_bytes());
+    let file = std::env::temp_dir().join(format!("kvark-shift-{}-{name}.gguf", std::process::id()));
+    std::fs::write(&file, bytes).unwrap();
+    let model = Model::open(&file, Some(64));
+    std::fs::remove_file(&file).unwrap();
+    model.unwrap()
+}
+
+#[test]
+fn a_model_of_one_layer_answers_as_a_cold_run_on_what_is_left() {
+    for name in ["llama_plain", "llama_yarn"] {
+        let model = one_layer(name);
+        assert_eq!(model.facts().caches.len(), 1);
+        for (storage, bound) in [("f32", 1e-5), ("f16", 2e-3), ("q8", 2e-2)] {
+            let storage = Storage::from_name(storage).unwrap();
+            let text = tokens(47);
+            let mut shifted = Run::new(&model, storage);
+            shifted.feed(&text);
+            shifted.shift(20);
+            let found = shifted.feed(&[7]);
+            let mut cold = Run::new(&model, storage);
+            cold.feed(&shortened(&text, 20));
+            let expect = cold.feed(&[7]);
+            let size = expect.iter().fold(0f32, |a, b| a.max(b.abs()));
+            let far = found.iter().zip(&expect).map(|(a, b)| (a - b).abs());
+            let far = far.fold(0.0, f32::max) / size;
+            assert!(far <= bound, "{name} with {storage}: {far:e}");
+        }
+    }
+}
+
+fn policy(storage: &str, context: usize) -> Policy {
+    Policy {
+        context: Some(context),
+        batch: 4,
+        key_storage: Storage::from_name(storage).unwrap(),
+        value_storage: Storage::from_name(storage).unwrap(),
+        ..Policy::default()
+    }
+}
+
+/// The bits of the logits behind each of these tokens, with room made where there is none.
+fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut next = |token: &u32| {
+        assert!(sequence.make_room().unwrap());
+        assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
+        sequence.logits().iter().map(|x| x.to_bits()).collect()
+    };
+    tokens.iter().map(|token| next(token)).collect()
+}
+
+#[test]
+fn shifted_sessions_are_saved_rewound_and_forked() {
+    let file = std::env::temp_dir().join(format!("kvark-shift-{}.kv", std::process::id()));
+    for name in MODELS {
+        let model = model(name);
+        for storage in ["f32", "f16", "q8"] {
+            let policy = policy(storage, 24);
+            let what = format!("{name} with {storage}");
+            let text = tokens(60);
+            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+            runner.allow_shifts(KEEP).unwrap();
+            // Three times past the end of the context.
+            let expect = bits(&mut runner, &text);
+            assert!(runner.tokens().len() <= 24);
+            assert_eq!(runner.tokens()[..KEEP], text[..KEEP], "{what}");
+            assert!(text.ends_with(&runner.tokens()[KEEP..]), "{what}");
+
+            runner.save(&model, &file, b"").unwrap();
+            let snapshot = Snapshot::open(&file).unwrap();
+            let len = runner.tokens().len();
+            let mut restored = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+            restored.allow_shifts(KEEP).unwrap();
+            for back in [0, 2] {
+                restored.restore(&model, &snapshot, len).unwrap();
+                for runner in [&mut runner, &mut restored] {
+                    runner.rewind(len - back).unwrap();
+                }
+                let found = [&mut runner, &mut restored].map(|r| bits(r, &text[..3]));
+                assert!(found[0] == found[1], "{what}, {back} back");
+                runner.restore(&model, &snapshot, len).unwrap();
+            }
+
+            // The same in a pool of cells, beside a branch that shares its beginning and must not notice.
+            let wide = Policy {
+                context: Some(40),
+                ..policy.clone()
+            };
+            let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &wide).unwrap();
+            branches.allow_shifts(KEEP).unwrap();
+            let mut cold = Runner::new(&model, &Cpu::new().unwrap(), &wide).unwrap();
+            branches.branch(0).feed(&text[..16], &mut |_| true).unwrap();
+            cold.feed(&text[..16], |_| true).unwrap();
+            branches.fork(0, 1).unwrap();
+            bits(&mut branches.branch(0), &text[16..24]);
+            branches.shift(0).unwrap().unwrap();
+            let other = bits(&mut branches.branch(1), &text[30..34]);
+            assert!(
+                other == bits(&mut cold, &text[30..34]),
+                "{what}: the other branch"
+            );
+            // In both kinds of cache a shift gives the same bits.
+            let mut alone = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+            alone.allow_shifts(KEEP).unwrap();
+            let before = bits(&mut alone, &text[..24]);
+            assert!(before == expect[..24], "{what}");
+            alone.shift().unwrap().unwrap();
+            branches.remove(1).unwrap();
+            assert_eq!(alone.tokens(), branches.tokens(0), "{what}");
+            branches.fork(0, 2).unwrap();
+            let going_on = bits(&mut alone, &text[24..28]);
+            assert!(going_on == expect[24..28], "{what}");
+            for id in [0, 2] {
+                assert!(
+                    bits(&mut branches.branch(id), &text[24..28]) == going_on,
+                    "{what}"
+                );
+            }
+        }
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn models_whose_keys_cannot_be_moved_say_so() {
+    let model = Model::open(&path("gpt2"), Some(24)).unwrap();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy("f16", 24)).unwrap();
+    let error = runner.allow_shifts(1).unwrap_err().to_string();
+    assert!(error.contains("the context cannot be shifted"), "{error}");
+    assert!(error.contains("uses positions otherwise"), "{error}");
+    assert_eq!(runner.shift().unwrap(), None);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx");
+    let model = Model::open(&folder.join("llama.onnx"), None).unwrap();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &Policy::default()).unwrap();
+    let error = runner.allow_shifts(1).unwrap_err().to_string();
+    assert!(error.contains("uses positions otherwise"), "{error}");
+}

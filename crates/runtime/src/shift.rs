@@ -1,0 +1,66 @@
+//! Going on past the end of the context: the older half of what is not to be kept makes room.
+
+use crate::{Module, RuntimeError};
+use backend::Rotations;
+use kv::{Bookkeeping, CacheSession, Restorable, SeqId};
+
+/// Tokens that were taken out of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// Tokens before the gap.
+    pub keep: usize,
+    /// Tokens taken out.
+    pub dropped: usize,
+}
+
+impl Shift {
+    /// Takes the same tokens out of a list; false, and nothing is done, where it does not have them.
+    pub fn apply(&self, tokens: &mut Vec<u32>) -> bool {
+        let gap = self.keep..self.keep.saturating_add(self.dropped);
+        let fits = gap.end <= tokens.len();
+        if fits {
+            tokens.drain(gap);
+        }
+        fits
+    }
+}
+
+/// How a session shifts its sequences.
+pub(crate) struct Shifter {
+    rotations: Rotations,
+    keep: usize,
+}
+
+impl Shifter {
+    /// Shifts that keep the first `keep` tokens, if the model's keys can be moved.
+    pub(crate) fn new(
+        module: &Module,
+        layers: usize,
+        keep: usize,
+    ) -> Result<Shifter, RuntimeError> {
+        let rotations = Rotations::of(module.graph("forward")?, layers)?;
+        Ok(Shifter { rotations, keep })
+    }
+
+    /// Drops the older half of what a sequence of `len` tokens has behind those to keep, or as much of that as its windows
+    /// let go; `None` where that is nothing.
+    pub(crate) fn shift<K: Bookkeeping + Restorable>(
+        &self,
+        session: &CacheSession<K>,
+        seq: SeqId,
+        len: usize,
+    ) -> Result<Option<Shift>, RuntimeError> {
+        let keep = self.keep.min(len);
+        let half = (len - keep).div_ceil(2);
+        let dropped = half.min(session.droppable(seq, keep as u32)? as usize);
+        if dropped == 0 {
+            return Ok(None);
+        }
+        let config = session.config()?;
+        let down = dropped as u32;
+        session.shift(seq, keep as u32, down, |layer, positions, rows| {
+            self.rotations.lower(&config, layer, positions, down, rows);
+        })?;
+        Ok(Some(Shift { keep, dropped }))
+    }
+}

@@ -1,0 +1,350 @@
+//! A sequence in a file: its tokens, and their keys and values as they are stored.
+//!
+//! All numbers are little-endian. The *head* is 64 bytes, then the tokens, a record for each layer, the caller's notes,
+//! zeros up to eight bytes before a multiple of 64, and a checksum of all that:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 8 | `KVARKSNP` |
+//! | 4, 4 | version, layers |
+//! | 8 | bytes of the file |
+//! | 8 | fingerprint of the model |
+//! | 8, 8 | names of the storage types of keys and values, padded with zeros |
+//! | 4, 4 | tokens, zero |
+//! | 8 | bytes of the notes |
+//!
+//! A layer's record is 40 bytes: heads, elements of a key, elements of a value, window (0 for none), first position held,
+//! zero (4 bytes each), checksums of its keys and its values (8 bytes each). Behind the head lie the rows, layer after
+//! layer, keys before values, `[heads, rows, row]` in the order of positions: no backend's own layout. Checksums are XXH64.
+
+mod error;
+mod replace;
+mod write;
+
+pub use error::{SnapshotError, SnapshotErrorKind};
+pub(crate) use write::{Contents, save};
+
+use crate::runner::check_ids;
+use crate::{Model, RuntimeError};
+use base::{Bytes, parallel, xxh64};
+use kv::{
+    Bookkeeping, CacheConfig, CacheSession, LayerConfig, Restorable, SavedLayer, SavedRows, SeqId,
+    Storage,
+};
+use std::ops::Range;
+use std::path::Path;
+
+/// The version that is written, and the only one that is read.
+const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"KVARKSNP";
+const HEAD: usize = 64;
+const LAYER: usize = 40;
+/// Rows begin at a multiple of this.
+const ALIGNMENT: usize = 64;
+
+/// A whole, undamaged snapshot. Its rows stay in the mapped file until they are copied into a cache.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    bytes: Bytes,
+    fingerprint: u64,
+    /// Of keys and of values.
+    storage: [Storage; 2],
+    tokens: Vec<u32>,
+    layers: Vec<Layer>,
+    notes: Range<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    facts: LayerConfig,
+    first: u32,
+    /// Where its keys and its values lie, and their checksums.
+    sides: [(Range<usize>, u64); 2],
+}
+
+impl Snapshot {
+    /// Maps the snapshot at `path` and checks every byte of it.
+    pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
+        let bytes = Bytes::map(path).map_err(|e| SnapshotErrorKind::Io(e.source));
+        let snapshot = bytes.map_err(SnapshotError::from).and_then(Snapshot::parse);
+        snapshot.map_err(|error| error.in_file(path))
+    }
+
+    /// Reads a snapshot and checks every byte of it.
+    pub fn parse(bytes: Bytes) -> Result<Snapshot, SnapshotError> {
+        let mut reader = Reader {
+            bytes: &bytes,
+            at: 0,
+        };
+        if reader.array() != Some(*MAGIC) {
+            return Err(SnapshotErrorKind::NotASnapshot.into());
+        }
+        let cut_off = || SnapshotErrorKind::Length {
+            found: bytes.len() as u64,
+            stated: None,
+        };
+        let version = reader.u32().ok_or_else(cut_off)?;
+        if version != VERSION {
+            return Err(SnapshotErrorKind::Version { found: version }.into());
+        }
+        let head = Head::read(&mut reader).ok_or_else(cut_off)?;
+        if head.file != bytes.len() as u64 {
+            return Err(SnapshotErrorKind::Length {
+                found: bytes.len() as u64,
+                stated: Some(head.file),
+            }
+            .into());
+        }
+        let damaged = |part: String| SnapshotErrorKind::Damaged { part };
+        let rows = head.rows_at().filter(|at| *at <= bytes.len());
+        let rows = rows.ok_or_else(|| damaged("the head".into()))?;
+        let (covered, sum) = bytes[..rows].split_at(rows - 8);
+        if xxh64(covered, 0).to_le_bytes() != *sum {
+            return Err(damaged("the head".into()).into());
+        }
+        let snapshot = head.rest(&mut reader, &bytes, rows)?;
+        snapshot.check_rows()?;
+        Ok(snapshot)
+    }
+
+    /// The tokens of the sequence.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// What whoever saved it wrote beside the tokens.
+    pub fn notes(&self) -> &[u8] {
+        &self.bytes[self.notes.clone()]
+    }
+
+    /// The shortest beginning that can be restored: what the windows of the model kept.
+    pub fn floor(&self) -> usize {
+        let floor = |layer: &Layer| match (layer.first, layer.facts.window) {
+            (0, _) | (_, None) => 0,
+            (first, Some(window)) => first as usize + window as usize - 1,
+        };
+        self.layers.iter().map(floor).max().unwrap_or(0)
+    }
+
+    /// Refuses a snapshot of another model, or one whose rows are stored otherwise.
+    pub(crate) fn check(&self, model: &Model, config: &CacheConfig) -> Result<(), RuntimeError> {
+        if self.fingerprint != model.fingerprint() {
+            return Err(self.refused(SnapshotErrorKind::OtherModel));
+        }
+        let wanted = [config.key_storage, config.value_storage];
+        if self.storage != wanted {
+            return Err(self.refused(SnapshotErrorKind::Storage {
+                found: self.storage,
+                wanted,
+            }));
+        }
+        if !self
+            .layers
+            .iter()
+            .map(|l| l.facts)
+            .eq(config.layers.iter().copied())
+        {
+            return Err(self.refused(SnapshotErrorKind::Malformed(
+                "its layers are not the model's".into(),
+            )));
+        }
+        check_ids(&self.tokens, model.facts().vocab_size)
+    }
+
+    fn refused(&self, kind: SnapshotErrorKind) -> RuntimeError {
+        SnapshotError::from(kind).into()
+    }
+
+    fn rows(&self) -> SavedRows<'_> {
+        let layer = |layer: &Layer| {
+            let [keys, values] = layer.sides.clone().map(|(range, _)| range);
+            SavedLayer {
+                first: layer.first,
+                keys: &self.bytes[keys],
+                values: &self.bytes[values],
+            }
+        };
+        SavedRows {
+            len: self.tokens.len() as u32,
+            layers: self.layers.iter().map(layer).collect(),
+        }
+    }
+
+    fn check_rows(&self) -> Result<(), SnapshotError> {
+        let sides = self.layers.iter().enumerate().flat_map(|(i, layer)| {
+            let [keys, values] = &layer.sides;
+            [(i, "keys", keys, true), (i, "values", values, true)]
+        });
+        let mut sides: Vec<_> = sides.collect();
+        let work = |(_, _, (range, sum), whole): &mut (usize, &str, &(Range<usize>, u64), bool)| {
+            *whole = xxh64(&self.bytes[range.clone()], 0) == *sum;
+        };
+        parallel::for_each(self.bytes.len(), &mut sides, work);
+        match sides.iter().find(|(_, _, _, whole)| !whole) {
+            Some((layer, side, ..)) => Err(SnapshotErrorKind::Damaged {
+                part: format!("the {side} of layer {layer}"),
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Puts the first `len` tokens of a snapshot in the place of what `seq` holds. What is refused changes nothing.
+pub(crate) fn restore<K: Bookkeeping + Restorable>(
+    snapshot: &Snapshot,
+    model: &Model,
+    session: &CacheSession<K>,
+    seq: SeqId,
+    len: usize,
+) -> Result<(), RuntimeError> {
+    let config = session.config()?;
+    snapshot.check(model, &config)?;
+    if len > config.capacity as usize {
+        return Err(snapshot.refused(SnapshotErrorKind::TooLong {
+            tokens: len,
+            capacity: config.capacity as usize,
+        }));
+    }
+    Ok(session.restore(seq, len as u32, &snapshot.rows())?)
+}
+
+/// The numbers of the head, behind magic and version.
+struct Head {
+    layers: u32,
+    file: u64,
+    fingerprint: u64,
+    storage: [[u8; 8]; 2],
+    tokens: u32,
+    notes: u64,
+}
+
+impl Head {
+    fn read(reader: &mut Reader<'_>) -> Option<Head> {
+        let (layers, file, fingerprint) = (reader.u32()?, reader.u64()?, reader.u64()?);
+        let storage = [reader.array()?, reader.array()?];
+        let (tokens, _zero, notes) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        Some(Head {
+            layers,
+            file,
+            fingerprint,
+            storage,
+            tokens,
+            notes,
+        })
+    }
+
+    /// Where the rows begin.
+    fn rows_at(&self) -> Option<usize> {
+        let size = |count: u32, each: usize| usize::try_from(count).ok()?.checked_mul(each);
+        let notes = usize::try_from(self.notes).ok()?;
+        let tables = size(self.tokens, 4)?.checked_add(size(self.layers, LAYER)?)?;
+        let all = HEAD.checked_add(tables)?.checked_add(notes)?;
+        all.checked_add(8)?.checked_next_multiple_of(ALIGNMENT)
+    }
+
+    /// What follows a head whose checksum is right, and that says where the rows begin.
+    fn rest(
+        &self,
+        reader: &mut Reader<'_>,
+        bytes: &Bytes,
+        rows_at: usize,
+    ) -> Result<Snapshot, SnapshotError> {
+        let malformed = |what: &str| SnapshotErrorKind::Malformed(what.to_owned());
+        let storage = |name: &[u8; 8]| {
+            let name = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
+            Storage::ALL.into_iter().find(|s| s.name() == name)
+        };
+        let [keys, values] = self.storage.each_ref().map(storage);
+        let storage = keys.zip(values).map(<[Storage; 2]>::from);
+        let storage = storage.ok_or_else(|| malformed("it names no known storage type"))?;
+        let short = || malformed("its tables end too early");
+        let tokens = (0..self.tokens)
+            .map(|_| reader.u32())
+            .collect::<Option<_>>();
+        let tokens = tokens.ok_or_else(short)?;
+        let mut layers = vec![];
+        let mut at = rows_at;
+        for _ in 0..self.layers {
+            let layer = Layer::read(reader, self.tokens, storage, &mut at);
+            layers.push(layer.ok_or_else(|| malformed("a layer's sizes are impossible"))?);
+        }
+        if at != bytes.len() {
+            return Err(malformed("its layers do not add up to its bytes").into());
+        }
+        let notes = reader.at..reader.at + self.notes as usize;
+        Ok(Snapshot {
+            bytes: bytes.clone(),
+            fingerprint: self.fingerprint,
+            storage,
+            tokens,
+            layers,
+            notes,
+        })
+    }
+}
+
+impl Layer {
+    /// The layer whose rows begin at `at`, which moves behind them.
+    fn read(
+        reader: &mut Reader<'_>,
+        tokens: u32,
+        storage: [Storage; 2],
+        at: &mut usize,
+    ) -> Option<Layer> {
+        let [kv_heads, key_dim, value_dim, window, first, _zero] = {
+            let mut numbers = [0; 6];
+            for number in &mut numbers {
+                *number = reader.u32()?;
+            }
+            numbers
+        };
+        let sums = [reader.u64()?, reader.u64()?];
+        // No element takes more than four bytes, so such a row's size is a number.
+        let small = |n: u32| (n < 1 << 24).then_some(n as usize);
+        let facts = LayerConfig {
+            kv_heads: kv_heads as usize,
+            key_dim: small(key_dim)?,
+            value_dim: small(value_dim)?,
+            window: (window > 0).then_some(window),
+        };
+        let rows = (tokens.checked_sub(first)? as usize).checked_mul(facts.kv_heads)?;
+        let mut side = |dim: usize, storage: Storage, sum| {
+            let start = *at;
+            *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;
+            (*at <= reader.bytes.len()).then_some((start..*at, sum))
+        };
+        let keys = side(facts.key_dim, storage[0], sums[0])?;
+        let values = side(facts.value_dim, storage[1], sums[1])?;
+        Some(Layer {
+            facts,
+            first,
+            sides: [keys, values],
+        })
+    }
+}
+
+/// Numbers one after another; `None` behind the end.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let array = self.bytes.get(self.at..)?.first_chunk()?;
+        self.at += N;
+        Some(*array)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

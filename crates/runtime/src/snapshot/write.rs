@@ -1,0 +1,88 @@
+//! Writes a snapshot, rows first: their checksums stand before them.
+
+use super::replace::replace;
+use super::{ALIGNMENT, HEAD, LAYER, MAGIC, SnapshotError, SnapshotErrorKind, VERSION};
+use crate::{Model, RuntimeError};
+use base::xxh64;
+use kv::{Bookkeeping, CacheSession, Held, KvBytes, Restorable, SeqId, Side};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// What stands in the head.
+pub(crate) struct Contents<'a> {
+    pub(crate) tokens: &'a [u32],
+    pub(crate) notes: &'a [u8],
+}
+
+/// Writes a sequence to `path`, in the place of what is there; the old file stays whole until the new one is.
+pub(crate) fn save<K: Bookkeeping + Restorable>(
+    path: &Path,
+    model: &Model,
+    session: &CacheSession<K>,
+    seq: SeqId,
+    contents: Contents<'_>,
+) -> Result<(), RuntimeError> {
+    let fingerprint = model.fingerprint();
+    let written = session.held(seq, |held, bytes| {
+        assert_eq!(held.len as usize, contents.tokens.len());
+        replace(path, |file| {
+            write(file, fingerprint, &contents, held, bytes)
+        })
+    })?;
+    let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
+    Ok(written.map_err(failed)?)
+}
+
+fn write(
+    file: &mut File,
+    fingerprint: u64,
+    contents: &Contents<'_>,
+    held: &Held,
+    bytes: &dyn KvBytes,
+) -> io::Result<()> {
+    let config = bytes.config();
+    let tables = 4 * contents.tokens.len() + LAYER * held.layers() + contents.notes.len();
+    let rows_at = (HEAD + tables + 8).next_multiple_of(ALIGNMENT);
+    file.seek(SeekFrom::Start(rows_at as u64))?;
+    let mut end = rows_at;
+    let mut sums = vec![];
+    let mut rows = vec![];
+    for (layer, facts) in config.layers.iter().enumerate() {
+        for side in [Side::Key, Side::Value] {
+            let row = config.row_bytes(layer, side);
+            rows.resize(facts.kv_heads * held.rows(layer) * row, 0);
+            bytes.read_rows(layer, side, held.runs(layer), &mut rows);
+            sums.push(xxh64(&rows, 0));
+            file.write_all(&rows)?;
+            end += rows.len();
+        }
+    }
+
+    let mut head = Vec::with_capacity(rows_at);
+    head.extend(MAGIC);
+    head.extend(VERSION.to_le_bytes());
+    head.extend((held.layers() as u32).to_le_bytes());
+    head.extend((end as u64).to_le_bytes());
+    head.extend(fingerprint.to_le_bytes());
+    for storage in [config.key_storage, config.value_storage] {
+        let mut name = [0; 8];
+        name[..storage.name().len()].copy_from_slice(storage.name().as_bytes());
+        head.extend(name);
+    }
+    head.extend(held.len.to_le_bytes());
+    head.extend([0; 4]);
+    head.extend((contents.notes.len() as u64).to_le_bytes());
+    head.extend(contents.tokens.iter().flat_map(|id| id.to_le_bytes()));
+    for (layer, (facts, sums)) in config.layers.iter().zip(sums.chunks(2)).enumerate() {
+        let dims = [facts.kv_heads, facts.key_dim, facts.value_dim].map(|n| n as u32);
+        let numbers = [facts.window.unwrap_or(0), held.first(layer), 0];
+        head.extend(dims.iter().chain(&numbers).flat_map(|n| n.to_le_bytes()));
+        head.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+    }
+    head.extend(contents.notes);
+    head.resize(rows_at - 8, 0);
+    head.extend(xxh64(&head, 0).to_le_bytes());
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&head)
+}
