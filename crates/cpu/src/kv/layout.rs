@@ -145,7 +145,7 @@ fn parts(first: usize, cells: usize) -> impl Iterator<Item = Range<usize>> {
     std::iter::from_fn(move || {
         let start = at;
         at = ((at / TILE + 1) * TILE).min(end);
-        (start < end).then(|| start..at)
+        (start < end).then_some(start..at)
     })
 }
 
