@@ -5,7 +5,7 @@ use backend::{CompileOptions, Rotations, storage};
 use base::Bytes;
 use graph::{Data, Value};
 use import::ImportOptions;
-use import::gguf::{Gguf, lower};
+use import::gguf::{Gguf, Tensor, lower};
 use kv::{CacheConfig, CacheSession, Contiguous, RingPolicy, Storage, make_decode_session};
 use kvark::{Branches, Cpu, Model, Policy, Runner, Sequence, Snapshot};
 use runtime::{Module, ModuleOptions};
@@ -47,6 +47,7 @@ struct Run {
 
 impl Run {
     fn new(model: &Model, storage: Storage) -> Run {
+        let cpu = Cpu::new().unwrap();
         let mut config = CacheConfig::new(64, model.facts().caches.clone());
         (config.key_storage, config.value_storage) = (storage, storage);
         (config.min_cells, config.ring) = (
@@ -59,7 +60,6 @@ impl Run {
         let (session, backend) = make_decode_session(Cpu::ID, &config).unwrap();
         let compile = CompileOptions::default();
         let options = ModuleOptions { backend, compile };
-        let cpu = Cpu::new().unwrap();
         let module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
         Run {
             session,
@@ -165,9 +165,25 @@ fn one_layer(name: &str) -> Model {
     let key = b"llama.block_count";
     let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
     bytes[at..at + 4].copy_from_slice(&1u32.to_le_bytes());
-    let mut file = Gguf::parse(Bytes::from(&bytes[..])).unwrap();
+    // The directory without the other layers' tensors; their data stays where it is.
+    let file = Gguf::parse(Bytes::from(&bytes[..])).unwrap();
+    let entry = |tensor: &Tensor| {
+        let name = tensor.name.as_bytes();
+        let start = [&(name.len() as u64).to_le_bytes(), name].concat();
+        let at = bytes.windows(start.len()).position(|w| *w == start);
+        let at = at.unwrap();
+        at..at + start.len() + 4 + 8 * tensor.shape.len() + 4 + 8
+    };
+    let first = file.tensors.iter().map(|t| entry(t).start).min().unwrap();
+    let end = file.tensors.iter().map(|t| entry(t).end).max().unwrap();
     let others = |name: &str| name.starts_with("blk.") && !name.starts_with("blk.0.");
-    file.tensors.retain(|tensor| !others(&tensor.name));
+    let kept = file.tensors.iter().filter(|t| !others(&t.name));
+    let mut less = bytes[..first].to_vec();
+    less[8..16].copy_from_slice(&(kept.clone().count() as u64).to_le_bytes());
+    kept.for_each(|tensor| less.extend(&bytes[entry(tensor)]));
+    less.resize(less.len().next_multiple_of(32), 0);
+    less.extend(&bytes[end.next_multiple_of(32)..]);
+    let file = Gguf::parse(Bytes::from(&less[..])).unwrap();
     Model::new(lower(file, &ImportOptions::default()).unwrap())
 }
 
