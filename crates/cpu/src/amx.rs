@@ -192,12 +192,22 @@ macro_rules! split_product {
     (two_by_two) => {
         concat!(
             split_product!(left 0), split_product!(right 2048), split_product!(multiply),
+            split_product!(ahead 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
             split_product!(right 1024), split_product!(multiply),
             split_product!(left 1024), split_product!(multiply),
+            split_product!(ahead 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
             split_product!(right 0), split_product!(multiply),
             split_product!(left 2048), split_product!(multiply),
+            split_product!(ahead 2048 2112 2176 2240 2304 2368 2432 2496 2560 2624 2688 2752 2816 2880 2944 3008),
             split_product!(left 0), split_product!(multiply),
         )
+    };
+    // A step's columns, some steps ahead: tile loads do not ask for what comes next, and weights come from far away.
+    (ahead $($at:literal)*) => {
+        concat!($(
+            "prefetcht0 [{right} + 12288 + ", $at, "]\n",
+            "prefetcht0 [{next_right} + 12288 + ", $at, "]\n",
+        )*)
     };
     (left $part:literal) => {
         concat!(

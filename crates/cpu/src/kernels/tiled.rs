@@ -156,7 +156,7 @@ impl TiledLinear {
             });
         } else {
             over_rows(ctx, self.m, self.k, &|start, end| o.split(ctx, start..end));
-            let tasks = across.min(2 * threads);
+            let tasks = across.min(4 * threads);
             ctx.threads.run_near(tasks, &|i, _| {
                 o.multiply(ctx, 0..down, across * i / tasks..across * (i + 1) / tasks);
             });
