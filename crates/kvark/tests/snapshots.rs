@@ -36,7 +36,7 @@ fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
         sequence.logits().iter().map(|x| x.to_bits()).collect()
     };
-    tokens.iter().map(|token| next(token)).collect()
+    tokens.iter().map(&mut next).collect()
 }
 
 /// A file that goes away.
