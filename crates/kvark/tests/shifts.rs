@@ -222,12 +222,12 @@ fn policy(storage: &str, context: usize) -> Policy {
 
 /// The bits of the logits behind each of these tokens, with room made where there is none.
 fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
-    let next = |token: &u32| {
+    let mut next = |token: &u32| {
         assert!(sequence.make_room().unwrap());
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
         sequence.logits().iter().map(|x| x.to_bits()).collect()
     };
-    tokens.iter().map(next).collect()
+    tokens.iter().map(&mut next).collect()
 }
 
 #[test]

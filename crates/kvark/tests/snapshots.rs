@@ -32,11 +32,11 @@ fn runner(model: &Model, policy: &Policy) -> Runner {
 
 /// The bits of the logits behind each of these tokens.
 fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
-    let next = |token: &u32| {
+    let mut next = |token: &u32| {
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
         sequence.logits().iter().map(|x| x.to_bits()).collect()
     };
-    tokens.iter().map(next).collect()
+    tokens.iter().map(&mut next).collect()
 }
 
 /// A file that goes away.
