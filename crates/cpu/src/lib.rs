@@ -118,7 +118,14 @@ impl Backend for Cpu {
         let forms = WeightForms::new(graph, self.isa, is_weight);
         let threads = options.threads.unwrap_or_else(Cpu::default_threads);
         let (calls, arena) = plan_step(graph, bindings, &forms, threads)?;
-        let packed = forms.bytes(graph, &calls).into_iter().collect();
+        let mut packed = forms.bytes(graph, &calls);
+        for (i, tensor) in graph.tensors().iter().enumerate() {
+            let moved = exec::moved_bytes(tensor);
+            if moved > 0 {
+                *packed.entry(TensorId(i as u32)).or_default() += moved;
+            }
+        }
+        let packed = packed.into_iter().collect();
         Ok(Footprint { arena, packed })
     }
 }

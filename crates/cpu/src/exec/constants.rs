@@ -17,6 +17,8 @@ use std::sync::Arc;
 /// once more as the products read them: quantised ones in strips, f32 ones in panels or in tiles once a call needs them.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
+    /// Bytes of the constants that were moved.
+    moved: usize,
     forms: WeightForms,
     strips: HashMap<TensorId, Arc<Packed>>,
     panels: HashMap<TensorId, Aligned>,
@@ -28,12 +30,9 @@ impl Constants {
     pub(crate) fn new(graph: &Graph, ctx: &Context<'_>) -> Result<Constants, BackendError> {
         let aligned = |tensor: &Tensor| {
             let bytes = tensor.constant()?;
-            let plain = !tensor.ty.dtype.is_quantised();
-            let aligned = (bytes.as_ptr() as usize).is_multiple_of(tensor.ty.dtype.block_bytes());
-            Some(if plain && !aligned {
-                Bytes::from(&bytes[..])
-            } else {
-                bytes.clone()
+            Some(match moved_bytes(tensor) {
+                0 => bytes.clone(),
+                _ => Bytes::from(&bytes[..]),
             })
         };
         let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
@@ -57,6 +56,7 @@ impl Constants {
         let strips = Packed::all(&sources, ctx.threads);
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
+            moved: graph.tensors().iter().map(moved_bytes).sum(),
             strips: ids.into_iter().zip(strips).collect(),
             forms,
             panels: HashMap::new(),
@@ -129,12 +129,26 @@ impl Constants {
         }
     }
 
-    /// Bytes of packed weights, besides the graph's own constants.
+    /// Bytes of packed weights and of constants that were moved, besides the graph's own.
     pub(crate) fn packed_bytes(&self) -> usize {
         let panels = self.panels.values();
         #[cfg(target_arch = "x86_64")]
         let panels = panels.chain(self.tiles.values());
         let strips: usize = self.strips.values().map(|packed| packed.len()).sum();
-        panels.map(Aligned::len).sum::<usize>() + strips
+        panels.map(Aligned::len).sum::<usize>() + strips + self.moved
+    }
+}
+
+/// Bytes that a constant takes once more, because it lies where its elements cannot be read.
+pub(crate) fn moved_bytes(tensor: &Tensor) -> usize {
+    let element = tensor.ty.dtype.block_bytes();
+    match tensor.constant() {
+        Some(bytes)
+            if !tensor.ty.dtype.is_quantised()
+                && !(bytes.as_ptr() as usize).is_multiple_of(element) =>
+        {
+            bytes.len()
+        }
+        _ => 0,
     }
 }

@@ -9,6 +9,7 @@ mod profile;
 mod resolve;
 
 pub(crate) use compiled::{Compiled, plan_step};
+pub(crate) use constants::moved_bytes;
 pub(crate) use forms::WeightForms;
 pub(crate) use interpreted::Interpreted;
 
