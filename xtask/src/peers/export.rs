@@ -51,7 +51,7 @@ impl CheckExport {
         shell::run(greedy.env("PYTHONPATH", &package))?;
 
         let mut tests = shell::command("cargo");
-        tests.args(["test", "--package", "kvark", "--test", "exported"]);
+        tests.args(["test", "--release", "--workspace", "--test", "exported"]);
         tests.env("KVARK_TEST_PT2", &exported);
         shell::run(tests.env("KVARK_TEST_PT2_TOKENS", &tokens))
     }
