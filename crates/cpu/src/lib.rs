@@ -3,6 +3,7 @@
 //! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
 //! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
 
+mod ahead;
 mod aligned;
 mod amx;
 mod exec;

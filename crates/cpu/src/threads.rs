@@ -3,6 +3,7 @@
 //! One job at a time. A worker takes part only if it joins while the job is open, so a worker that the system has put
 //! aside is not waited for when the others have done its share.
 
+use crate::ahead::{Ahead, Stretches};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +30,7 @@ struct Shared {
     job: std::cell::UnsafeCell<Job>,
     /// Per share of the job, the next task that nobody has taken.
     next: Box<[AtomicUsize]>,
+    ahead: Ahead,
     sleeping: AtomicUsize,
     panicked: AtomicBool,
     quit: AtomicBool,
@@ -69,6 +71,7 @@ impl Threads {
                 shares: 1,
             }),
             next: (0..count.max(1)).map(|_| AtomicUsize::new(0)).collect(),
+            ahead: Ahead::new(count.max(1)),
             sleeping: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             quit: AtomicBool::new(false),
@@ -109,6 +112,12 @@ impl Threads {
         self.start(tasks, self.count(), task);
     }
 
+    /// Says what the next job but one will read, so that threads bring it near while they wait: every thread the share
+    /// that [`run_near`](Threads::run_near) begins with.
+    pub(crate) fn read_ahead(&self, stretches: &Stretches) {
+        self.shared.ahead.set(stretches);
+    }
+
     fn start(&self, tasks: usize, shares: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if tasks <= 1 || self.workers.is_empty() {
             (0..tasks).for_each(|i| task(i, 0));
@@ -137,7 +146,9 @@ impl Threads {
         let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         while shared.state.load(Ordering::Acquire) & PARTICIPANTS != 0 {
-            std::hint::spin_loop();
+            if !shared.ahead.bring(0) {
+                std::hint::spin_loop();
+            }
         }
         let panicked = shared.panicked.swap(false, Ordering::Relaxed);
         if let Err(panic) = own {
@@ -191,8 +202,10 @@ fn work(shared: &Shared, thread: usize) {
             }
             shared.state.fetch_sub(1, Ordering::AcqRel);
         } else if idle < SPINS {
-            idle += 1;
-            std::hint::spin_loop();
+            if !shared.ahead.bring(thread) {
+                idle += 1;
+                std::hint::spin_loop();
+            }
         } else {
             shared.sleeping.fetch_add(1, Ordering::SeqCst);
             // A job opened before the line above is seen here; one opened after it sees us sleeping and unparks.

@@ -3,12 +3,14 @@
 use super::call::{Addresses, Call};
 use super::constants::Constants;
 use super::forms::WeightForms;
+use super::join::{Group, TOGETHER, Then, join, look_ahead};
 use super::profile::{Profile, Work};
 use super::{input_address, named, value_at};
+use crate::ahead::Stretches;
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::packed::run_together;
+use crate::kernels::packed::{After, Gate, run_together};
 use crate::threads::Threads;
 use backend::{BackendError, CacheStep, Executable, NodeTime};
 use graph::plan::{MemoryPlan, Place};
@@ -53,39 +55,20 @@ struct Tape {
 // SAFETY: addresses point into the constants and the arena, which the executable owns, or are made anew for a run.
 unsafe impl Send for Tape {}
 
-struct Entry {
-    call: Call,
-    node: NodeId,
+pub(super) struct Entry {
+    pub(super) call: Call,
+    pub(super) node: NodeId,
     /// Operands, and behind them result and work space.
-    operands: Range<usize>,
+    pub(super) operands: Range<usize>,
     /// Calls from this one on that run as one, itself among them.
-    together: usize,
-}
-
-/// Calls that run as one at most: queries, keys and values.
-const TOGETHER: usize = 3;
-
-/// Finds products that follow each other and have the same rows: they run as one.
-fn join(calls: &mut [Entry], locations: &[Location]) {
-    let product = |entry: &Entry| match entry.call {
-        Call::PackedLinear(op, None) => Some((op, locations[entry.operands.start])),
-        _ => None,
-    };
-    let mut i = 0;
-    while i < calls.len() {
-        let joins = |entry: &&Entry| match (product(&calls[i]), product(entry)) {
-            (Some((a, x)), Some((b, y))) => a.joins(&b) && x == y,
-            _ => false,
-        };
-        let more = calls[i + 1..].iter().take(TOGETHER - 1).take_while(joins);
-        calls[i].together = 1 + more.count();
-        i += calls[i].together;
-    }
+    pub(super) group: Group,
+    /// The weights of the products behind it, where this one's are read only once.
+    pub(super) ahead: Option<Stretches>,
 }
 
 /// Where a tensor is, as far as it is known before the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Location {
+pub(super) enum Location {
     None,
     Fixed(*const u8),
     Arena(usize),
@@ -181,10 +164,12 @@ impl Compiled {
                 call,
                 node: NodeId(i as u32),
                 operands,
-                together: 1,
+                group: Group::ONE,
+                ahead: None,
             });
         }
-        join(&mut calls, &locations);
+        join(graph, &mut calls, &locations, self.threads.count());
+        look_ahead(&mut calls, &locations);
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
         let inputs = (0..locations.len())
@@ -252,6 +237,47 @@ impl Tape {
         }
     }
 
+    /// Runs calls as one.
+    ///
+    /// # Safety
+    /// As for [`Call::run`], for each; they must be a group.
+    unsafe fn run_group(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
+        let (products, then) = calls.split_at(group.products);
+        let mut parts: [_; TOGETHER] = std::array::from_fn(|i| {
+            let entry = &products[i.min(products.len() - 1)];
+            entry.call.packed(self.addresses(entry))
+        });
+        let parts = &mut parts[..products.len()];
+        let after = match (then, group.then) {
+            ([then], Then::Add(addend)) => {
+                let at = self.addresses(then);
+                After::Add {
+                    addend: at.inputs[addend].cast(),
+                    out: at.output.cast(),
+                }
+            }
+            ([then], Then::Gate(activation, gate)) => {
+                let scratch = parts[1].1.scratch;
+                if gate == 1 {
+                    parts.swap(0, 1);
+                }
+                let places = [parts[0].1.out, parts[1].1.out];
+                parts[1].1.scratch = scratch;
+                let out = self.addresses(then).output.cast();
+                After::Gate(Gate {
+                    activation,
+                    out,
+                    // Where the result is not.
+                    room: places[usize::from(places[1] != out)],
+                })
+            }
+            _ => After::Nothing,
+        };
+        // SAFETY: as the caller vouches; of calls that run as one, every result lives beside the last product's work
+        // space, or the calls would not be a group.
+        unsafe { run_together(ctx, parts, after) };
+    }
+
     /// Makes the addresses for an arena and a run's inputs.
     fn resolve(&mut self, arena: *mut u8, inputs: &[Value]) {
         let address = |location: &Location| match *location {
@@ -286,13 +312,15 @@ impl Executable for Compiled {
         };
         let mut calls = &tape.calls[..];
         while let [entry, ..] = calls {
-            let (now, later) = calls.split_at(entry.together);
+            let (now, later) = calls.split_at(entry.group.len());
             calls = later;
             let started = self.profile.as_ref().map(|_| Instant::now());
+            if let Some(ahead) = &entry.ahead {
+                self.threads.read_ahead(ahead);
+            }
             // The plan keeps every operand whole until its last use and lets a result share memory only where its op
             // allows; no result is planned into an input or a constant.
-            // SAFETY: addresses are the plan's, inside an arena as large as the plan; of calls that run as one, every
-            // result lives beside the last one's work space.
+            // SAFETY: addresses are the plan's, inside an arena as large as the plan.
             unsafe {
                 if let [entry] = now {
                     let at = tape.addresses(entry);
@@ -301,11 +329,7 @@ impl Executable for Compiled {
                         .run(&ctx, at, &mut cache)
                         .map_err(|e| named(graph, graph.node(entry.node), e))?;
                 } else {
-                    let all: [_; TOGETHER] = std::array::from_fn(|i| {
-                        let entry = &now[i.min(now.len() - 1)];
-                        entry.call.packed(tape.addresses(entry))
-                    });
-                    run_together(&ctx, &all[..now.len()]);
+                    tape.run_group(&ctx, entry.group, now);
                 }
             }
             if let (Some(profile), Some(started)) = (&mut self.profile, started) {

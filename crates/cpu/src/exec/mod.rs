@@ -5,6 +5,7 @@ mod compiled;
 mod constants;
 mod forms;
 mod interpreted;
+mod join;
 mod profile;
 mod resolve;
 

@@ -4,23 +4,25 @@
 //! masked key contributes exactly nothing. So a query's result depends only on what it sees, not on the other queries
 //! of the step and not on the cells its keys lie in.
 
+mod decoded;
 mod mix;
 mod parts;
 mod passes;
 mod score;
 mod segments;
 
-use super::stored::{Stored, with_storage};
+use super::stored::with_storage;
 use super::{Context, Shared};
 use crate::isa::Kernel;
 use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
+use decoded::Decoded;
 use kv::Visibility;
-use mix::Mix;
 use parts::{PART, Partials, State, merge};
 use passes::Passes;
-use score::{Keys, Turned};
+use score::Keys;
 use segments::Segment;
+use std::f32::consts::LOG2_E;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -29,11 +31,15 @@ const BLOCK: usize = 64;
 /// The largest value for which an item has as many rows as it may.
 const MOST_DIM: usize = 256;
 /// Query rows that share a pass over a block of keys.
-const ROWS: usize = 24;
-/// Query rows whose sums are kept in registers at once, for four vectors of keys.
+const ROWS: usize = 48;
+/// Query rows whose sums are kept in registers at once, for four vectors of keys or values.
 const BATCH: usize = 6;
-/// The same, for one vector of values.
-const MIXED: usize = 12;
+/// Query rows that keys and values are not decoded for beforehand.
+const FEW: usize = 4;
+/// Vectors of a block's scores.
+const VECTORS: usize = BLOCK / LANES;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// The attention of one step over one layer.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +101,8 @@ impl Attend {
         {
             let (partials, first) = (&partials, parts.start);
             let count = parts.len();
-            ctx.threads.run(tiles * columns * count, &|task, _| {
+            // A thread goes from part to part of a head, and what it asked for ahead is its own.
+            ctx.threads.run_near(tiles * columns * count, &|task, _| {
                 let (tile, column) = (task / count / columns, task / count % columns);
                 let (item, part) = (item(tile, column), task % count);
                 ctx.isa.run(OfPart {
@@ -135,6 +142,8 @@ type Scores = [[f32; BLOCK]; ROWS];
 struct Sums<'a> {
     /// A row after the other, whatever their place in the output is.
     mixed: &'a mut [f32],
+    /// The sums of weights, in lanes; they are added up when the part is done.
+    totals: [[f32; LANES]; ROWS],
     states: [State; ROWS],
 }
 
@@ -153,6 +162,7 @@ impl<'a> Sums<'a> {
         Sums {
             // SAFETY: they have just been written.
             mixed: unsafe { std::slice::from_raw_parts_mut(mixed.as_mut_ptr().cast(), count) },
+            totals: [[0.0; LANES]; ROWS],
             states: [State::NOTHING; ROWS],
         }
     }
@@ -227,8 +237,8 @@ impl Kernel for OfPart<'_> {
 /// What a pass over a block needs.
 struct Work {
     scores: Scores,
-    /// Made where it is needed.
-    turned: Option<Turned>,
+    /// The block's keys, then its values; made where it is needed.
+    decoded: Option<Decoded>,
 }
 
 impl Work {
@@ -236,7 +246,7 @@ impl Work {
     fn new() -> Work {
         Work {
             scores: [[0.0; BLOCK]; ROWS],
-            turned: None,
+            decoded: None,
         }
     }
 }
@@ -257,6 +267,10 @@ impl Item<'_> {
         while let Some((rows, base)) = passes.next() {
             self.block(s, rows, base, passes.segments(), work, &mut sums);
         }
+        for row in 0..rows {
+            // SAFETY: a row of totals is a vector.
+            sums.states[row].sum = s.sum(unsafe { s.load(sums.totals[row].as_ptr()) });
+        }
         sums
     }
 
@@ -272,15 +286,12 @@ impl Item<'_> {
         sums: &mut Sums<'_>,
     ) {
         let keys = Keys::new(segments, self.kv.keys);
-        let Work { scores, turned } = work;
-        self.score(s, rows.clone(), &keys, turned, scores);
+        self.score(s, rows.clone(), &keys, work);
+        let scores = &mut work.scores;
         for row in rows.clone() {
-            self.finish_scores(s, row, base, segments, &mut scores[row]);
-            self.weigh(s, row, &mut scores[row], sums);
+            self.weigh(s, row, base, segments, &mut scores[row], sums);
         }
-        for segment in segments {
-            with_storage!(self.kv.values.storage, E => self.mix::<S, E>(s, rows.clone(), *segment, scores, sums));
-        }
+        with_storage!(self.kv.values.storage, E => self.mix::<S, E>(s, rows, segments, work, sums));
     }
 
     /// Token and query head of a row.
@@ -301,26 +312,38 @@ impl Item<'_> {
         unsafe { self.out.at(self.place(row) * self.op.value_dim) }
     }
 
-    /// Scales and caps a row's scores and removes what its query does not see.
+    /// A row's scores, scaled and capped, as powers of two; those of keys that its query does not see are nothing.
     #[inline(always)]
-    fn finish_scores<S: Simd>(
+    fn seen<S: Simd>(
         &self,
         s: S,
         row: usize,
         base: usize,
         segments: &[Segment],
         scores: &mut [f32; BLOCK],
-    ) {
-        for i in 0..BLOCK / LANES {
+    ) -> [S::V; VECTORS] {
+        let mut vectors = [s.zero(); VECTORS];
+        for (i, v) in vectors.iter_mut().enumerate() {
             // SAFETY: a block holds whole vectors.
-            unsafe {
-                let p = scores.as_mut_ptr().add(i * LANES);
-                let mut v = s.mul(s.load(p), s.splat(self.op.scale));
-                if let Some(cap) = self.op.softcap {
-                    v = s.mul(s.splat(cap), s.tanh(s.div(v, s.splat(cap))));
-                }
-                s.store(p, v);
-            }
+            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
+            *v = if let Some(cap) = self.op.softcap {
+                let inner = s.mul(*v, s.splat(self.op.scale / cap));
+                s.mul(s.splat(cap * LOG2_E), s.tanh(inner))
+            } else {
+                s.mul(*v, s.splat(self.op.scale * LOG2_E))
+            };
+        }
+        let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
+        let from = (view.start as usize).saturating_sub(base).min(BLOCK);
+        let to = (view.end as usize).saturating_sub(base).min(BLOCK);
+        if let ([segment], 0, BLOCK) = (segments, from, to)
+            && segment.len() == BLOCK
+        {
+            return vectors;
+        }
+        for (i, v) in vectors.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { s.store(scores.as_mut_ptr().add(i * LANES), *v) };
         }
         let mut column = 0;
         for segment in segments {
@@ -328,80 +351,56 @@ impl Item<'_> {
             column = segment.end;
         }
         scores[column..].fill(f32::NEG_INFINITY);
-        let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
-        let from = (view.start as usize).saturating_sub(base).min(BLOCK);
-        let to = (view.end as usize).saturating_sub(base).min(BLOCK);
         scores[..from].fill(f32::NEG_INFINITY);
         scores[to..].fill(f32::NEG_INFINITY);
+        for (i, v) in vectors.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
+        }
+        vectors
     }
 
     /// Turns scores into weights relative to the largest so far, and rescales what was summed before.
     #[inline(always)]
-    fn weigh<S: Simd>(&self, s: S, row: usize, scores: &mut [f32; BLOCK], sums: &mut Sums<'_>) {
-        let State { largest, sum } = &mut sums.states[row];
-        let mut vectors = [s.zero(); BLOCK / LANES];
-        let mut top = s.splat(f32::NEG_INFINITY);
-        for (i, v) in vectors.iter_mut().enumerate() {
-            // SAFETY: a block holds whole vectors.
-            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
-            top = s.max(top, *v);
-        }
-        let block_top = s.largest(top);
-        let new = block_top.max(*largest);
-        if new == f32::NEG_INFINITY {
-            scores.fill(0.0);
-            return;
-        }
-        if new > *largest {
-            let factor = s.largest(s.exp(s.splat(*largest - new)));
-            let dim = self.op.value_dim;
-            let mixed = sums.mixed[row * dim..][..dim].as_mut_ptr();
-            // SAFETY: a row of sums.
-            unsafe { parts::scale(s, dim, mixed, factor) };
-            *sum *= factor;
-            *largest = new;
-        }
-        let mut total = s.zero();
-        for (i, v) in vectors.into_iter().enumerate() {
-            let weight = s.exp(s.sub(v, s.splat(new)));
-            total = s.add(total, weight);
-            // SAFETY: a block holds whole vectors.
-            unsafe { s.store(scores.as_mut_ptr().add(i * LANES), weight) };
-        }
-        *sum += s.sum(total);
-    }
-
-    /// Adds the segment's values, weighted, to the sums.
-    #[inline(always)]
-    fn mix<S: Simd, E: Stored>(
+    fn weigh<S: Simd>(
         &self,
         s: S,
-        rows: Range<usize>,
-        segment: Segment,
-        weights: &Scores,
+        row: usize,
+        base: usize,
+        segments: &[Segment],
+        scores: &mut [f32; BLOCK],
         sums: &mut Sums<'_>,
     ) {
-        let start = rows.start;
-        let mut first = start;
-        while first < rows.end {
-            let mix = Mix {
-                item: self,
-                segment,
-                // Keys and values are used once per step, so they come from far away: those of the next block are asked
-                // for while this one's are used, by the rows that use them first.
-                ahead: first == start,
-                weights: &weights[first..],
-                mixed: sums.mixed[first * self.op.value_dim..].as_mut_ptr(),
-            };
-            // As many sums as fit into registers.
-            first += match rows.end - first {
-                1 => mix.run::<S, E, 1, 4>(s),
-                2 => mix.run::<S, E, 2, 4>(s),
-                3 => mix.run::<S, E, 3, 4>(s),
-                4 | 5 => mix.run::<S, E, 4, 2>(s),
-                6..MIXED => mix.run::<S, E, 6, 2>(s),
-                _ => mix.run::<S, E, MIXED, 1>(s),
-            };
+        let vectors = self.seen(s, row, base, segments, scores);
+        let largest = &mut sums.states[row].largest;
+        let mut top = vectors[0];
+        for v in &vectors[1..] {
+            top = s.max(top, *v);
+        }
+        let total = sums.totals[row].as_mut_ptr();
+        // SAFETY: rows of sums and totals, and a block's whole vectors.
+        unsafe {
+            if s.any_larger(top, s.splat(*largest)) {
+                let new = s.largest(top);
+                if *largest > f32::NEG_INFINITY {
+                    let factor = s.exp2_below(s.splat(*largest - new));
+                    let dim = self.op.value_dim;
+                    let mixed = sums.mixed[row * dim..][..dim].as_mut_ptr();
+                    parts::scale(s, dim, mixed, factor);
+                    s.store(total, s.mul(s.load(total), factor));
+                }
+                *largest = new;
+            } else if *largest == f32::NEG_INFINITY {
+                scores.fill(0.0);
+                return;
+            }
+            let mut sum = s.load(total);
+            for (i, v) in vectors.into_iter().enumerate() {
+                let weight = s.exp2_below(s.sub(v, s.splat(*largest)));
+                sum = s.add(sum, weight);
+                s.store(scores.as_mut_ptr().add(i * LANES), weight);
+            }
+            s.store(total, sum);
         }
     }
 }

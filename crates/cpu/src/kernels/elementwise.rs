@@ -124,7 +124,7 @@ impl Rows<'_> {
 /// # Safety
 /// `n` elements must be writable at `out` and readable at `a` and `b`, one where it does not move.
 #[inline(always)]
-unsafe fn row<S: Simd, const A: bool, const B: bool>(
+pub(super) unsafe fn row<S: Simd, const A: bool, const B: bool>(
     s: S,
     function: impl Map,
     out: *mut f32,

@@ -74,6 +74,11 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
+    fn any_larger(self, a: Self::V, b: Self::V) -> bool {
+        a.iter().zip(b).any(|(a, b)| *a > b)
+    }
+
+    #[inline(always)]
     fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
         from_fn(|i| if x[i] >= limit[i] { v[i] } else { 0.0 })
     }

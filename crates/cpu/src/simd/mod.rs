@@ -45,6 +45,8 @@ pub(crate) trait Simd: Copy {
     fn round(self, a: Self::V) -> Self::V;
     /// `2ⁿ` for integral `n` from -126 to 127.
     fn pow2(self, n: Self::V) -> Self::V;
+    /// Whether any lane of `a` is larger than that of `b`.
+    fn any_larger(self, a: Self::V, b: Self::V) -> bool;
     /// `v` where `x ≥ limit`, zero elsewhere.
     fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
     /// Sum of all lanes: halves added, then quarters, eighths, sixteenths.
@@ -163,7 +165,33 @@ pub(crate) trait Simd: Copy {
         ] {
             p = self.fma(p, r, self.splat(c));
         }
-        self.keep_ge(x, self.splat(-87.0), self.mul(p, self.pow2(n)))
+        self.keep_ge(x, self.splat(-87.0), self.times_pow2(p, n))
+    }
+
+    /// `v · 2ⁿ` for integral `n` from -126 to 127.
+    #[inline(always)]
+    fn times_pow2(self, v: Self::V, n: Self::V) -> Self::V {
+        self.mul(v, self.pow2(n))
+    }
+
+    /// `2ˣ` for `x ≤ 0` to about one unit in the last place; exactly zero below -125.
+    #[inline(always)]
+    fn exp2_below(self, x: Self::V) -> Self::V {
+        let clamped = self.max(x, self.splat(-125.0));
+        let n = self.round(clamped);
+        let r = self.sub(clamped, n);
+        let mut p = self.splat(1.534_581_2e-4);
+        for c in [
+            1.339_993_1e-3,
+            9.618_489e-3,
+            5.550_328_6e-2,
+            0.240_226_46,
+            std::f32::consts::LN_2,
+            1.0,
+        ] {
+            p = self.fma(p, r, self.splat(c));
+        }
+        self.keep_ge(x, self.splat(-125.0), self.times_pow2(p, n))
     }
 
     /// `tanh x`.
@@ -217,7 +245,12 @@ mod tests {
                     push(v);
                 }
                 push(s.pow2(s.round(a)));
+                push(s.times_pow2(b, s.round(a)));
                 push(s.keep_ge(a, s.splat(-10.0), b));
+                for limit in [-30.0, 0.0, 30.0] {
+                    let any = s.any_larger(a, s.splat(limit));
+                    push(s.splat(f32::from(u8::from(any))));
+                }
                 push(s.load_f16(halves.as_ptr()));
                 push(s.load_bf16(brains.as_ptr()));
                 push(s.load_i8(bytes.as_ptr().cast()));
@@ -274,6 +307,16 @@ mod tests {
                     (found - expect).abs() / expect.abs().max(if self.1 { 1e-37 } else { 1.0 }),
                 );
             }
+            for i in 0..12_500 {
+                let x = i as f32 * -0.01;
+                let (found, expect) = (s.largest(s.exp2_below(s.splat(x))), x.exp2());
+                assert!(
+                    (found - expect).abs() <= 2.5e-7 * expect,
+                    "2^{x} is not {found:e}"
+                );
+            }
+            assert_eq!(s.largest(s.exp2_below(s.splat(f32::NEG_INFINITY))), 0.0);
+            assert_eq!(s.largest(s.exp2_below(s.splat(0.0))), 1.0);
             assert_eq!(s.largest(s.exp(s.splat(f32::NEG_INFINITY))), 0.0);
             assert_eq!(s.largest(s.exp(s.splat(0.0))), 1.0);
             worst

@@ -129,6 +129,18 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn any_larger(self, a: Pair, b: Pair) -> bool {
+        // SAFETY: `self` proves that the CPU has AVX2.
+        unsafe {
+            let (low, high) = (
+                _mm256_cmp_ps::<_CMP_GT_OQ>(a.0, b.0),
+                _mm256_cmp_ps::<_CMP_GT_OQ>(a.1, b.1),
+            );
+            _mm256_movemask_ps(_mm256_or_ps(low, high)) != 0
+        }
+    }
+
+    #[inline(always)]
     fn keep_ge(self, x: Pair, limit: Pair, v: Pair) -> Pair {
         // SAFETY: `self` proves that the CPU has AVX2.
         let half = |x, limit, v| unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), v) };
@@ -360,6 +372,18 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     fn pow2(self, n: __m512) -> __m512 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_scalef_ps(_mm512_set1_ps(1.0), n) }
+    }
+
+    #[inline(always)]
+    fn times_pow2(self, v: __m512, n: __m512) -> __m512 {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_scalef_ps(v, n) }
+    }
+
+    #[inline(always)]
+    fn any_larger(self, a: __m512, b: __m512) -> bool {
+        // SAFETY: `self` proves that the CPU has AVX-512.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) != 0 }
     }
 
     #[inline(always)]

@@ -27,7 +27,7 @@ pub(super) fn of(queries: &[Query]) -> Range<usize> {
     }
 }
 
-/// How far the softmax of a row is.
+/// How far the softmax of a row is; scores are powers of two.
 #[derive(Clone, Copy)]
 pub(super) struct State {
     pub(super) largest: f32,
@@ -46,17 +46,17 @@ impl State {
 /// # Safety
 /// `dim` numbers must be there.
 #[inline(always)]
-pub(super) unsafe fn scale<S: Simd>(s: S, dim: usize, row: *mut f32, factor: f32) {
+pub(super) unsafe fn scale<S: Simd>(s: S, dim: usize, row: *mut f32, factor: S::V) {
     let (chunks, tail) = split(dim);
     // SAFETY: as the caller vouches.
     unsafe {
         for chunk in 0..chunks {
             let p = row.add(chunk * LANES);
-            s.store(p, s.mul(s.load(p), s.splat(factor)));
+            s.store(p, s.mul(s.load(p), factor));
         }
         if tail > 0 {
             let p = row.add(chunks * LANES);
-            s.store_part(p, s.mul(s.load_part(p, tail), s.splat(factor)), tail);
+            s.store_part(p, s.mul(s.load_part(p, tail), factor), tail);
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) unsafe fn finish<S: Simd>(s: S, dim: usize, state: State, row: *mut f
     // SAFETY: as the caller vouches.
     unsafe {
         if state.sum > 0.0 {
-            scale(s, dim, row, 1.0 / state.sum);
+            scale(s, dim, row, s.splat(1.0 / state.sum));
         } else {
             row.write_bytes(0, dim);
         }
@@ -101,8 +101,8 @@ pub(super) unsafe fn merge<S: Simd>(
             return;
         }
         let largest = all.largest.max(part.largest);
-        let before = s.largest(s.exp(s.splat(all.largest - largest)));
-        let factor = s.largest(s.exp(s.splat(part.largest - largest)));
+        let before = s.largest(s.exp2_below(s.splat(all.largest - largest)));
+        let factor = s.largest(s.exp2_below(s.splat(part.largest - largest)));
         for at in (0..dim).step_by(LANES) {
             let count = LANES.min(dim - at);
             let new = s.mul(s.load_part(from.add(at), count), s.splat(factor));

@@ -79,6 +79,12 @@ impl Segments {
 }
 
 impl Segment {
+    /// Keys of the segment.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
     /// All rows of the side that the segment lies in, and its first one there.
     #[inline(always)]
     pub(super) fn place<'a>(&self, side: &HeadRows<'a>) -> (&'a [u8], usize) {

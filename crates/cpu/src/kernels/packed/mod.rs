@@ -4,6 +4,7 @@
 //! the number of rows in a step nor the tier changes the integers or that order, so a row's result never depends on its
 //! neighbours.
 
+mod after;
 mod grouped;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,8 @@ use std::ops::Range;
 use weights::{Form, STRIP};
 
 pub(crate) use super::linear::Operands;
+pub(crate) use after::{After, Gate};
+use after::{GateColumns, Target};
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,30 +33,10 @@ pub(crate) struct PackedLinear {
 
 /// Rows of activations from which matrix tiles are faster than vectors.
 const TILED: usize = 24;
+/// Rows of activations up to which memory is the bound.
+const FEW: usize = 8;
 /// Most strips of a task on matrix tiles.
 const PANEL: usize = 4;
-
-struct SharedParts<'a>(&'a [(PackedLinear, Operands)]);
-// SAFETY: tasks read the operands and write disjoint columns of the outputs.
-unsafe impl Sync for SharedParts<'_> {}
-
-impl SharedParts<'_> {
-    /// The part that a task belongs to, and which of its tasks it is, when each part has as many as `tasks` says.
-    fn find(
-        &self,
-        mut task: usize,
-        tasks: impl Fn(&PackedLinear) -> usize,
-    ) -> (&(PackedLinear, Operands), usize) {
-        let mut parts = self.0.iter();
-        loop {
-            let part = parts.next().expect("every task belongs to a part");
-            match tasks(&part.0) {
-                count if task < count => return (part, task),
-                count => task -= count,
-            }
-        }
-    }
-}
 
 /// Some strips of a product.
 struct Task<'a, A> {
@@ -61,6 +44,7 @@ struct Task<'a, A> {
     operands: &'a Operands,
     activations: A,
     strips: Range<usize>,
+    to: Target,
     /// Work space of the thread for the strips as tiles read them.
     #[cfg_attr(
         not(target_arch = "x86_64"),
@@ -126,7 +110,7 @@ impl PackedLinear {
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: Operands) {
         // SAFETY: as the caller vouches.
-        unsafe { run_together(ctx, &[(*self, operands)]) }
+        unsafe { run_together(ctx, &[(*self, operands)], After::Nothing) }
     }
 
     /// Whether two products of the same rows can run together: their activations are quantised alike.
@@ -149,6 +133,17 @@ impl PackedLinear {
         }
     }
 
+    /// Whether so few rows are multiplied that a weight is read once, and waited for.
+    pub(crate) fn reads_weights_once(&self) -> bool {
+        self.m <= FEW
+    }
+
+    /// Bytes of the packed weight.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        let (_, _, strip) = self.form.offsets(self.k);
+        self.n.div_ceil(STRIP) * strip
+    }
+
     fn tiled(&self, ctx: &Context<'_>) -> bool {
         ctx.isa.has_tiles() && self.m >= TILED
     }
@@ -158,22 +153,27 @@ impl PackedLinear {
 /// quantised once, and the weights' strips are shared among the threads as if they were one weight's.
 ///
 /// # Safety
-/// As for [`PackedLinear::run`], for every product; the scratch is the last one's.
-pub(crate) unsafe fn run_together(ctx: &Context<'_>, parts: &[(PackedLinear, Operands)]) {
+/// As for [`PackedLinear::run`], for every product; the scratch is the last one's. What comes after must suit the products:
+/// one to be added to, or two of one shape, and their places, all of which the scratch does not overlap.
+pub(crate) unsafe fn run_together(
+    ctx: &Context<'_>,
+    parts: &[(PackedLinear, Operands)],
+    after: After,
+) {
     let whole = parts.first().is_some_and(|(first, _)| first.form.whole());
     // SAFETY: as the caller vouches.
     unsafe {
         if whole {
-            multiply::<whole::Activations>(ctx, parts);
+            multiply::<whole::Activations>(ctx, parts, after);
         } else {
-            multiply::<grouped::Activations>(ctx, parts);
+            multiply::<grouped::Activations>(ctx, parts, after);
         }
     }
 }
 
 /// # Safety
 /// As for [`run_together`].
-unsafe fn multiply<A: Scheme>(ctx: &Context<'_>, parts: &[(PackedLinear, Operands)]) {
+unsafe fn multiply<A: Scheme>(ctx: &Context<'_>, parts: &[(PackedLinear, Operands)], after: After) {
     let [(linear, operands), ..] = parts else {
         return;
     };
@@ -191,66 +191,206 @@ unsafe fn multiply<A: Scheme>(ctx: &Context<'_>, parts: &[(PackedLinear, Operand
             unsafe { activations.quantise(ctx.isa, x.at(row * linear.k), row) };
         }
     });
-    let strips = |part: &PackedLinear| part.n.div_ceil(STRIP);
-    let all = parts.iter().map(|(part, _)| strips(part)).sum();
-    let step = linear.task_strips(ctx, all);
-    let tasks = |part: &PackedLinear| strips(part).div_ceil(step);
-    let panels = super::Shared(scratch.wrapping_add(activations_bytes));
-    let count = parts.iter().map(|(part, _)| tasks(part)).sum();
-    let parts = &SharedParts(parts);
-    ctx.threads.run(count, &|task, thread| {
-        let ((part, operands), i) = parts.find(task, tasks);
-        let task = Task {
-            linear: *part,
-            operands,
-            activations,
-            strips: i * step..((i + 1) * step).min(strips(part)),
-            // SAFETY: the scratch holds a panel for every thread.
-            panel: unsafe { panels.at(thread * panel_bytes) },
-        };
-        // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
-        unsafe {
-            #[cfg(target_arch = "x86_64")]
-            if part.tiled(ctx) {
-                A::tiles(task, ctx.isa);
-                return;
-            }
-            A::strips(task, ctx.isa);
+    let work = &Work {
+        ctx,
+        parts,
+        activations,
+        panels: super::Shared(scratch.wrapping_add(activations_bytes)),
+        panel_bytes,
+        after,
+    };
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match after {
+            After::Gate(gate) => work.gated(gate),
+            _ => work.plain(),
         }
-    });
+    }
 }
 
-/// Stores sixteen outputs of one row with their biases, or as many as there are.
+/// Products whose rows are quantised.
+struct Work<'a, A> {
+    ctx: &'a Context<'a>,
+    parts: &'a [(PackedLinear, Operands)],
+    activations: A,
+    /// A panel for every thread.
+    panels: super::Shared<u8>,
+    panel_bytes: usize,
+    after: After,
+}
+
+// SAFETY: tasks read the operands and write disjoint columns of the outputs, or what belongs to their thread.
+unsafe impl<A: Sync> Sync for Work<'_, A> {}
+
+impl<A: Scheme> Work<'_, A> {
+    /// Every product to its place.
+    ///
+    /// # Safety
+    /// As for [`run_together`].
+    unsafe fn plain(&self) {
+        let strips = |part: &PackedLinear| part.n.div_ceil(STRIP);
+        let all = self.parts.iter().map(|(part, _)| strips(part)).sum();
+        let step = self.parts[0].0.task_strips(self.ctx, all);
+        let tasks = |part: &PackedLinear| strips(part).div_ceil(step);
+        let count = self.parts.iter().map(|(part, _)| tasks(part)).sum();
+        self.ctx.threads.run_near(count, &|task, thread| {
+            let (part, i) = self.find(task, tasks);
+            let (linear, operands) = &self.parts[part];
+            let range = i * step..((i + 1) * step).min(strips(linear));
+            let (out, addend) = match self.after {
+                After::Add { addend, out } => (out, addend),
+                _ => (operands.out, std::ptr::null()),
+            };
+            let first = range.start * STRIP;
+            let to = Target {
+                out: out.wrapping_add(first),
+                first,
+                stride: linear.n,
+                addend,
+            };
+            // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
+            unsafe { self.task(part, range, thread, to) };
+        });
+    }
+
+    /// The part that a task belongs to, and which of its tasks it is, when each part has as many as `tasks` says.
+    fn find(&self, mut task: usize, tasks: impl Fn(&PackedLinear) -> usize) -> (usize, usize) {
+        for (i, (part, _)) in self.parts.iter().enumerate() {
+            match tasks(part) {
+                count if task < count => return (i, task),
+                count => task -= count,
+            }
+        }
+        unreachable!("every task belongs to a part")
+    }
+
+    /// The same columns of both products near by, and at once what they are for.
+    ///
+    /// # Safety
+    /// As for [`run_together`]; there must be two products of one shape.
+    unsafe fn gated(&self, gate: Gate) {
+        let (PackedLinear { m, n, .. }, _) = self.parts[0];
+        let strips = n.div_ceil(STRIP);
+        let step = self.parts[0].0.task_strips(self.ctx, strips);
+        let width = step * STRIP;
+        if self.ctx.threads.count() * 2 * width > n {
+            // Too many threads for the room.
+            // SAFETY: as the caller vouches; the products' places are theirs.
+            unsafe { self.plain() };
+            let products = [0, 1].map(|part| self.parts[part].1.out.cast_const());
+            self.ctx.isa.run(GateColumns {
+                gate,
+                products,
+                stride: n,
+                rows: m,
+                n,
+                columns: 0..n,
+            });
+            return;
+        }
+        let room = super::Shared(gate.room);
+        self.ctx
+            .threads
+            .run_near(strips.div_ceil(step), &|i, thread| {
+                let range = i * step..((i + 1) * step).min(strips);
+                let first = range.start * STRIP;
+                let mut products = [std::ptr::null(); 2];
+                for (part, product) in products.iter_mut().enumerate() {
+                    // SAFETY: the room has as many columns as the threads need, by the check above.
+                    let out = unsafe { room.at((2 * thread + part) * m * width) };
+                    let to = Target {
+                        out,
+                        first,
+                        stride: width,
+                        addend: std::ptr::null(),
+                    };
+                    // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
+                    unsafe { self.task(part, range.clone(), thread, to) };
+                    *product = out.cast_const();
+                }
+                self.ctx.isa.run(GateColumns {
+                    gate,
+                    products,
+                    stride: width,
+                    rows: m,
+                    n,
+                    columns: first..n.min(range.end * STRIP),
+                });
+            });
+    }
+
+    /// # Safety
+    /// As for [`run_together`], within the strips; a panel must have room for them.
+    unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, to: Target) {
+        let (linear, operands) = &self.parts[part];
+        let task = Task {
+            linear: *linear,
+            operands,
+            activations: self.activations,
+            strips,
+            to,
+            // SAFETY: the scratch holds a panel for every thread.
+            panel: unsafe { self.panels.at(thread * self.panel_bytes) },
+        };
+        // SAFETY: as the caller vouches.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            if linear.tiled(self.ctx) {
+                A::tiles(task, self.ctx.isa);
+                return;
+            }
+            A::strips(task, self.ctx.isa);
+        }
+    }
+}
+
+impl<A> Task<'_, A> {
+    /// Where a strip of a row of the product goes.
+    ///
+    /// # Safety
+    /// The strip must be one of the task's, the row one of the product's.
+    #[inline(always)]
+    unsafe fn place(&self, row: usize, strip: usize) -> *mut f32 {
+        let Target {
+            out, first, stride, ..
+        } = self.to;
+        // SAFETY: as the caller vouches.
+        unsafe { out.add(row * stride + strip * STRIP - first) }
+    }
+}
+
+/// Stores sixteen outputs of one row with their biases and what is added, or as many as there are.
 ///
 /// # Safety
-/// The row must be one of the output's, which has `n` columns.
+/// The strip must be one of the task's, the row one of the product's.
 #[inline(always)]
-unsafe fn write<S: Integers>(
+unsafe fn write<S: Integers, A>(
     s: S,
-    o: &Operands,
-    (n, row): (usize, usize),
+    task: &Task<'_, A>,
+    row: usize,
     strip: usize,
-    values: S::V,
+    mut values: S::V,
 ) {
+    let (n, bias, addend) = (task.linear.n, task.operands.bias, task.to.addend);
     let first = strip * STRIP;
+    let count = (n - first).min(STRIP);
     // SAFETY: the caller vouches for the row; no column past the last is touched.
     unsafe {
-        let to = o.out.add(row * n + first);
-        let count = (n - first).min(STRIP);
+        let to = task.place(row, strip);
+        for (from, at) in [(bias, first), (addend, row * n + first)] {
+            if !from.is_null() {
+                let more = if count == STRIP {
+                    s.load(from.add(at))
+                } else {
+                    s.load_part(from.add(at), count)
+                };
+                values = s.add(values, more);
+            }
+        }
         if count == STRIP {
-            let bias = if o.bias.is_null() {
-                s.zero()
-            } else {
-                s.load(o.bias.add(first))
-            };
-            s.store(to, s.add(values, bias));
+            s.store(to, values);
         } else {
-            let bias = if o.bias.is_null() {
-                s.zero()
-            } else {
-                s.load_part(o.bias.add(first), count)
-            };
-            s.store_part(to, s.add(values, bias), count);
+            s.store_part(to, values, count);
         }
     }
 }

@@ -241,7 +241,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
             finish::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
         }
         for (r, out) in out.iter().enumerate().take(rows) {
-            write(s, task.operands, (linear.n, first + r), strip, *out);
+            write(s, task, first + r, strip, *out);
         }
     }
 }

@@ -166,7 +166,7 @@ unsafe fn tile<const GROUP: usize>(
             }
         }
         for (r, out) in out.iter().enumerate().take(rows) {
-            write(s, task.operands, (linear.n, first + r), strip, *out);
+            write(s, task, first + r, strip, *out);
         }
     }
 }

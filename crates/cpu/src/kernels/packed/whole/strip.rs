@@ -122,7 +122,7 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
         let units = s.load(start.add(scales_at).cast());
         for (r, out) in out.iter().enumerate().take(rows) {
             let out = s.mul(*out, units);
-            write(s, task.operands, (linear.n, first + r), strip, out);
+            write(s, task, first + r, strip, out);
         }
     }
 }

@@ -70,13 +70,12 @@ unsafe fn tile(
     (strip, units): (usize, <S as Simd>::V),
     products: *mut i32,
 ) {
-    let linear = &task.linear;
     let x = &task.activations;
     // SAFETY: as the caller vouches; sixteen rows of activations are laid out from `first` on, whether used or not.
     unsafe {
         for row in first..first + rows {
             // The output is not read, but its lines are fetched to be written.
-            s.prefetch(task.operands.out.add(row * linear.n + strip * SIDE).cast());
+            s.prefetch(task.place(row, strip).cast());
         }
         let mut out = [s.zero(); SIDE];
         for chunk in 0..x.layout.chunks() {
@@ -93,7 +92,7 @@ unsafe fn tile(
         }
         for (r, out) in out.iter().enumerate().take(rows) {
             let out = s.mul(*out, units);
-            write(s, task.operands, (linear.n, first + r), strip, out);
+            write(s, task, first + r, strip, out);
         }
     }
 }

@@ -1,0 +1,181 @@
+//! Finds calls that run as one: products of the same rows, and what is done with them.
+
+use super::call::Call;
+use super::compiled::{Entry, Location};
+use crate::ahead::{STRETCHES, Stretches};
+use crate::kernels::elementwise::{Elementwise, Function};
+use crate::kernels::packed::PackedLinear;
+use graph::ops::{Activation, BinaryFunction};
+use graph::{Graph, TensorId};
+
+/// Products that run as one at most: queries, keys and values.
+pub(super) const TOGETHER: usize = 3;
+
+/// Calls that run as one, from the first of them on.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    pub(super) products: usize,
+    pub(super) then: Then,
+}
+
+/// What the call behind a group's products does with them.
+#[derive(Clone, Copy)]
+pub(super) enum Then {
+    /// It is none of the group.
+    Nothing,
+    /// It adds another operand, this one of its two.
+    Add(usize),
+    /// It multiplies two of them, this one after its activation.
+    Gate(Activation, usize),
+}
+
+impl Group {
+    /// A call by itself.
+    pub(super) const ONE: Group = Group {
+        products: 1,
+        then: Then::Nothing,
+    };
+
+    /// Calls of the group.
+    pub(super) fn len(&self) -> usize {
+        self.products + usize::from(!matches!(self.then, Then::Nothing))
+    }
+}
+
+/// Finds the groups of a tape.
+pub(super) fn join(graph: &Graph, calls: &mut [Entry], locations: &[Location], threads: usize) {
+    let found = Found {
+        graph,
+        locations,
+        threads,
+        uses: uses(graph),
+    };
+    let mut i = 0;
+    while i < calls.len() {
+        calls[i].group = found.group(&calls[i..]);
+        i += calls[i].group.len();
+    }
+}
+
+/// Tells every group of products what the next one reads, and the last what the first one does: the next step is like this.
+pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location]) {
+    const { assert!(STRETCHES == TOGETHER) };
+    let weight = |entry: &Entry| {
+        let op = product(entry).filter(PackedLinear::reads_weights_once)?;
+        match locations[entry.operands.start + 1] {
+            Location::Fixed(p) => Some((p as usize, op.weight_bytes())),
+            _ => None,
+        }
+    };
+    let mut groups = Vec::new();
+    let mut i = 0;
+    while i < calls.len() {
+        let products = &calls[i..i + calls[i].group.products];
+        if products.iter().all(|entry| weight(entry).is_some()) {
+            let mut stretches = Stretches::default();
+            for (to, entry) in stretches.iter_mut().zip(products) {
+                *to = weight(entry).unwrap_or_default();
+            }
+            groups.push((i, stretches));
+        }
+        i += calls[i].group.len();
+    }
+    for (at, (i, _)) in groups.iter().enumerate() {
+        calls[*i].ahead = Some(groups[(at + 1) % groups.len()].1);
+    }
+}
+
+/// How often every tensor is read, or handed out.
+fn uses(graph: &Graph) -> Vec<usize> {
+    let mut uses = vec![0; graph.tensors().len()];
+    let operands = graph.nodes().iter().flat_map(|node| &node.inputs);
+    for id in operands.chain(graph.outputs()) {
+        uses[id.0 as usize] += 1;
+    }
+    uses
+}
+
+struct Found<'a> {
+    graph: &'a Graph,
+    locations: &'a [Location],
+    threads: usize,
+    uses: Vec<usize>,
+}
+
+/// A product with nothing done to it yet.
+fn product(entry: &Entry) -> Option<PackedLinear> {
+    match entry.call {
+        Call::PackedLinear(op, None) => Some(op),
+        _ => None,
+    }
+}
+
+impl Found<'_> {
+    fn group(&self, calls: &[Entry]) -> Group {
+        let Some(first) = product(&calls[0]) else {
+            return Group::ONE;
+        };
+        let rows = |entry: &Entry| self.locations[entry.operands.start];
+        let joins = |entry: &&Entry| {
+            product(entry).is_some_and(|other| first.joins(&other))
+                && rows(entry) == rows(&calls[0])
+        };
+        let more = calls[1..].iter().take(TOGETHER - 1).take_while(joins);
+        let products = 1 + more.count();
+        let then = calls
+            .get(products)
+            .map(|next| self.then(&calls[..products], next));
+        Group {
+            products,
+            then: then.unwrap_or(Then::Nothing),
+        }
+    }
+
+    /// What a call does with the products before it, where it may be done as they are made.
+    fn then(&self, products: &[Entry], next: &Entry) -> Then {
+        let Call::Elementwise(Elementwise { function, nest }) = &next.call else {
+            return Then::Nothing;
+        };
+        let last = &products[products.len() - 1];
+        let operands = &self.graph.node(next.node).inputs;
+        // Which operand of the next call a product is; nothing else may read it.
+        let operand = |entry: &Entry| {
+            let id: TensorId = self.graph.node(entry.node).output;
+            let alone = self.uses[id.0 as usize] == 1;
+            operands.iter().position(|other| *other == id && alone)
+        };
+        if nest.rows() != 1 || nest.steps != [1; 3] || self.overlaps_work_space(last, next) {
+            return Then::Nothing;
+        }
+        match (function, products) {
+            (Function::Binary(BinaryFunction::Add), [only]) => {
+                operand(only).map_or(Then::Nothing, |own| Then::Add(1 - own))
+            }
+            (Function::Gated(activation), [a, b]) if product(a) == product(b) => {
+                match (operand(a), operand(b)) {
+                    (Some(0), Some(1)) => Then::Gate(*activation, 0),
+                    (Some(1), Some(0)) => Then::Gate(*activation, 1),
+                    _ => Then::Nothing,
+                }
+            }
+            _ => Then::Nothing,
+        }
+    }
+
+    /// Whether a call's result lies where a product has its work space: then it must not be written yet.
+    fn overlaps_work_space(&self, product: &Entry, next: &Entry) -> bool {
+        let bytes = match &next.call {
+            Call::Elementwise(op) => op.nest.width * size_of::<f32>(),
+            _ => return true,
+        };
+        let result = self.locations[next.operands.end];
+        let scratch = self.locations[product.operands.end + 1];
+        match (result, scratch) {
+            (Location::Arena(result), Location::Arena(scratch)) => {
+                let end = scratch + product.call.scratch(self.threads);
+                result < end && scratch < result + bytes
+            }
+            _ => true,
+        }
+    }
+}
