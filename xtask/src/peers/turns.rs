@@ -154,24 +154,25 @@ pub(super) struct Speed {
 impl Kvark {
     /// The given program, or the tree's release build.
     fn new(program: Option<&Path>) -> Result<Kvark> {
-        let program = match program {
-            Some(path) => path
-                .canonicalize()
-                .with_context(|| path.display().to_string())?,
-            None => crate::model::kvark()?,
+        let (program, origin) = match program {
+            Some(path) => {
+                let path = path
+                    .canonicalize()
+                    .with_context(|| path.display().to_string())?;
+                (path, "a given program".to_owned())
+            }
+            None => {
+                let mut describe = shell::command("git");
+                describe.args(["describe", "--always", "--dirty"]);
+                let commit = shell::output(&mut describe).unwrap_or_default();
+                (crate::model::kvark()?, format!("commit {}", commit.trim()))
+            }
         };
-        let mut version = shell::output(shell::command(&program).arg("--version"))?
-            .trim()
-            .to_owned();
-        let describe =
-            shell::output(shell::command("git").args(["describe", "--always", "--dirty"]));
-        if let Ok(commit) = describe {
-            version = format!("{version} ({})", commit.trim());
-        }
+        let version = shell::output(shell::command(&program).arg("--version"))?;
         Ok(Kvark {
             program,
             tier: None,
-            version,
+            version: format!("{} ({origin})", version.trim()),
             cpu: String::new(),
             isa: String::new(),
         })

@@ -36,7 +36,7 @@ impl Record {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut lines = vec![
             format!("CPU: {}, {cores} cores", self.cpu),
-            format!("kvark: {}", self.kvark_version),
+            self.kvark_version.clone(),
         ];
         // The tiers that a build of llama.cpp was compared with.
         let mut builds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -218,5 +218,93 @@ fn count(n: usize, thing: &str) -> String {
     match n {
         1 => format!("1 {thing}"),
         _ => format!("{n} {thing}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::llama::About;
+    use super::super::section::{Test, record};
+    use super::*;
+    use crate::peers::turns::Speed;
+
+    fn row(test: Test, kvark: f64, other: f64) -> Row {
+        let speed = Speed {
+            tokens_per_second: kvark,
+            step_bytes: 100e6,
+            read_bytes_per_second: 20e9,
+        };
+        Row {
+            test,
+            kvark: vec![speed],
+            other: vec![other],
+        }
+    }
+
+    /// The first section of the record: prompt, two texts, rows.
+    fn document(figures: [(f64, f64); 4]) -> String {
+        let section = record().swap_remove(0);
+        let rows = section.tests.into_iter().zip(figures);
+        let table = Table {
+            title: section.title,
+            file: "model.gguf".to_owned(),
+            isa: "amx".to_owned(),
+            rows: rows.map(|(test, (a, b))| row(test, a, b)).collect(),
+            peers: vec![About {
+                version: "llama-cpp-python 1".to_owned(),
+                build: "AVX2".to_owned(),
+                weights: "Q4_1".to_owned(),
+                waited: 10.0,
+                busy: 1.0,
+            }],
+        };
+        let record = Record {
+            tables: vec![table],
+            left_out: vec![("Other files", "no file".to_owned())],
+            rounds: 1,
+            cpu: "a CPU".to_owned(),
+            kvark_version: "kvark 1".to_owned(),
+        };
+        record.markdown()
+    }
+
+    #[test]
+    fn lost_rows_are_marked_and_say_what_they_would_need() {
+        let text = document([
+            (1000.0, 200.0),
+            (180.0, 90.0),
+            (100.0, 40.0),
+            (800.0, 200.0),
+        ]);
+        for line in [
+            "## Matrix tiles: model.gguf (Q4_1), amx kernels",
+            "| pp512 | 2 | 1000.0 | 200.0 | 5.00 | ≥ 10 (missed) | 5.00 to 5.00 |  |",
+            "| tg64 | 2 | 180.0 | 90.0 | 2.00 | ≥ 3 (missed) | 2.00 to 2.00 | 90 % |",
+            "| tg64@d4096 | 2 | 100.0 | 40.0 | 2.50 | ≥ 3 (missed) | 2.50 to 2.50 | 50 % (missed) |",
+            "| 8 rows against 1 | 2 | 10.00 and 5.00 ms a step |  | 2.00 | ≤ 1.4 (missed) | 2.00 to 2.00 |  |",
+            "- the probe reads 20.0 GB/s on 2 threads, 20.0 to 20.0",
+            "- tg64: 3 times llama.cpp are 270 tokens/s of 100.0 MB each, 27.0 GB/s: 135 % of what the probe reads",
+            "- llama.cpp beside amx: llama-cpp-python 1, built for AVX2",
+            "- Other files: no file",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line}\nis not in\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn won_rows_are_not_marked() {
+        let text = document([
+            (2000.0, 200.0),
+            (180.0, 60.0),
+            (150.0, 40.0),
+            (1200.0, 200.0),
+        ]);
+        assert!(
+            !text.contains("missed") && !text.contains("times llama.cpp"),
+            "{text}"
+        );
     }
 }
