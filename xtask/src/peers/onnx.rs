@@ -221,7 +221,7 @@ impl Report {
             out,
             "\nMedians of {} rounds, both sides turn by turn; made by `cargo xtask bench-onnx`. Ratios are to the faster form of\n\
              ONNX Runtime: above 1 kvark is faster.\n\n\
-             - model: {}\n- CPU: {}\n- kvark: {}, {} kernels, KV in f32\n- {}; past and present of every cache are one bound buffer\n",
+             - model: {}\n- CPU: {}\n- {}, {} kernels, KV in f32\n- {}; past and present of every cache are one bound buffer\n",
             self.rounds, self.model, self.cpu, self.kvark_version, self.isa, self.ort_version,
         );
         for (weights, difference) in &self.differences {

@@ -6,7 +6,7 @@ use crate::peers::venv::{self, Build};
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// llama.cpp with a model and one storage of keys and values.
@@ -31,9 +31,13 @@ pub(super) struct About {
 }
 
 impl Llama {
+    /// The interpreter that has such a build, which is made if need be.
+    pub(super) fn prepare(build: Build) -> Result<PathBuf> {
+        venv::python_with(&scripts().join("requirements.txt"), build)
+    }
+
     pub(super) fn start(model: &Path, context: usize, cache: &str, build: Build) -> Result<Llama> {
-        let list = scripts().join("requirements.txt");
-        let mut python = shell::command(venv::python_with(&list, build)?);
+        let mut python = shell::command(Llama::prepare(build)?);
         let mut driver = Driver::start("llama.cpp", python.arg(scripts().join("llama_bench.py")))?;
         let hello = driver.ask(&json!({ "model": model, "context": context, "cache": cache }))?;
         let about = About {

@@ -16,6 +16,15 @@ pub(super) struct Models {
     pub(super) also: Vec<PathBuf>,
 }
 
+impl Models {
+    fn of(&self, section: &Section) -> &[PathBuf] {
+        match section.files {
+            Files::Main => std::slice::from_ref(&self.main),
+            Files::Also => &self.also,
+        }
+    }
+}
+
 /// All that was measured, on what.
 pub(super) struct Record {
     pub(super) tables: Vec<Table>,
@@ -91,22 +100,25 @@ pub(super) fn run(
     rounds: u32,
 ) -> Result<Record> {
     let mut left_out = Vec::new();
-    let mut tables = Vec::new();
+    let mut todo = Vec::new();
     for section in sections {
         kvark.tier.clone_from(&section.tier);
-        let files = match section.files {
-            Files::Main => std::slice::from_ref(&models.main),
-            Files::Also => &models.also[..],
-        };
-        if files.is_empty() {
+        if models.of(&section).is_empty() {
             left_out.push((section.title, "no file was given with --also".to_owned()));
         } else if let Some(reason) = refusal(&mut kvark, &models.main)? {
             left_out.push((section.title, reason));
         } else {
-            for file in files {
-                eprintln!("{}, {}", section.title, file.display());
-                tables.push(section.measure(file, &mut kvark, rounds)?);
-            }
+            // What takes minutes to build is there before anything is measured.
+            Llama::prepare(section.peer())?;
+            todo.push(section);
+        }
+    }
+    let mut tables = Vec::new();
+    for section in &todo {
+        kvark.tier.clone_from(&section.tier);
+        for file in models.of(section) {
+            eprintln!("{}, {}", section.title, file.display());
+            tables.push(section.measure(file, &mut kvark, rounds)?);
         }
     }
     if tables.is_empty() {
@@ -191,11 +203,14 @@ impl Section {
                 None => needs.push((&test.cache, length)),
             }
         }
-        let build = Build::of(self.tier.as_deref());
         needs
             .into_iter()
-            .map(|(cache, longest)| Llama::start(file, longest, cache, build))
+            .map(|(cache, longest)| Llama::start(file, longest, cache, self.peer()))
             .collect()
+    }
+
+    fn peer(&self) -> Build {
+        Build::of(self.tier.as_deref())
     }
 }
 
