@@ -7,7 +7,7 @@ mod section;
 
 use super::turns::TurnArgs;
 use crate::model;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use section::{Files, Section, Test, record};
 use std::path::PathBuf;
@@ -62,17 +62,22 @@ impl BenchPeers {
                 .map(|file| model::find(Some(file.clone())))
                 .collect::<Result<_, _>>()?,
         };
-        let sections = if self.record { record() } else { self.chosen() };
+        let sections = if self.record {
+            record()
+        } else {
+            self.chosen()?
+        };
         let record = measure::run(sections, &files, self.turns.kvark()?, self.turns.rounds)?;
         self.turns.report(&record.markdown(), &record.json())
     }
 
     /// What the flags ask for.
-    fn chosen(&self) -> Vec<Section> {
+    fn chosen(&self) -> Result<Vec<Section>> {
         let tests = self.turns.cases().into_iter();
         let tests: Vec<Test> = tests
             .map(|case| Test::speed(case).kv(&self.cache_type))
             .collect();
+        ensure!(!tests.is_empty(), "nothing to measure");
         let section = |files| Section {
             title: "Chosen tests",
             tier: self.isa.clone(),
@@ -80,6 +85,6 @@ impl BenchPeers {
             tests: tests.clone(),
         };
         let also = (!self.also.is_empty()).then(|| section(Files::Also));
-        [section(Files::Main)].into_iter().chain(also).collect()
+        Ok([section(Files::Main)].into_iter().chain(also).collect())
     }
 }
