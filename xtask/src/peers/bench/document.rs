@@ -11,10 +11,10 @@ impl Record {
     pub(super) fn markdown(&self) -> String {
         let mut out = format!(
             "# kvark and llama.cpp on one CPU\n\n\
-             Made by `cargo xtask bench-peers`: both sides turn by turn, {} rounds. Figures are medians of the rounds, a ratio is the\n\
+             Made by `cargo xtask bench-peers`: both sides turn by turn, {}. Figures are medians of the rounds, a ratio is the\n\
              median of the rounds' own ratios, and above 1 kvark is faster. [README.md](README.md) says how, \
              [accuracy.md](accuracy.md) how exact.\n\n",
-            self.rounds
+            count(self.rounds as usize, "round")
         );
         for line in self.circumstances() {
             let _ = writeln!(out, "- {line}");
