@@ -1,5 +1,7 @@
 """The little of llama.cpp that the comparisons need, over llama-cpp-python's low-level calls."""
 
+import ctypes
+
 import llama_cpp as lib
 import numpy as np
 
@@ -36,6 +38,13 @@ class Llama:
         self.memory = lib.llama_get_memory(self.context)
         self.vocab = lib.llama_model_get_vocab(self.model)
         self.vocab_size = lib.llama_vocab_n_tokens(self.vocab)
+
+    def weights(self):
+        """How the file's weights are stored, such as Q4_1."""
+        text = ctypes.create_string_buffer(256)
+        lib.llama_model_desc(self.model, text, len(text))
+        # Architecture, size, storage; the size is a guess by the number of layers.
+        return text.value.decode().split(" ", 2)[-1]
 
     def set_threads(self, threads):
         lib.llama_set_n_threads(self.context, threads, threads)
@@ -97,4 +106,5 @@ def version():
 
 def system_info():
     """The instruction sets it was built for."""
-    return lib.llama_print_system_info().decode().strip().rstrip("|").strip()
+    entries = lib.llama_print_system_info().decode().split(":", 1)[-1].split("|")
+    return ", ".join(name.strip() for name, _, value in (e.partition("=") for e in entries) if value.strip() == "1")

@@ -1,6 +1,6 @@
 """Measures llama.cpp on request: one JSON object a line on stdin, one a line on stdout.
 
-{"model": PATH, "context": N, "cache": "f16" | ...}              loads it; answers with versions
+{"model": PATH, "context": N, "cache": "f16" | ...}              loads it; answers with versions and the storage of the weights
 {"kind": "pp" | "tg", "n": N, "depth": D, "threads": T}          answers with tokens per second
 
 Like `kvark bench`, a request runs once uncounted and once counted. Between requests the process waits in a read, and
@@ -24,7 +24,7 @@ def main():
     # The very ids that `kvark bench` feeds.
     tokens = [i * 2654435761 % 2**32 % peer.vocab_size for i in range(load["context"])]
     depth = 0
-    answer(version=llama.version(), system_info=llama.system_info())
+    answer(version=llama.version(), system_info=llama.system_info(), weights=peer.weights())
     rested = time.process_time()
     for line in sys.stdin:
         idle = time.process_time() - rested

@@ -1,13 +1,13 @@
 //! `cargo xtask bench-onnx`: kvark and ONNX Runtime on the same decoders, turn by turn.
 
-use super::turns::{Case, Driver, Kvark, median, text};
+use super::turns::{Case, Driver, Kvark, TurnArgs, median, range, text};
 use super::{scripts, venv};
 use crate::shell;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Compare the speed of kvark and ONNX Runtime on the same decoders, turn by turn on one machine
 #[derive(Args)]
@@ -25,51 +25,11 @@ Examples:
   cargo xtask bench-onnx --tiny --rounds 1 -p 32 -n 8 -d 0"
 )]
 pub(crate) struct BenchOnnx {
-    /// How often every test is measured on both sides
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Numbers of threads; all cores when left out
-    #[arg(short, long, value_name = "N", value_delimiter = ',')]
-    threads: Vec<usize>,
-    /// Prompt lengths to measure; 0 for none
-    #[arg(
-        short = 'p',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "512"
-    )]
-    n_prompt: Vec<usize>,
-    /// Numbers of generated tokens to measure; 0 for none
-    #[arg(
-        short = 'n',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "64"
-    )]
-    n_gen: Vec<usize>,
-    /// Tokens in the context before the generated ones
-    #[arg(
-        short = 'd',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "0,512"
-    )]
-    n_depth: Vec<usize>,
+    #[command(flatten)]
+    turns: TurnArgs,
     /// Build small models, to try the command
     #[arg(long)]
     tiny: bool,
-    /// Measure this kvark instead of the tree's release build
-    #[arg(long, value_name = "PATH")]
-    kvark: Option<PathBuf>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-    /// Write the results as a Markdown document too
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
 }
 
 /// How the model's products are stored.
@@ -109,20 +69,12 @@ struct Report {
 
 impl BenchOnnx {
     pub(crate) fn execute(self) -> Result<()> {
-        let report = self.measure(Kvark::new(self.kvark.as_deref())?)?;
-        if let Some(file) = &self.markdown {
-            std::fs::write(file, report.markdown()).with_context(|| file.display().to_string())?;
-        }
-        if self.json {
-            println!("{}", report.json());
-        } else {
-            print!("{}", report.markdown());
-        }
-        Ok(())
+        let report = self.measure(self.turns.kvark()?)?;
+        self.turns.report(&report.markdown(), &report.json())
     }
 
     fn measure(&self, mut kvark: Kvark) -> Result<Report> {
-        let cases = Case::all(&self.threads, &self.n_prompt, &self.n_gen, &self.n_depth);
+        let cases = self.turns.cases();
         let longest = cases.iter().map(|case| case.n + case.depth).max();
         let longest = longest.context("nothing to measure")?;
         let mut python = shell::command(venv::python(&scripts().join("requirements-onnx.txt"))?);
@@ -157,14 +109,14 @@ impl BenchOnnx {
                 last: vec![],
             }));
         }
-        for round in 0..self.rounds {
+        for round in 0..self.turns.rounds {
             for row in &mut rows {
                 for turn in 0..2 {
                     if (round + turn) % 2 == 0 {
                         // The file's cache is f32, and so is ONNX Runtime's.
                         let storage = ["--cache-type-k", "f32", "--cache-type-v", "f32"];
-                        let rate = kvark.measure(&file(row.weights), row.case, &storage)?;
-                        row.kvark.push(rate);
+                        let speed = kvark.measure(&file(row.weights), row.case, &storage)?;
+                        row.kvark.push(speed.tokens_per_second);
                     } else {
                         row.whole.push(ask(&mut ort, row, false)?);
                         row.last.push(ask(&mut ort, row, true)?);
@@ -174,7 +126,7 @@ impl BenchOnnx {
                 eprintln!(
                     "round {} of {}: {} {:<10} {} threads: kvark {:.1}, ONNX Runtime {:.1}, last row {:.1} tokens/s",
                     round + 1,
-                    self.rounds,
+                    self.turns.rounds,
                     row.weights,
                     row.case.name(),
                     row.case.threads,
@@ -186,7 +138,7 @@ impl BenchOnnx {
         }
         Ok(Report {
             rows,
-            rounds: self.rounds,
+            rounds: self.turns.rounds,
             model: text(&hello, "model")?,
             cpu: kvark.cpu,
             isa: kvark.isa,
@@ -250,6 +202,7 @@ impl Report {
         );
         for row in &self.rows {
             let ratios = row.ratios();
+            let (least, most) = range(&ratios);
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} to {:.2} |",
@@ -260,15 +213,15 @@ impl Report {
                 median(&row.whole),
                 median(&row.last),
                 median(&ratios),
-                ratios.iter().copied().fold(f64::INFINITY, f64::min),
-                ratios.iter().copied().fold(0.0, f64::max),
+                least,
+                most,
             );
         }
         let _ = write!(
             out,
             "\nMedians of {} rounds, both sides turn by turn; made by `cargo xtask bench-onnx`. Ratios are to the faster form of\n\
              ONNX Runtime: above 1 kvark is faster.\n\n\
-             - model: {}\n- CPU: {}\n- kvark: {}, {} kernels, KV in f32\n- {}; past and present of every cache are one bound buffer\n",
+             - model: {}\n- CPU: {}\n- {}, {} kernels, KV in f32\n- {}; past and present of every cache are one bound buffer\n",
             self.rounds, self.model, self.cpu, self.kvark_version, self.isa, self.ort_version,
         );
         for (weights, difference) in &self.differences {

@@ -1,11 +1,84 @@
-//! What comparisons that run turn by turn share: a test, our side of it, a driver for the other side.
+//! What comparisons that run turn by turn share: their flags, a test, our side of it, a driver for the other side.
 
 use crate::shell;
 use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// The flags of such a comparison.
+#[derive(Args)]
+pub(super) struct TurnArgs {
+    /// How often every test is measured on both sides
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Numbers of threads; all cores when left out
+    #[arg(short, long, value_name = "N", value_delimiter = ',')]
+    threads: Vec<usize>,
+    /// Prompt lengths to measure; 0 for none
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "512"
+    )]
+    n_prompt: Vec<usize>,
+    /// Numbers of generated tokens to measure; 0 for none
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "64"
+    )]
+    n_gen: Vec<usize>,
+    /// Tokens in the context before the generated ones
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "0,512"
+    )]
+    n_depth: Vec<usize>,
+    /// Measure this kvark instead of the tree's release build
+    #[arg(long, value_name = "PATH")]
+    kvark: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Write the results as a Markdown document too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+impl TurnArgs {
+    /// The tests that were asked for.
+    pub(super) fn cases(&self) -> Vec<Case> {
+        Case::all(&self.threads, &self.n_prompt, &self.n_gen, &self.n_depth)
+    }
+
+    /// Our side.
+    pub(super) fn kvark(&self) -> Result<Kvark> {
+        Kvark::new(self.kvark.as_deref())
+    }
+
+    /// Prints the results, and writes the document if one was asked for.
+    pub(super) fn report(&self, markdown: &str, json: &Value) -> Result<()> {
+        if let Some(file) = &self.markdown {
+            std::fs::write(file, markdown).with_context(|| file.display().to_string())?;
+        }
+        if self.json {
+            println!("{json}");
+        } else {
+            print!("{markdown}");
+        }
+        Ok(())
+    }
+}
 
 /// One thing to measure.
 #[derive(Clone, Copy)]
@@ -61,65 +134,90 @@ impl Case {
 /// Our side: one process a measurement.
 pub(super) struct Kvark {
     program: PathBuf,
+    /// The tier of kernels to force; otherwise the environment decides.
+    pub(super) tier: Option<String>,
     pub(super) version: String,
     pub(super) cpu: String,
     pub(super) isa: String,
 }
 
+/// What `kvark bench` says about a test.
+#[derive(Clone, Copy)]
+pub(super) struct Speed {
+    pub(super) tokens_per_second: f64,
+    /// What a step reads, in bytes.
+    pub(super) step_bytes: f64,
+    /// What its threads read in a second where they do nothing else.
+    pub(super) read_bytes_per_second: f64,
+}
+
 impl Kvark {
     /// The given program, or the tree's release build.
-    pub(super) fn new(program: Option<&Path>) -> Result<Kvark> {
-        let program = match program {
-            Some(path) => path
-                .canonicalize()
-                .with_context(|| path.display().to_string())?,
-            None => crate::model::kvark()?,
+    fn new(program: Option<&Path>) -> Result<Kvark> {
+        let (program, origin) = match program {
+            Some(path) => {
+                let path = path
+                    .canonicalize()
+                    .with_context(|| path.display().to_string())?;
+                (path, "a given program".to_owned())
+            }
+            None => {
+                let mut describe = shell::command("git");
+                describe.args(["describe", "--always", "--dirty"]);
+                let commit = shell::output(&mut describe).unwrap_or_default();
+                (crate::model::kvark()?, format!("commit {}", commit.trim()))
+            }
         };
-        let mut version = shell::output(shell::command(&program).arg("--version"))?
-            .trim()
-            .to_owned();
-        let describe =
-            shell::output(shell::command("git").args(["describe", "--always", "--dirty"]));
-        if let Ok(commit) = describe {
-            version = format!("{version} ({})", commit.trim());
-        }
+        let version = shell::output(shell::command(&program).arg("--version"))?;
         Ok(Kvark {
             program,
-            version,
+            tier: None,
+            version: format!("{} ({origin})", version.trim()),
             cpu: String::new(),
             isa: String::new(),
         })
     }
 
     pub(super) fn command(&self) -> Command {
-        shell::command(&self.program)
+        let mut command = shell::command(&self.program);
+        if let Some(tier) = &self.tier {
+            command.env("KVARK_ISA", tier);
+        }
+        command
     }
 
-    /// Tokens per second of a test on a model.
-    pub(super) fn measure(&mut self, model: &Path, case: Case, more: &[&str]) -> Result<f64> {
+    /// The speed of a test on a model.
+    pub(super) fn measure(&mut self, model: &Path, case: Case, more: &[&str]) -> Result<Speed> {
         let n = case.n.to_string();
         let (prompt, generated) = if case.kind == "pp" {
             (n.as_str(), "0")
         } else {
             ("0", n.as_str())
         };
+        let (depth, threads) = (case.depth.to_string(), case.threads.to_string());
+        let tests = ["-r", "1", "-p", prompt, "-n", generated];
+        let tests = [&tests, &["-d", &depth, "-t", &threads][..], more].concat();
+        let speeds = self.bench(model, &tests)?;
+        speeds.first().copied().context("nothing to measure")
+    }
+
+    /// The speeds of the tests that these flags of `kvark bench` name.
+    pub(super) fn bench(&mut self, model: &Path, flags: &[&str]) -> Result<Vec<Speed>> {
         let mut bench = self.command();
-        bench
-            .arg("bench")
-            .arg(model)
-            .args(["--json", "-r", "1", "-p", prompt, "-n", generated]);
-        bench.args([
-            "-d",
-            &case.depth.to_string(),
-            "-t",
-            &case.threads.to_string(),
-        ]);
-        let report: Value = serde_json::from_str(&shell::output(bench.args(more))?)?;
+        bench.arg("bench").arg(model).arg("--json").args(flags);
+        let report: Value = serde_json::from_str(&shell::output(&mut bench)?)?;
         self.cpu = text(&report, "cpu")?;
         self.isa = text(&report, "isa")?;
-        report["results"][0]["tokens_per_second_mean"]
-            .as_f64()
-            .with_context(|| format!("kvark bench measured nothing: {report}"))
+        let results = report["results"].as_array().into_iter().flatten();
+        results
+            .map(|test| {
+                Ok(Speed {
+                    tokens_per_second: number(test, "/tokens_per_second_mean")?,
+                    step_bytes: number(test, "/step/bytes")?,
+                    read_bytes_per_second: number(&report, "/machine/read_bytes_per_second")?,
+                })
+            })
+            .collect()
     }
 }
 
@@ -171,6 +269,17 @@ impl Drop for Driver {
 pub(super) fn text(value: &Value, key: &str) -> Result<String> {
     let text = value[key].as_str().map(str::to_owned);
     text.ok_or_else(|| anyhow!("{value} has no {key}"))
+}
+
+fn number(value: &Value, pointer: &str) -> Result<f64> {
+    let number = value.pointer(pointer).and_then(Value::as_f64);
+    number.ok_or_else(|| anyhow!("{value} has no {pointer}"))
+}
+
+/// The least and the most.
+pub(super) fn range(values: &[f64]) -> (f64, f64) {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    (least, values.iter().copied().fold(0.0, f64::max))
 }
 
 pub(super) fn median(values: &[f64]) -> f64 {

@@ -4,25 +4,62 @@ use crate::shell;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// Names a virtual environment that already holds what is needed.
-const VARIABLE: &str = "KVARK_PEERS_VENV";
+/// Which llama.cpp an environment holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Build {
+    /// Built for this CPU.
+    Whole,
+    /// Built for AVX2 and nothing above it.
+    Avx2,
+}
+
+impl Build {
+    /// The peer that a tier of kvark is compared with.
+    pub(super) fn of(tier: Option<&str>) -> Build {
+        match tier {
+            Some("avx2") => Build::Avx2,
+            _ => Build::Whole,
+        }
+    }
+
+    /// The variable that names an environment which already holds what is needed.
+    pub(super) fn variable(self) -> &'static str {
+        match self {
+            Build::Whole => "KVARK_PEERS_VENV",
+            Build::Avx2 => "KVARK_PEERS_VENV_AVX2",
+        }
+    }
+
+    fn folder(self) -> &'static str {
+        match self {
+            Build::Whole => "peers-venv",
+            Build::Avx2 => "peers-venv-avx2",
+        }
+    }
+}
 
 /// The interpreter of an environment with everything that a file of requirements lists, made if need be.
 pub(super) fn python(list: &Path) -> Result<PathBuf> {
-    if let Some(venv) = std::env::var_os(VARIABLE).filter(|venv| !venv.is_empty()) {
+    python_with(list, Build::Whole)
+}
+
+/// The same with a certain build of llama.cpp.
+pub(super) fn python_with(list: &Path, build: Build) -> Result<PathBuf> {
+    let variable = build.variable();
+    if let Some(venv) = std::env::var_os(variable).filter(|venv| !venv.is_empty()) {
         // Not resolved further: the interpreter finds its environment by the link's place.
         let python = std::path::absolute(venv)?.join("bin/python");
         if !python.exists() {
             bail!(
-                "{VARIABLE} names no virtual environment: no {}",
+                "{variable} names no virtual environment: no {}",
                 python.display()
             );
         }
         return Ok(python);
     }
-    let venv = shell::target().join("peers-venv");
+    let venv = shell::target().join(build.folder());
     let python = venv.join("bin/python");
-    let flags = build_flags();
+    let flags = build_flags(build);
     // What was installed last is noted in it, so that the next run can skip the installation.
     let name = list.strip_prefix(shell::root()).unwrap_or(list);
     let name = name.to_string_lossy().replace(['/', '\\'], "-");
@@ -41,36 +78,46 @@ pub(super) fn python(list: &Path) -> Result<PathBuf> {
     let mut pip = shell::command(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--requirement"])
         .arg(list);
+    // A wheel of the cache may have been built with other flags.
+    pip.args(["--no-cache-dir", "--no-binary", "llama-cpp-python"]);
     shell::run(pip.env("CMAKE_ARGS", &flags))?;
     std::fs::write(&note, wanted).with_context(|| note.display().to_string())?;
     Ok(python)
 }
 
-/// How llama.cpp is built: for this CPU, feature by feature.
+/// How llama.cpp is built: for what this CPU and the asked build both have, feature by feature.
 ///
 /// Its own detection (`GGML_NATIVE`) also takes AMX where there is some, and that path dies with an illegal instruction
 /// in this version, so on x86 the features are named.
-fn build_flags() -> String {
+fn build_flags(build: Build) -> String {
     #[cfg(target_arch = "x86_64")]
     {
+        use std::arch::is_x86_feature_detected as has;
         let features = [
-            ("AVX", is_x86_feature_detected!("avx")),
-            ("AVX2", is_x86_feature_detected!("avx2")),
-            ("FMA", is_x86_feature_detected!("fma")),
-            ("F16C", is_x86_feature_detected!("f16c")),
-            ("BMI2", is_x86_feature_detected!("bmi2")),
-            ("AVX512", is_x86_feature_detected!("avx512bw")),
-            ("AVX512_VBMI", is_x86_feature_detected!("avx512vbmi")),
-            ("AVX512_VNNI", is_x86_feature_detected!("avx512vnni")),
-            ("AVX512_BF16", is_x86_feature_detected!("avx512bf16")),
-            ("AVX_VNNI", is_x86_feature_detected!("avxvnni")),
+            ("AVX", has!("avx")),
+            ("AVX2", has!("avx2")),
+            ("FMA", has!("fma")),
+            ("F16C", has!("f16c")),
+            ("BMI2", has!("bmi2")),
         ];
+        let above_avx2 = [
+            ("AVX512", has!("avx512bw")),
+            ("AVX512_VBMI", has!("avx512vbmi")),
+            ("AVX512_VNNI", has!("avx512vnni")),
+            ("AVX512_BF16", has!("avx512bf16")),
+            ("AVX_VNNI", has!("avxvnni")),
+        ]
+        .map(|(name, there)| (name, there && build == Build::Whole));
         let on = |(name, there): &(&str, bool)| {
             let value = if *there { "ON" } else { "OFF" };
             format!(" -DGGML_{name}={value}")
         };
-        "-DGGML_NATIVE=OFF".to_owned() + &features.iter().map(on).collect::<String>()
+        let all = features.iter().chain(&above_avx2);
+        "-DGGML_NATIVE=OFF".to_owned() + &all.map(on).collect::<String>()
     }
     #[cfg(not(target_arch = "x86_64"))]
-    "-DGGML_NATIVE=ON".to_owned()
+    {
+        let _ = build;
+        "-DGGML_NATIVE=ON".to_owned()
+    }
 }

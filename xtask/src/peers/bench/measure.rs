@@ -1,0 +1,237 @@
+//! Measuring: both sides of every test, round by round.
+
+use super::llama::{About, Llama};
+use super::section::{Files, ROWS, Section, Test, What};
+use crate::peers::turns::{Kvark, Speed, median};
+use crate::peers::venv::Build;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+
+/// Steps of a few rows take milliseconds.
+const ROW_REPETITIONS: &str = "40";
+
+/// The files to measure.
+pub(super) struct Models {
+    pub(super) main: PathBuf,
+    pub(super) also: Vec<PathBuf>,
+}
+
+impl Models {
+    fn of(&self, section: &Section) -> &[PathBuf] {
+        match section.files {
+            Files::Main => std::slice::from_ref(&self.main),
+            Files::Also => &self.also,
+        }
+    }
+}
+
+/// All that was measured, on what.
+pub(super) struct Record {
+    pub(super) tables: Vec<Table>,
+    /// What could not be measured here: a title and the reason.
+    pub(super) left_out: Vec<(&'static str, String)>,
+    pub(super) rounds: u32,
+    pub(super) cpu: String,
+    pub(super) kvark_version: String,
+}
+
+/// A section as measured on one file.
+pub(super) struct Table {
+    pub(super) title: &'static str,
+    pub(super) file: String,
+    /// The tier of kvark's kernels.
+    pub(super) isa: String,
+    pub(super) rows: Vec<Row>,
+    /// The processes of llama.cpp, one for every storage of keys and values.
+    pub(super) peers: Vec<About>,
+}
+
+/// What was measured of a test, round by round.
+pub(super) struct Row {
+    pub(super) test: Test,
+    pub(super) kvark: Vec<Speed>,
+    /// Tokens per second of llama.cpp, or of kvark's single row where rows are compared.
+    pub(super) other: Vec<f64>,
+}
+
+impl Row {
+    pub(super) fn ratios(&self) -> Vec<f64> {
+        let pairs = self.kvark.iter().zip(&self.other);
+        pairs
+            .map(|(kvark, other)| match self.test.what {
+                What::Speed(_) => kvark.tokens_per_second / other,
+                // Of times.
+                What::Rows { .. } => ROWS as f64 * other / kvark.tokens_per_second,
+            })
+            .collect()
+    }
+
+    pub(super) fn median(&self, of: impl Fn(&Speed) -> f64) -> f64 {
+        median(&self.kvark.iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// The share of the probe's bandwidth at which kvark reads.
+    pub(super) fn read_share(&self) -> f64 {
+        self.median(|s| s.step_bytes * s.tokens_per_second / s.read_bytes_per_second)
+    }
+
+    fn show_last(&self) -> String {
+        let (Some(kvark), Some(other)) = (self.kvark.last(), self.other.last()) else {
+            return String::new();
+        };
+        let name = match self.test.what {
+            What::Speed(_) => "llama.cpp",
+            What::Rows { .. } => "one row",
+        };
+        format!(
+            "{:<16} {} threads: kvark {:.1}, {name} {other:.1} tokens/s",
+            self.test.name(),
+            self.test.threads(),
+            kvark.tokens_per_second
+        )
+    }
+}
+
+/// Measures every section that can run here.
+pub(super) fn run(
+    sections: Vec<Section>,
+    models: &Models,
+    mut kvark: Kvark,
+    rounds: u32,
+) -> Result<Record> {
+    let mut left_out = Vec::new();
+    let mut todo = Vec::new();
+    for section in sections {
+        kvark.tier.clone_from(&section.tier);
+        if models.of(&section).is_empty() {
+            left_out.push((section.title, "no file was given with --also".to_owned()));
+        } else if let Some(reason) = refusal(&mut kvark, &models.main)? {
+            left_out.push((section.title, reason));
+        } else {
+            // What takes minutes to build is there before anything is measured.
+            Llama::prepare(section.peer())?;
+            todo.push(section);
+        }
+    }
+    let mut tables = Vec::new();
+    for section in &todo {
+        kvark.tier.clone_from(&section.tier);
+        for file in models.of(section) {
+            eprintln!("{}, {}", section.title, file.display());
+            tables.push(section.measure(file, &mut kvark, rounds)?);
+        }
+    }
+    if tables.is_empty() {
+        let (title, reason) = left_out.first().context("nothing to measure")?;
+        bail!("{title}: {reason}");
+    }
+    Ok(Record {
+        tables,
+        left_out,
+        rounds,
+        cpu: kvark.cpu,
+        kvark_version: kvark.version,
+    })
+}
+
+/// Why kvark's tier cannot run on this CPU, if it cannot.
+fn refusal(kvark: &mut Kvark, model: &Path) -> Result<Option<String>> {
+    let Err(error) = kvark.bench(model, &["-r", "1", "-p", "1", "-n", "0"]) else {
+        return Ok(None);
+    };
+    let text = format!("{error:#}");
+    match text.find("KVARK_ISA=") {
+        Some(start) => Ok(Some(text[start..].trim_end().to_owned())),
+        None => Err(error),
+    }
+}
+
+impl Section {
+    fn measure(&self, file: &Path, kvark: &mut Kvark, rounds: u32) -> Result<Table> {
+        let mut peers = self.peers(file)?;
+        let start = |test: &Test| Row {
+            test: test.clone(),
+            kvark: Vec::new(),
+            other: Vec::new(),
+        };
+        let mut rows: Vec<Row> = self.tests.iter().map(start).collect();
+        for round in 0..rounds {
+            for row in &mut rows {
+                match row.test.what {
+                    What::Speed(case) => {
+                        let cache = &row.test.cache[..];
+                        let own = ["--cache-type-k", cache, "--cache-type-v", cache];
+                        let peer = peers.iter_mut().find(|peer| peer.cache == cache);
+                        let peer = peer.expect("every storage has a peer");
+                        for turn in 0..2 {
+                            if (round + turn) % 2 == 0 {
+                                row.kvark.push(kvark.measure(file, case, &own)?);
+                            } else {
+                                row.other.push(peer.measure(case)?);
+                            }
+                        }
+                    }
+                    What::Rows { threads } => {
+                        let (many, single) = kvark.rows(file, threads, round)?;
+                        row.kvark.push(many);
+                        row.other.push(single.tokens_per_second);
+                    }
+                }
+                eprintln!("round {} of {rounds}: {}", round + 1, row.show_last());
+            }
+        }
+        let name = file.file_name().unwrap_or_default();
+        Ok(Table {
+            title: self.title,
+            file: name.to_string_lossy().into_owned(),
+            isa: kvark.isa.clone(),
+            rows,
+            peers: peers.into_iter().map(|peer| peer.about).collect(),
+        })
+    }
+
+    /// A llama.cpp for every storage of keys and values, with a context that holds its longest test.
+    fn peers(&self, file: &Path) -> Result<Vec<Llama>> {
+        let mut needs: Vec<(&str, usize)> = Vec::new();
+        for test in &self.tests {
+            let What::Speed(case) = test.what else {
+                continue;
+            };
+            let length = case.n + case.depth;
+            match needs.iter_mut().find(|(cache, _)| *cache == test.cache) {
+                Some((_, longest)) => *longest = length.max(*longest),
+                None => needs.push((&test.cache, length)),
+            }
+        }
+        needs
+            .into_iter()
+            .map(|(cache, longest)| Llama::start(file, longest, cache, self.peer()))
+            .collect()
+    }
+
+    fn peer(&self) -> Build {
+        Build::of(self.tier.as_deref())
+    }
+}
+
+impl Kvark {
+    /// A step of many rows and one of a single row, from one process; which comes first changes with the round.
+    fn rows(&mut self, model: &Path, threads: usize, round: u32) -> Result<(Speed, Speed)> {
+        let mut sizes = [ROWS, 1];
+        let turned = !round.is_multiple_of(2);
+        if turned {
+            sizes.reverse();
+        }
+        let prompts = sizes.map(|n| n.to_string()).join(",");
+        let threads = threads.to_string();
+        let tests = ["-p", &prompts, "-n", "0", "-r", ROW_REPETITIONS];
+        let mut speeds = self.bench(model, &[&tests, &["-t", &threads][..]].concat())?;
+        if turned {
+            speeds.reverse();
+        }
+        match speeds[..] {
+            [many, single] => Ok((many, single)),
+            _ => bail!("kvark bench measured {} of two tests", speeds.len()),
+        }
+    }
+}

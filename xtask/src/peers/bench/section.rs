@@ -1,0 +1,209 @@
+//! What is measured: tests with the ratios that they are to reach, in sections of one tier each.
+
+use crate::peers::turns::Case;
+
+/// Tests on one tier of kernels.
+pub(super) struct Section {
+    pub(super) title: &'static str,
+    /// The tier to force; otherwise kvark takes the best one that it may.
+    pub(super) tier: Option<String>,
+    pub(super) files: Files,
+    pub(super) tests: Vec<Test>,
+}
+
+/// Which models a section is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    /// The one model of the comparison.
+    Main,
+    /// Each of the others.
+    Also,
+}
+
+/// A row of a table.
+#[derive(Clone)]
+pub(super) struct Test {
+    pub(super) what: What,
+    /// How keys and values are stored.
+    pub(super) cache: String,
+    /// The ratio to reach, or to stay under where rows are compared.
+    pub(super) wanted: Option<f64>,
+}
+
+/// What a row compares.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    /// The speed of kvark with that of llama.cpp.
+    Speed(Case),
+    /// The time of a step of [`ROWS`] rows with that of one row, both of kvark.
+    Rows { threads: usize },
+}
+
+/// As many rows as tree verification has in a step.
+pub(super) const ROWS: usize = 8;
+/// The share of the measured read bandwidth that decode is to reach where a ratio is wanted of it.
+pub(super) const WANTED_READ_SHARE: f64 = 0.6;
+
+impl Test {
+    pub(super) fn speed(case: Case) -> Test {
+        Test {
+            what: What::Speed(case),
+            cache: "f16".to_owned(),
+            wanted: None,
+        }
+    }
+
+    /// The test with keys and values stored in another type.
+    pub(super) fn kv(self, cache: &str) -> Test {
+        let cache = cache.to_owned();
+        Test { cache, ..self }
+    }
+
+    fn wanted(self, ratio: f64) -> Test {
+        let wanted = Some(ratio);
+        Test { wanted, ..self }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        match self.what {
+            What::Speed(case) => case.threads,
+            What::Rows { threads } => threads,
+        }
+    }
+
+    /// Whether tokens are generated one by one.
+    pub(super) fn decodes(&self) -> bool {
+        matches!(self.what, What::Speed(case) if case.kind == "tg")
+    }
+
+    pub(super) fn name(&self) -> String {
+        let name = match self.what {
+            What::Speed(case) => case.name(),
+            What::Rows { .. } => format!("{ROWS} rows against 1"),
+        };
+        match &self.cache[..] {
+            "f16" => name,
+            cache => format!("{name}, KV in {cache}"),
+        }
+    }
+
+    /// Whether a ratio is as good as wanted; so is any where none is wanted.
+    pub(super) fn is_met_by(&self, ratio: f64) -> bool {
+        self.wanted.is_none_or(|wanted| match self.what {
+            What::Speed(_) => ratio >= wanted,
+            What::Rows { .. } => ratio <= wanted,
+        })
+    }
+}
+
+/// The tests of the project's record: the targets of every tier first.
+pub(super) fn record() -> Vec<Section> {
+    let (one, two) = (On { threads: 1 }, On { threads: 2 });
+    let targets = |prefill, decode, rows| {
+        vec![
+            two.prompt(512).wanted(prefill),
+            two.text(0).wanted(decode),
+            two.text(4096).wanted(decode),
+            two.rows().wanted(rows),
+        ]
+    };
+    let section = |title, tier: Option<&str>, files, tests| Section {
+        title,
+        tier: tier.map(str::to_owned),
+        files,
+        tests,
+    };
+    let main = Files::Main;
+    vec![
+        section("Matrix tiles", Some("amx"), main, targets(10.0, 3.0, 1.4)),
+        section(
+            "AVX-512 with VNNI, no tiles",
+            Some("avx512vnni"),
+            main,
+            targets(4.0, 2.5, 2.0),
+        ),
+        section(
+            "AVX2 only, on both sides",
+            Some("avx2"),
+            main,
+            targets(1.5, 1.5, 4.0),
+        ),
+        section(
+            "Other lengths and storages",
+            None,
+            main,
+            vec![
+                two.prompt(128),
+                two.prompt(2048),
+                two.text(512),
+                two.text(4096).kv("q8"),
+            ],
+        ),
+        section("One thread", None, main, vec![one.prompt(512), one.text(0)]),
+        section(
+            "Other files",
+            None,
+            Files::Also,
+            vec![two.prompt(512), two.text(0).wanted(1.5)],
+        ),
+    ]
+}
+
+/// Makes tests on so many threads.
+#[derive(Clone, Copy)]
+struct On {
+    threads: usize,
+}
+
+impl On {
+    fn prompt(self, n: usize) -> Test {
+        self.speed("pp", n, 0)
+    }
+
+    /// Tokens one by one behind a context.
+    fn text(self, depth: usize) -> Test {
+        self.speed("tg", 64, depth)
+    }
+
+    fn speed(self, kind: &'static str, n: usize, depth: usize) -> Test {
+        let threads = self.threads;
+        Test::speed(Case {
+            kind,
+            n,
+            depth,
+            threads,
+        })
+    }
+
+    fn rows(self) -> Test {
+        let threads = self.threads;
+        let what = What::Rows { threads };
+        Test {
+            what,
+            ..self.prompt(ROWS)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_to_stay_under_what_speeds_are_to_reach() {
+        let two = On { threads: 2 };
+        assert!(two.text(0).wanted(3.0).is_met_by(3.0));
+        assert!(!two.text(0).wanted(3.0).is_met_by(2.9));
+        assert!(two.rows().wanted(1.4).is_met_by(1.3));
+        assert!(!two.rows().wanted(1.4).is_met_by(1.5));
+        assert!(two.prompt(128).is_met_by(0.1));
+    }
+
+    #[test]
+    fn a_row_names_its_storage_unless_it_is_the_usual_one() {
+        let two = On { threads: 2 };
+        assert_eq!(two.text(4096).name(), "tg64@d4096");
+        assert_eq!(two.text(4096).kv("q8").name(), "tg64@d4096, KV in q8");
+        assert_eq!(two.rows().name(), "8 rows against 1");
+    }
+}
