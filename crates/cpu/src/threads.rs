@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// How often an idle worker looks for work before it sleeps; about a tenth of a millisecond.
-const SPINS: u32 = 3000;
+/// How often an idle worker looks for work before it sleeps; about a millisecond, which is longer than what a loop of steps
+/// does between two of them.
+const SPINS: u32 = 20_000;
 
 /// The threads that kernels run on: the caller and `count - 1` workers.
 pub(crate) struct Threads {

@@ -22,6 +22,7 @@ use parts::{PART, Partials, State, merge};
 use passes::Passes;
 use score::Keys;
 use segments::Segment;
+use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -36,6 +37,8 @@ const ROWS: usize = 48;
 const BATCH: usize = 6;
 /// Query rows that keys and values are not decoded for beforehand.
 const FEW: usize = 4;
+/// Products below which a step stays on the calling thread: waking others would cost more.
+const SERIAL_PRODUCTS: usize = 400_000;
 /// Vectors of a block's scores.
 const VECTORS: usize = BLOCK / LANES;
 /// Bytes of a cache line.
@@ -105,21 +108,31 @@ impl Attend {
             ctx.threads.run_near(tiles * columns * count, &|task, _| {
                 let (tile, column) = (task / count / columns, task / count % columns);
                 let (item, part) = (item(tile, column), task % count);
-                ctx.isa.run(OfPart {
-                    item,
-                    part: first + part,
-                    index: part,
-                    partials,
+                WORK.with_borrow_mut(|work| {
+                    ctx.isa.run(OfPart {
+                        item,
+                        part: first + part,
+                        index: part,
+                        partials,
+                        work,
+                    });
                 });
             });
             ctx.isa.run(parts::Join { partials, out });
             return;
         }
-        ctx.threads.run(tiles * columns, &|task, _| {
+        let run = |task: usize, _| {
             // The last queries of a causal step see most, so their tiles are taken first.
-            ctx.isa
-                .run(item(tiles - 1 - task / columns, task % columns));
-        });
+            let item = item(tiles - 1 - task / columns, task % columns);
+            WORK.with_borrow_mut(|work| ctx.isa.run(Whole { item, work }));
+        };
+        let seen = visible.queries().iter().map(|query| query.positions.len());
+        let products = seen.sum::<usize>() * self.heads * (self.key_dim + self.value_dim);
+        if products < SERIAL_PRODUCTS {
+            (0..tiles * columns).for_each(|task| run(task, 0));
+        } else {
+            ctx.threads.run(tiles * columns, &run);
+        }
     }
 }
 
@@ -168,18 +181,24 @@ impl<'a> Sums<'a> {
     }
 }
 
-impl Kernel for Item<'_> {
+/// All positions of an item.
+struct Whole<'a> {
+    item: Item<'a>,
+    work: &'a mut Work,
+}
+
+impl Kernel for Whole<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let queries = &self.visible.queries()[self.queries.clone()];
-        let (rows, dim) = (queries.len() * self.heads, self.op.value_dim);
+        let Whole { item, work } = self;
+        let queries = &item.visible.queries()[item.queries.clone()];
+        let (rows, dim) = (queries.len() * item.heads, item.op.value_dim);
         let mut room = Sums::room();
         let mut all = [State::NOTHING; ROWS];
-        let mut work = Work::new();
         for part in parts::of(queries) {
-            let sums = self.part(s, part, &mut room, &mut work);
+            let sums = item.part(s, part, &mut room, work);
             for row in 0..rows {
                 // SAFETY: both hold a row; that of the output is written by this item alone.
                 unsafe {
@@ -188,7 +207,7 @@ impl Kernel for Item<'_> {
                         s,
                         dim,
                         &mut all[row],
-                        self.out_row(row),
+                        item.out_row(row),
                         sums.states[row],
                         mixed,
                     );
@@ -197,7 +216,7 @@ impl Kernel for Item<'_> {
         }
         for (row, state) in all.iter().enumerate().take(rows) {
             // SAFETY: a row of the output.
-            unsafe { parts::finish(s, dim, *state, self.out_row(row)) };
+            unsafe { parts::finish(s, dim, *state, item.out_row(row)) };
         }
     }
 }
@@ -209,6 +228,7 @@ struct OfPart<'a> {
     /// Which of the step's parts that is.
     index: usize,
     partials: &'a Partials<'a>,
+    work: &'a mut Work,
 }
 
 impl Kernel for OfPart<'_> {
@@ -221,7 +241,7 @@ impl Kernel for OfPart<'_> {
             self.item.op.value_dim,
         );
         let mut room = Sums::room();
-        let sums = self.item.part(s, self.part, &mut room, &mut Work::new());
+        let sums = self.item.part(s, self.part, &mut room, self.work);
         for row in 0..rows {
             let mixed = &sums.mixed[row * dim..][..dim];
             let place = self.item.place(row);
@@ -234,21 +254,20 @@ impl Kernel for OfPart<'_> {
     }
 }
 
-/// What a pass over a block needs.
+/// What a pass over a block works with. Nothing is kept from one to the next.
 struct Work {
     scores: Scores,
-    /// The block's keys, then its values; made where it is needed.
-    decoded: Option<Decoded>,
+    /// The block's keys, then its values.
+    decoded: Decoded,
 }
 
-impl Work {
-    #[inline(always)]
-    fn new() -> Work {
-        Work {
+thread_local! {
+    static WORK: RefCell<Work> = const {
+        RefCell::new(Work {
             scores: [[0.0; BLOCK]; ROWS],
-            decoded: None,
-        }
-    }
+            decoded: Decoded::new(),
+        })
+    };
 }
 
 impl Item<'_> {

@@ -34,13 +34,13 @@ pub(crate) trait Whole: Integers {
     /// scales and mins in turn; the sums of activations are those of the high and of the low bytes, times 65536.
     ///
     /// # Safety
-    /// 64 bytes must be readable at `factors`.
+    /// 64 bytes must be readable at `factors`, and the sums of activations.
     unsafe fn weigh(
         self,
         totals: Self::Totals,
         sums: Self::Planes,
         factors: *const u8,
-        activations: [i32; 2],
+        activations: *const [i32; 2],
     ) -> Self::Totals;
     /// `128 · high + low`.
     fn number(self, totals: Self::Totals) -> Self::V;
@@ -90,10 +90,13 @@ impl Whole for Generic {
         mut totals: Self::Totals,
         sums: Self::Planes,
         factors: *const u8,
-        activations: [i32; 2],
+        activations: *const [i32; 2],
     ) -> Self::Totals {
         // SAFETY: the caller vouches for sixteen pairs.
-        let factors = unsafe { factors.cast::<[[i16; 2]; LANES]>().read_unaligned() };
+        let (factors, activations) = unsafe {
+            let factors = factors.cast::<[[i16; 2]; LANES]>();
+            (factors.read_unaligned(), activations.read())
+        };
         for plane in 0..2 {
             for (lane, [scale, min]) in factors.into_iter().enumerate() {
                 totals[plane][lane] += i32::from(scale) * sums[plane][lane]

@@ -22,11 +22,11 @@ unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
 /// Sums in the low and something else in the high halves of 32 bits.
 ///
 /// # Safety
-/// The CPU must have AVX2.
+/// The CPU must have AVX2, and the number be there.
 #[inline(always)]
-unsafe fn beside256(sums: __m256i, other: i32) -> __m256i {
+unsafe fn beside256(sums: __m256i, other: *const i32) -> __m256i {
     // SAFETY: as the caller vouches.
-    unsafe { _mm256_blend_epi16::<0b1010_1010>(sums, _mm256_set1_epi32(other)) }
+    unsafe { _mm256_blend_epi16::<0b1010_1010>(sums, _mm256_set1_epi32(*other)) }
 }
 
 /// Adds the products of bytes, in pairs.
@@ -49,7 +49,12 @@ unsafe fn add_pairs256(sums: Halves, line: Halves, x: __m256i) -> Halves {
 /// # Safety
 /// The CPU must have AVX2.
 #[inline(always)]
-unsafe fn weigh_pairs256(total: __m256i, pairs: __m256i, factors: __m256i, x: i32) -> __m256i {
+unsafe fn weigh_pairs256(
+    total: __m256i,
+    pairs: __m256i,
+    factors: __m256i,
+    x: *const i32,
+) -> __m256i {
     // SAFETY: as the caller vouches.
     unsafe {
         let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -62,7 +67,7 @@ unsafe fn weigh_pairs256(total: __m256i, pairs: __m256i, factors: __m256i, x: i3
 /// # Safety
 /// The CPU must have AVX-VNNI.
 #[inline(always)]
-unsafe fn weigh256(total: __m256i, sum: __m256i, factors: __m256i, x: i32) -> __m256i {
+unsafe fn weigh256(total: __m256i, sum: __m256i, factors: __m256i, x: *const i32) -> __m256i {
     // SAFETY: as the caller vouches.
     unsafe { _mm256_dpwssd_avx_epi32(total, beside256(sum, x), factors) }
 }
@@ -142,12 +147,12 @@ impl Whole for Avx2<false> {
         Planes(high, low): Planes<Halves>,
         sums: Planes<Halves>,
         factors: *const u8,
-        activations: [i32; 2],
+        activations: *const [i32; 2],
     ) -> Planes<Halves> {
         // SAFETY: the caller vouches for the factors; AVX2 is proven.
         unsafe {
             let factors = self.bytes(factors);
-            let [x_high, x_low] = activations;
+            let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
             Planes(
                 Halves(
                     weigh_pairs256(high.0, sums.0.0, factors.0, x_high),
@@ -182,12 +187,12 @@ impl Whole for Avx2<true> {
         Planes(high, low): Planes<Halves>,
         sums: Planes<Halves>,
         factors: *const u8,
-        activations: [i32; 2],
+        activations: *const [i32; 2],
     ) -> Planes<Halves> {
         // SAFETY: the caller vouches for the factors; AVX-VNNI is proven.
         unsafe {
             let factors = self.bytes(factors);
-            let [x_high, x_low] = activations;
+            let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
             Planes(
                 Halves(
                     weigh256(high.0, sums.0.0, factors.0, x_high),
@@ -205,15 +210,15 @@ impl Whole for Avx2<true> {
 /// Sums in the low and something else, whose low half is zero, in the high halves of 32 bits.
 ///
 /// # Safety
-/// The CPU must have AVX-512.
+/// The CPU must have AVX-512, and the number be there.
 #[inline(always)]
-unsafe fn beside512(sums: __m512i, other: i32) -> __m512i {
+unsafe fn beside512(sums: __m512i, other: *const i32) -> __m512i {
     // (sums & mask) | other
     const EITHER: i32 = 0b1110_1010;
     // SAFETY: as the caller vouches.
     unsafe {
         let mask = _mm512_set1_epi32(0xffff);
-        _mm512_ternarylogic_epi32::<EITHER>(sums, mask, _mm512_set1_epi32(other))
+        _mm512_ternarylogic_epi32::<EITHER>(sums, mask, _mm512_set1_epi32(*other))
     }
 }
 
@@ -284,14 +289,20 @@ impl Whole for Avx512<false> {
         Planes(high, low): Planes<__m512i>,
         sums: Planes<__m512i>,
         factors: *const u8,
-        activations: [i32; 2],
+        activations: *const [i32; 2],
     ) -> Planes<__m512i> {
         // SAFETY: the caller vouches for the factors; AVX-512 is proven.
         unsafe {
             let factors = self.bytes(factors);
             let ones = _mm512_set1_epi16(1);
-            let x_high = beside512(_mm512_madd_epi16(sums.0, ones), activations[0]);
-            let x_low = beside512(_mm512_madd_epi16(sums.1, ones), activations[1]);
+            let x_high = beside512(
+                _mm512_madd_epi16(sums.0, ones),
+                &raw const (*activations)[0],
+            );
+            let x_low = beside512(
+                _mm512_madd_epi16(sums.1, ones),
+                &raw const (*activations)[1],
+            );
             Planes(
                 _mm512_add_epi32(high, _mm512_madd_epi16(x_high, factors)),
                 _mm512_add_epi32(low, _mm512_madd_epi16(x_low, factors)),
@@ -320,14 +331,22 @@ impl Whole for Avx512<true> {
         Planes(high, low): Planes<__m512i>,
         sums: Planes<__m512i>,
         factors: *const u8,
-        activations: [i32; 2],
+        activations: *const [i32; 2],
     ) -> Planes<__m512i> {
         // SAFETY: the caller vouches for the factors; AVX512-VNNI is proven.
         unsafe {
             let factors = self.bytes(factors);
             Planes(
-                _mm512_dpwssd_epi32(high, beside512(sums.0, activations[0]), factors),
-                _mm512_dpwssd_epi32(low, beside512(sums.1, activations[1]), factors),
+                _mm512_dpwssd_epi32(
+                    high,
+                    beside512(sums.0, &raw const (*activations)[0]),
+                    factors,
+                ),
+                _mm512_dpwssd_epi32(
+                    low,
+                    beside512(sums.1, &raw const (*activations)[1]),
+                    factors,
+                ),
             )
         }
     }

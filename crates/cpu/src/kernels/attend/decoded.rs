@@ -21,8 +21,7 @@ pub(super) struct Decoded([[f32; WIDTH]; DEPTH]);
 const WIDTH: usize = LANES + BLOCK + LANES;
 
 impl Decoded {
-    #[inline(always)]
-    pub(super) fn new() -> Decoded {
+    pub(super) const fn new() -> Decoded {
         Decoded([[0.0; WIDTH]; DEPTH])
     }
 

@@ -24,7 +24,6 @@ impl Item<'_> {
         let dim = self.op.value_dim;
         if rows.len() > FEW && dim.is_multiple_of(LANES) {
             let Work { scores, decoded } = work;
-            let decoded = decoded.get_or_insert_with(Decoded::new);
             for from in (0..dim).step_by(DEPTH) {
                 let dims = from..dim.min(from + DEPTH);
                 decoded.values::<S, E>(s, segments, &self.kv.values, dims.clone(), dim);

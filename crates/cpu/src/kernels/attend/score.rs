@@ -88,7 +88,6 @@ impl Item<'_> {
             }
             return;
         }
-        let decoded = decoded.get_or_insert_with(Decoded::new);
         for from in (0..dim).step_by(DEPTH) {
             let dims = from..dim.min(from + DEPTH);
             decoded.keys(s, keys, dims.clone(), dim);

@@ -34,7 +34,7 @@ pub(crate) struct PackedLinear {
 /// Rows of activations from which matrix tiles are faster than vectors.
 const TILED: usize = 24;
 /// Rows of activations up to which memory is the bound.
-const FEW: usize = 8;
+const FEW: usize = 16;
 /// Most strips of a task on matrix tiles.
 const PANEL: usize = 4;
 

@@ -1,14 +1,17 @@
 //! Packed products against the dequantised weights, on every tier.
 
 use super::weights::{BLOCK, Form, Packed, Source};
-use super::{Operands, PackedLinear};
+use super::{After, Gate, Operands, PackedLinear, run_together};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
+use crate::kernels::elementwise::{Elementwise, Function};
+use crate::kernels::nest::Nest;
 use crate::simd::{LARGEST_ACTIVATION, LARGEST_WHOLE};
 use crate::threads::Threads;
 use backend::conformance::Noise;
 use base::{Bytes, DType, quant};
+use graph::ops::{Activation, BinaryFunction};
 use std::sync::Arc;
 
 fn product(
@@ -152,4 +155,87 @@ fn a_weight_is_packed_once_while_it_is_used() {
     let again = pack((DType::Q4_0, &source), 16, 64, &threads);
     assert_eq!(first.address(), again.address());
     assert!(Form::of(DType::F32).is_none());
+}
+
+/// `function(a, b)` by the kernel that runs when nothing is joined.
+fn elementwise(isa: Isa, threads: &Threads, function: Function, a: &[f32], b: &[f32]) -> Vec<f32> {
+    let op = Elementwise {
+        function,
+        nest: Nest::new(&[a.len()], [&[1]; 3]),
+    };
+    let mut out = vec![0.0; a.len()];
+    // SAFETY: all three have as many elements.
+    unsafe {
+        let ctx = Context { isa, threads };
+        op.run(&ctx, a.as_ptr(), b.as_ptr(), out.as_mut_ptr());
+    }
+    out
+}
+
+#[test]
+fn what_is_done_with_products_does_not_change_their_bits() {
+    let mut noise = Noise::new(11);
+    // With more threads than the room is for, a gate waits for both products.
+    for threads in [1, 2, 16].map(Threads::new) {
+        for (dtype, n, k) in [(DType::Q4_1, 264, 256), (DType::Q8_0, 264, 256)] {
+            let form = Form::of(dtype).unwrap();
+            let weights = [(); 2].map(|()| noise.weights(dtype, n * k));
+            let weights = weights
+                .each_ref()
+                .map(|rows| pack((dtype, rows), n, k, &threads));
+            for (isa, m) in Isa::available().flat_map(|isa| [1, 3, 20, 37].map(|m| (isa, m))) {
+                let linear = PackedLinear { m, n, k, form };
+                let x: Vec<f32> = (0..m * k).map(|_| noise.unit() * 3.0).collect();
+                let other: Vec<f32> = (0..m * n).map(|_| noise.unit()).collect();
+                let [gate, up] = weights
+                    .each_ref()
+                    .map(|w| product(isa, &threads, w, linear, &x, &[]));
+                let add = Function::Binary(BinaryFunction::Add);
+                let sum = elementwise(isa, &threads, add, &gate, &other);
+                let silu = Function::Gated(Activation::Silu);
+                let gated = elementwise(isa, &threads, silu, &gate, &up);
+
+                let mut scratch = Aligned::new(linear.scratch(threads.count())).unwrap();
+                let mut places = [(); 2].map(|()| vec![f32::NAN; m * n]);
+                let mut operands = |i: usize| Operands {
+                    x: x.as_ptr(),
+                    weight: weights[i].address(),
+                    bias: std::ptr::null(),
+                    out: places[i].as_mut_ptr(),
+                    scratch: scratch.as_mut_ptr().cast(),
+                };
+                let both = [(linear, operands(0)), (linear, operands(1))];
+                let [out, room] = [both[0].1.out, both[1].1.out];
+                let mut residual = other.clone();
+                let to = residual.as_mut_ptr();
+                // SAFETY: every buffer has the size that the shapes say; both results are written in place.
+                unsafe {
+                    let ctx = Context {
+                        isa,
+                        threads: &threads,
+                    };
+                    run_together(
+                        &ctx,
+                        &both[..1],
+                        After::Add {
+                            addend: to,
+                            out: to,
+                        },
+                    );
+                    let activation = Activation::Silu;
+                    run_together(
+                        &ctx,
+                        &both,
+                        After::Gate(Gate {
+                            activation,
+                            out,
+                            room,
+                        }),
+                    );
+                }
+                assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
+                assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");
+            }
+        }
+    }
 }

@@ -35,7 +35,7 @@ impl Layout {
         let together = if tiled {
             TOGETHER
         } else {
-            m.clamp(1, TOGETHER)
+            m.next_power_of_two().min(TOGETHER)
         };
         Layout {
             tiled,
@@ -109,7 +109,9 @@ impl Activations {
     #[inline(always)]
     fn index(&self, row: usize, count: usize, index: usize) -> usize {
         let together = self.layout.together;
-        row / together * together * count + index * together + row % together
+        // A power of two, so nothing need be divided.
+        let beside = row & (together - 1);
+        (row - beside) * count + index * together + beside
     }
 
     /// A line of a row; the same line of the next is behind it.
@@ -207,8 +209,13 @@ impl IntegerKernel for Quantise {
                         let x = s.round(s.mul(x, s.splat(inverse)));
                         s.split(x, high.add(half * LANES), low.add(half * LANES));
                     }
-                    if !layout.tiled {
-                        self.sum(block, [high, low]);
+                    if layout.tiled {
+                        continue;
+                    }
+                    if layout.group == BLOCK {
+                        self.sum::<BLOCK>(block, [high, low]);
+                    } else {
+                        self.sum::<{ BLOCK / 2 }>(block, [high, low]);
                     }
                 }
             }
@@ -222,28 +229,28 @@ impl IntegerKernel for Quantise {
 }
 
 impl Quantise {
-    /// Writes the sums of a block's groups.
+    /// Writes the sums of a block's groups, each of so many inputs.
     ///
     /// # Safety
     /// The block must be one of the row's, and its planes be at these addresses.
     #[inline(always)]
-    unsafe fn sum(&self, block: usize, planes: [*mut u8; 2]) {
-        let group = self.to.layout.group;
-        for i in 0..BLOCK / group {
+    unsafe fn sum<const GROUP: usize>(&self, block: usize, planes: [*mut u8; 2]) {
+        for i in 0..BLOCK / GROUP {
             let mut sums = [0; 2];
             for (sum, plane) in sums.iter_mut().zip(planes) {
-                for at in i * group..(i + 1) * group {
-                    // SAFETY: as the caller vouches.
-                    *sum += i32::from(unsafe { *plane.cast::<i8>().add(at) });
+                // SAFETY: as the caller vouches.
+                let bytes = unsafe { plane.cast::<[i8; GROUP]>().add(i).read() };
+                for byte in bytes {
+                    *sum += i32::from(byte);
                 }
                 *sum <<= 16;
             }
             // SAFETY: as the caller vouches.
             unsafe {
-                self.to
-                    .sums(self.row, block * BLOCK / group + i)
-                    .write(sums)
-            };
+                let group = block * (BLOCK / GROUP) + i;
+                let index = self.to.index(self.row, self.to.layout.k / GROUP, group);
+                self.to.sums.add(index).write(sums);
+            }
         }
     }
 }

@@ -6,6 +6,37 @@ use super::activations::Activations;
 use crate::isa::IntegerKernel;
 use crate::simd::Whole;
 
+/// The lines of half a block.
+macro_rules! half {
+    ($s:ident, $read:ident, $quants:ident) => {
+        [
+            $s.$read($quants),
+            $s.$read($quants.add(LINE)),
+            $s.$read($quants.add(2 * LINE)),
+            $s.$read($quants.add(3 * LINE)),
+        ]
+    };
+}
+
+/// Adds the products of lines with activations, each named by its index.
+macro_rules! dots {
+    ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
+        let mut sums = $sums;
+        $(sums = $s.dot_planes::<$input>(sums, $lines[$line], $x);)*
+        sums
+    }};
+}
+
+/// Does something for every row below `$count`, written out: a loop would keep what it changes in memory.
+macro_rules! each_row {
+    ($r:ident in $($row:literal)*, $count:ident, $body:block) => {$(
+        if $row < $count {
+            let $r = $row;
+            $body
+        }
+    )*};
+}
+
 /// How far ahead of their use weights are asked for at most, in bytes; else it is the same place of the next strip.
 const AHEAD: usize = 8192;
 
@@ -85,34 +116,22 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
                 }
                 let x_block = x.line(first, block).cast_const();
                 let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
-                let mut sums = [s.no_planes(); R];
-                macro_rules! half {
-                    ($read:ident, $from:literal, $($index:literal)*) => {$(
-                        let line = s.$read(quants.add($index * LINE));
-                        for r in 0..R {
-                            let x = x_block.add(r * LINE);
-                            sums[r] = s.dot_planes::<{ $from + $index }>(sums[r], line, x);
-                        }
-                    )*};
-                }
-                half!(low, 0, 0 1 2 3);
-                if GROUP < BLOCK {
-                    for r in 0..R {
-                        let factors = quants.add(QUANTS);
-                        totals[r] = s.weigh(totals[r], sums[r], factors, *x_sums.add(r));
-                        sums[r] = s.no_planes();
+                let later_sums = x.sums(first, (block + 1) * BLOCK / GROUP - 1).cast_const();
+                let factors = quants.add(QUANTS);
+                // A row needs two sums at a time, so eight rows' totals stay in registers beside the lines.
+                let lines = half!(s, low, quants);
+                let more = half!(s, high, quants);
+                each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                    let x = x_block.add(r * LINE);
+                    let mut sums = dots!(s, s.no_planes(), lines, x, 0 0, 1 1, 2 2, 3 3);
+                    if GROUP < BLOCK {
+                        totals[r] = s.weigh(totals[r], sums, factors, x_sums.add(r));
+                        sums = s.no_planes();
                     }
-                }
-                half!(high, 4, 0 1 2 3);
-                let factors = quants.add(stride - LINE);
-                let x_sums = if GROUP < BLOCK {
-                    x.sums(first, 2 * block + 1).cast_const()
-                } else {
-                    x_sums
-                };
-                for r in 0..R {
-                    totals[r] = s.weigh(totals[r], sums[r], factors, *x_sums.add(r));
-                }
+                    sums = dots!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                    let factors = quants.add(stride - LINE);
+                    totals[r] = s.weigh(totals[r], sums, factors, later_sums.add(r));
+                });
             }
             let scale = x.scale(first, chunk);
             for r in 0..R {

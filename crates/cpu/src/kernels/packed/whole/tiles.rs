@@ -13,6 +13,9 @@ use crate::simd::{Avx512, Integers, Simd};
 /// The only tier with tiles.
 type S = Avx512<true>;
 
+/// How far ahead of their use weights are asked for, in bytes.
+const AHEAD: usize = 4096;
+
 /// The products of high and low bytes of both sides.
 #[repr(align(64))]
 struct Products([i32; 4 * SIDE * SIDE]);
@@ -111,6 +114,9 @@ unsafe fn write_out(s: S, task: &Task<'_, Activations>, from: *const u8, to: *mu
     unsafe {
         for block in 0..task.linear.k / BLOCK {
             let block_at = from.add(block * stride);
+            for line in 0..stride / LINE {
+                s.prefetch(block_at.wrapping_add(AHEAD + line * LINE));
+            }
             let tile = to.add(block / 2 * 2 * SIDE * LINE + block % 2 * 8 * LINE);
             for half in 0..2 {
                 let factors = block_at.add(quants + half * groups / 2 * LINE);
