@@ -1,6 +1,6 @@
 //! Replays a tape: every node resolved once per plan, every result at its planned place in one arena.
 
-use super::call::{Addresses, Call};
+use super::call::{Addresses, Call, TOGETHER};
 use super::constants::Constants;
 use super::forms::WeightForms;
 use super::profile::{Profile, Work};
@@ -8,7 +8,6 @@ use super::{input_address, named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::packed::run_together;
 use crate::threads::Threads;
 use backend::{BackendError, CacheStep, Executable, NodeTime};
 use graph::plan::{MemoryPlan, Place};
@@ -62,21 +61,13 @@ struct Entry {
     together: usize,
 }
 
-/// Calls that run as one at most: queries, keys and values.
-const TOGETHER: usize = 3;
-
 /// Finds products that follow each other and have the same rows: they run as one.
 fn join(calls: &mut [Entry], locations: &[Location]) {
-    let product = |entry: &Entry| match entry.call {
-        Call::PackedLinear(op, None) => Some((op, locations[entry.operands.start])),
-        _ => None,
-    };
+    let rows = |entry: &Entry| locations[entry.operands.start];
     let mut i = 0;
     while i < calls.len() {
-        let joins = |entry: &&Entry| match (product(&calls[i]), product(entry)) {
-            (Some((a, x)), Some((b, y))) => a.joins(&b) && x == y,
-            _ => false,
-        };
+        let joins =
+            |entry: &&Entry| calls[i].call.joins(&entry.call) && rows(&calls[i]) == rows(entry);
         let more = calls[i + 1..].iter().take(TOGETHER - 1).take_while(joins);
         calls[i].together = 1 + more.count();
         i += calls[i].together;
@@ -303,9 +294,9 @@ impl Executable for Compiled {
                 } else {
                     let all: [_; TOGETHER] = std::array::from_fn(|i| {
                         let entry = &now[i.min(now.len() - 1)];
-                        entry.call.packed(tape.addresses(entry))
+                        (&entry.call, tape.addresses(entry))
                     });
-                    run_together(&ctx, &all[..now.len()]);
+                    Call::run_together(&ctx, &all[..now.len()]);
                 }
             }
             if let (Some(profile), Some(started)) = (&mut self.profile, started) {

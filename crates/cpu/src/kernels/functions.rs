@@ -25,6 +25,7 @@ macro_rules! maps {
 }
 
 maps! {
+    Identity, (_, _s, a, _) => a;
     Add, (_, s, a, b) => s.add(a, b);
     Sub, (_, s, a, b) => s.sub(a, b);
     Mul, (_, s, a, b) => s.mul(a, b);
