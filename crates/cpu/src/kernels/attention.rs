@@ -7,7 +7,7 @@
 use super::gemm::{Finish, Left, PANEL, Product, Right};
 use super::lines::largest;
 use super::pack::Pack;
-use super::{Context, Shared, split};
+use super::{Context, split};
 use crate::isa::{Isa, Kernel};
 use crate::simd::{LANES, Simd};
 use base::DType;
@@ -173,13 +173,6 @@ impl Attention {
         let kv_heads = self.batch * self.kv_heads;
         let dims = self.key_dim + self.value_dim;
         let serial = heads * self.queries * self.keys * dims < SERIAL_MACS;
-        let run = |tasks: usize, task: &(dyn Fn(usize, usize) + Sync)| {
-            if serial {
-                (0..tasks).for_each(|i| task(i, 0));
-            } else {
-                ctx.threads.run(tasks, task);
-            }
-        };
         let (keys, values) = (self.pack_keys(), self.pack_values());
         let pack = |head: usize, panel: usize| {
             let o = o.get();
@@ -217,17 +210,22 @@ impl Attention {
         if serial || kv_heads.is_multiple_of(threads) || kv_heads >= 4 * threads {
             // A thread takes all of a head: what it packs it finds near.
             let group = self.heads / self.kv_heads.max(1);
-            return run(kv_heads, &|kv_head, thread| {
+            let whole = |kv_head: usize, thread: usize| {
                 (0..panels).for_each(|panel| pack(kv_head, panel));
                 for head in kv_head * group..(kv_head + 1) * group {
                     (0..blocks).for_each(|block| attend(head, block, thread));
                 }
-            });
+            };
+            return match serial {
+                true => (0..kv_heads).for_each(|kv_head| whole(kv_head, 0)),
+                // The tokens that it multiplied with weights are near too.
+                false => ctx.threads.run_near(kv_heads, &whole),
+            };
         }
-        run(kv_heads * panels, &|task, _| {
-            pack(task / panels, task % panels)
+        ctx.threads.run(kv_heads * panels, &|task, _| {
+            pack(task / panels, task % panels);
         });
-        run(heads * blocks, &|task, thread| {
+        ctx.threads.run(heads * blocks, &|task, thread| {
             // The last queries of a causal head see most, so they are taken first.
             attend(task % heads, blocks - 1 - task / heads, thread);
         });

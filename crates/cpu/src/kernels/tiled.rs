@@ -11,6 +11,7 @@ use crate::amx::{SIDE, Tiles};
 use crate::isa::TileKernel;
 use crate::simd::{Avx512, LANES, Simd};
 use graph::ops::Activation;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub(crate) use super::linear::Operands;
@@ -302,7 +303,7 @@ struct Blocks {
 
 /// The products of a block's four tiles.
 #[repr(align(64))]
-struct Products([f32; 4 * SIDE * SIDE]);
+struct Products([MaybeUninit<f32>; 4 * SIDE * SIDE]);
 
 impl TileKernel for Blocks {
     #[inline(always)]
@@ -319,7 +320,11 @@ impl Blocks {
     fn multiply(&self, s: Avx512<true>, activation: impl Map) {
         let steps = self.linear.k.div_ceil(STEP);
         let strip = strip_bytes(self.linear.k);
-        let mut products = Products([0.0; 4 * SIDE * SIDE]);
+        // A block is finished while the next one is multiplied.
+        let empty = || Products([MaybeUninit::uninit(); 4 * SIDE * SIDE]);
+        let [mut first, mut second] = [empty(), empty()];
+        let (mut now, mut before) = (&mut first, &mut second);
+        let mut unfinished = None;
         // SAFETY: made by `run_together`, which takes this path only where tiles are there; its caller vouches for the
         // operands, which are padded to whole blocks.
         unsafe {
@@ -327,7 +332,7 @@ impl Blocks {
             let weights = self.operands.weight;
             for column in self.columns.clone() {
                 for row in self.rows.clone() {
-                    let to = products.0.as_mut_ptr();
+                    let to = now.0.as_mut_ptr().cast();
                     let own = row - self.rows.start;
                     if self.linear.one_high() {
                         let weight = weights.add(column * 4 * strip);
@@ -336,22 +341,27 @@ impl Blocks {
                         let (x, weight) = (own * 2 * strip, column * 2 * strip);
                         tiles.two_by_two(self.x.add(x), weights.add(weight), strip, steps, to);
                     }
-                    self.finish(s, activation, &products, row, column);
+                    if let Some(place) = unfinished.replace((row, column)) {
+                        self.finish(s, activation, before, place);
+                    }
+                    std::mem::swap(&mut now, &mut before);
                 }
+            }
+            if let Some(place) = unfinished {
+                self.finish(s, activation, before, place);
             }
         }
     }
 
     /// # Safety
-    /// The block must be one of the result's.
+    /// The block must be one of the result's, and its products be computed.
     #[inline(always)]
     unsafe fn finish(
         &self,
         s: Avx512<true>,
         activation: impl Map,
         products: &Products,
-        row: usize,
-        column: usize,
+        (row, column): (usize, usize),
     ) {
         let TiledLinear { m, n, .. } = self.linear;
         let (height, width) = self.linear.block();
@@ -371,7 +381,7 @@ impl Blocks {
                 };
                 for r in 0..rows {
                     let at = ((r / SIDE * wide + tile) * SIDE + r % SIDE) * SIDE;
-                    let sum = s.add(s.load(products.0.as_ptr().add(at)), bias);
+                    let sum = s.add(s.load(products.0.as_ptr().cast::<f32>().add(at)), bias);
                     let result = activation.apply(s, sum, sum);
                     s.store_part(out.add(r * n + tile * SIDE), result, count);
                 }
