@@ -21,7 +21,7 @@ const KEYS: usize = 512;
 /// docs/benchmarks/attention.md.
 const FLASH_FROM: usize = 2048;
 /// Multiply-adds below which the work stays on the calling thread.
-const SERIAL_MACS: usize = 64 * 1024;
+const SERIAL_MACS: usize = 256 * 1024;
 
 /// `out [batch, heads, queries, value_dim] = softmax(scale · q · kᵀ + mask) · v`, or all with tokens before heads.
 #[derive(Clone, Debug)]

@@ -38,7 +38,7 @@ const BLOCK: usize = 2 * SIDE;
 /// Columns that a weight is padded to: as many as a block has that is one tile high.
 const WIDE: usize = 4 * SIDE;
 /// Steps of all blocks below which one thread does them: handing them out would cost as much.
-const SERIAL_STEPS: usize = 24;
+const SERIAL_STEPS: usize = 64;
 /// Bytes of a weight up to which it stays in a core's own cache while rows pass over it.
 const NEAR: usize = 1 << 20;
 /// Blocks of rows that share what is read of a weight that comes from farther away.
