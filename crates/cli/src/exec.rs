@@ -4,7 +4,9 @@ use crate::args::{GraphArgs, ModelArgs};
 use crate::npy;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{Cpu, DType, Data, InferenceOptions, InferenceSession, Size, TensorInfo, Value};
+use kvark::{
+    Cpu, DType, Data, InferenceOptions, InferenceSession, NodeTime, Size, TensorInfo, Value,
+};
 use serde_json::{Map, json};
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
@@ -21,7 +23,8 @@ Examples:
   kvark exec model.pt2 --input x=x.npy
   kvark exec model.pt2 --random --dim batch=4 --trace
   kvark exec model.pt2 --random --trace results/ --passes none
-  kvark exec model.pt2 --random --repeat 200 --json"
+  kvark exec model.pt2 --random --repeat 200 --json
+  kvark exec model.pt2 --random --repeat 200 --profile"
 )]
 pub(crate) struct Exec {
     #[command(flatten)]
@@ -50,6 +53,9 @@ pub(crate) struct Exec {
     /// Run so often more and report the times
     #[arg(long, value_name = "N", default_value_t = 0)]
     repeat: usize,
+    /// Report what every node took in these runs
+    #[arg(long, requires = "repeat", conflicts_with = "trace")]
+    profile: bool,
     /// Threads to compute with; all cores when left out
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -100,6 +106,7 @@ impl Exec {
         for (name, value) in &outputs {
             save(self.output.as_deref(), name, value)?;
         }
+        session.set_profiling(self.profile);
         let mut times = Vec::with_capacity(self.repeat);
         for _ in 0..self.repeat {
             let inputs = inputs.clone();
@@ -107,6 +114,7 @@ impl Exec {
             session.run(inputs)?;
             times.push(start.elapsed().as_secs_f64() * 1e6);
         }
+        shown.profile(&session.profile(), self.repeat);
         shown.finish(&outputs, &mut times, session.arena_bytes())
     }
 
@@ -187,6 +195,7 @@ impl Noise {
 struct Shown {
     json: bool,
     trace: Vec<serde_json::Value>,
+    profile: Vec<serde_json::Value>,
     out: BufWriter<io::Stdout>,
 }
 
@@ -195,6 +204,7 @@ impl Shown {
         Shown {
             json,
             trace: Vec::new(),
+            profile: Vec::new(),
             out: BufWriter::new(io::stdout()),
         }
     }
@@ -206,6 +216,23 @@ impl Shown {
         } else {
             // A closed pipe is reported with the outputs.
             let _ = writeln!(self.out, "{}", summary.line(&format!("{name} = {op}")));
+        }
+    }
+
+    /// What every node took of a run, on average.
+    fn profile(&mut self, nodes: &[NodeTime], runs: usize) {
+        for NodeTime {
+            op, label, time, ..
+        } in nodes
+        {
+            let microseconds = time.as_secs_f64() * 1e6 / runs as f64;
+            if self.json {
+                let row = json!({ "name": label, "op": op, "microseconds": microseconds });
+                self.profile.push(row);
+            } else {
+                // A closed pipe is reported with the outputs.
+                let _ = writeln!(self.out, "{microseconds:>10.1} us  {label} = {op}");
+            }
         }
     }
 
@@ -227,6 +254,9 @@ impl Shown {
             object.insert("outputs".into(), rows.into());
             if !self.trace.is_empty() {
                 object.insert("trace".into(), self.trace.into());
+            }
+            if !self.profile.is_empty() {
+                object.insert("profile".into(), self.profile.into());
             }
             object.insert("arena_bytes".into(), arena_bytes.into());
             if let Some((median, least)) = median.zip(least) {

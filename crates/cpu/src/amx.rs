@@ -185,6 +185,14 @@ impl Tiles {
     }
 }
 
+/// How many bytes before their use columns are asked for: a block of columns where that fits the nearest cache, some
+/// steps of the depth otherwise.
+#[cfg(target_arch = "x86_64")]
+fn ahead(block: usize) -> usize {
+    const STEPS: usize = 4 * 3072;
+    if block <= 2 * STEPS { block } else { STEPS }
+}
+
 /// The instructions of one step of a product of numbers in three parts. `$left` and `$right` name tiles loaded with a part
 /// (0 the largest); every line loads what changed and multiplies.
 #[cfg(target_arch = "x86_64")]
@@ -205,8 +213,16 @@ macro_rules! split_product {
     // A step's columns, some steps ahead: tile loads do not ask for what comes next, and weights come from far away.
     (ahead $($at:literal)*) => {
         concat!($(
-            "prefetcht0 [{right} + 12288 + ", $at, "]\n",
-            "prefetcht0 [{next_right} + 12288 + ", $at, "]\n",
+            "prefetcht0 [{right} + {ahead} + ", $at, "]\n",
+            "prefetcht0 [{next_right} + {ahead} + ", $at, "]\n",
+        )*)
+    };
+    (four_ahead $($at:literal)*) => {
+        concat!($(
+            "prefetcht0 [{right} + {ahead} + ", $at, "]\n",
+            "prefetcht0 [{second} + {ahead} + ", $at, "]\n",
+            "prefetcht0 [{third} + {ahead} + ", $at, "]\n",
+            "prefetcht0 [{fourth} + {ahead} + ", $at, "]\n",
         )*)
     };
     (left $part:literal) => {
@@ -231,10 +247,14 @@ macro_rules! split_product {
     (one_by_four) => {
         concat!(
             "tileloadd tmm4, [{left} + {line}]\n",
-            split_product!(four 2048), split_product!(four 1024),
+            split_product!(four 2048),
+            split_product!(four_ahead 2048 2112 2176 2240 2304 2368 2432 2496 2560 2624 2688 2752 2816 2880 2944 3008),
+            split_product!(four 1024),
             "tileloadd tmm4, [{left} + {line} + 1024]\n",
+            split_product!(four_ahead 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
             split_product!(four 1024), split_product!(four 0),
             "tileloadd tmm4, [{left} + {line} + 2048]\n",
+            split_product!(four_ahead 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
             split_product!(four 0),
             "tileloadd tmm4, [{left} + {line}]\n",
             split_product!(four 0),
@@ -298,6 +318,7 @@ impl Tiles {
                 steps = inout(reg) steps => _,
                 out = in(reg) out,
                 line = in(reg) ROW,
+                ahead = in(reg) ahead(2 * strip),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -346,6 +367,7 @@ impl Tiles {
                 steps = inout(reg) steps => _,
                 out = in(reg) out,
                 line = in(reg) ROW,
+                ahead = in(reg) ahead(4 * strip),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -1,7 +1,7 @@
 //! One graph with named inputs and outputs: for models that are no conversation.
 
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, BackendError, CompileOptions, Runnable, Trace};
+use backend::{Backend, BackendError, CompileOptions, NodeTime, Runnable, Trace};
 use base::DType;
 use graph::passes::{self, PassSelection};
 use graph::{Graph, TensorId, Value};
@@ -141,6 +141,16 @@ impl InferenceSession {
         let inputs = self.in_order(inputs)?;
         let outputs = self.runnable.run_traced(&inputs, trace)?;
         Ok(self.named(outputs))
+    }
+
+    /// Measures every node from now on, or no longer; only the compiled executor can.
+    pub fn set_profiling(&mut self, on: bool) {
+        self.runnable.set_profiling(on);
+    }
+
+    /// Where the time went since profiling began.
+    pub fn profile(&self) -> Vec<NodeTime> {
+        self.runnable.profile()
     }
 
     /// Bytes of activations and scratch held now.

@@ -289,20 +289,29 @@ impl Cases {
             (&[1], [3, 3, 130, 130, 32, 32]),
         ];
         for (batch, [heads, kv_heads, queries, keys, dim, value_dim]) in shapes {
-            let part = |last: [usize; 3]| any(F32, &[batch, &last].concat());
-            let operands = || {
+            let operands = |token_major: bool| {
+                let part = |[heads, tokens, dim]: [usize; 3]| match token_major {
+                    true => any(F32, &[batch, &[tokens, heads, dim]].concat()),
+                    false => any(F32, &[batch, &[heads, tokens, dim]].concat()),
+                };
                 let q = part([heads, queries, dim]);
                 let k = part([kv_heads, keys, dim]);
                 let v = part([kv_heads, keys, value_dim]);
                 vec![q, k, v]
             };
-            for (causal, softcap) in [(false, None), (true, None), (true, Some(2.0))] {
+            for (causal, softcap, token_major) in [
+                (false, None, false),
+                (true, None, true),
+                (true, Some(2.0), false),
+                (false, None, true),
+            ] {
                 let op = || Attention {
                     scale: 0.2,
                     causal,
                     softcap,
+                    token_major,
                 };
-                self.add(op(), tokens, &operands());
+                self.add(op(), tokens, &operands(token_major));
                 let masks = [
                     any(F32, &[queries, keys]),
                     any(Bool, &[queries, keys]),
@@ -310,7 +319,7 @@ impl Cases {
                     any(F32, &[heads, 1, keys]),
                 ];
                 for mask in masks {
-                    let mut operands = operands();
+                    let mut operands = operands(token_major);
                     operands.push(mask);
                     self.add(op(), tokens, &operands);
                 }

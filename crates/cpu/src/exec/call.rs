@@ -9,13 +9,13 @@ use crate::kernels::elementwise::Elementwise;
 use crate::kernels::index::{Index, Take, TakeElements};
 use crate::kernels::linear::{Linear, Operands};
 use crate::kernels::lines::{CumSum, Softmax};
-use crate::kernels::packed::PackedLinear;
+use crate::kernels::packed::{self, After, PackedLinear};
 use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
 use crate::kernels::reduce::Reduce;
 use crate::kernels::rope::{Rope, RopeTable};
 use crate::kernels::rows::{Gather, Norm};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::tiled::TiledLinear;
+use crate::kernels::tiled::{self, TiledLinear};
 use crate::kv::CpuKv;
 use backend::{BackendErrorKind, CacheStep};
 use std::any::Any;
@@ -62,6 +62,9 @@ pub(crate) enum Call {
         tokens: usize,
     },
 }
+
+/// Calls that run as one at most: queries, keys and values.
+pub(crate) const TOGETHER: usize = 3;
 
 /// Addresses of a call's operands, result and work space; null where there is none.
 #[derive(Clone, Copy)]
@@ -110,17 +113,56 @@ impl Call {
             Call::PackedLinear(op, _) => op.scratch(threads),
             Call::MatMul(op) => op.scratch(),
             #[cfg(target_arch = "x86_64")]
-            Call::TiledLinear(op) => op.scratch(),
+            Call::TiledLinear(op) => op.scratch(threads),
             Call::Attention(op) => op.scratch(threads),
             _ => 0,
         }
     }
 
-    /// A product with a packed weight, and its operands.
-    pub(crate) fn packed(&self, at: Addresses<'_>) -> (PackedLinear, Operands) {
-        match self {
-            Call::PackedLinear(op, _) => (*op, at.product()),
-            other => unreachable!("{other:?} has no packed weight"),
+    /// Whether two calls with the same first operand can run as one.
+    pub(crate) fn joins(&self, other: &Call) -> bool {
+        match (self, other) {
+            (Call::PackedLinear(a, None), Call::PackedLinear(b, None)) => a.joins(b),
+            #[cfg(target_arch = "x86_64")]
+            (Call::TiledLinear(a), Call::TiledLinear(b)) => a.joins(b),
+            _ => false,
+        }
+    }
+
+    /// Runs calls as one, each of which [`joins`](Call::joins) the first; at most [`TOGETHER`].
+    ///
+    /// # Safety
+    /// As for [`run`](Call::run), for every call; the work space is the last one's. Only packed weights have something
+    /// done with their products.
+    pub(crate) unsafe fn run_together(
+        ctx: &Context<'_>,
+        calls: &[(&Call, Addresses<'_>)],
+        after: After,
+    ) {
+        /// The calls' products, the last one also in the places behind it.
+        macro_rules! products {
+            ($kind:pat => $op:ident) => {{
+                let product = |i: usize| match calls[i.min(calls.len() - 1)] {
+                    ($kind, at) => (*$op, at.product()),
+                    (other, _) => unreachable!("{other:?} runs alone"),
+                };
+                let all: [_; TOGETHER] = std::array::from_fn(product);
+                all
+            }};
+        }
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match calls {
+                #[cfg(target_arch = "x86_64")]
+                [(Call::TiledLinear(_), _), ..] => {
+                    let all = products!(Call::TiledLinear(op) => op);
+                    tiled::run_together(ctx, &all[..calls.len()]);
+                }
+                _ => {
+                    let all = products!(Call::PackedLinear(op, _) => op);
+                    packed::run_together(ctx, &all[..calls.len()], after);
+                }
+            }
         }
     }
 

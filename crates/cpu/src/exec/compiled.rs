@@ -1,16 +1,16 @@
 //! Replays a tape: every node resolved once per plan, every result at its planned place in one arena.
 
-use super::call::{Addresses, Call};
+use super::call::{Addresses, Call, TOGETHER};
 use super::constants::Constants;
 use super::forms::WeightForms;
-use super::join::{Group, TOGETHER, Then, join, look_ahead};
+use super::join::{Group, Then, join, look_ahead};
 use super::profile::{Profile, Work};
 use super::{input_address, named, value_at};
 use crate::ahead::Stretches;
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::packed::{After, Gate, run_together};
+use crate::kernels::packed::{After, Gate};
 use crate::threads::Threads;
 use backend::{BackendError, CacheStep, Executable, NodeTime};
 use graph::plan::{MemoryPlan, Place};
@@ -243,11 +243,11 @@ impl Tape {
     /// As for [`Call::run`], for each; they must be a group.
     unsafe fn run_group(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
         let (products, then) = calls.split_at(group.products);
-        let mut parts: [_; TOGETHER] = std::array::from_fn(|i| {
+        let mut all: [_; TOGETHER] = std::array::from_fn(|i| {
             let entry = &products[i.min(products.len() - 1)];
-            entry.call.packed(self.addresses(entry))
+            (&entry.call, self.addresses(entry))
         });
-        let parts = &mut parts[..products.len()];
+        let all = &mut all[..products.len()];
         let after = match (then, group.then) {
             ([then], Then::Add(addend)) => {
                 let at = self.addresses(then);
@@ -257,25 +257,25 @@ impl Tape {
                 }
             }
             ([then], Then::Gate(activation, gate)) => {
-                let scratch = parts[1].1.scratch;
+                let scratch = all[1].1.scratch;
                 if gate == 1 {
-                    parts.swap(0, 1);
+                    all.swap(0, 1);
                 }
-                let places = [parts[0].1.out, parts[1].1.out];
-                parts[1].1.scratch = scratch;
-                let out = self.addresses(then).output.cast();
+                all[1].1.scratch = scratch;
+                let out = self.addresses(then).output;
+                let places = [all[0].1.output, all[1].1.output];
                 After::Gate(Gate {
                     activation,
-                    out,
+                    out: out.cast(),
                     // Where the result is not.
-                    room: places[usize::from(places[1] != out)],
+                    room: places[usize::from(places[1] != out)].cast(),
                 })
             }
             _ => After::Nothing,
         };
         // SAFETY: as the caller vouches; of calls that run as one, every result lives beside the last product's work
         // space, or the calls would not be a group.
-        unsafe { run_together(ctx, parts, after) };
+        unsafe { Call::run_together(ctx, all, after) };
     }
 
     /// Makes the addresses for an arena and a run's inputs.

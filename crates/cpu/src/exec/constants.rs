@@ -81,11 +81,7 @@ impl Constants {
             Call::MatMul(op) if op.layout == Layout::Packed => {
                 let id = node.inputs[1];
                 if !self.panels.contains_key(&id) {
-                    let pack = Pack {
-                        n: op.n,
-                        k: op.k,
-                        transposed: true,
-                    };
+                    let pack = Pack::new(op.n, op.k, true);
                     let mut panels = Aligned::new(pack.elements() * size_of::<f32>())?;
                     let from = self.address(id).cast();
                     // SAFETY: the constant has the size its type says, and so has the memory for its panels.

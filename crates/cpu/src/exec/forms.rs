@@ -51,11 +51,7 @@ impl WeightForms {
             };
             let form = match Form::of(ty.dtype) {
                 Some(form) => WeightForm::Strips { form, n, k },
-                None if ty.dtype == DType::F32 => WeightForm::Panels(Pack {
-                    n,
-                    k,
-                    transposed: true,
-                }),
+                None if ty.dtype == DType::F32 => WeightForm::Panels(Pack::new(n, k, true)),
                 None => return None,
             };
             is_weight(id).then_some((id, form))

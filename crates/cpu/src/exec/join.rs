@@ -1,15 +1,12 @@
 //! Finds calls that run as one: products of the same rows, and what is done with them.
 
-use super::call::Call;
+use super::call::{Call, TOGETHER};
 use super::compiled::{Entry, Location};
 use crate::ahead::{STRETCHES, Stretches};
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::packed::PackedLinear;
 use graph::ops::{Activation, BinaryFunction};
 use graph::{Graph, TensorId};
-
-/// Products that run as one at most: queries, keys and values.
-pub(super) const TOGETHER: usize = 3;
 
 /// Calls that run as one, from the first of them on.
 #[derive(Clone, Copy)]
@@ -112,14 +109,9 @@ fn product(entry: &Entry) -> Option<PackedLinear> {
 
 impl Found<'_> {
     fn group(&self, calls: &[Entry]) -> Group {
-        let Some(first) = product(&calls[0]) else {
-            return Group::ONE;
-        };
         let rows = |entry: &Entry| self.locations[entry.operands.start];
-        let joins = |entry: &&Entry| {
-            product(entry).is_some_and(|other| first.joins(&other))
-                && rows(entry) == rows(&calls[0])
-        };
+        let joins =
+            |entry: &&Entry| calls[0].call.joins(&entry.call) && rows(entry) == rows(&calls[0]);
         let more = calls[1..].iter().take(TOGETHER - 1).take_while(joins);
         let products = 1 + more.count();
         let then = calls
@@ -137,6 +129,9 @@ impl Found<'_> {
             return Then::Nothing;
         };
         let last = &products[products.len() - 1];
+        if product(last).is_none() {
+            return Then::Nothing;
+        }
         let operands = &self.graph.node(next.node).inputs;
         // Which operand of the next call a product is; nothing else may read it.
         let operand = |entry: &Entry| {

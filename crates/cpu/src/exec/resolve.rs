@@ -342,7 +342,16 @@ impl<'a> Sizes<'a> {
     }
 
     fn attention(&self, op: &ops::Attention) -> Attention {
-        let (q, k) = (&self.inputs[0], &self.inputs[1]);
+        // Sizes with heads before tokens.
+        let turned = |shape: &[usize]| {
+            let mut shape = shape.to_vec();
+            let rank = shape.len() - 3;
+            if op.token_major {
+                shape.swap(rank, rank + 1);
+            }
+            shape
+        };
+        let (q, k) = (turned(&self.inputs[0]), turned(&self.inputs[1]));
         let rank = q.len() - 3;
         let keys = k[rank + 1];
         let mask = self.inputs.get(3).map(|shape| {
@@ -368,6 +377,7 @@ impl<'a> Sizes<'a> {
             causal: op.causal,
             softcap: op.softcap,
             mask,
+            token_major: op.token_major,
             block: Attention::best_block(keys),
         }
     }

@@ -7,7 +7,7 @@
 use super::gemm::{Finish, Left, PANEL, Product, Right};
 use super::lines::largest;
 use super::pack::Pack;
-use super::{Context, Shared, split};
+use super::{Context, split};
 use crate::isa::{Isa, Kernel};
 use crate::simd::{LANES, Simd};
 use base::DType;
@@ -23,7 +23,7 @@ const FLASH_FROM: usize = 2048;
 /// Multiply-adds below which the work stays on the calling thread.
 const SERIAL_MACS: usize = 256 * 1024;
 
-/// `out [batch, heads, queries, value_dim] = softmax(scale · q · kᵀ + mask) · v`.
+/// `out [batch, heads, queries, value_dim] = softmax(scale · q · kᵀ + mask) · v`, or all with tokens before heads.
 #[derive(Clone, Debug)]
 pub(crate) struct Attention {
     pub(crate) batch: usize,
@@ -37,8 +37,26 @@ pub(crate) struct Attention {
     pub(crate) causal: bool,
     pub(crate) softcap: Option<f32>,
     pub(crate) mask: Option<Mask>,
+    pub(crate) token_major: bool,
     /// Keys that are scored at once.
     pub(crate) block: usize,
+}
+
+/// How the rows of an operand lie.
+#[derive(Clone, Copy)]
+struct Rows {
+    heads: usize,
+    /// Elements from one token to the next, from one head to the next, and from one batch to the next.
+    token: usize,
+    head: usize,
+    batch: usize,
+}
+
+impl Rows {
+    /// The first element of a head, counted over all batches.
+    fn start(&self, head: usize) -> usize {
+        head / self.heads * self.batch + head % self.heads * self.head
+    }
 }
 
 /// How a mask is read.
@@ -81,20 +99,48 @@ impl Attention {
         if keys >= FLASH_FROM { KEYS } else { keys }
     }
 
+    /// How `heads` heads of rows of `dim` elements lie.
+    fn rows(&self, heads: usize, tokens: usize, dim: usize) -> Rows {
+        let (token, head) = match self.token_major {
+            true => (heads * dim, dim),
+            false => (dim, tokens * dim),
+        };
+        Rows {
+            heads,
+            token,
+            head,
+            batch: heads * tokens * dim,
+        }
+    }
+
+    fn query_rows(&self) -> Rows {
+        self.rows(self.heads, self.queries, self.key_dim)
+    }
+
+    fn key_rows(&self) -> Rows {
+        self.rows(self.kv_heads, self.keys, self.key_dim)
+    }
+
+    fn value_rows(&self) -> Rows {
+        self.rows(self.kv_heads, self.keys, self.value_dim)
+    }
+
+    fn out_rows(&self) -> Rows {
+        self.rows(self.heads, self.queries, self.value_dim)
+    }
+
     fn pack_keys(&self) -> Pack {
         Pack {
-            n: self.keys,
-            k: self.key_dim,
-            transposed: true,
+            row: self.key_rows().token,
+            ..Pack::new(self.keys, self.key_dim, true)
         }
     }
 
     /// Values whose rows are whole vectors are read where they are.
     fn pack_values(&self) -> Option<Pack> {
-        (!self.value_dim.is_multiple_of(LANES)).then_some(Pack {
-            n: self.value_dim,
-            k: self.keys,
-            transposed: false,
+        (!self.value_dim.is_multiple_of(LANES)).then(|| Pack {
+            row: self.value_rows().token,
+            ..Pack::new(self.value_dim, self.keys, false)
         })
     }
 
@@ -124,48 +170,64 @@ impl Attention {
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: Operands) {
         let o = SharedOperands(operands);
         let (heads, blocks) = (self.batch * self.heads, self.queries.div_ceil(QUERIES));
+        let kv_heads = self.batch * self.kv_heads;
         let dims = self.key_dim + self.value_dim;
         let serial = heads * self.queries * self.keys * dims < SERIAL_MACS;
-        let run = |tasks: usize, task: &(dyn Fn(usize, usize) + Sync)| {
-            if serial {
-                (0..tasks).for_each(|i| task(i, 0));
-            } else {
-                ctx.threads.run(tasks, task);
+        let (keys, values) = (self.pack_keys(), self.pack_values());
+        let pack = |head: usize, panel: usize| {
+            let o = o.get();
+            // SAFETY: the caller vouches for every head and for the scratch, of which every panel has its own part.
+            unsafe {
+                match (&values, panel.checked_sub(keys.panels())) {
+                    (Some(values), Some(panel)) => {
+                        let behind = kv_heads * keys.elements() + head * values.elements();
+                        let from = o.v.add(self.value_rows().start(head));
+                        values.panel(panel, from, o.scratch.add(behind));
+                    }
+                    _ => {
+                        let from = o.k.add(self.key_rows().start(head));
+                        keys.panel(panel, from, o.scratch.add(head * keys.elements()));
+                    }
+                }
             }
         };
-        let (keys, values) = (self.pack_keys(), self.pack_values());
-        let pack = |pack: &Pack, from: *const f32, to: *mut f32| {
-            let (from, to) = (Shared(from.cast_mut()), Shared(to));
-            let panels = pack.panels();
-            run(self.batch * self.kv_heads * panels, &|task, _| {
-                let (head, panel) = (task / panels, task % panels);
-                // SAFETY: the caller vouches for every head and for the scratch; every task writes its own panel.
-                unsafe {
-                    let to = to.at(head * pack.elements());
-                    pack.panel(panel, from.at(head * pack.n * pack.k), to);
-                }
-            });
-        };
-        pack(&keys, operands.k, operands.scratch);
-        if let Some(values) = &values {
-            let behind = self.batch * self.kv_heads * keys.elements();
-            pack(values, operands.v, operands.scratch.wrapping_add(behind));
-        }
-        run(heads * blocks, &|task, thread| {
-            // The last queries of a causal head see most, so they are taken first.
-            let block = blocks - 1 - task / heads;
+        let panels = keys.panels() + values.as_ref().map_or(0, Pack::panels);
+        let attend = |head: usize, block: usize, thread: usize| {
             let first = block * QUERIES;
             let task = Task {
                 op: self,
                 o: o.get(),
                 isa: ctx.isa,
-                head: task % heads,
+                head,
                 first,
                 rows: QUERIES.min(self.queries - first),
                 thread,
             };
             // SAFETY: the caller vouches for the operands and the scratch.
             unsafe { task.run() };
+        };
+        let threads = ctx.threads.count();
+        if serial || kv_heads.is_multiple_of(threads) || kv_heads >= 4 * threads {
+            // A thread takes all of a head: what it packs it finds near.
+            let group = self.heads / self.kv_heads.max(1);
+            let whole = |kv_head: usize, thread: usize| {
+                (0..panels).for_each(|panel| pack(kv_head, panel));
+                for head in kv_head * group..(kv_head + 1) * group {
+                    (0..blocks).for_each(|block| attend(head, block, thread));
+                }
+            };
+            return match serial {
+                true => (0..kv_heads).for_each(|kv_head| whole(kv_head, 0)),
+                // The tokens that it multiplied with weights are near too.
+                false => ctx.threads.run_near(kv_heads, &whole),
+            };
+        }
+        ctx.threads.run(kv_heads * panels, &|task, _| {
+            pack(task / panels, task % panels);
+        });
+        ctx.threads.run(heads * blocks, &|task, thread| {
+            // The last queries of a causal head see most, so they are taken first.
+            attend(task % heads, blocks - 1 - task / heads, thread);
         });
     }
 }
@@ -229,9 +291,12 @@ impl Task<'_> {
     /// # Safety
     /// `r` must be a row of the task.
     unsafe fn out(&self, r: usize) -> *mut f32 {
-        let row = self.head * self.op.queries + self.first + r;
+        let rows = self.op.out_rows();
         // SAFETY: the row is in the output.
-        unsafe { self.o.out.add(row * self.op.value_dim) }
+        unsafe {
+            let head = self.o.out.add(rows.start(self.head));
+            head.add((self.first + r) * rows.token)
+        }
     }
 
     /// Scaled products of the queries with a block of keys.
@@ -246,14 +311,15 @@ impl Task<'_> {
             let panels = self.o.scratch.add(self.kv_head() * pack.elements());
             let mut right = Right::packed(panels, op.key_dim);
             right.at = right.at.add(start / PANEL * right.panel);
-            let row = self.head * op.queries + self.first;
+            let rows = op.query_rows();
+            let first = rows.start(self.head) + self.first * rows.token;
             let product = Product {
                 m: self.rows,
                 n: keys,
                 k: op.key_dim,
                 left: Left {
-                    at: self.o.q.add(row * op.key_dim),
-                    row: op.key_dim,
+                    at: self.o.q.add(first),
+                    row: rows.token,
                 },
                 right,
                 out: scores,
@@ -287,8 +353,9 @@ impl Task<'_> {
                     }
                 }
                 None => {
-                    let row = head * op.keys + start;
-                    Right::plain(self.o.v.add(row * op.value_dim), op.value_dim)
+                    let rows = op.value_rows();
+                    let first = rows.start(head) + start * rows.token;
+                    Right::plain(self.o.v.add(first), rows.token)
                 }
             };
             let product = Product {
@@ -301,7 +368,7 @@ impl Task<'_> {
                 },
                 right,
                 out: self.out(0),
-                out_row: op.value_dim,
+                out_row: op.out_rows().token,
                 finish: Finish {
                     add: start > 0,
                     ..Finish::PLAIN

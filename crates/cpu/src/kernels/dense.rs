@@ -55,11 +55,7 @@ const TASKS_PER_THREAD: usize = 2;
 
 impl MatMul {
     fn pack(&self) -> Pack {
-        Pack {
-            n: self.n,
-            k: self.k,
-            transposed: self.layout == Layout::Transposed,
-        }
+        Pack::new(self.n, self.k, self.layout == Layout::Transposed)
     }
 
     /// Whether the right side is laid out anew before it is used. A plain one is used as it is where whole vectors of
@@ -275,11 +271,7 @@ mod tests {
             Layout::Plain => b[row * n + column],
             _ => b[column * k + row],
         };
-        let pack = Pack {
-            n,
-            k,
-            transposed: true,
-        };
+        let pack = Pack::new(n, k, true);
         let mut packed = vec![f32::NAN; pack.elements()];
         if layout == Layout::Packed {
             // SAFETY: `b` is a whole matrix, and `packed` has room for its panels.

@@ -25,6 +25,7 @@ macro_rules! maps {
 }
 
 maps! {
+    Identity, (_, _s, a, _) => a;
     Add, (_, s, a, b) => s.add(a, b);
     Sub, (_, s, a, b) => s.sub(a, b);
     Mul, (_, s, a, b) => s.mul(a, b);
@@ -154,12 +155,32 @@ fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(s.splat(0.5), x), s.add(s.splat(1.0), s.tanh(inner)))
 }
 
-/// `x · erf(x)` is even, so no sign is needed.
+/// `x · erf(x)` is even, so no sign is needed. What counts is how close the result is beside `x`, so one less the
+/// exponential of a polynomial for the logarithm of `1 - erf` will do from zero on.
 #[inline(always)]
 fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
     let half = s.mul(s.splat(0.5), x);
     let magnitude = absolute(s, half);
-    let erf = erf_of_magnitude(s, s.mul(magnitude, s.splat(std::f32::consts::SQRT_2)));
+    // Past 4 the result is one.
+    let a = s.min(
+        s.splat(4.0),
+        s.mul(magnitude, s.splat(std::f32::consts::SQRT_2)),
+    );
+    let logarithm = polynomial(
+        s,
+        a,
+        [
+            -3.144_013_3e-5,
+            3.088_018e-4,
+            -1.032_400_1e-3,
+            -5.369_364_5e-4,
+            1.958_396_3e-2,
+            -1.029_196_16e-1,
+            -6.365_977_5e-1,
+            -1.128_380_3,
+        ],
+    );
+    let erf = s.sub(s.splat(1.0), s.exp(s.mul(logarithm, a)));
     s.fma(magnitude, erf, half)
 }
 

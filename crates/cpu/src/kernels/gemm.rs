@@ -47,7 +47,7 @@ impl Right {
         }
     }
 
-    /// A row-major matrix as it is; its width must be a multiple of [`LANES`].
+    /// A row-major matrix as it is, `width` elements from row to row; its columns must be a multiple of [`LANES`].
     pub(crate) fn plain(at: *const f32, width: usize) -> Right {
         Right {
             at,
@@ -318,7 +318,7 @@ impl Kernel for Run {
 /// # Safety
 /// `rows` rows of `width` elements must be writable from `out`.
 #[inline(always)]
-pub(super) unsafe fn map_tile<S: Simd>(
+unsafe fn map_tile<S: Simd>(
     s: S,
     function: impl Map,
     out: *mut f32,

@@ -10,12 +10,24 @@ pub(crate) struct Pack {
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) transposed: bool,
+    /// Elements from one row of the matrix to the next.
+    pub(crate) row: usize,
 }
 
 /// Rows of a transposed matrix that are read together: a line of each.
 const STRIP: usize = 16;
 
 impl Pack {
+    /// A matrix whose rows follow each other.
+    pub(crate) fn new(n: usize, k: usize, transposed: bool) -> Pack {
+        Pack {
+            n,
+            k,
+            transposed,
+            row: if transposed { k } else { n },
+        }
+    }
+
     /// Elements of the packed matrix.
     pub(crate) fn elements(&self) -> usize {
         self.panels() * self.panel_elements()
@@ -58,7 +70,7 @@ impl Pack {
                 for start in (0..self.k).step_by(STRIP) {
                     let end = (start + STRIP).min(self.k);
                     for c in 0..columns {
-                        let row = from.add((first + c) * self.k);
+                        let row = from.add((first + c) * self.row);
                         for k in start..end {
                             *to.add(k * PANEL + c) = *row.add(k);
                         }
@@ -66,7 +78,7 @@ impl Pack {
                 }
             } else {
                 for k in 0..self.k {
-                    let row = from.add(k * self.n + first);
+                    let row = from.add(k * self.row + first);
                     std::ptr::copy_nonoverlapping(row, to.add(k * PANEL), columns);
                 }
             }

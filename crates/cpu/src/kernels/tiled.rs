@@ -5,13 +5,13 @@
 //! another than that of the panels, so only graphs without a cache take this path: theirs are the rows that never meet
 //! again in a step of another size.
 
-use super::functions::activate;
-use super::gemm::map_tile;
-use super::{Context, Shared, over_rows};
+use super::functions::{Identity, Map, activate};
+use super::{Context, Shared};
 use crate::amx::{SIDE, Tiles};
 use crate::isa::TileKernel;
 use crate::simd::{Avx512, LANES, Simd};
 use graph::ops::Activation;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub(crate) use super::linear::Operands;
@@ -38,7 +38,15 @@ const BLOCK: usize = 2 * SIDE;
 /// Columns that a weight is padded to: as many as a block has that is one tile high.
 const WIDE: usize = 4 * SIDE;
 /// Steps of all blocks below which one thread does them: handing them out would cost as much.
-const SERIAL_STEPS: usize = 32;
+const SERIAL_STEPS: usize = 64;
+/// Bytes of a weight up to which it stays in a core's own cache while rows pass over it.
+const NEAR: usize = 1 << 20;
+/// Blocks of rows that share what is read of a weight that comes from farther away.
+const GROUP: usize = 4;
+/// Blocks of columns that are worth taking rows apart for.
+const FEW_COLUMNS: usize = 4;
+/// Bytes before a thread's parts: which group they are of.
+const HELD: usize = 64;
 
 /// A weight `[n, k]` in the order that tiles read it in.
 #[derive(Clone, Copy, Debug)]
@@ -116,91 +124,131 @@ impl TiledLinear {
         }
     }
 
-    /// Bytes of work space: the rows in parts.
-    pub(crate) fn scratch(&self) -> usize {
-        self.m.next_multiple_of(BLOCK) / SIDE * strip_bytes(self.k)
+    /// Whether two products of the same rows can run together.
+    pub(crate) fn joins(&self, other: &TiledLinear) -> bool {
+        (self.m, self.k) == (other.m, other.k)
+    }
+
+    /// Whether a block is one tile high and four wide, and not two by two.
+    fn one_high(&self) -> bool {
+        self.m <= SIDE
+    }
+
+    /// Rows and columns of a block.
+    fn block(&self) -> (usize, usize) {
+        match self.one_high() {
+            true => (SIDE, WIDE),
+            false => (BLOCK, BLOCK),
+        }
+    }
+
+    /// Blocks of rows that are taken apart together.
+    fn group(&self, threads: usize) -> usize {
+        let blocks = self.m.div_ceil(self.block().0);
+        match self.weight().bytes() > NEAR {
+            true => (blocks / threads).clamp(1, GROUP),
+            false => 1,
+        }
+    }
+
+    /// Bytes of a thread's work space.
+    fn thread_scratch(&self, threads: usize) -> usize {
+        let rows = self.group(threads) * self.block().0;
+        HELD + rows / SIDE * strip_bytes(self.k)
+    }
+
+    /// Bytes of work space: a group of rows in parts for every thread.
+    pub(crate) fn scratch(&self, threads: usize) -> usize {
+        threads * self.thread_scratch(threads)
     }
 
     /// # Safety
     /// The operands must be valid for the shapes of `self`, the weight laid out, the scratch as large as
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them. The tier must have tiles.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, o: Operands) {
-        let one_high = self.m <= SIDE;
-        let (height, width) = if one_high {
-            (SIDE, WIDE)
-        } else {
-            (BLOCK, BLOCK)
-        };
-        let (down, across) = (self.m.div_ceil(height), self.n.div_ceil(width));
-        let work = down * across * self.k.div_ceil(STEP);
-        let threads = if work < SERIAL_STEPS {
-            1
-        } else {
-            ctx.threads.count()
-        };
-        let o = Parts {
-            linear: *self,
-            operands: SharedOperands(o),
-            one_high,
-        };
-        if threads == 1 {
-            o.split(ctx, 0..self.m);
-            o.multiply(ctx, 0..down, 0..across);
-        } else if down >= 2 * threads {
-            // A thread takes the same rows each time, from layer to layer: it finds what it wrote in its own cache.
-            let tasks = 2 * threads;
-            ctx.threads.run_near(tasks, &|i, _| {
-                let rows = down * i / tasks..down * (i + 1) / tasks;
-                o.split(ctx, rows.start * height..(rows.end * height).min(self.m));
-                o.multiply(ctx, rows, 0..across);
-            });
-        } else {
-            over_rows(ctx, self.m, self.k, &|start, end| o.split(ctx, start..end));
-            let tasks = across.min(4 * threads);
-            ctx.threads.run_near(tasks, &|i, _| {
-                o.multiply(ctx, 0..down, across * i / tasks..across * (i + 1) / tasks);
-            });
+        // SAFETY: as the caller vouches.
+        unsafe { run_together(ctx, &[(*self, o)]) }
+    }
+}
+
+/// Products of the same rows with several weights, each of which [`joins`](TiledLinear::joins) the first: a thread takes
+/// rows apart once, in its own cache, and multiplies them with all weights.
+///
+/// # Safety
+/// As for [`TiledLinear::run`], for every product; the scratch is the last one's.
+pub(crate) unsafe fn run_together(ctx: &Context<'_>, products: &[(TiledLinear, Operands)]) {
+    let Some((last, operands)) = products.last() else {
+        return;
+    };
+    let threads = ctx.threads.count();
+    let (height, width) = last.block();
+    let down = last.m.div_ceil(height);
+    let across = |(linear, _): &(TiledLinear, Operands)| linear.n.div_ceil(width);
+    let columns = products.iter().map(across).sum::<usize>();
+    let group = last.group(threads);
+    let groups = down.div_ceil(group);
+    let serial = threads == 1 || down * columns * last.k.div_ceil(STEP) < SERIAL_STEPS;
+    let parts = match serial {
+        true => 1,
+        false => (2 * threads)
+            .div_ceil(groups)
+            .min(columns / FEW_COLUMNS)
+            .max(1),
+    };
+    let scratch = Shared(operands.scratch.cast::<u8>());
+    let thread_scratch = last.thread_scratch(threads);
+    for thread in 0..threads {
+        // SAFETY: the scratch has room for every thread.
+        unsafe { scratch.at(thread * thread_scratch).cast::<usize>().write(0) };
+    }
+    let products = &SharedProducts(products);
+    let task = |task: usize, thread: usize| {
+        let (index, part) = (task / parts, task % parts);
+        let rows = index * group..((index + 1) * group).min(down);
+        // SAFETY: the caller vouches for the operands; a thread's scratch is its own.
+        unsafe {
+            let held = scratch.at(thread * thread_scratch);
+            let to = held.add(HELD);
+            if held.cast::<usize>().replace(index + 1) != index + 1 {
+                ctx.isa.run_tiles(Split {
+                    x: products.get()[0].1.x,
+                    to,
+                    k: last.k,
+                    rows: rows.start * height..(rows.end * height).min(last.m),
+                });
+            }
+            let (mut first, end) = (columns * part / parts, columns * (part + 1) / parts);
+            let mut before = 0;
+            for product in products.get() {
+                let behind = before + across(product);
+                if first < end.min(behind) {
+                    ctx.isa.run_tiles(Blocks {
+                        linear: product.0,
+                        operands: product.1,
+                        x: to,
+                        rows: rows.clone(),
+                        columns: first - before..end.min(behind) - before,
+                    });
+                    first = end.min(behind);
+                }
+                before = behind;
+            }
         }
+    };
+    if serial {
+        (0..groups * parts).for_each(|i| task(i, 0));
+    } else {
+        ctx.threads.run_near(groups * parts, &task);
     }
 }
 
-struct SharedOperands(Operands);
-// SAFETY: tasks read the operands and write disjoint parts of the output and of the scratch.
-unsafe impl Sync for SharedOperands {}
+struct SharedProducts<'a>(&'a [(TiledLinear, Operands)]);
+// SAFETY: tasks read the operands and write disjoint parts of the outputs and their own thread's scratch.
+unsafe impl Sync for SharedProducts<'_> {}
 
-/// A product in parts.
-struct Parts {
-    linear: TiledLinear,
-    operands: SharedOperands,
-    /// Whether a block is one tile high and four wide, and not two by two.
-    one_high: bool,
-}
-
-impl Parts {
-    /// Takes rows apart.
-    fn split(&self, ctx: &Context<'_>, rows: Range<usize>) {
-        let o = &self.operands.0;
-        ctx.isa.run_tiles(Split {
-            x: o.x,
-            to: o.scratch.cast(),
-            k: self.linear.k,
-            rows,
-        });
-    }
-
-    /// Multiplies some blocks, those of the same columns after each other.
-    fn multiply(&self, ctx: &Context<'_>, rows: Range<usize>, columns: Range<usize>) {
-        let o = &self.operands.0;
-        ctx.isa.run_tiles(Blocks {
-            linear: self.linear,
-            x: o.scratch.cast(),
-            weight: o.weight,
-            out: o.out,
-            bias: o.bias,
-            one_high: self.one_high,
-            rows,
-            columns,
-        });
+impl SharedProducts<'_> {
+    fn get(&self) -> &[(TiledLinear, Operands)] {
+        self.0
     }
 }
 
@@ -220,6 +268,7 @@ impl TileKernel for Split {
             // SAFETY: made by `TiledLinear::run`, whose caller vouches for the rows and the room for their parts.
             unsafe {
                 let from = self.x.add(row * self.k);
+                let row = row - self.rows.start;
                 let to = self.to.add(row / SIDE * strip + row % SIDE * 2 * STEP);
                 let whole = self.k / STEP;
                 for step in 0..whole {
@@ -245,76 +294,97 @@ impl TileKernel for Split {
 /// Some blocks of the result.
 struct Blocks {
     linear: TiledLinear,
+    operands: Operands,
+    /// The parts of the rows.
     x: *const u8,
-    weight: *const u8,
-    out: *mut f32,
-    bias: *const f32,
-    one_high: bool,
     rows: Range<usize>,
     columns: Range<usize>,
 }
 
 /// The products of a block's four tiles.
 #[repr(align(64))]
-struct Products([f32; 4 * SIDE * SIDE]);
+struct Products([MaybeUninit<f32>; 4 * SIDE * SIDE]);
 
 impl TileKernel for Blocks {
     #[inline(always)]
     fn run(self, s: Avx512<true>) {
-        let steps = self.linear.k.div_ceil(STEP);
-        let strip = strip_bytes(self.linear.k);
-        let mut products = Products([0.0; 4 * SIDE * SIDE]);
-        // SAFETY: made by `TiledLinear::run`, which takes this path only where tiles are there; its caller vouches for
-        // the operands, which are padded to whole blocks.
-        unsafe {
-            let tiles = Tiles::new();
-            for (column, row) in self
-                .columns
-                .clone()
-                .flat_map(|column| self.rows.clone().map(move |row| (column, row)))
-            {
-                let to = products.0.as_mut_ptr();
-                if self.one_high {
-                    let weight = self.weight.add(column * 4 * strip);
-                    tiles.one_by_four(self.x.add(row * strip), weight, strip, steps, to);
-                } else {
-                    let (x, weight) = (row * 2 * strip, column * 2 * strip);
-                    tiles.two_by_two(self.x.add(x), self.weight.add(weight), strip, steps, to);
-                }
-                self.finish(s, &products, row, column);
-            }
+        match self.linear.activation {
+            None => self.multiply(s, Identity),
+            Some(activation) => activate!(activation, f => self.multiply(s, f)),
         }
     }
 }
 
 impl Blocks {
-    /// # Safety
-    /// The block must be one of the result's.
     #[inline(always)]
-    unsafe fn finish(&self, s: Avx512<true>, products: &Products, row: usize, column: usize) {
+    fn multiply(&self, s: Avx512<true>, activation: impl Map) {
+        let steps = self.linear.k.div_ceil(STEP);
+        let strip = strip_bytes(self.linear.k);
+        // A block is finished while the next one is multiplied.
+        let empty = || Products([MaybeUninit::uninit(); 4 * SIDE * SIDE]);
+        let [mut first, mut second] = [empty(), empty()];
+        let (mut now, mut before) = (&mut first, &mut second);
+        let mut unfinished = None;
+        // SAFETY: made by `run_together`, which takes this path only where tiles are there; its caller vouches for the
+        // operands, which are padded to whole blocks.
+        unsafe {
+            let tiles = Tiles::new();
+            let weights = self.operands.weight;
+            for column in self.columns.clone() {
+                for row in self.rows.clone() {
+                    let to = now.0.as_mut_ptr().cast();
+                    let own = row - self.rows.start;
+                    if self.linear.one_high() {
+                        let weight = weights.add(column * 4 * strip);
+                        tiles.one_by_four(self.x.add(own * strip), weight, strip, steps, to);
+                    } else {
+                        let (x, weight) = (own * 2 * strip, column * 2 * strip);
+                        tiles.two_by_two(self.x.add(x), weights.add(weight), strip, steps, to);
+                    }
+                    if let Some(place) = unfinished.replace((row, column)) {
+                        self.finish(s, activation, before, place);
+                    }
+                    std::mem::swap(&mut now, &mut before);
+                }
+            }
+            if let Some(place) = unfinished {
+                self.finish(s, activation, before, place);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The block must be one of the result's, and its products be computed.
+    #[inline(always)]
+    unsafe fn finish(
+        &self,
+        s: Avx512<true>,
+        activation: impl Map,
+        products: &Products,
+        (row, column): (usize, usize),
+    ) {
         let TiledLinear { m, n, .. } = self.linear;
-        let (high, wide) = if self.one_high { (1, 4) } else { (2, 2) };
-        let (first_row, first) = (row * high * SIDE, column * wide * SIDE);
-        let rows = (m - first_row).min(high * SIDE);
-        let width = (n - first).min(wide * SIDE);
+        let (height, width) = self.linear.block();
+        let wide = width / SIDE;
+        let (first_row, first) = (row * height, column * width);
+        let rows = (m - first_row).min(height);
+        let width = (n - first).min(width);
         // SAFETY: rows and columns that exist are written, and as many biases read.
         unsafe {
-            let out = self.out.add(first_row * n + first);
+            let out = self.operands.out.add(first_row * n + first);
             for tile in 0..width.div_ceil(SIDE) {
                 let count = (width - tile * SIDE).min(SIDE);
-                let bias = if self.bias.is_null() {
+                let bias = if self.operands.bias.is_null() {
                     s.zero()
                 } else {
-                    s.load_part(self.bias.add(first + tile * SIDE), count)
+                    s.load_part(self.operands.bias.add(first + tile * SIDE), count)
                 };
                 for r in 0..rows {
                     let at = ((r / SIDE * wide + tile) * SIDE + r % SIDE) * SIDE;
-                    let sum = s.add(s.load(products.0.as_ptr().add(at)), bias);
-                    s.store_part(out.add(r * n + tile * SIDE), sum, count);
+                    let sum = s.add(s.load(products.0.as_ptr().cast::<f32>().add(at)), bias);
+                    let result = activation.apply(s, sum, sum);
+                    s.store_part(out.add(r * n + tile * SIDE), result, count);
                 }
-            }
-            if let Some(activation) = self.linear.activation {
-                activate!(activation, f => map_tile(s, f, out, n, rows, width));
             }
         }
     }
@@ -336,7 +406,7 @@ mod tests {
         bias: &[f32],
     ) -> Vec<f32> {
         let mut laid_out = Aligned::new(op.weight().bytes()).unwrap();
-        let mut scratch = Aligned::new(op.scratch()).unwrap();
+        let mut scratch = Aligned::new(op.scratch(ctx.threads.count())).unwrap();
         let mut out = vec![f32::NAN; op.m * op.n];
         // SAFETY: every operand has the size its shape says.
         unsafe {

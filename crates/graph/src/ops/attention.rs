@@ -4,14 +4,16 @@ use super::check::{f32s, want_broadcast, want_dtype, want_f32};
 use super::elementwise::Broadcast;
 use super::{AttendedRow, Definition, DimText, Scoring, attend_row};
 use crate::graph::TensorType;
-use crate::{Bindings, Data, Dim, Value};
+use crate::{Bindings, Data, Value};
 use base::DType;
+use std::borrow::Cow;
 
 /// `softmax(scale · q · kᵀ + mask) · v`.
 ///
 /// Operands `q [.., H, T, D]`, `k [.., Hkv, S, D]`, `v [.., Hkv, S, Dv]` (f32, `Hkv` divides `H`: each key head serves
 /// `H / Hkv` query heads in a row) and optionally `mask`, broadcastable to `[.., H, T, S]`: f32 to be added to the scores,
-/// or bool, true where a key may be seen. The result is `[.., H, T, Dv]`. A query that sees no key gets zeros.
+/// or bool, true where a key may be seen. The result is `[.., H, T, Dv]`. A query that sees no key gets zeros. Token-major
+/// operands and results have their tokens before their heads: `[.., T, H, D]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Factor on the scores.
@@ -20,15 +22,40 @@ pub struct Attention {
     pub causal: bool,
     /// `cap · tanh(score / cap)` before the mask.
     pub softcap: Option<f32>,
+    /// Whether the heads of a token lie side by side in `q`, `k`, `v` and the result; the mask is as ever.
+    pub token_major: bool,
 }
 
 impl Attention {
-    fn scores_shape(q: &TensorType, k: &TensorType) -> Vec<Dim> {
-        let mut shape = q.shape.clone();
-        let last = shape.len() - 1;
-        shape[last] = k.shape[last - 1];
+    /// A shape with its heads before its tokens, or back.
+    fn turned<T: Clone>(&self, shape: &[T]) -> Vec<T> {
+        let mut shape = shape.to_vec();
+        if let (true, Some(heads)) = (self.token_major, shape.len().checked_sub(3)) {
+            shape.swap(heads, heads + 1);
+        }
         shape
     }
+
+    /// Elements with their heads before their tokens, and their shape.
+    fn heads_first<'a>(&self, x: &'a [f32], shape: &[usize]) -> (Cow<'a, [f32]>, Vec<usize>) {
+        let (&[.., tokens, heads, dim], true) = (shape, self.token_major) else {
+            return (x.into(), shape.to_vec());
+        };
+        (swapped(x, [tokens, heads, dim]).into(), self.turned(shape))
+    }
+}
+
+/// Blocks `[a, b, dim]` as `[b, a, dim]`.
+fn swapped(x: &[f32], [a, b, dim]: [usize; 3]) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len());
+    for block in x.chunks((a * b * dim).max(1)) {
+        for i in 0..b {
+            for j in 0..a {
+                out.extend_from_slice(&block[(j * b + i) * dim..][..dim]);
+            }
+        }
+    }
+    out
 }
 
 impl Definition for Attention {
@@ -42,6 +69,9 @@ impl Definition for Attention {
             list.push("causal".to_owned());
         }
         list.extend(self.softcap.map(|cap| format!("softcap: {cap}")));
+        if self.token_major {
+            list.push("token_major".to_owned());
+        }
         list
     }
 
@@ -54,8 +84,9 @@ impl Definition for Attention {
         for (what, ty) in [("q", q), ("k", k), ("v", v)] {
             want_f32(what, ty)?;
         }
+        let [qs, ks, vs] = [q, k, v].map(|ty| self.turned(&ty.shape));
         let ([bq @ .., hq, t, dq], [bk @ .., hk, sk, dk], [bv @ .., hv, sv, dv]) =
-            (&q.shape[..], &k.shape[..], &v.shape[..])
+            (&qs[..], &ks[..], &vs[..])
         else {
             return Err("q, k and v must have at least three axes".into());
         };
@@ -72,23 +103,26 @@ impl Definition for Attention {
         }
         if let Some(mask) = mask {
             want_dtype("mask", mask, &[DType::F32, DType::Bool])?;
-            want_broadcast("mask", mask, &Attention::scores_shape(q, k))?;
+            let scores = [bq, &[*hq, *t, *sk]].concat();
+            want_broadcast("mask", mask, &scores)?;
         }
-        let mut shape = bq.to_vec();
-        shape.extend([*hq, *t, *dv]);
-        Ok(TensorType::f32(shape))
+        let shape = [bq, &[*hq, *t, *dv]].concat();
+        Ok(TensorType::f32(self.turned(&shape)))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
-        let [q, k, v] = [f32s(&inputs[0])?, f32s(&inputs[1])?, f32s(&inputs[2])?];
-        let &[.., heads, queries, dim] = &inputs[0].shape[..] else {
+        let operand = |i: usize| Ok::<_, String>((f32s(&inputs[i])?, &inputs[i].shape[..]));
+        let heads_first = |(x, shape)| self.heads_first(x, shape);
+        let (q, mut scores) = heads_first(operand(0)?);
+        let (k, k_shape) = heads_first(operand(1)?);
+        let (v, _) = heads_first(operand(2)?);
+        let &[.., heads, queries, dim] = &scores[..] else {
             return Err("q must have three axes".into());
         };
-        let &[.., kv_heads, keys, _] = &inputs[1].shape[..] else {
+        let &[.., kv_heads, keys, _] = &k_shape[..] else {
             return Err("k must have three axes".into());
         };
         let value_dim = shape[shape.len() - 1];
-        let mut scores = inputs[0].shape.clone();
         *scores.last_mut().expect("three axes") = keys;
         let count = scores.iter().product();
         // What is added to each score; `None` where a key is hidden.
@@ -125,6 +159,9 @@ impl Definition for Attention {
             let out = &mut out[row * value_dim..][..value_dim];
             attend_row(scoring, &q[row * dim..][..dim], &rows, out);
         }
+        if self.token_major {
+            out = swapped(&out, [heads, queries, value_dim]);
+        }
         Ok(Value::f32(shape, out))
     }
 }
@@ -132,6 +169,7 @@ impl Definition for Attention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Dim;
 
     /// Queries and keys of zeros, so that a query's result is the mean of the values it sees.
     fn means(causal: bool, mask: Option<Value>, heads: usize) -> Vec<f32> {
@@ -142,6 +180,7 @@ mod tests {
             scale: 1.0,
             causal,
             softcap: None,
+            token_major: false,
         };
         let mut operands = vec![&q, &k, &v];
         operands.extend(&mask);
@@ -171,6 +210,7 @@ mod tests {
             scale: 1.0,
             causal: false,
             softcap: None,
+            token_major: false,
         };
         let infer = |q: &[usize], k: &[usize], mask: Option<&[usize]>| {
             let mut types = vec![ty(q), ty(k), ty(k)];

@@ -258,6 +258,7 @@ graph g(q: f32[2, T, 4], k: f32[T, 2, 4])
             scale: 1.0,
             causal: false,
             softcap: None,
+            token_major: false,
         };
         let a = s.op(op.clone(), &[half, q, half]);
         let product = s.op(

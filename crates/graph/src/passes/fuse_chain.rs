@@ -88,6 +88,7 @@ fn attention(view: &View<'_>, node: &Node, values: &MatMul) -> Option<Patch> {
         scale: product.alpha * masked.scale,
         causal: false,
         softcap: masked.softcap,
+        token_major: false,
     };
     if rank >= 3 {
         let mut inputs = vec![q, k, v];
@@ -182,6 +183,9 @@ impl Masked {
 
 /// Keys and values that were repeated for groups of query heads are read by the group.
 fn shared_heads(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+    if op.token_major {
+        return None;
+    }
     let mut patch = PatchBuilder::new(view, node);
     let mut inputs = node.inputs.clone();
     for id in &mut inputs[1..3] {
@@ -389,6 +393,7 @@ graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
             scale: 1.0,
             causal: true,
             softcap: None,
+            token_major: false,
         };
         for spelling in 0..3 {
             let mut s = Sketch::new();

@@ -2,7 +2,7 @@
 
 use super::rewrite::{Patch, PatchBuilder, View, rewrite};
 use crate::graph::{Graph, Node, TensorId};
-use crate::ops::{BinaryFunction, Op, Permute, Reshape};
+use crate::ops::{Attention, BinaryFunction, Op, Permute, Reshape};
 use crate::{Dim, GraphError};
 use base::DType;
 
@@ -11,6 +11,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
         identity(view, node).or_else(|| match &node.op {
             Op::Reshape(op) => reshaped(view, node, op),
             Op::Permute(op) => permuted(view, node, op),
+            Op::Attention(op) => token_major(view, node, op),
             _ => narrow_index(view, node),
         })
     })
@@ -152,6 +153,29 @@ fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
     }
 }
 
+/// Attention of queries, keys and values whose heads were all brought before their tokens reads them as they were; what
+/// it gives is turned instead, which most often meets the permute that turns it back.
+fn token_major(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+    let heads = view.rank(node.output).checked_sub(3)?;
+    let mut axes: Vec<usize> = (0..heads + 3).collect();
+    axes.swap(heads, heads + 1);
+    let turn = Permute { axes };
+    let mut inputs = node.inputs.clone();
+    for id in &mut inputs[..3] {
+        *id = match view.made(*id)? {
+            (Op::Permute(first), &[source]) if *first == turn && !op.token_major => source,
+            _ => return None,
+        };
+    }
+    let mut patch = PatchBuilder::new(view, node);
+    let op = Attention {
+        token_major: true,
+        ..op.clone()
+    };
+    let attended = patch.node(op, &inputs)?;
+    patch.replace(turn, &[attended])
+}
+
 /// The tensor that permuting `id` would give, when that takes no permute: those above cancel with it.
 fn undone(
     view: &View<'_>,
@@ -204,7 +228,7 @@ fn is_elementwise(op: &Op) -> bool {
 #[cfg(test)]
 mod tests {
     use super::run;
-    use crate::ops::{Cast, GatherRows, Linear, RmsNorm, Scale};
+    use crate::ops::{Attention, Cast, GatherRows, Linear, RmsNorm, Scale};
     use crate::passes::testing::{Sketch, after, tokens};
     use base::DType;
 
@@ -253,6 +277,29 @@ graph g(x: f32[T, 2, 4], y: f32[T, 2, 4])
   return n6
 ";
         assert_eq!(after(s.finish(&[back]), run), expect);
+    }
+
+    #[test]
+    fn attention_reads_heads_where_they_are() {
+        let mut s = Sketch::new();
+        let t = tokens(&mut s);
+        let x = s.input("x", [1.into(), t, 2.into(), 4.into()]);
+        let heads = s.permute(x, &[0, 2, 1, 3]);
+        let attention = Attention {
+            scale: 0.5,
+            causal: true,
+            softcap: None,
+            token_major: false,
+        };
+        let y = s.op(attention, &[heads, heads, heads]);
+        let y = s.permute(y, &[0, 2, 1, 3]);
+        let expect = "\
+graph g(x: f32[1, T, 2, 4])
+  n2.attention: f32[1, T, 2, 4] = attention(x, x, x) {scale: 0.5, causal, token_major}
+  n3: f32[1, T, 2, 4] = reshape(n2.attention)
+  return n3
+";
+        assert_eq!(after(s.finish(&[y]), run), expect);
     }
 
     #[test]

@@ -47,6 +47,7 @@ fn block(spelling: Spelling) -> Graph {
                 scale: 0.5,
                 causal: false,
                 softcap: None,
+                token_major: false,
             };
             s.op(op, &[q, k, v])
         }
@@ -87,14 +88,13 @@ fn three_spellings_end_as_one_attention() {
         ("attention", 1),
         ("layer_norm", 2),
         ("linear", 6),
-        ("permute", 4),
     ];
     let expect = expect.map(|(name, count)| (name.to_owned(), count));
     for spelling in [Spelling::Fused, Spelling::Softmax, Spelling::ByHand] {
         let text = after(block(spelling), everything);
         assert_eq!(op_counts(&text), expect, "{spelling:?}\n{text}");
         assert!(
-            text.contains("attention(") && text.contains("{scale: 0.5}"),
+            text.contains("attention(") && text.contains("{scale: 0.5, token_major}"),
             "{text}"
         );
         assert!(text.contains("{activation: relu}"), "{text}");

@@ -63,6 +63,7 @@ impl Attend {
             scale: spec.scale,
             causal,
             softcap: spec.softcap,
+            token_major: false,
         };
         let swap = || Permute {
             axes: vec![1, 0, 2],

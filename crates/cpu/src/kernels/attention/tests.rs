@@ -120,6 +120,7 @@ fn attention(
         causal: false,
         softcap: None,
         mask: None,
+        token_major: false,
         block: keys,
     }
 }

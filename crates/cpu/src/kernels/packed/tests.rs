@@ -183,7 +183,10 @@ fn what_is_done_with_products_does_not_change_their_bits() {
             let weights = weights
                 .each_ref()
                 .map(|rows| pack((dtype, rows), n, k, &threads));
-            for (isa, m) in Isa::available().flat_map(|isa| [1, 3, 20, 37].map(|m| (isa, m))) {
+            for (isa, m) in Isa::available()
+                .into_iter()
+                .flat_map(|isa| [1, 3, 20, 37].map(|m| (isa, m)))
+            {
                 let linear = PackedLinear { m, n, k, form };
                 let x: Vec<f32> = (0..m * k).map(|_| noise.unit() * 3.0).collect();
                 let other: Vec<f32> = (0..m * n).map(|_| noise.unit()).collect();

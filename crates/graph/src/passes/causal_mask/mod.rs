@@ -65,6 +65,7 @@ mod tests {
             scale: 1.0,
             causal: false,
             softcap: None,
+            token_major: false,
         };
         let y = s.op(op, &[x, x, x, mask]);
         s.finish(&[y])

@@ -305,6 +305,7 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         scale: call.float_or("scale", 1.0 / (dim as f32).sqrt())?,
         causal: flag,
         softcap: call.float("softcap")?.filter(|cap| *cap > 0.0),
+        token_major: false,
     };
     let heads = Heads { q, k, v };
     let (result, scores) = if call.wants(3) {

@@ -144,6 +144,7 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         scale: scale.unwrap_or(1.0 / (dim as f32).sqrt()),
         causal: false,
         softcap: call.float("softcap")?.filter(|cap| *cap > 0.0),
+        token_major: false,
     };
     let operands: Vec<TensorId> = [q, k, v].into_iter().chain(mask).collect();
     let attended = lower.emit(op, &operands)?;

@@ -24,6 +24,7 @@ pub(super) fn scaled_dot_product(lower: &mut Lower<'_>, call: &Call<'_>) -> Resu
         scale,
         causal,
         softcap: None,
+        token_major: false,
     };
     let operands: Vec<TensorId> = [q, k, v].into_iter().chain(mask).collect();
     let attended = lower.emit(attention, &operands)?;
