@@ -9,7 +9,7 @@ use crate::kernels::elementwise::Elementwise;
 use crate::kernels::index::{Index, Take, TakeElements};
 use crate::kernels::linear::{Linear, Operands};
 use crate::kernels::lines::{CumSum, Softmax};
-use crate::kernels::packed::{self, After, PackedLinear};
+use crate::kernels::packed::{self, After, Before, PackedLinear};
 use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
 use crate::kernels::reduce::Reduce;
 use crate::kernels::rope::{Rope, RopeTable};
@@ -129,13 +129,27 @@ impl Call {
         }
     }
 
+    /// A norm that makes rows as they are read.
+    pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<Before> {
+        match self {
+            Call::Norm(norm) => Some(Before {
+                norm: *norm,
+                x: at.input(0),
+                weight: at.input(1),
+                bias: at.input(2),
+            }),
+            _ => None,
+        }
+    }
+
     /// Runs calls as one, each of which [`joins`](Call::joins) the first; at most [`TOGETHER`].
     ///
     /// # Safety
     /// As for [`run`](Call::run), for every call; the work space is the last one's. Only packed weights have something
-    /// done with their products.
+    /// done before and with their products.
     pub(crate) unsafe fn run_together(
         ctx: &Context<'_>,
+        before: Option<Before>,
         calls: &[(&Call, Addresses<'_>)],
         after: After,
     ) {
@@ -160,7 +174,7 @@ impl Call {
                 }
                 _ => {
                     let all = products!(Call::PackedLinear(op, _) => op);
-                    packed::run_together(ctx, &all[..calls.len()], after);
+                    packed::run_together(ctx, before, &all[..calls.len()], after);
                 }
             }
         }

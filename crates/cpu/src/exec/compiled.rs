@@ -242,7 +242,12 @@ impl Tape {
     /// # Safety
     /// As for [`Call::run`], for each; they must be a group.
     unsafe fn run_group(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
+        let (norm, calls) = calls.split_at(usize::from(group.norm));
         let (products, then) = calls.split_at(group.products);
+        let before = norm.first().and_then(|entry| {
+            let at = self.addresses(entry);
+            entry.call.norm(at)
+        });
         let mut all: [_; TOGETHER] = std::array::from_fn(|i| {
             let entry = &products[i.min(products.len() - 1)];
             (&entry.call, self.addresses(entry))
@@ -275,7 +280,7 @@ impl Tape {
         };
         // SAFETY: as the caller vouches; of calls that run as one, every result lives beside the last product's work
         // space, or the calls would not be a group.
-        unsafe { Call::run_together(ctx, all, after) };
+        unsafe { Call::run_together(ctx, before, all, after) };
     }
 
     /// Makes the addresses for an arena and a run's inputs.
@@ -334,7 +339,10 @@ impl Executable for Compiled {
             }
             if let (Some(profile), Some(started)) = (&mut self.profile, started) {
                 let time = started.elapsed();
-                let nodes: Vec<&Node> = now.iter().map(|entry| graph.node(entry.node)).collect();
+                // Called after the products that it is for.
+                let (norm, products) = now.split_at(usize::from(entry.group.norm));
+                let nodes = products.iter().chain(norm);
+                let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
                 profile.add(graph, &nodes, time, work(graph, now, &cache));
             }
         }

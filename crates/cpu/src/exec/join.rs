@@ -11,6 +11,8 @@ use graph::{Graph, TensorId};
 /// Calls that run as one, from the first of them on.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
+    /// Whether the first makes the rows that the products read.
+    pub(super) norm: bool,
     pub(super) products: usize,
     pub(super) then: Then,
 }
@@ -29,13 +31,15 @@ pub(super) enum Then {
 impl Group {
     /// A call by itself.
     pub(super) const ONE: Group = Group {
+        norm: false,
         products: 1,
         then: Then::Nothing,
     };
 
     /// Calls of the group.
     pub(super) fn len(&self) -> usize {
-        self.products + usize::from(!matches!(self.then, Then::Nothing))
+        let then = !matches!(self.then, Then::Nothing);
+        usize::from(self.norm) + self.products + usize::from(then)
     }
 }
 
@@ -67,7 +71,8 @@ pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location]) {
     let mut groups = Vec::new();
     let mut i = 0;
     while i < calls.len() {
-        let products = &calls[i..i + calls[i].group.products];
+        let group = calls[i].group;
+        let products = &calls[i + usize::from(group.norm)..][..group.products];
         if products.iter().all(|entry| weight(entry).is_some()) {
             let mut stretches = Stretches::default();
             for (to, entry) in stretches.iter_mut().zip(products) {
@@ -75,7 +80,7 @@ pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location]) {
             }
             groups.push((i, stretches));
         }
-        i += calls[i].group.len();
+        i += group.len();
     }
     for (at, (i, _)) in groups.iter().enumerate() {
         calls[*i].ahead = Some(groups[(at + 1) % groups.len()].1);
@@ -109,6 +114,37 @@ fn product(entry: &Entry) -> Option<PackedLinear> {
 
 impl Found<'_> {
     fn group(&self, calls: &[Entry]) -> Group {
+        if let ([norm, products @ ..], Call::Norm(_)) = (calls, &calls[0].call)
+            && !products.is_empty()
+        {
+            let group = self.products(products);
+            if self.is_made_by(norm, &products[..group.products]) {
+                return Group {
+                    norm: true,
+                    ..group
+                };
+            }
+        }
+        self.products(calls)
+    }
+
+    /// Whether a norm's rows are read by these products alone, and may be made as they are quantised.
+    fn is_made_by(&self, norm: &Entry, products: &[Entry]) -> bool {
+        let rows = self.graph.node(norm.node).output;
+        let reads = |entry: &Entry| {
+            product(entry).is_some() && self.graph.node(entry.node).inputs[0] == rows
+        };
+        let last = &products[products.len() - 1];
+        self.uses[rows.0 as usize] == products.len()
+            && products.iter().all(reads)
+            && product(last).is_some_and(|op| {
+                // What is still to be normed must not lie where rows are quantised to.
+                let bytes = op.m * op.k * size_of::<f32>();
+                !self.overlaps_work_space(last, self.locations[norm.operands.start], bytes)
+            })
+    }
+
+    fn products(&self, calls: &[Entry]) -> Group {
         let rows = |entry: &Entry| self.locations[entry.operands.start];
         let joins =
             |entry: &&Entry| calls[0].call.joins(&entry.call) && rows(entry) == rows(&calls[0]);
@@ -118,6 +154,7 @@ impl Found<'_> {
             .get(products)
             .map(|next| self.then(&calls[..products], next));
         Group {
+            norm: false,
             products,
             then: then.unwrap_or(Then::Nothing),
         }
@@ -139,7 +176,12 @@ impl Found<'_> {
             let alone = self.uses[id.0 as usize] == 1;
             operands.iter().position(|other| *other == id && alone)
         };
-        if nest.rows() != 1 || nest.steps != [1; 3] || self.overlaps_work_space(last, next) {
+        let (result, bytes) = (
+            self.locations[next.operands.end],
+            nest.width * size_of::<f32>(),
+        );
+        if nest.rows() != 1 || nest.steps != [1; 3] || self.overlaps_work_space(last, result, bytes)
+        {
             return Then::Nothing;
         }
         match (function, products) {
@@ -157,18 +199,12 @@ impl Found<'_> {
         }
     }
 
-    /// Whether a call's result lies where a product has its work space: then it must not be written yet.
-    fn overlaps_work_space(&self, product: &Entry, next: &Entry) -> bool {
-        let bytes = match &next.call {
-            Call::Elementwise(op) => op.nest.width * size_of::<f32>(),
-            _ => return true,
-        };
-        let result = self.locations[next.operands.end];
-        let scratch = self.locations[product.operands.end + 1];
-        match (result, scratch) {
-            (Location::Arena(result), Location::Arena(scratch)) => {
+    /// Whether a tensor lies where a product has its work space, or nobody knows.
+    fn overlaps_work_space(&self, product: &Entry, at: Location, bytes: usize) -> bool {
+        match (at, self.locations[product.operands.end + 1]) {
+            (Location::Arena(at), Location::Arena(scratch)) => {
                 let end = scratch + product.call.scratch(self.threads);
-                result < end && scratch < result + bytes
+                at < end && scratch < at + bytes
             }
             _ => true,
         }

@@ -11,7 +11,6 @@ mod passes;
 mod score;
 mod segments;
 
-use super::stored::with_storage;
 use super::{Context, Shared};
 use crate::isa::Kernel;
 use crate::kv::{CpuKv, HeadKv};
@@ -108,15 +107,9 @@ impl Attend {
             ctx.threads.run_near(tiles * columns * count, &|task, _| {
                 let (tile, column) = (task / count / columns, task / count % columns);
                 let (item, part) = (item(tile, column), task % count);
-                WORK.with_borrow_mut(|work| {
-                    ctx.isa.run(OfPart {
-                        item,
-                        part: first + part,
-                        index: part,
-                        partials,
-                        work,
-                    });
-                });
+                let parts = first + part..first + part + 1;
+                let apart = Some((partials, part));
+                run_item(ctx, item, parts, apart);
             });
             ctx.isa.run(parts::Join { partials, out });
             return;
@@ -124,7 +117,8 @@ impl Attend {
         let run = |task: usize, _| {
             // The last queries of a causal step see most, so their tiles are taken first.
             let item = item(tiles - 1 - task / columns, task % columns);
-            WORK.with_borrow_mut(|work| ctx.isa.run(Whole { item, work }));
+            let parts = parts::of(&visible.queries()[item.queries.clone()]);
+            run_item(ctx, item, parts, None);
         };
         let seen = visible.queries().iter().map(|query| query.positions.len());
         let products = seen.sum::<usize>() * self.heads * (self.key_dim + self.value_dim);
@@ -181,75 +175,62 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// All positions of an item.
-struct Whole<'a> {
+/// Some parts of an item's positions.
+struct Parts<'a> {
     item: Item<'a>,
+    parts: Range<usize>,
+    /// Where the only part goes, and which of the step's parts it is; else all parts are joined.
+    apart: Option<(&'a Partials<'a>, usize)>,
     work: &'a mut Work,
 }
 
-impl Kernel for Whole<'_> {
+fn run_item(
+    ctx: &Context<'_>,
+    item: Item<'_>,
+    parts: Range<usize>,
+    apart: Option<(&Partials<'_>, usize)>,
+) {
+    WORK.with_borrow_mut(|work| {
+        ctx.isa.run(Parts {
+            item,
+            parts,
+            apart,
+            work,
+        });
+    });
+}
+
+impl Kernel for Parts<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Whole { item, work } = self;
-        let queries = &item.visible.queries()[item.queries.clone()];
-        let (rows, dim) = (queries.len() * item.heads, item.op.value_dim);
+        let Parts {
+            item, parts, work, ..
+        } = self;
+        let (rows, dim) = (item.queries.len() * item.heads, item.op.value_dim);
         let mut room = Sums::room();
         let mut all = [State::NOTHING; ROWS];
-        for part in parts::of(queries) {
+        for part in parts {
             let sums = item.part(s, part, &mut room, work);
             for row in 0..rows {
-                // SAFETY: both hold a row; that of the output is written by this item alone.
+                let (state, mixed) = (sums.states[row], &sums.mixed[row * dim..][..dim]);
+                // SAFETY: both hold a row; that of the output, or the row's part, is written by this task alone.
                 unsafe {
-                    let mixed = sums.mixed.as_ptr().add(row * dim);
-                    merge(
-                        s,
-                        dim,
-                        &mut all[row],
-                        item.out_row(row),
-                        sums.states[row],
-                        mixed,
-                    );
+                    if let Some((partials, index)) = self.apart {
+                        partials.put(item.place(row), index, state, mixed);
+                    } else {
+                        let out = item.out_row(row);
+                        merge(s, dim, &mut all[row], out, state, mixed.as_ptr());
+                    }
                 }
             }
         }
-        for (row, state) in all.iter().enumerate().take(rows) {
-            // SAFETY: a row of the output.
-            unsafe { parts::finish(s, dim, *state, item.out_row(row)) };
-        }
-    }
-}
-
-/// A part of an item's positions.
-struct OfPart<'a> {
-    item: Item<'a>,
-    part: usize,
-    /// Which of the step's parts that is.
-    index: usize,
-    partials: &'a Partials<'a>,
-    work: &'a mut Work,
-}
-
-impl Kernel for OfPart<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let (rows, dim) = (
-            self.item.queries.len() * self.item.heads,
-            self.item.op.value_dim,
-        );
-        let mut room = Sums::room();
-        let sums = self.item.part(s, self.part, &mut room, self.work);
-        for row in 0..rows {
-            let mixed = &sums.mixed[row * dim..][..dim];
-            let place = self.item.place(row);
-            // SAFETY: no other task has this row and this part.
-            unsafe {
-                self.partials
-                    .put(place, self.index, sums.states[row], mixed)
-            };
+        if self.apart.is_none() {
+            for (row, state) in all.iter().enumerate().take(rows) {
+                // SAFETY: a row of the output.
+                unsafe { parts::finish(s, dim, *state, item.out_row(row)) };
+            }
         }
     }
 }
@@ -310,7 +291,7 @@ impl Item<'_> {
         for row in rows.clone() {
             self.weigh(s, row, base, segments, &mut scores[row], sums);
         }
-        with_storage!(self.kv.values.storage, E => self.mix::<S, E>(s, rows, segments, work, sums));
+        self.mix(s, rows, segments, work, sums);
     }
 
     /// Token and query head of a row.

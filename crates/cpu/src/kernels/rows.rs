@@ -33,16 +33,32 @@ impl Norm {
         over_rows(ctx, self.rows, self.width, &|start, end| {
             for row in start..end {
                 // SAFETY: the caller vouches for `rows` rows, the weight and the bias.
-                ctx.isa.run(unsafe {
-                    NormRow {
-                        op: *self,
-                        x: x.at(row * self.width),
-                        weight: weight.at(0),
-                        bias: bias.at(0),
-                        out: out.at(row * self.width),
-                    }
-                });
+                unsafe {
+                    let (x, out) = (x.at(row * self.width), out.at(row * self.width));
+                    self.row(ctx, x, weight.at(0), bias.at(0), out);
+                }
             }
+        });
+    }
+
+    /// Normalises one row.
+    ///
+    /// # Safety
+    /// As for [`run`](Norm::run), for a row.
+    pub(crate) unsafe fn row(
+        &self,
+        ctx: &Context<'_>,
+        x: *const f32,
+        weight: *const f32,
+        bias: *const f32,
+        out: *mut f32,
+    ) {
+        ctx.isa.run(NormRow {
+            op: *self,
+            x,
+            weight,
+            bias,
+            out,
         });
     }
 }

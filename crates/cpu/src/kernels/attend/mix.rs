@@ -4,7 +4,7 @@ use super::decoded::{DEPTH, Decoded};
 use super::segments::Segment;
 use super::{BATCH, BLOCK, FEW, Item, Sums, Work};
 use crate::kernels::split;
-use crate::kernels::stored::Stored;
+use crate::kernels::stored::{Stored, with_storage};
 use crate::simd::{LANES, Simd};
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ impl Item<'_> {
     ///
     /// Many rows take them decoded, few where they are: every sum goes along the columns either way.
     #[inline(always)]
-    pub(super) fn mix<S: Simd, E: Stored>(
+    pub(super) fn mix<S: Simd>(
         &self,
         s: S,
         rows: Range<usize>,
@@ -21,12 +21,14 @@ impl Item<'_> {
         work: &mut Work,
         sums: &mut Sums<'_>,
     ) {
-        let dim = self.op.value_dim;
+        let (dim, values) = (self.op.value_dim, &self.kv.values);
         if rows.len() > FEW && dim.is_multiple_of(LANES) {
             let Work { scores, decoded } = work;
             for from in (0..dim).step_by(DEPTH) {
                 let dims = from..dim.min(from + DEPTH);
-                decoded.values::<S, E>(s, segments, &self.kv.values, dims.clone(), dim);
+                with_storage!(values.storage, E => {
+                    decoded.values::<S, E>(s, segments, values, dims.clone(), dim);
+                });
                 for first in rows.clone().step_by(BATCH) {
                     let batch = Batch {
                         decoded,
@@ -47,6 +49,19 @@ impl Item<'_> {
             }
             return;
         }
+        with_storage!(values.storage, E => self.mix_few::<S, E>(s, rows, segments, work, sums));
+    }
+
+    #[inline(always)]
+    fn mix_few<S: Simd, E: Stored>(
+        &self,
+        s: S,
+        rows: Range<usize>,
+        segments: &[Segment],
+        work: &Work,
+        sums: &mut Sums<'_>,
+    ) {
+        let dim = self.op.value_dim;
         for segment in segments {
             let mut first = rows.start;
             while first < rows.end {

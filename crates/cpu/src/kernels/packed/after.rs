@@ -1,10 +1,24 @@
-//! What becomes of products where they are made: a result, a sum with a residual, or a gate times its other half.
+//! What rows of activations come from and what products become, where they are made: rows from a norm, or as they are;
+//! a result, a sum with a residual, or a gate times its other half.
 
 use super::super::elementwise::row;
 use super::super::functions::{Gated, activate};
+use super::super::rows::Norm;
 use crate::isa::Kernel;
 use crate::simd::Simd;
 use graph::ops::Activation;
+
+/// The norm that makes the rows of activations, each to its place, when they are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    pub(crate) norm: Norm,
+    pub(crate) x: *const f32,
+    pub(crate) weight: *const f32,
+    pub(crate) bias: *const f32,
+}
+
+// SAFETY: tasks norm different rows.
+unsafe impl Sync for Before {}
 
 /// What is done with the products of a run.
 #[derive(Clone, Copy)]

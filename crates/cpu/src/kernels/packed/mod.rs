@@ -19,7 +19,7 @@ use std::ops::Range;
 use weights::{Form, STRIP};
 
 pub(crate) use super::linear::Operands;
-pub(crate) use after::{After, Gate};
+pub(crate) use after::{After, Before, Gate};
 use after::{GateColumns, Target};
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
@@ -110,7 +110,7 @@ impl PackedLinear {
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: Operands) {
         // SAFETY: as the caller vouches.
-        unsafe { run_together(ctx, &[(*self, operands)], After::Nothing) }
+        unsafe { run_together(ctx, None, &[(*self, operands)], After::Nothing) }
     }
 
     /// Whether two products of the same rows can run together: their activations are quantised alike.
@@ -154,9 +154,11 @@ impl PackedLinear {
 ///
 /// # Safety
 /// As for [`PackedLinear::run`], for every product; the scratch is the last one's. What comes after must suit the products:
-/// one to be added to, or two of one shape, and their places, all of which the scratch does not overlap.
+/// one to be added to, or two of one shape, and their places, all of which the scratch does not overlap. Nor does it overlap
+/// what is normed before; normed rows go to their place, which the products read.
 pub(crate) unsafe fn run_together(
     ctx: &Context<'_>,
+    before: Option<Before>,
     parts: &[(PackedLinear, Operands)],
     after: After,
 ) {
@@ -164,16 +166,21 @@ pub(crate) unsafe fn run_together(
     // SAFETY: as the caller vouches.
     unsafe {
         if whole {
-            multiply::<whole::Activations>(ctx, parts, after);
+            multiply::<whole::Activations>(ctx, before, parts, after);
         } else {
-            multiply::<grouped::Activations>(ctx, parts, after);
+            multiply::<grouped::Activations>(ctx, before, parts, after);
         }
     }
 }
 
 /// # Safety
 /// As for [`run_together`].
-unsafe fn multiply<A: Scheme>(ctx: &Context<'_>, parts: &[(PackedLinear, Operands)], after: After) {
+unsafe fn multiply<A: Scheme>(
+    ctx: &Context<'_>,
+    before: Option<Before>,
+    parts: &[(PackedLinear, Operands)],
+    after: After,
+) {
     let [(linear, operands), ..] = parts else {
         return;
     };
@@ -187,8 +194,15 @@ unsafe fn multiply<A: Scheme>(ctx: &Context<'_>, parts: &[(PackedLinear, Operand
     let x = super::Shared(operands.x.cast_mut());
     over_rows(ctx, linear.m, linear.k, &|start, end| {
         for row in start..end {
-            // SAFETY: the caller vouches for `m` rows and for the scratch.
-            unsafe { activations.quantise(ctx.isa, x.at(row * linear.k), row) };
+            // SAFETY: the caller vouches for `m` rows, also of what is normed, and for the scratch.
+            unsafe {
+                let x = x.at(row * linear.k);
+                if let Some(before) = &before {
+                    let from = before.x.add(row * linear.k);
+                    before.norm.row(ctx, from, before.weight, before.bias, x);
+                }
+                activations.quantise(ctx.isa, x, row);
+            }
         }
     });
     let work = &Work {

@@ -1,12 +1,13 @@
 //! Packed products against the dequantised weights, on every tier.
 
 use super::weights::{BLOCK, Form, Packed, Source};
-use super::{After, Gate, Operands, PackedLinear, run_together};
+use super::{After, Before, Gate, Operands, PackedLinear, run_together};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::nest::Nest;
+use crate::kernels::rows::Norm;
 use crate::simd::{LARGEST_ACTIVATION, LARGEST_WHOLE};
 use crate::threads::Threads;
 use backend::conformance::Noise;
@@ -219,6 +220,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                     };
                     run_together(
                         &ctx,
+                        None,
                         &both[..1],
                         After::Add {
                             addend: to,
@@ -228,6 +230,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                     let activation = Activation::Silu;
                     run_together(
                         &ctx,
+                        None,
                         &both,
                         After::Gate(Gate {
                             activation,
@@ -236,6 +239,36 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                         }),
                     );
                 }
+                // Rows that are normed as they are read.
+                let norm = Norm {
+                    rows: m,
+                    width: k,
+                    eps: 1e-5,
+                    centred: true,
+                };
+                let [weight, bias] = [&other[..k.min(n)], &other[n - k..n]];
+                let mut normed = x.clone();
+                let raw = x.clone();
+                let ctx = Context {
+                    isa,
+                    threads: &threads,
+                };
+                let (to, weight, bias) = (normed.as_mut_ptr(), weight.as_ptr(), bias.as_ptr());
+                // SAFETY: a row has as many elements as the weight and the bias.
+                unsafe { norm.run(&ctx, raw.as_ptr(), weight, bias, to) };
+                let expect = product(isa, &threads, &weights[1], linear, &normed, &[]);
+                normed.fill(f32::NAN);
+                let before = Before {
+                    norm,
+                    x: raw.as_ptr(),
+                    weight,
+                    bias,
+                };
+                let mut part = both[1];
+                part.1.x = normed.as_mut_ptr();
+                // SAFETY: as above.
+                unsafe { run_together(&ctx, Some(before), &[part], After::Nothing) };
+                assert_eq!(places[1], expect, "{isa} {dtype}: {m} rows, normed");
                 assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
                 assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");
             }
