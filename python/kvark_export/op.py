@@ -55,10 +55,10 @@ class ContiguousCache:
 
     # ExecuTorch's registry asks its caches by this name, and takes its own kind of answer.
     def update_and_fetch(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor):
-        from executorch.extension.llm.cache.reference_cache import AttendSpec
+        from executorch.extension.llm.cache.reference_cache import AttendSpec, MaskKind
 
         k, v, seen = self.update(layer_id, k, v, position)
-        return k, v, AttendSpec.explicit(seen)
+        return k, v, AttendSpec(MaskKind.EXPLICIT, seen)
 
 
 def positions(position: torch.Tensor) -> torch.Tensor:
