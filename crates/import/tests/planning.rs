@@ -105,7 +105,6 @@ fn exports_end_as_the_ops_of_their_models() {
                 ("attention", 1),
                 ("layer_norm", 2),
                 ("linear", 6),
-                ("permute", 4),
             ];
             expect(&name, &ops);
             let text = graphs[&format!("{name}/forward")].to_string();

@@ -53,6 +53,10 @@ impl<'a> Passes<'a> {
                     }
                     self.query += 1;
                 }
+                // Keys behind what the last of them sees add nothing to any.
+                let ends = queries[start..self.query].iter().map(|q| q.positions.end);
+                let end = ends.max().unwrap_or(0) as usize;
+                self.segments.clip(end.saturating_sub(self.base));
                 return Some((start * item.heads..self.query * item.heads, self.base));
             }
             self.query = 0;

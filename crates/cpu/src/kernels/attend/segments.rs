@@ -71,6 +71,16 @@ impl Segments {
         }
     }
 
+    /// Takes away the columns from `end` on.
+    pub(super) fn clip(&mut self, end: usize) {
+        while self.len > 0 && self.list[self.len - 1].start >= end {
+            self.len -= 1;
+        }
+        if let Some(last) = self.list[..self.len].last_mut() {
+            last.end = last.end.min(end);
+        }
+    }
+
     #[inline(always)]
     fn push(&mut self, segment: Segment) {
         self.list[self.len] = segment;
