@@ -108,7 +108,11 @@ fn exports_end_as_the_ops_of_their_models() {
             ];
             expect(&name, &ops);
             let text = graphs[&format!("{name}/forward")].to_string();
-            assert_eq!(text.contains(", causal}"), !causal.is_empty(), "{text}");
+            assert_eq!(
+                text.contains(", causal, token_major}"),
+                !causal.is_empty(),
+                "{text}"
+            );
         }
     }
 }
