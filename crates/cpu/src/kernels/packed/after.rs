@@ -45,6 +45,20 @@ pub(crate) struct Gate {
 // SAFETY: tasks write disjoint columns of the result, and a part of the room that is their thread's.
 unsafe impl Sync for Gate {}
 
+impl Gate {
+    /// The same, with its result so many elements on.
+    ///
+    /// # Safety
+    /// The result must have so many.
+    pub(super) unsafe fn behind(&self, elements: usize) -> Gate {
+        Gate {
+            // SAFETY: as the caller vouches.
+            out: unsafe { self.out.add(elements) },
+            ..*self
+        }
+    }
+}
+
 /// Where a task writes its products.
 #[derive(Clone, Copy)]
 pub(super) struct Target {

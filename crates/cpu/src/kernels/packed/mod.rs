@@ -33,8 +33,8 @@ pub(crate) struct PackedLinear {
 
 /// Rows of activations from which matrix tiles are faster than vectors.
 const TILED: usize = 24;
-/// Rows of activations up to which memory is the bound.
-const FEW: usize = 16;
+/// Rows of activations that are multiplied in one pass over the weights, at most.
+const FEW: usize = 8;
 /// Most strips of a task on matrix tiles.
 const PANEL: usize = 4;
 
@@ -291,14 +291,21 @@ impl<A: Scheme> Work<'_, A> {
             // Too many threads for the room.
             // SAFETY: as the caller vouches; the products' places are theirs.
             unsafe { self.plain() };
-            let products = [0, 1].map(|part| self.parts[part].1.out.cast_const());
-            self.ctx.isa.run(GateColumns {
-                gate,
-                products,
-                stride: n,
-                rows: m,
-                n,
-                columns: 0..n,
+            let products = [0, 1].map(|part| super::Shared(self.parts[part].1.out));
+            over_rows(self.ctx, m, n, &|start, end| {
+                // SAFETY: the products and the result have `m` rows.
+                let (gate, products) = unsafe {
+                    let products = products.map(|p| p.at(start * n).cast_const());
+                    (gate.behind(start * n), products)
+                };
+                self.ctx.isa.run(GateColumns {
+                    gate,
+                    products,
+                    stride: n,
+                    rows: end - start,
+                    n,
+                    columns: 0..n,
+                });
             });
             return;
         }
