@@ -3,7 +3,7 @@
 //! One job at a time. A worker takes part only if it joins while the job is open, so a worker that the system has put
 //! aside is not waited for when the others have done its share.
 
-use crate::ahead::{Ahead, Stretches};
+use crate::ahead::{Course, Stretches};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,8 @@ struct Shared {
     job: std::cell::UnsafeCell<Job>,
     /// Per share of the job, the next task that nobody has taken.
     next: Box<[AtomicUsize]>,
-    ahead: Ahead,
+    /// Per thread, what it brings near.
+    courses: Box<[Course]>,
     sleeping: AtomicUsize,
     panicked: AtomicBool,
     quit: AtomicBool,
@@ -55,8 +56,13 @@ struct Job {
 impl Job {
     /// The first task of a share; that of the share behind the last is the number of tasks.
     fn share(&self, share: usize) -> usize {
-        self.tasks * share / self.shares
+        share_start(self.tasks, self.shares, share)
     }
+}
+
+/// The first of some tasks in the share of a thread; that behind the last thread is their number.
+pub(crate) fn share_start(tasks: usize, threads: usize, thread: usize) -> usize {
+    tasks * thread / threads
 }
 
 fn no_task(_: usize, _: usize) {}
@@ -72,7 +78,7 @@ impl Threads {
                 shares: 1,
             }),
             next: (0..count.max(1)).map(|_| AtomicUsize::new(0)).collect(),
-            ahead: Ahead::new(count.max(1)),
+            courses: (0..count.max(1)).map(|_| Course::default()).collect(),
             sleeping: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             quit: AtomicBool::new(false),
@@ -113,10 +119,17 @@ impl Threads {
         self.start(tasks, self.count(), task);
     }
 
-    /// Says what the next job but one will read, so that threads bring it near while they wait: every thread the share
-    /// that [`run_near`](Threads::run_near) begins with.
-    pub(crate) fn read_ahead(&self, stretches: &Stretches) {
-        self.shared.ahead.set(stretches);
+    /// Says what every thread will read after this job, so that it goes on to it: the share that
+    /// [`run_near`](Threads::run_near) begins with.
+    pub(crate) fn read_ahead(&self, stretches: &[Stretches]) {
+        for (course, stretches) in self.shared.courses.iter().zip(stretches) {
+            course.tell(stretches);
+        }
+    }
+
+    /// What a thread brings near.
+    pub(crate) fn course(&self, thread: usize) -> &Course {
+        &self.shared.courses[thread]
     }
 
     fn start(&self, tasks: usize, shares: usize, task: &(dyn Fn(usize, usize) + Sync)) {
@@ -147,7 +160,7 @@ impl Threads {
         let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         while shared.state.load(Ordering::Acquire) & PARTICIPANTS != 0 {
-            if !shared.ahead.bring(0) {
+            if !shared.courses[0].wait() {
                 std::hint::spin_loop();
             }
         }
@@ -203,7 +216,7 @@ fn work(shared: &Shared, thread: usize) {
             }
             shared.state.fetch_sub(1, Ordering::AcqRel);
         } else if idle < SPINS {
-            if !shared.ahead.bring(thread) {
+            if !shared.courses[thread].wait() {
                 idle += 1;
                 std::hint::spin_loop();
             }

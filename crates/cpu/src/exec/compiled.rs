@@ -62,8 +62,8 @@ pub(super) struct Entry {
     pub(super) operands: Range<usize>,
     /// Calls from this one on that run as one, itself among them.
     pub(super) group: Group,
-    /// The weights of the products behind it, where this one's are read only once.
-    pub(super) ahead: Option<Stretches>,
+    /// What every thread reads of the products behind it, where this one's weights are read only once.
+    pub(super) ahead: Option<Box<[Stretches]>>,
 }
 
 /// Where a tensor is, as far as it is known before the run.
@@ -169,7 +169,7 @@ impl Compiled {
             });
         }
         join(graph, &mut calls, &locations, self.threads.count());
-        look_ahead(&mut calls, &locations);
+        look_ahead(&mut calls, &locations, self.threads.count());
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
         let inputs = (0..locations.len())

@@ -2,9 +2,8 @@
 
 use super::call::{Call, TOGETHER};
 use super::compiled::{Entry, Location};
-use crate::ahead::{STRETCHES, Stretches};
 use crate::kernels::elementwise::{Elementwise, Function};
-use crate::kernels::packed::PackedLinear;
+use crate::kernels::packed::{PackedLinear, reading};
 use graph::ops::{Activation, BinaryFunction};
 use graph::{Graph, TensorId};
 
@@ -59,31 +58,27 @@ pub(super) fn join(graph: &Graph, calls: &mut [Entry], locations: &[Location], t
 }
 
 /// Tells every group of products what the next one reads, and the last what the first one does: the next step is like this.
-pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location]) {
-    const { assert!(STRETCHES == TOGETHER) };
-    let weight = |entry: &Entry| {
-        let op = product(entry).filter(PackedLinear::reads_weights_once)?;
-        match locations[entry.operands.start + 1] {
-            Location::Fixed(p) => Some((p as usize, op.weight_bytes())),
-            _ => None,
-        }
+pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location], threads: usize) {
+    let weight = |entry: &Entry| match locations[entry.operands.start + 1] {
+        Location::Fixed(p) => Some((product(entry)?, p as usize)),
+        _ => None,
     };
     let mut groups = Vec::new();
     let mut i = 0;
     while i < calls.len() {
         let group = calls[i].group;
         let products = &calls[i + usize::from(group.norm)..][..group.products];
-        if products.iter().all(|entry| weight(entry).is_some()) {
-            let mut stretches = Stretches::default();
-            for (to, entry) in stretches.iter_mut().zip(products) {
-                *to = weight(entry).unwrap_or_default();
-            }
-            groups.push((i, stretches));
+        let weights: Option<Vec<_>> = products.iter().map(weight).collect();
+        if let Some(weights) = weights
+            && weights.iter().all(|(op, _)| op.reads_weights_once())
+        {
+            let gated = matches!(group.then, Then::Gate(..));
+            groups.push((i, reading(&weights, gated, threads)));
         }
         i += group.len();
     }
     for (at, (i, _)) in groups.iter().enumerate() {
-        calls[*i].ahead = Some(groups[(at + 1) % groups.len()].1);
+        calls[*i].ahead = Some(groups[(at + 1) % groups.len()].1.clone());
     }
 }
 

@@ -5,6 +5,7 @@
 //! neighbours.
 
 mod after;
+mod cut;
 mod grouped;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ pub(crate) mod weights;
 mod whole;
 
 use super::{Context, over_rows};
+use crate::ahead::Course;
 use crate::isa::Isa;
 use crate::simd::Integers;
 use std::ops::Range;
@@ -21,6 +23,8 @@ use weights::{Form, STRIP};
 pub(crate) use super::linear::Operands;
 pub(crate) use after::{After, Before, Gate};
 use after::{GateColumns, Target};
+use cut::Cut;
+pub(crate) use cut::reading;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,8 @@ struct Task<'a, A> {
     activations: A,
     strips: Range<usize>,
     to: Target,
+    /// What the thread brings near.
+    course: &'a Course,
     /// Work space of the thread for the strips as tiles read them.
     #[cfg_attr(
         not(target_arch = "x86_64"),
@@ -121,27 +127,9 @@ impl PackedLinear {
         } == *self
     }
 
-    /// Strips that a task takes, where a step has so many.
-    fn task_strips(&self, ctx: &Context<'_>, strips: usize) -> usize {
-        let threads = ctx.threads.count();
-        if self.tiled(ctx) {
-            // As many as fit a panel, or fewer where the threads then come out more even.
-            let most = |step: &usize| strips.div_ceil(*step).div_ceil(threads) * step;
-            (2..=PANEL).rev().min_by_key(most).unwrap_or(PANEL)
-        } else {
-            strips.div_ceil(threads * 4).max(1)
-        }
-    }
-
     /// Whether so few rows are multiplied that a weight is read once, and waited for.
     pub(crate) fn reads_weights_once(&self) -> bool {
         self.m <= FEW
-    }
-
-    /// Bytes of the packed weight.
-    pub(crate) fn weight_bytes(&self) -> usize {
-        let (_, _, strip) = self.form.offsets(self.k);
-        self.n.div_ceil(STRIP) * strip
     }
 
     fn tiled(&self, ctx: &Context<'_>) -> bool {
@@ -242,20 +230,15 @@ impl<A: Scheme> Work<'_, A> {
     /// # Safety
     /// As for [`run_together`].
     unsafe fn plain(&self) {
-        let strips = |part: &PackedLinear| part.n.div_ceil(STRIP);
-        let all = self.parts.iter().map(|(part, _)| strips(part)).sum();
-        let step = self.parts[0].0.task_strips(self.ctx, all);
-        let tasks = |part: &PackedLinear| strips(part).div_ceil(step);
-        let count = self.parts.iter().map(|(part, _)| tasks(part)).sum();
-        self.ctx.threads.run_near(count, &|task, thread| {
-            let (part, i) = self.find(task, tasks);
+        let cut = Cut::in_turn(self.parts, self.tiled(), self.ctx.threads.count());
+        self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
+            let (part, strips) = cut.task(task);
             let (linear, operands) = &self.parts[part];
-            let range = i * step..((i + 1) * step).min(strips(linear));
             let (out, addend) = match self.after {
                 After::Add { addend, out } => (out, addend),
                 _ => (operands.out, std::ptr::null()),
             };
-            let first = range.start * STRIP;
+            let first = strips.start * STRIP;
             let to = Target {
                 out: out.wrapping_add(first),
                 first,
@@ -263,19 +246,8 @@ impl<A: Scheme> Work<'_, A> {
                 addend,
             };
             // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
-            unsafe { self.task(part, range, thread, to) };
+            unsafe { self.task(part, strips, thread, to) };
         });
-    }
-
-    /// The part that a task belongs to, and which of its tasks it is, when each part has as many as `tasks` says.
-    fn find(&self, mut task: usize, tasks: impl Fn(&PackedLinear) -> usize) -> (usize, usize) {
-        for (i, (part, _)) in self.parts.iter().enumerate() {
-            match tasks(part) {
-                count if task < count => return (i, task),
-                count => task -= count,
-            }
-        }
-        unreachable!("every task belongs to a part")
     }
 
     /// The same columns of both products near by, and at once what they are for.
@@ -283,11 +255,10 @@ impl<A: Scheme> Work<'_, A> {
     /// # Safety
     /// As for [`run_together`]; there must be two products of one shape.
     unsafe fn gated(&self, gate: Gate) {
-        let (PackedLinear { m, n, .. }, _) = self.parts[0];
-        let strips = n.div_ceil(STRIP);
-        let step = self.parts[0].0.task_strips(self.ctx, strips);
-        let width = step * STRIP;
-        if self.ctx.threads.count() * 2 * width > n {
+        let (linear, _) = self.parts[0];
+        let PackedLinear { m, n, .. } = linear;
+        let threads = self.ctx.threads.count();
+        let Some(cut) = Cut::paired(&linear, self.tiled(), threads) else {
             // Too many threads for the room.
             // SAFETY: as the caller vouches; the products' places are theirs.
             unsafe { self.plain() };
@@ -308,36 +279,38 @@ impl<A: Scheme> Work<'_, A> {
                 });
             });
             return;
-        }
-        let room = super::Shared(gate.room);
-        self.ctx
-            .threads
-            .run_near(strips.div_ceil(step), &|i, thread| {
-                let range = i * step..((i + 1) * step).min(strips);
-                let first = range.start * STRIP;
-                let mut products = [std::ptr::null(); 2];
-                for (part, product) in products.iter_mut().enumerate() {
-                    // SAFETY: the room has as many columns as the threads need, by the check above.
-                    let out = unsafe { room.at((2 * thread + part) * m * width) };
-                    let to = Target {
-                        out,
-                        first,
-                        stride: width,
-                        addend: std::ptr::null(),
-                    };
-                    // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
-                    unsafe { self.task(part, range.clone(), thread, to) };
-                    *product = out.cast_const();
-                }
-                self.ctx.isa.run(GateColumns {
-                    gate,
-                    products,
+        };
+        let (room, width) = (super::Shared(gate.room), cut.columns());
+        self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
+            let (_, strips) = cut.task(task);
+            let first = strips.start * STRIP;
+            let mut products = [std::ptr::null(); 2];
+            for (part, product) in products.iter_mut().enumerate() {
+                // SAFETY: the room has as many columns as the threads need, or it were not cut so.
+                let out = unsafe { room.at((2 * thread + part) * m * width) };
+                let to = Target {
+                    out,
+                    first,
                     stride: width,
-                    rows: m,
-                    n,
-                    columns: first..n.min(range.end * STRIP),
-                });
+                    addend: std::ptr::null(),
+                };
+                // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
+                unsafe { self.task(part, strips.clone(), thread, to) };
+                *product = out.cast_const();
+            }
+            self.ctx.isa.run(GateColumns {
+                gate,
+                products,
+                stride: width,
+                rows: m,
+                n,
+                columns: first..n.min(strips.end * STRIP),
             });
+        });
+    }
+
+    fn tiled(&self) -> bool {
+        self.parts[0].0.tiled(self.ctx)
     }
 
     /// # Safety
@@ -350,13 +323,14 @@ impl<A: Scheme> Work<'_, A> {
             activations: self.activations,
             strips,
             to,
+            course: self.ctx.threads.course(thread),
             // SAFETY: the scratch holds a panel for every thread.
             panel: unsafe { self.panels.at(thread * self.panel_bytes) },
         };
         // SAFETY: as the caller vouches.
         unsafe {
             #[cfg(target_arch = "x86_64")]
-            if linear.tiled(self.ctx) {
+            if self.tiled() {
                 A::tiles(task, self.ctx.isa);
                 return;
             }

@@ -3,14 +3,12 @@
 use super::super::weights::{BLOCK, Form, LINE, Quant, STRIP, SUPER, TABLE};
 use super::super::{Task, write};
 use super::activations::{Activations, Group};
-
+use crate::ahead::Reader;
 use crate::isa::IntegerKernel;
 use crate::simd::{Integers, Whole};
 
 /// Lines of the quants of four inputs each in half a block.
 const HALF: usize = BLOCK / 8;
-/// How far ahead of their use quants are asked for at most, in bytes; else it is the same place of the next strip.
-const AHEAD: usize = 8192;
 
 /// How a line of quants is read; fixed at compile time.
 pub(super) trait Lines {
@@ -122,14 +120,6 @@ impl Scales {
         }
     }
 
-    /// Asks for the scales and mins of a group `ahead` bytes on.
-    #[inline(always)]
-    fn prefetch<S: Integers>(&self, s: S, group: usize, ahead: usize) {
-        let at = ahead + group * 2 * STRIP;
-        s.prefetch(self.scales.wrapping_add(at));
-        s.prefetch(self.mins.wrapping_add(at));
-    }
-
     #[inline(always)]
     unsafe fn side<S: Integers>(&self, s: S, side: *const u8, group: usize) -> S::V {
         // SAFETY: a side holds sixteen halves and, when nested, sixteen bytes for each group.
@@ -171,6 +161,7 @@ impl IntegerKernel for Strips<'_> {
 #[inline(always)]
 unsafe fn strips<S: Integers, L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
     let m = task.linear.m;
+    let mut reader = task.course.reader();
     for strip in task.strips.clone() {
         let mut row = 0;
         while row < m {
@@ -178,12 +169,12 @@ unsafe fn strips<S: Integers, L: Lines, const GROUP: usize>(s: S, task: &Task<'_
             // SAFETY: as the caller vouches; at most as many rows as the constant are there.
             unsafe {
                 match rows {
-                    1 => some_rows::<S, L, GROUP, 1>(s, task, strip, row, rows),
-                    2 => some_rows::<S, L, GROUP, 2>(s, task, strip, row, rows),
+                    1 => some_rows::<S, L, GROUP, 1>(s, task, &mut reader, strip, row, rows),
+                    2 => some_rows::<S, L, GROUP, 2>(s, task, &mut reader, strip, row, rows),
                     _ if const { S::ROWS <= 4 } || rows <= 4 => {
-                        some_rows::<S, L, GROUP, 4>(s, task, strip, row, rows);
+                        some_rows::<S, L, GROUP, 4>(s, task, &mut reader, strip, row, rows);
                     }
-                    _ => some_rows::<S, L, GROUP, 8>(s, task, strip, row, rows),
+                    _ => some_rows::<S, L, GROUP, 8>(s, task, &mut reader, strip, row, rows),
                 }
             }
             row += rows;
@@ -199,6 +190,7 @@ unsafe fn strips<S: Integers, L: Lines, const GROUP: usize>(s: S, task: &Task<'_
 unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
     s: S,
     task: &Task<'_, Activations>,
+    reader: &mut Reader<'_>,
     strip: usize,
     first: usize,
     rows: usize,
@@ -211,14 +203,12 @@ unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
         let start = task.operands.weight.add(strip * strip_bytes);
         let scales = Scales::of(linear.form, linear.k, start);
         let x = task.activations.rows(first);
-        let ahead = strip_bytes.min(AHEAD);
         let mut out = [s.zero(); R];
         for block in 0..linear.k / BLOCK {
             let quants = start.add(block * block_bytes);
-            for line in 0..block_bytes / LINE {
-                s.prefetch(quants.wrapping_add(ahead + line * LINE));
+            if first == 0 {
+                reader.used(block_bytes / LINE);
             }
-            scales.prefetch(s, block * BLOCK / GROUP, strip_bytes);
             let x_block = x.block(block).cast_const();
             let mut sums = [s.no_sums(); R];
             macro_rules! half {
@@ -239,6 +229,10 @@ unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
             let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
             let x_group = x.group(group).cast_const();
             finish::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
+        }
+        if first == 0 {
+            // The scales, all of them by now.
+            reader.used((strip_bytes - linear.k / BLOCK * block_bytes) / LINE);
         }
         for (r, out) in out.iter().enumerate().take(rows) {
             write(s, task, first + r, strip, *out);

@@ -3,6 +3,7 @@
 use super::super::weights::{BLOCK, LINE};
 use super::super::{Task, write};
 use super::activations::Activations;
+use crate::ahead::Reader;
 use crate::isa::IntegerKernel;
 use crate::simd::Whole;
 
@@ -37,9 +38,6 @@ macro_rules! each_row {
     )*};
 }
 
-/// How far ahead of their use weights are asked for at most, in bytes; else it is the same place of the next strip.
-const AHEAD: usize = 8192;
-
 /// The strips of a task, for all rows of activations.
 pub(super) struct Strips<'a>(pub(super) Task<'a, Activations>);
 
@@ -64,6 +62,7 @@ impl IntegerKernel for Strips<'_> {
 #[inline(always)]
 unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
     let m = task.linear.m;
+    let mut reader = task.course.reader();
     for strip in task.strips.clone() {
         let mut row = 0;
         while row < m {
@@ -71,12 +70,12 @@ unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations
             // SAFETY: as the caller vouches; at most as many rows as the constant are there.
             unsafe {
                 match rows {
-                    1 => some_rows::<S, GROUP, 1>(s, task, strip, row, rows),
-                    2 => some_rows::<S, GROUP, 2>(s, task, strip, row, rows),
+                    1 => some_rows::<S, GROUP, 1>(s, task, &mut reader, strip, row, rows),
+                    2 => some_rows::<S, GROUP, 2>(s, task, &mut reader, strip, row, rows),
                     _ if const { S::ROWS <= 4 } || rows <= 4 => {
-                        some_rows::<S, GROUP, 4>(s, task, strip, row, rows);
+                        some_rows::<S, GROUP, 4>(s, task, &mut reader, strip, row, rows);
                     }
-                    _ => some_rows::<S, GROUP, 8>(s, task, strip, row, rows),
+                    _ => some_rows::<S, GROUP, 8>(s, task, &mut reader, strip, row, rows),
                 }
             }
             row += rows;
@@ -92,6 +91,7 @@ unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations
 unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
     s: S,
     task: &Task<'_, Activations>,
+    reader: &mut Reader<'_>,
     strip: usize,
     first: usize,
     rows: usize,
@@ -104,15 +104,14 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
     // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
     unsafe {
         let start = task.operands.weight.add(strip * strip_bytes);
-        let ahead = strip_bytes.min(AHEAD);
         let mut out = [s.zero(); R];
         for chunk in 0..x.layout.chunks() {
             let inputs = x.layout.chunk(chunk);
             let mut totals = [s.no_totals(); R];
             for block in inputs.start / BLOCK..inputs.end / BLOCK {
                 let quants = start.add(block * stride);
-                for line in 0..stride / LINE {
-                    s.prefetch(quants.wrapping_add(ahead + line * LINE));
+                if first == 0 {
+                    reader.used(stride / LINE);
                 }
                 let x_block = x.line(first, block).cast_const();
                 let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
@@ -137,6 +136,9 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
             for r in 0..R {
                 out[r] = s.fma(s.number(totals[r]), s.splat(*scale.add(r)), out[r]);
             }
+        }
+        if first == 0 {
+            reader.used(1);
         }
         let units = s.load(start.add(scales_at).cast());
         for (r, out) in out.iter().enumerate().take(rows) {
