@@ -1,4 +1,4 @@
-//! What threads bring near before they need it: the memory that products read, in the order in which they read it.
+//! What threads bring near before they need it: weights and cached rows, in the order in which they read them.
 //!
 //! A core waits for few lines at a time, but its second cache follows many pages on its own. So lines are asked for from
 //! several pages side by side, some time before they are used: a thread then reads half as much again as in order.
@@ -6,18 +6,42 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Stretches of memory that a thread reads for one job, at most.
-pub(crate) const STRETCHES: usize = 8;
+pub(crate) const STRETCHES: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Pages that are asked for side by side, at most.
+/// Pages that are asked for side by side, about.
 const PAGES: usize = 8;
 /// Lines that a waiting thread asks for at most: well below what its own cache holds.
 const WAITING: usize = 512 * 1024 / LINE;
 
-/// Addresses and lengths, in the order of their use; those behind the last are empty.
-pub(crate) type Stretches = [(usize, usize); STRETCHES];
+/// Memory that is read from its start to its end, or two pieces of it in turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// Addresses and lengths; the second may be empty.
+    pub(crate) sides: [(usize, usize); 2],
+}
+
+impl Stretch {
+    pub(crate) fn new(start: usize, len: usize) -> Stretch {
+        Stretch {
+            sides: [(start, len), (0, 0)],
+        }
+    }
+
+    /// Joined with one that lies right behind it.
+    pub(crate) fn with(&self, next: &Stretch) -> Option<Stretch> {
+        let mut joined = *self;
+        for (side, (start, len)) in joined.sides.iter_mut().zip(next.sides) {
+            if len > 0 && side.0 + side.1 != start {
+                return None;
+            }
+            side.1 += len;
+        }
+        Some(joined)
+    }
+}
 
 /// What one thread reads in this job and in the next, and how far it has asked for it.
 ///
@@ -26,8 +50,8 @@ pub(crate) type Stretches = [(usize, usize); STRETCHES];
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Course {
-    /// Those of the last turn that was told, and of the one before it, by the turn's last bit.
-    stretches: [[[AtomicUsize; 2]; STRETCHES]; 2],
+    /// Those of the last turn that was told, and of the one before it, by the turn's last bit; an empty one ends them.
+    stretches: [[[AtomicUsize; 4]; STRETCHES]; 2],
     told: AtomicUsize,
     place: [AtomicUsize; PLACE],
     /// Lines that the thread may still ask for while it waits.
@@ -35,32 +59,43 @@ pub(crate) struct Course {
 }
 
 /// Numbers of a [`Place`].
-const PLACE: usize = 8;
+const PLACE: usize = 13;
 
 /// How far a thread has asked.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The next line of the first of the pages side by side; how many these are, and the lines that each has left.
-    at: usize,
-    pages: usize,
+    /// Lines that every page side by side has left.
     left: usize,
-    /// The page behind them.
-    next: usize,
-    /// The stretch that they belong to.
-    start: usize,
-    len: usize,
-    /// The stretch behind that, and the turn that it belongs to.
+    sides: [Pages; 2],
+    /// The stretch behind theirs, and the turn that it belongs to.
     stretch: usize,
     turn: usize,
 }
 
+/// Some pages of one side of a stretch.
+#[derive(Clone, Copy, Default)]
+struct Pages {
+    /// The next line of the first of them, and how many they are.
+    at: usize,
+    count: usize,
+    /// The page behind them.
+    next: usize,
+    /// The side of the stretch.
+    start: usize,
+    len: usize,
+}
+
 impl Course {
-    /// Says what the next turn reads; the one told before is this one.
-    pub(crate) fn tell(&self, stretches: &Stretches) {
+    /// Says what the next turn reads; the one told before is this one. What is too much is not asked for.
+    pub(crate) fn tell(&self, stretches: &[Stretch]) {
         let turn = self.told.load(Relaxed).wrapping_add(1);
-        for (to, (start, len)) in self.stretches[turn % 2].iter().zip(stretches) {
-            to[0].store(*start, Relaxed);
-            to[1].store(*len, Relaxed);
+        let nothing = [Stretch::default()];
+        let all = stretches.iter().chain(&nothing);
+        for (to, stretch) in self.stretches[turn % 2].iter().zip(all) {
+            let [(start, len), (other, other_len)] = stretch.sides;
+            for (to, number) in to.iter().zip([start, len, other, other_len]) {
+                to.store(number, Relaxed);
+            }
         }
         self.told.store(turn, Relaxed);
     }
@@ -72,7 +107,8 @@ impl Course {
         let now = self.told.load(Relaxed).wrapping_sub(1);
         if now.wrapping_sub(place.turn) as isize > 0 {
             // It has not been on its way: what is used first is used before it could be asked for.
-            (place.turn, place.stretch, place.len) = (now, 0, 0);
+            (place.turn, place.stretch) = (now, 0);
+            place.sides = [Pages::default(); 2];
             self.go_on(&mut place);
             place.left = 0;
         }
@@ -80,6 +116,7 @@ impl Course {
             course: self,
             place,
             used: 0,
+            done: false,
         }
     }
 
@@ -99,32 +136,28 @@ impl Course {
     }
 
     fn place(&self) -> Place {
-        let [at, pages, left, next, start, len, stretch, turn] =
-            std::array::from_fn(|i| self.place[i].load(Relaxed));
+        let n: [usize; PLACE] = std::array::from_fn(|i| self.place[i].load(Relaxed));
+        let pages = |i: usize| Pages {
+            at: n[i],
+            count: n[i + 1],
+            next: n[i + 2],
+            start: n[i + 3],
+            len: n[i + 4],
+        };
         Place {
-            at,
-            pages,
-            left,
-            next,
-            start,
-            len,
-            stretch,
-            turn,
+            left: n[0],
+            sides: [pages(1), pages(6)],
+            stretch: n[11],
+            turn: n[12],
         }
     }
 
     fn set_place(&self, place: &Place) {
-        let Place {
-            at,
-            pages,
-            left,
-            next,
-            start,
-            len,
-            stretch,
-            turn,
-        } = *place;
-        let numbers = [at, pages, left, next, start, len, stretch, turn];
+        let [a, b] = place
+            .sides
+            .map(|side| [side.at, side.count, side.next, side.start, side.len]);
+        let ends = [place.stretch, place.turn];
+        let numbers = [place.left].into_iter().chain(a).chain(b).chain(ends);
         for (to, number) in self.place.iter().zip(numbers) {
             to.store(number, Relaxed);
         }
@@ -137,13 +170,16 @@ impl Course {
             return None;
         }
         let mut lines = 0;
-        for at in place.lines() {
-            if at.wrapping_sub(place.start) < place.len {
-                near(at);
-                lines += 1;
+        for side in &mut place.sides {
+            for page in 0..side.count {
+                let at = side.at.wrapping_add(page * PAGE);
+                if at.wrapping_sub(side.start) < side.len {
+                    near(at);
+                    lines += 1;
+                }
             }
+            side.at = side.at.wrapping_add(LINE);
         }
-        place.at = place.at.wrapping_add(LINE);
         place.left -= 1;
         Some(lines)
     }
@@ -153,24 +189,34 @@ impl Course {
     #[inline(never)]
     fn go_on(&self, place: &mut Place) -> bool {
         loop {
-            let end = place.start.wrapping_add(place.len);
-            if place.len > 0 && place.next < end {
-                let pages = (end - place.next).div_ceil(PAGE);
-                // The same number each time, as far as possible.
-                place.pages = pages.div_ceil(pages.div_ceil(PAGES));
+            let rest = place.sides.map(|side| side.rest());
+            let all = rest[0] + rest[1];
+            if all > 0 {
+                for (side, rest) in place.sides.iter_mut().zip(rest) {
+                    // The same number each time, as far as possible.
+                    side.take(rest.div_ceil(all.div_ceil(PAGES)));
+                }
                 place.left = PAGE / LINE;
-                place.at = place.next;
-                place.next += place.pages * PAGE;
                 return true;
             }
+            place.sides = [Pages::default(); 2];
+            let told = self.told.load(Relaxed);
+            if told.wrapping_sub(place.turn) > 1 {
+                // Others have done its share, and more has been told since.
+                (place.turn, place.stretch) = (told.wrapping_sub(1), 0);
+            }
             if place.stretch < STRETCHES {
-                let [start, len] = &self.stretches[place.turn % 2][place.stretch];
-                (place.start, place.len) = (start.load(Relaxed), len.load(Relaxed));
-                place.next = place.start / PAGE * PAGE;
-                place.stretch += 1;
-            } else if place.turn != self.told.load(Relaxed) {
-                place.turn = place.turn.wrapping_add(1);
-                place.stretch = 0;
+                let numbers = &self.stretches[place.turn % 2][place.stretch];
+                let [start, len, other, other_len] =
+                    std::array::from_fn(|i| numbers[i].load(Relaxed));
+                place.sides = [Pages::of(start, len), Pages::of(other, other_len)];
+                place.stretch = if len > 0 {
+                    place.stretch + 1
+                } else {
+                    STRETCHES
+                };
+            } else if place.turn != told {
+                (place.turn, place.stretch) = (told, 0);
             } else {
                 return false;
             }
@@ -178,12 +224,27 @@ impl Course {
     }
 }
 
-impl Place {
-    /// The next line of every page.
-    #[inline(always)]
-    fn lines(&self) -> impl Iterator<Item = usize> + use<> {
-        let at = self.at;
-        (0..self.pages).map(move |page| at.wrapping_add(page * PAGE))
+impl Pages {
+    /// Before the first page.
+    fn of(start: usize, len: usize) -> Pages {
+        Pages {
+            next: start / PAGE * PAGE,
+            start,
+            len,
+            ..Pages::default()
+        }
+    }
+
+    /// Pages that have not been taken.
+    fn rest(&self) -> usize {
+        let end = self.start.saturating_add(self.len);
+        end.saturating_sub(self.next).div_ceil(PAGE)
+    }
+
+    fn take(&mut self, count: usize) {
+        self.at = self.next;
+        self.count = count;
+        self.next = self.next.wrapping_add(count * PAGE);
     }
 }
 
@@ -191,19 +252,27 @@ impl Place {
 pub(crate) struct Reader<'a> {
     course: &'a Course,
     place: Place,
-    /// Lines used without others having been asked for, or the other way round.
+    /// Bytes used without others having been asked for, or the other way round.
     used: isize,
+    /// Whether there is nothing left to ask for.
+    done: bool,
 }
 
 impl Reader<'_> {
-    /// Some lines are used now.
+    /// Some bytes are used now.
     #[inline(always)]
-    pub(crate) fn used(&mut self, lines: usize) {
-        self.used += lines as isize;
+    pub(crate) fn used(&mut self, bytes: usize) {
+        if self.done {
+            return;
+        }
+        self.used += bytes as isize;
         while self.used > 0 {
             match self.course.ask(&mut self.place) {
-                Some(lines) => self.used -= lines as isize,
-                None => self.used = 0,
+                Some(lines) => self.used -= (lines * LINE) as isize,
+                None => {
+                    self.done = true;
+                    return;
+                }
             }
         }
     }
@@ -232,43 +301,45 @@ fn near(address: usize) {
 mod tests {
     use super::*;
 
+    const ALL: usize = PAGES * PAGE;
+
     /// What is asked for from here on.
     fn asked(course: &Course) -> Vec<usize> {
         let mut place = course.place();
         let mut lines = Vec::new();
-        loop {
-            let before = place;
-            if course.ask(&mut place).is_none() {
-                return lines;
+        while course.ask(&mut place).is_some() {
+            for side in place.sides {
+                let pages = (0..side.count).map(|page| side.at - LINE + page * PAGE);
+                lines.extend(pages.filter(|at| at.wrapping_sub(side.start) < side.len));
             }
-            // Those of the place after it went on, if it did.
-            let at = Place {
-                at: place.at - LINE,
-                ..place
-            };
-            assert!(before.left == 0 || before.at == at.at);
-            lines.extend(at.lines().filter(|at| at - place.start < place.len));
         }
+        lines
     }
 
     #[test]
     fn every_line_is_asked_for_once_and_pages_side_by_side() {
         let course = Course::default();
         assert!(asked(&course).is_empty());
-        const ALL: usize = PAGES * PAGE;
-        for lens in [[ALL, 0, 0], [3 * ALL + 640, 64, 5056], [64, ALL - 64, 128]] {
-            let mut stretches = Stretches::default();
-            for (i, len) in lens.into_iter().enumerate() {
-                stretches[i] = (((i + 1) << 30) + 640, len);
-            }
+        for lens in [
+            [ALL, 0, 0, 0],
+            [3 * ALL + 640, 0, 64, 5056],
+            [ALL, ALL, 192, 64],
+            [64, 0, ALL - 64, 3 * ALL],
+        ] {
+            let at = |i: usize| (((i + 1) << 30) + 640 * i, lens[i]);
+            let stretches = [0, 2].map(|i| Stretch {
+                sides: [at(i), at(i + 1)],
+            });
             let course = Course::default();
             course.tell(&stretches);
             let mut lines = asked(&course);
             assert!(lens[0] < ALL || lines[0] / PAGE + 1 == lines[1] / PAGE);
+            if lens[1] == ALL {
+                assert!(lines[..PAGES].iter().any(|at| at >> 30 == 2), "both sides");
+            }
             lines.sort_unstable();
-            let all = stretches
-                .iter()
-                .flat_map(|(start, len)| (*start..start + len).step_by(LINE));
+            let all = (0..4).map(at);
+            let all = all.flat_map(|(start, len)| (start..start + len).step_by(LINE));
             assert!(lines.into_iter().eq(all));
         }
     }
@@ -277,27 +348,42 @@ mod tests {
     fn a_thread_that_was_not_on_its_way_begins_behind_what_it_uses_first() {
         let course = Course::default();
         for turn in 1..=3 {
-            course.tell(&[(turn << 30, 2 * PAGES * PAGE); STRETCHES]);
+            course.tell(&[Stretch::new(turn << 30, 2 * ALL); STRETCHES]);
         }
         drop(course.reader());
         // Turn 2 is read, turn 3 comes next.
         let place = course.place();
         assert_eq!((place.turn, place.left), (2, 0));
         let mut reader = course.reader();
-        reader.used(PAGES / 2);
-        reader.used(PAGES);
+        reader.used(PAGES / 2 * LINE);
+        reader.used(PAGES * LINE);
         drop(reader);
-        assert_eq!(course.place().at, (2 << 30) + PAGES * PAGE + 2 * LINE);
+        assert_eq!(course.place().sides[0].at, (2 << 30) + ALL + 2 * LINE);
+    }
+
+    #[test]
+    fn a_turn_without_anything_is_passed_over() {
+        let course = Course::default();
+        course.tell(&[]);
+        course.tell(&[Stretch::new(1 << 20, LINE)]);
+        assert_eq!(asked(&course), [1 << 20]);
     }
 
     #[test]
     fn a_waiting_thread_stops_in_time() {
         let course = Course::default();
-        course.tell(&[(0, 1 << 24); STRETCHES]);
+        course.tell(&[Stretch::new(0, 1 << 24)]);
         drop(course.reader());
         let steps = std::iter::from_fn(|| course.wait().then_some(())).count();
         assert_eq!(steps, WAITING / PAGES);
         drop(course.reader());
         assert!(course.wait());
+    }
+
+    #[test]
+    fn neighbours_are_joined() {
+        let (a, b) = (Stretch::new(64, 64), Stretch::new(128, 640));
+        assert_eq!(a.with(&b), Some(Stretch::new(64, 704)));
+        assert_eq!(b.with(&a), None);
     }
 }

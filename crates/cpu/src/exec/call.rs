@@ -129,6 +129,23 @@ impl Call {
         }
     }
 
+    /// Tells the threads what an attention will read of its cache.
+    pub(crate) fn read_ahead(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_>>) {
+        if let (
+            Call::Attend {
+                attend, cache_id, ..
+            },
+            Some(step),
+        ) = (self, cache)
+        {
+            let bytes: &dyn Any = &*step.bytes;
+            if let Some(kv) = bytes.downcast_ref::<CpuKv>() {
+                let plan = step.plan.layer(*cache_id);
+                attend.read_ahead(ctx, &plan.visible, (kv, *cache_id));
+            }
+        }
+    }
+
     /// A norm that makes rows as they are read.
     pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<Before> {
         match self {

@@ -3,10 +3,9 @@
 use super::call::{Addresses, Call, TOGETHER};
 use super::constants::Constants;
 use super::forms::WeightForms;
-use super::join::{Group, Then, join, look_ahead};
+use super::join::{Group, Next, Then, join, look_ahead};
 use super::profile::{Profile, Work};
 use super::{input_address, named, value_at};
-use crate::ahead::Stretches;
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
@@ -62,8 +61,8 @@ pub(super) struct Entry {
     pub(super) operands: Range<usize>,
     /// Calls from this one on that run as one, itself among them.
     pub(super) group: Group,
-    /// What every thread reads of the products behind it, where this one's weights are read only once.
-    pub(super) ahead: Option<Box<[Stretches]>>,
+    /// What is read next, where this call reads much, and only once.
+    pub(super) next: Option<Next>,
 }
 
 /// Where a tensor is, as far as it is known before the run.
@@ -165,7 +164,7 @@ impl Compiled {
                 node: NodeId(i as u32),
                 operands,
                 group: Group::ONE,
-                ahead: None,
+                next: None,
             });
         }
         join(graph, &mut calls, &locations, self.threads.count());
@@ -320,8 +319,10 @@ impl Executable for Compiled {
             let (now, later) = calls.split_at(entry.group.len());
             calls = later;
             let started = self.profile.as_ref().map(|_| Instant::now());
-            if let Some(ahead) = &entry.ahead {
-                self.threads.read_ahead(ahead);
+            match &entry.next {
+                Some(Next::Weights(stretches)) => self.threads.read_ahead(stretches),
+                Some(Next::Attention(i)) => tape.calls[*i].call.read_ahead(&ctx, &cache),
+                None => {}
             }
             // The plan keeps every operand whole until its last use and lets a result share memory only where its op
             // allows; no result is planned into an input or a constant.

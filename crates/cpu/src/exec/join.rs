@@ -2,8 +2,9 @@
 
 use super::call::{Call, TOGETHER};
 use super::compiled::{Entry, Location};
+use crate::ahead::Stretch;
 use crate::kernels::elementwise::{Elementwise, Function};
-use crate::kernels::packed::{PackedLinear, reading};
+use crate::kernels::packed::{self, PackedLinear, reads_once};
 use graph::ops::{Activation, BinaryFunction};
 use graph::{Graph, TensorId};
 
@@ -57,28 +58,54 @@ pub(super) fn join(graph: &Graph, calls: &mut [Entry], locations: &[Location], t
     }
 }
 
-/// Tells every group of products what the next one reads, and the last what the first one does: the next step is like this.
+/// What threads bring near while a call runs, because the next that reads much will read it.
+pub(super) enum Next {
+    /// Per thread, stretches of weights.
+    Weights(Vec<Vec<Stretch>>),
+    /// What this call of the tape sees of its cache.
+    Attention(usize),
+}
+
+/// Tells every group of products, and every attention, what the next one reads, and the last what the first one does: the
+/// next step is like this.
 pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location], threads: usize) {
-    let weight = |entry: &Entry| match locations[entry.operands.start + 1] {
-        Location::Fixed(p) => Some((product(entry)?, p as usize)),
+    let address = |entry: &Entry| match locations[entry.operands.start + 1] {
+        Location::Fixed(p) => Some(p as usize),
         _ => None,
     };
-    let mut groups = Vec::new();
+    // What the threads read of some products' weights, where these are read once.
+    let weights = |products: &[Entry], gated: bool| {
+        if let [entry] = products
+            && let Call::Linear(op, _) = &entry.call
+        {
+            return reads_once(op.m).then_some(op.reading(address(entry)?, threads));
+        }
+        let part = |entry| {
+            let op = product(entry).filter(|op| reads_once(op.m))?;
+            Some((op, address(entry)?))
+        };
+        let parts: Option<Vec<_>> = products.iter().map(part).collect();
+        parts.map(|parts| packed::reading(&parts, gated, threads))
+    };
+    let mut reading = Vec::new();
     let mut i = 0;
     while i < calls.len() {
         let group = calls[i].group;
         let products = &calls[i + usize::from(group.norm)..][..group.products];
-        let weights: Option<Vec<_>> = products.iter().map(weight).collect();
-        if let Some(weights) = weights
-            && weights.iter().all(|(op, _)| op.reads_weights_once())
+        let gated = matches!(group.then, Then::Gate(..));
+        if let Some(stretches) = weights(products, gated) {
+            reading.push((i, Next::Weights(stretches)));
+        } else if let Call::Attend { tokens, .. } = calls[i].call
+            && reads_once(tokens)
         {
-            let gated = matches!(group.then, Then::Gate(..));
-            groups.push((i, reading(&weights, gated, threads)));
+            reading.push((i, Next::Attention(i)));
         }
         i += group.len();
     }
-    for (at, (i, _)) in groups.iter().enumerate() {
-        calls[*i].ahead = Some(groups[(at + 1) % groups.len()].1.clone());
+    let at: Vec<usize> = reading.iter().map(|(i, _)| *i).collect();
+    for (k, (_, next)) in reading.into_iter().enumerate() {
+        let before = at[(k + at.len() - 1) % at.len()];
+        calls[before].next = Some(next);
     }
 }
 

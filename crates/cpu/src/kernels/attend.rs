@@ -4,6 +4,7 @@
 //! masked key contributes exactly nothing. So a query's result depends only on what it sees, not on the other queries
 //! of the step and not on the cells its keys lie in.
 
+mod cut;
 mod decoded;
 mod mix;
 mod parts;
@@ -12,13 +13,15 @@ mod score;
 mod segments;
 
 use super::{Context, Shared};
+use crate::ahead::Reader;
 use crate::isa::Kernel;
 use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
+use cut::{Cut, How, Which};
 use decoded::Decoded;
 use kv::Visibility;
 use parts::{PART, Partials, State, merge};
-use passes::Passes;
+use passes::{Pass, Passes};
 use score::Keys;
 use segments::Segment;
 use std::cell::RefCell;
@@ -36,12 +39,8 @@ const ROWS: usize = 48;
 const BATCH: usize = 6;
 /// Query rows that keys and values are not decoded for beforehand.
 const FEW: usize = 4;
-/// Products below which a step stays on the calling thread: waking others would cost more.
-const SERIAL_PRODUCTS: usize = 400_000;
 /// Vectors of a block's scores.
 const VECTORS: usize = BLOCK / LANES;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The attention of one step over one layer.
 #[derive(Clone, Copy, Debug)]
@@ -66,66 +65,39 @@ impl Attend {
         q: *const f32,
         out: *mut f32,
     ) {
-        let group = self.heads / self.kv_heads;
-        let most_rows = (ROWS * MOST_DIM / self.value_dim.max(1)).clamp(1, ROWS);
-        let heads_per_item = group.min(most_rows);
-        let splits = group.div_ceil(heads_per_item);
-        let queries = visible.queries().len();
-        // As many queries as share a pass, but enough items for the threads to come out even.
-        let wanted_tiles = (2 * ctx.threads.count()).div_ceil(self.kv_heads * splits);
-        let queries_per_item = (most_rows / heads_per_item)
-            .min(queries.div_ceil(wanted_tiles))
-            .max(1);
-        let tiles = queries.div_ceil(queries_per_item);
-        let columns = self.kv_heads * splits;
-        let parts = parts::of(visible.queries());
+        let queries = visible.queries();
+        let cut = &Cut::new(self, queries, ctx.threads.count());
         let (q, out) = (Shared(q.cast_mut()), Shared(out));
-        let item = |tile: usize, column: usize| {
-            let (kv_head, split) = (column / splits, column % splits);
-            let first_head = kv_head * group + split * heads_per_item;
-            Item {
-                op: self,
-                visible,
-                queries: tile * queries_per_item..((tile + 1) * queries_per_item).min(queries),
-                first_head,
-                heads: heads_per_item.min((kv_head + 1) * group - first_head),
-                kv: kv.head(id, kv_head),
-                q,
-                out,
+        let item = |which: Which| Item {
+            op: self,
+            visible,
+            queries: which.queries,
+            first_head: which.first_head,
+            heads: which.heads,
+            kv: kv.head(id, which.kv_head),
+            q,
+            out,
+        };
+        let whole = |task: usize, thread: usize| {
+            let item = item(cut.task(task).0);
+            let parts = parts::of(&queries[item.queries.clone()]);
+            run_item(ctx, thread, item, parts, None);
+        };
+        match cut.how {
+            How::Alone => (0..cut.tasks()).for_each(|task| whole(task, 0)),
+            How::Whole => ctx.threads.run(cut.tasks(), &whole),
+            How::Apart => {
+                let mut room = parts::Room::new();
+                let rows = queries.len() * self.heads;
+                let partials = &Partials::new(&mut room, rows, cut.parts.len(), self.value_dim);
+                ctx.threads.run_near(cut.tasks(), &|task, thread| {
+                    let (which, part) = cut.task(task);
+                    let parts = cut.parts.start + part..cut.parts.start + part + 1;
+                    let apart = Some((partials, part));
+                    run_item(ctx, thread, item(which), parts, apart);
+                });
+                ctx.isa.run(parts::Join { partials, out });
             }
-        };
-        // Where there are few items, their parts are handed out one by one.
-        let mut room = parts::Room::new();
-        if tiles * columns < 4 * ctx.threads.count()
-            && parts.len() > 1
-            && let Some(partials) =
-                Partials::new(&mut room, queries * self.heads, parts.len(), self.value_dim)
-        {
-            let (partials, first) = (&partials, parts.start);
-            let count = parts.len();
-            // A thread goes from part to part of a head, and what it asked for ahead is its own.
-            ctx.threads.run_near(tiles * columns * count, &|task, _| {
-                let (tile, column) = (task / count / columns, task / count % columns);
-                let (item, part) = (item(tile, column), task % count);
-                let parts = first + part..first + part + 1;
-                let apart = Some((partials, part));
-                run_item(ctx, item, parts, apart);
-            });
-            ctx.isa.run(parts::Join { partials, out });
-            return;
-        }
-        let run = |task: usize, _| {
-            // The last queries of a causal step see most, so their tiles are taken first.
-            let item = item(tiles - 1 - task / columns, task % columns);
-            let parts = parts::of(&visible.queries()[item.queries.clone()]);
-            run_item(ctx, item, parts, None);
-        };
-        let seen = visible.queries().iter().map(|query| query.positions.len());
-        let products = seen.sum::<usize>() * self.heads * (self.key_dim + self.value_dim);
-        if products < SERIAL_PRODUCTS {
-            (0..tiles * columns).for_each(|task| run(task, 0));
-        } else {
-            ctx.threads.run(tiles * columns, &run);
         }
     }
 }
@@ -182,10 +154,12 @@ struct Parts<'a> {
     /// Where the only part goes, and which of the step's parts it is; else all parts are joined.
     apart: Option<(&'a Partials<'a>, usize)>,
     work: &'a mut Work,
+    reader: Reader<'a>,
 }
 
 fn run_item(
     ctx: &Context<'_>,
+    thread: usize,
     item: Item<'_>,
     parts: Range<usize>,
     apart: Option<(&Partials<'_>, usize)>,
@@ -196,6 +170,7 @@ fn run_item(
             parts,
             apart,
             work,
+            reader: ctx.threads.course(thread).reader(),
         });
     });
 }
@@ -206,18 +181,22 @@ impl Kernel for Parts<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Parts {
-            item, parts, work, ..
+            item,
+            parts,
+            apart,
+            work,
+            mut reader,
         } = self;
         let (rows, dim) = (item.queries.len() * item.heads, item.op.value_dim);
         let mut room = Sums::room();
         let mut all = [State::NOTHING; ROWS];
         for part in parts {
-            let sums = item.part(s, part, &mut room, work);
+            let sums = item.part(s, part, &mut room, work, &mut reader);
             for row in 0..rows {
                 let (state, mixed) = (sums.states[row], &sums.mixed[row * dim..][..dim]);
                 // SAFETY: both hold a row; that of the output, or the row's part, is written by this task alone.
                 unsafe {
-                    if let Some((partials, index)) = self.apart {
+                    if let Some((partials, index)) = apart {
                         partials.put(item.place(row), index, state, mixed);
                     } else {
                         let out = item.out_row(row);
@@ -226,7 +205,7 @@ impl Kernel for Parts<'_> {
                 }
             }
         }
-        if self.apart.is_none() {
+        if apart.is_none() {
             for (row, state) in all.iter().enumerate().take(rows) {
                 // SAFETY: a row of the output.
                 unsafe { parts::finish(s, dim, *state, item.out_row(row)) };
@@ -260,12 +239,13 @@ impl Item<'_> {
         part: usize,
         room: &'a mut [MaybeUninit<f32>],
         work: &mut Work,
+        reader: &mut Reader<'_>,
     ) -> Sums<'a> {
         let rows = self.queries.len() * self.heads;
         let mut sums = Sums::new(room, rows * self.op.value_dim);
         let mut passes = Passes::new(self, part * PART..(part + 1) * PART);
-        while let Some((rows, base)) = passes.next() {
-            self.block(s, rows, base, passes.segments(), work, &mut sums);
+        while let Some(pass) = passes.next() {
+            self.pass(s, &pass, work, &mut sums, reader);
         }
         for row in 0..rows {
             // SAFETY: a row of totals is a vector.
@@ -274,24 +254,23 @@ impl Item<'_> {
         sums
     }
 
-    /// One block of keys for some rows that find them in the same places.
     #[inline(always)]
-    fn block<S: Simd>(
+    fn pass<S: Simd>(
         &self,
         s: S,
-        rows: Range<usize>,
-        base: usize,
-        segments: &[Segment],
+        pass: &Pass<'_>,
         work: &mut Work,
         sums: &mut Sums<'_>,
+        reader: &mut Reader<'_>,
     ) {
+        let Pass { base, segments, .. } = *pass;
         let keys = Keys::new(segments, self.kv.keys);
-        self.score(s, rows.clone(), &keys, work);
+        self.score(s, pass.rows.clone(), &keys, work, reader);
         let scores = &mut work.scores;
-        for row in rows.clone() {
+        for row in pass.rows.clone() {
             self.weigh(s, row, base, segments, &mut scores[row], sums);
         }
-        self.mix(s, rows, segments, work, sums);
+        self.mix(s, pass.rows.clone(), segments, work, sums, reader);
     }
 
     /// Token and query head of a row.

@@ -5,19 +5,17 @@
 
 use super::format::{Bf16, F16, Format};
 use super::{Context, Shared, split};
+use crate::ahead::{Course, Stretch};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
+use crate::threads::share_start;
 use base::DType;
 use std::marker::PhantomData;
 
 /// Weight rows that are decoded together before a block of activation rows passes over them.
 const PANEL: usize = 32;
-/// Bytes that memory moves at once.
-const CACHE_LINE: usize = 64;
 /// Activation rows up to which weights are decoded in registers.
 const FEW: usize = 8;
-/// How many rows ahead of their use weights are asked for.
-const PREFETCH_ROWS: usize = 8;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
 #[derive(Clone, Copy, Debug)]
@@ -58,29 +56,54 @@ impl Linear {
         self.k.next_multiple_of(LANES)
     }
 
+    /// Weight rows of a task. A few rows of activations stream the weights, so tasks are large; a panel is the unit
+    /// otherwise.
+    fn task_rows(&self, threads: usize) -> usize {
+        if self.m <= FEW {
+            self.n.div_ceil(threads * 4).next_multiple_of(4)
+        } else {
+            PANEL
+        }
+    }
+
+    /// What every thread reads of a weight at this address, when it is not disturbed.
+    pub(crate) fn reading(&self, weight: usize, threads: usize) -> Vec<Vec<Stretch>> {
+        let step = self.task_rows(threads);
+        let row = self.k * self.weight.block_bytes() / self.weight.block_len();
+        let start = |thread| {
+            let task = share_start(self.n.div_ceil(step), threads, thread);
+            (task * step).min(self.n) * row
+        };
+        let course = |thread| {
+            let (start, end) = (start(thread), start(thread + 1));
+            vec![Stretch::new(weight + start, end - start)]
+        };
+        (0..threads).map(course).collect()
+    }
+
     /// # Safety
     /// The operands must be valid for the shapes of `self`, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: Operands) {
+        if self.m == 0 {
+            return;
+        }
         let shared = SharedOperands(operands);
-        // A few rows stream the weights, so tasks are large; a panel is the unit otherwise.
-        let step = match self.m {
-            0 => return,
-            1..=FEW => self.n.div_ceil(ctx.threads.count() * 4).next_multiple_of(4),
-            _ => PANEL,
-        };
-        ctx.threads.run(self.n.div_ceil(step), &|task, thread| {
-            let rows = (task * step, (task * step + step).min(self.n));
-            let task = Task {
-                linear: *self,
-                operands: &shared,
-                rows,
-                thread,
-            };
-            match self.weight {
-                DType::BF16 => ctx.isa.run(Typed::<Bf16>(task, PhantomData)),
-                _ => ctx.isa.run(Typed::<F16>(task, PhantomData)),
-            }
-        });
+        let step = self.task_rows(ctx.threads.count());
+        ctx.threads
+            .run_near(self.n.div_ceil(step), &|task, thread| {
+                let rows = (task * step, (task * step + step).min(self.n));
+                let task = Task {
+                    linear: *self,
+                    operands: &shared,
+                    rows,
+                    thread,
+                    course: ctx.threads.course(thread),
+                };
+                match self.weight {
+                    DType::BF16 => ctx.isa.run(Typed::<Bf16>(task, PhantomData)),
+                    _ => ctx.isa.run(Typed::<F16>(task, PhantomData)),
+                }
+            });
     }
 }
 
@@ -94,6 +117,8 @@ struct Task<'a> {
     /// First and last weight row, the last excluded.
     rows: (usize, usize),
     thread: usize,
+    /// What the thread brings near.
+    course: &'a Course,
 }
 
 struct Typed<'a, F>(Task<'a>, PhantomData<F>);
@@ -154,7 +179,7 @@ unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, tas
     let o = task.operands.0;
     let (blocks, tail) = (k / F::LEN, k % F::LEN);
     let (mut n, end) = task.rows;
-    let row_bytes = k * F::BYTES / F::LEN;
+    let mut reader = task.course.reader();
     let mut decoded = [0.0f32; 256];
     // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row. Where there are fewer rows than a
     // group has, the last one is computed again and not written.
@@ -165,13 +190,8 @@ unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, tas
             let mut sums = [[s.zero(); X]; W];
             let rows: [*const u8; W] =
                 std::array::from_fn(|i| weight_row::<F>(o.weight, n + i.min(streams - 1), k));
-            // The streams hop from row to row, which hardware prefetchers do not follow: while these rows are used, those
-            // some groups on are asked for, as many bytes in each turn as are used.
-            let ahead = rows[0].wrapping_add(PREFETCH_ROWS * row_bytes);
             for block in 0..blocks {
-                for line in 0..(W * F::BYTES).div_ceil(CACHE_LINE) {
-                    s.prefetch(ahead.wrapping_add(block * W * F::BYTES + line * CACHE_LINE));
-                }
+                reader.used(W * F::BYTES);
                 for (sums, row) in sums.iter_mut().zip(rows) {
                     F::decode(s, row.add(block * F::BYTES), decoded.as_mut_ptr());
                     for i in 0..F::LEN / LANES {

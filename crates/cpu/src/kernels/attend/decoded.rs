@@ -1,8 +1,9 @@
 //! Keys and values of a block as f32, in the order in which many rows multiply them.
 
+use super::BLOCK;
 use super::score::Keys;
 use super::segments::Segment;
-use super::{BLOCK, LINE};
+use crate::ahead::Reader;
 use crate::kernels::stored::{self, Stored, with_storage};
 use crate::kv::HeadRows;
 use crate::kv::layout::{RowLayout, TILE};
@@ -55,6 +56,7 @@ impl Decoded {
         side: &HeadRows<'_>,
         dims: Range<usize>,
         dim: usize,
+        reader: &mut Reader<'_>,
     ) {
         let row_bytes = side.row_bytes;
         for segment in segments {
@@ -63,11 +65,7 @@ impl Decoded {
                 // SAFETY: the segment has the row, the row these dimensions, and the place room for them.
                 unsafe {
                     let row = rows.as_ptr().add(i * row_bytes);
-                    let part = row_bytes * dims.start / dim..row_bytes * dims.end / dim;
-                    for line in part.step_by(LINE) {
-                        // The next block's, most often.
-                        s.prefetch(row.wrapping_add(BLOCK * row_bytes + line));
-                    }
+                    reader.used(row_bytes * dims.len() / dim);
                     for vector in 0..dims.len() / LANES {
                         let v = E::load(s, row, dims.start / LANES + vector, dim);
                         s.store(to.as_mut_ptr().add(vector * LANES), v);
@@ -79,19 +77,32 @@ impl Decoded {
 
     /// Some dimensions of the keys, whatever their layout.
     #[inline(always)]
-    pub(super) fn keys<S: Simd>(&mut self, s: S, keys: &Keys<'_>, dims: Range<usize>, dim: usize) {
+    pub(super) fn keys<S: Simd>(
+        &mut self,
+        s: S,
+        keys: &Keys<'_>,
+        dims: Range<usize>,
+        dim: usize,
+        reader: &mut Reader<'_>,
+    ) {
         let storage = keys.side.storage;
         match (keys.side.layout, storage) {
-            (RowLayout::Rows { .. }, _) => self.turn(s, keys, storage, dims, dim),
-            (_, Storage::F32) => self.copy::<S, stored::F32>(s, keys, dims),
-            (_, Storage::BF16) => self.copy::<S, stored::Bf16>(s, keys, dims),
-            _ => self.copy::<S, stored::F16>(s, keys, dims),
+            (RowLayout::Rows { .. }, _) => self.turn(s, keys, storage, dims, dim, reader),
+            (_, Storage::F32) => self.copy::<S, stored::F32>(s, keys, dims, reader),
+            (_, Storage::BF16) => self.copy::<S, stored::Bf16>(s, keys, dims, reader),
+            _ => self.copy::<S, stored::F16>(s, keys, dims, reader),
         }
     }
 
     /// Takes some dimensions of keys that are stored turned.
     #[inline(always)]
-    fn copy<S: Simd, E: Stored>(&mut self, s: S, keys: &Keys<'_>, dims: Range<usize>) {
+    fn copy<S: Simd, E: Stored>(
+        &mut self,
+        s: S,
+        keys: &Keys<'_>,
+        dims: Range<usize>,
+        reader: &mut Reader<'_>,
+    ) {
         let RowLayout::Turned { row_bytes, element } = keys.side.layout else {
             return;
         };
@@ -117,10 +128,7 @@ impl Decoded {
                     // any column of it on, or one vector before.
                     unsafe {
                         let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
-                        if (d * TILE * element).is_multiple_of(LINE) {
-                            // The next block's, most often.
-                            s.prefetch(from.wrapping_add(BLOCK * row_bytes));
-                        }
+                        reader.used(width * element);
                         let v = if width == TILE {
                             E::load(s, from, 0, TILE)
                         } else {
@@ -149,11 +157,14 @@ impl Decoded {
         storage: Storage,
         dims: Range<usize>,
         dim: usize,
+        reader: &mut Reader<'_>,
     ) {
-        let found = KeyRows::new(s, keys);
+        let found = KeyRows::new(keys);
+        let used = keys.side.row_bytes * dims.len() / dim;
         let mut plain = [[0.0f32; DEPTH]; LANES];
         for vector in 0..keys.vectors {
             let rows = &found.0[vector * LANES..][..LANES];
+            reader.used(LANES * used);
             with_storage!(storage, E => decode::<S, E>(s, rows, dims.clone(), dim, &mut plain));
             for chunk in 0..dims.len().div_ceil(LANES) {
                 let mut square = [s.zero(); LANES];
@@ -205,7 +216,7 @@ struct KeyRows([*const u8; BLOCK]);
 
 impl KeyRows {
     #[inline(always)]
-    fn new<S: Simd>(s: S, keys: &Keys<'_>) -> KeyRows {
+    fn new(keys: &Keys<'_>) -> KeyRows {
         let mut rows = [std::ptr::null(); BLOCK];
         let row_bytes = keys.side.row_bytes;
         for segment in keys.segments {
@@ -213,9 +224,6 @@ impl KeyRows {
             for column in segment.start..segment.end {
                 let at = (column - segment.start) * row_bytes;
                 rows[column] = stored[at..][..row_bytes].as_ptr();
-                for line in (0..row_bytes).step_by(64) {
-                    s.prefetch(rows[column].wrapping_add(BLOCK * row_bytes + line));
-                }
             }
         }
         KeyRows(rows)

@@ -3,6 +3,7 @@
 use super::decoded::{DEPTH, Decoded};
 use super::segments::Segment;
 use super::{BATCH, BLOCK, FEW, Item, Sums, Work};
+use crate::ahead::Reader;
 use crate::kernels::split;
 use crate::kernels::stored::{Stored, with_storage};
 use crate::simd::{LANES, Simd};
@@ -20,6 +21,7 @@ impl Item<'_> {
         segments: &[Segment],
         work: &mut Work,
         sums: &mut Sums<'_>,
+        reader: &mut Reader<'_>,
     ) {
         let (dim, values) = (self.op.value_dim, &self.kv.values);
         if rows.len() > FEW && dim.is_multiple_of(LANES) {
@@ -27,7 +29,7 @@ impl Item<'_> {
             for from in (0..dim).step_by(DEPTH) {
                 let dims = from..dim.min(from + DEPTH);
                 with_storage!(values.storage, E => {
-                    decoded.values::<S, E>(s, segments, values, dims.clone(), dim);
+                    decoded.values::<S, E>(s, segments, values, dims.clone(), dim, reader);
                 });
                 for first in rows.clone().step_by(BATCH) {
                     let batch = Batch {
@@ -49,7 +51,7 @@ impl Item<'_> {
             }
             return;
         }
-        with_storage!(values.storage, E => self.mix_few::<S, E>(s, rows, segments, work, sums));
+        with_storage!(values.storage, E => self.mix_few::<S, E>(s, rows, segments, work, sums, reader));
     }
 
     #[inline(always)]
@@ -60,6 +62,7 @@ impl Item<'_> {
         segments: &[Segment],
         work: &Work,
         sums: &mut Sums<'_>,
+        reader: &mut Reader<'_>,
     ) {
         let dim = self.op.value_dim;
         for segment in segments {
@@ -68,18 +71,16 @@ impl Item<'_> {
                 let mix = Mix {
                     item: self,
                     segment: *segment,
-                    // Values are used once per step, so they come from far away: those of the next block are asked for
-                    // while this one's are used, by the rows that use them first.
-                    ahead: first == rows.start,
+                    first: first == rows.start,
                     weights: &work.scores[first..],
                     mixed: sums.mixed[first * dim..].as_mut_ptr(),
                 };
                 // As many sums as fit into registers.
                 first += match rows.end - first {
-                    1 => mix.run::<S, E, 1, 4>(s),
-                    2 => mix.run::<S, E, 2, 4>(s),
-                    3 => mix.run::<S, E, 3, 4>(s),
-                    _ => mix.run::<S, E, FEW, 4>(s),
+                    1 => mix.run::<S, E, 1, 4>(s, reader),
+                    2 => mix.run::<S, E, 2, 4>(s, reader),
+                    3 => mix.run::<S, E, 3, 4>(s, reader),
+                    _ => mix.run::<S, E, FEW, 4>(s, reader),
                 };
             }
         }
@@ -156,7 +157,8 @@ impl Batch<'_> {
 struct Mix<'a> {
     item: &'a Item<'a>,
     segment: Segment,
-    ahead: bool,
+    /// Whether these rows are the first to use the values.
+    first: bool,
     weights: &'a [[f32; BLOCK]],
     mixed: *mut f32,
 }
@@ -164,15 +166,19 @@ struct Mix<'a> {
 impl Mix<'_> {
     /// `R` rows, `C` vectors of dimensions at a time; how many rows those are.
     #[inline(always)]
-    fn run<S: Simd, E: Stored, const R: usize, const C: usize>(self, s: S) -> usize {
+    fn run<S: Simd, E: Stored, const R: usize, const C: usize>(
+        self,
+        s: S,
+        reader: &mut Reader<'_>,
+    ) -> usize {
         let (chunks, tail) = split(self.item.op.value_dim);
         let mut chunk = 0;
         while C > 1 && S::TILE.0 >= 4 && chunk + C <= chunks {
-            self.chunks::<S, E, R, C>(s, chunk);
+            self.chunks::<S, E, R, C>(s, chunk, reader);
             chunk += C;
         }
         while chunk < chunks {
-            self.chunks::<S, E, R, 1>(s, chunk);
+            self.chunks::<S, E, R, 1>(s, chunk, reader);
             chunk += 1;
         }
         if tail > 0 {
@@ -191,11 +197,19 @@ impl Mix<'_> {
     }
 
     #[inline(always)]
-    fn chunks<S: Simd, E: Stored, const R: usize, const C: usize>(&self, s: S, chunk: usize) {
+    fn chunks<S: Simd, E: Stored, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        chunk: usize,
+        reader: &mut Reader<'_>,
+    ) {
         let dim = self.item.op.value_dim;
         let (rows, row_bytes) = self.rows();
-        let part = row_bytes * chunk * LANES / dim;
-        let bytes = row_bytes * C * LANES / dim;
+        let used = if self.first {
+            row_bytes * C * LANES / dim
+        } else {
+            0
+        };
         // SAFETY: a stored row is there for every column of the segment, and `R` rows of weights and sums.
         unsafe {
             let mut sums = [[s.zero(); C]; R];
@@ -206,13 +220,7 @@ impl Mix<'_> {
             }
             for column in self.segment.start..self.segment.end {
                 let row = rows.add((column - self.segment.start) * row_bytes);
-                if self.ahead {
-                    let next = row.wrapping_add(BLOCK * row_bytes + part);
-                    s.prefetch(next);
-                    if C > 2 && bytes > 64 {
-                        s.prefetch(next.wrapping_add(64));
-                    }
-                }
+                reader.used(used);
                 let mut v = [s.zero(); C];
                 for c in 0..C {
                     v[c] = E::load(s, row, chunk + c, dim);

@@ -119,6 +119,11 @@ pub(super) unsafe fn merge<S: Simd>(
 /// Numbers that partial results may take.
 const ROOM: usize = 1 << 15;
 
+/// Whether there is room for so many rows and parts.
+pub(super) fn fit(rows: usize, parts: usize, dim: usize) -> bool {
+    rows * parts * (2 + dim) <= ROOM
+}
+
 /// Memory for partial results.
 pub(super) struct Room([std::mem::MaybeUninit<f32>; ROOM]);
 
@@ -138,20 +143,16 @@ pub(super) struct Partials<'a> {
 }
 
 impl<'a> Partials<'a> {
-    /// As many as that, where there is room.
-    pub(super) fn new(
-        room: &'a mut Room,
-        rows: usize,
-        parts: usize,
-        dim: usize,
-    ) -> Option<Partials<'a>> {
-        (rows * parts * (2 + dim) <= ROOM).then(|| Partials {
+    /// As many as that, which must [`fit`].
+    pub(super) fn new(room: &'a mut Room, rows: usize, parts: usize, dim: usize) -> Partials<'a> {
+        assert!(fit(rows, parts, dim), "more parts than there is room for");
+        Partials {
             at: Shared(room.0.as_mut_ptr().cast()),
             rows,
             parts,
             dim,
             room: PhantomData,
-        })
+        }
     }
 
     /// # Safety

@@ -16,6 +16,15 @@ pub(super) struct Passes<'a> {
     others: Segments,
 }
 
+/// One block of keys for some rows that find them in the same places.
+pub(super) struct Pass<'a> {
+    pub(super) rows: Range<usize>,
+    /// The position that the block begins at.
+    pub(super) base: usize,
+    /// Where its keys lie.
+    pub(super) segments: &'a [Segment],
+}
+
 impl<'a> Passes<'a> {
     /// Over some positions, which begin with a block.
     pub(super) fn new(item: &'a Item<'a>, positions: Range<usize>) -> Passes<'a> {
@@ -30,8 +39,8 @@ impl<'a> Passes<'a> {
         }
     }
 
-    /// The next rows of the item and the position that their block begins at.
-    pub(super) fn next(&mut self) -> Option<(Range<usize>, usize)> {
+    /// The next rows of the item and their block.
+    pub(super) fn next(&mut self) -> Option<Pass<'_>> {
         let item = self.item;
         let queries = &item.visible.queries()[item.queries.clone()];
         while self.base < self.end {
@@ -57,7 +66,11 @@ impl<'a> Passes<'a> {
                 let ends = queries[start..self.query].iter().map(|q| q.positions.end);
                 let end = ends.max().unwrap_or(0) as usize;
                 self.segments.clip(end.saturating_sub(self.base));
-                return Some((start * item.heads..self.query * item.heads, self.base));
+                return Some(Pass {
+                    rows: start * item.heads..self.query * item.heads,
+                    base: self.base,
+                    segments: self.segments.get(),
+                });
             }
             self.query = 0;
             self.base += BLOCK;
@@ -82,11 +95,6 @@ impl<'a> Passes<'a> {
             Which::Other => &mut self.others,
         };
         segments.fill(&runs[*cursor..], self.base, item.kv.frozen_cells as usize);
-    }
-
-    /// Where the keys of the last pass lie.
-    pub(super) fn segments(&self) -> &[Segment] {
-        self.segments.get()
     }
 
     /// Whether a query sees any key of the block.

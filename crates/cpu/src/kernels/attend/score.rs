@@ -2,7 +2,8 @@
 
 use super::decoded::{DEPTH, Decoded};
 use super::segments::Segment;
-use super::{BATCH, BLOCK, FEW, Item, LINE, Scores, Work};
+use super::{BATCH, FEW, Item, Scores, Work};
+use crate::ahead::Reader;
 use crate::kernels::stored::{self, Stored};
 use crate::kv::HeadRows;
 use crate::kv::layout::{RowLayout, TILE};
@@ -74,6 +75,7 @@ impl Item<'_> {
         rows: Range<usize>,
         keys: &Keys<'_>,
         work: &mut Work,
+        reader: &mut Reader<'_>,
     ) {
         let Work { scores, decoded } = work;
         let dim = self.op.key_dim;
@@ -82,15 +84,17 @@ impl Item<'_> {
         {
             let storage = keys.side.storage;
             match storage {
-                Storage::F32 => self.score_tiles::<S, stored::F32>(s, rows, &tiles, scores),
-                Storage::BF16 => self.score_tiles::<S, stored::Bf16>(s, rows, &tiles, scores),
-                _ => self.score_tiles::<S, stored::F16>(s, rows, &tiles, scores),
+                Storage::F32 => self.score_tiles::<S, stored::F32>(s, rows, &tiles, scores, reader),
+                Storage::BF16 => {
+                    self.score_tiles::<S, stored::Bf16>(s, rows, &tiles, scores, reader)
+                }
+                _ => self.score_tiles::<S, stored::F16>(s, rows, &tiles, scores, reader),
             }
             return;
         }
         for from in (0..dim).step_by(DEPTH) {
             let dims = from..dim.min(from + DEPTH);
-            decoded.keys(s, keys, dims.clone(), dim);
+            decoded.keys(s, keys, dims.clone(), dim, reader);
             for first in rows.clone().step_by(BATCH) {
                 match rows.end - first {
                     1 => self.score_batch::<S, 1>(s, keys, decoded, dims.clone(), first, scores),
@@ -114,12 +118,13 @@ impl Item<'_> {
         rows: Range<usize>,
         tiles: &Tiles,
         scores: &mut Scores,
+        reader: &mut Reader<'_>,
     ) {
         match rows.len() {
-            1 => self.score_few::<S, E, 1>(s, tiles, rows.start, scores),
-            2 => self.score_few::<S, E, 2>(s, tiles, rows.start, scores),
-            3 => self.score_few::<S, E, 3>(s, tiles, rows.start, scores),
-            _ => self.score_few::<S, E, FEW>(s, tiles, rows.start, scores),
+            1 => self.score_few::<S, E, 1>(s, tiles, rows.start, scores, reader),
+            2 => self.score_few::<S, E, 2>(s, tiles, rows.start, scores, reader),
+            3 => self.score_few::<S, E, 3>(s, tiles, rows.start, scores, reader),
+            _ => self.score_few::<S, E, FEW>(s, tiles, rows.start, scores, reader),
         }
     }
 
@@ -130,14 +135,15 @@ impl Item<'_> {
         tiles: &Tiles,
         first: usize,
         scores: &mut Scores,
+        reader: &mut Reader<'_>,
     ) {
         let mut vector = tiles.vectors.start;
         while vector < tiles.vectors.end {
             if S::TILE.0 >= 4 && vector + 4 <= tiles.vectors.end {
-                self.score_few_vectors::<S, E, R, 4>(s, tiles, vector, first, scores);
+                self.score_few_vectors::<S, E, R, 4>(s, tiles, vector, first, scores, reader);
                 vector += 4;
             } else {
-                self.score_few_vectors::<S, E, R, 1>(s, tiles, vector, first, scores);
+                self.score_few_vectors::<S, E, R, 1>(s, tiles, vector, first, scores, reader);
                 vector += 1;
             }
         }
@@ -151,6 +157,7 @@ impl Item<'_> {
         vector: usize,
         first: usize,
         scores: &mut Scores,
+        reader: &mut Reader<'_>,
     ) {
         let mut sums = [[s.zero(); V]; R];
         // SAFETY: every query row holds all dimensions, the tiles lie inside the side's bytes, and a row of scores holds
@@ -162,12 +169,9 @@ impl Item<'_> {
             }
             let start = tiles.at.add((vector - tiles.vectors.start) * tiles.bytes);
             for d in 0..self.op.key_dim {
+                reader.used(V * TILE * tiles.element);
                 for v in 0..V {
                     let from = start.add(v * tiles.bytes + d * TILE * tiles.element);
-                    if (d * TILE * tiles.element).is_multiple_of(LINE) {
-                        // The next block's.
-                        s.prefetch(from.wrapping_add(BLOCK / TILE * tiles.bytes));
-                    }
                     let k = E::load(s, from, 0, TILE);
                     for r in 0..R {
                         sums[r][v] = s.fma(s.splat(*queries[r].add(d)), k, sums[r][v]);

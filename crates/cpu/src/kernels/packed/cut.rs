@@ -2,7 +2,7 @@
 
 use super::weights::STRIP;
 use super::{PANEL, PackedLinear};
-use crate::ahead::{STRETCHES, Stretches};
+use crate::ahead::Stretch;
 use crate::threads::share_start;
 use std::ops::Range;
 
@@ -87,7 +87,7 @@ pub(crate) fn reading(
     parts: &[(PackedLinear, usize)],
     gated: bool,
     threads: usize,
-) -> Box<[Stretches]> {
+) -> Vec<Vec<Stretch>> {
     let paired = parts
         .first()
         .filter(|_| gated)
@@ -95,25 +95,20 @@ pub(crate) fn reading(
     let cut = paired.unwrap_or_else(|| Cut::in_turn(parts, false, threads));
     let tasks = |thread| share_start(cut.tasks(), threads, thread);
     let course = |thread| {
-        let mut found: Vec<(usize, usize)> = Vec::new();
+        let mut found: Vec<Stretch> = Vec::new();
         for task in tasks(thread)..tasks(thread + 1) {
             let (part, strips) = cut.task(task);
             let more = if cut.paired { part + 1 } else { part };
             for (linear, weight) in &parts[part..=more] {
                 let (_, _, bytes) = linear.form.offsets(linear.k);
-                let (start, len) = (weight + strips.start * bytes, strips.len() * bytes);
-                match found.last_mut() {
-                    Some(last) if last.0 + last.1 == start => last.1 += len,
-                    _ => found.push((start, len)),
+                let more = Stretch::new(weight + strips.start * bytes, strips.len() * bytes);
+                match found.last().and_then(|last| last.with(&more)) {
+                    Some(joined) => *found.last_mut().expect("just seen") = joined,
+                    None => found.push(more),
                 }
             }
         }
-        let mut stretches = Stretches::default();
-        debug_assert!(found.len() <= STRETCHES, "two for each of four tasks");
-        for (to, from) in stretches.iter_mut().zip(found) {
-            *to = from;
-        }
-        stretches
+        found
     };
     (0..threads).map(course).collect()
 }
@@ -122,6 +117,7 @@ pub(crate) fn reading(
 mod tests {
     use super::super::weights::Form;
     use super::*;
+    use crate::ahead::STRETCHES;
     use base::DType;
 
     fn linear(n: usize) -> PackedLinear {
@@ -141,8 +137,9 @@ mod tests {
                 for gated in [false, sizes.len() == 2] {
                     let parts: Vec<_> = sizes.iter().map(|n| linear(*n)).zip(0..).collect();
                     let parts: Vec<_> = parts.into_iter().map(|(l, i)| (l, i << 40)).collect();
-                    let mut all: Vec<_> = reading(&parts, gated, threads).concat();
-                    all.retain(|(_, len)| *len > 0);
+                    let all = reading(&parts, gated, threads).concat();
+                    assert!(all.len() <= threads * STRETCHES);
+                    let mut all: Vec<_> = all.iter().map(|stretch| stretch.sides[0]).collect();
                     all.sort_unstable();
                     let mut end = None;
                     for (start, len) in &all {

@@ -86,6 +86,11 @@ trait Scheme: Copy + Sync {
     fn strip_bytes(linear: &PackedLinear) -> usize;
 }
 
+/// Whether a step of so many rows reads everything once, and waits for it.
+pub(crate) fn reads_once(rows: usize) -> bool {
+    rows <= FEW
+}
+
 impl PackedLinear {
     /// Bytes of work space: quantised activations, and a panel per thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
@@ -125,11 +130,6 @@ impl PackedLinear {
             n: self.n,
             ..*other
         } == *self
-    }
-
-    /// Whether so few rows are multiplied that a weight is read once, and waited for.
-    pub(crate) fn reads_weights_once(&self) -> bool {
-        self.m <= FEW
     }
 
     fn tiled(&self, ctx: &Context<'_>) -> bool {

@@ -207,7 +207,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
         for block in 0..linear.k / BLOCK {
             let quants = start.add(block * block_bytes);
             if first == 0 {
-                reader.used(block_bytes / LINE);
+                reader.used(block_bytes);
             }
             let x_block = x.block(block).cast_const();
             let mut sums = [s.no_sums(); R];
@@ -232,7 +232,7 @@ unsafe fn some_rows<S: Integers, L: Lines, const GROUP: usize, const R: usize>(
         }
         if first == 0 {
             // The scales, all of them by now.
-            reader.used((strip_bytes - linear.k / BLOCK * block_bytes) / LINE);
+            reader.used(strip_bytes - linear.k / BLOCK * block_bytes);
         }
         for (r, out) in out.iter().enumerate().take(rows) {
             write(s, task, first + r, strip, *out);

@@ -111,7 +111,7 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
             for block in inputs.start / BLOCK..inputs.end / BLOCK {
                 let quants = start.add(block * stride);
                 if first == 0 {
-                    reader.used(stride / LINE);
+                    reader.used(stride);
                 }
                 let x_block = x.line(first, block).cast_const();
                 let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
@@ -138,7 +138,7 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
             }
         }
         if first == 0 {
-            reader.used(1);
+            reader.used(LINE);
         }
         let units = s.load(start.add(scales_at).cast());
         for (r, out) in out.iter().enumerate().take(rows) {

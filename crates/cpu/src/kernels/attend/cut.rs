@@ -1,0 +1,220 @@
+//! How a step's attention is cut into tasks, and what the threads therefore read.
+
+use super::parts::{self, PART};
+use super::{Attend, MOST_DIM, ROWS};
+use crate::ahead::{STRETCHES, Stretch};
+use crate::kernels::Context;
+use crate::kv::layout::TILE;
+use crate::kv::{CpuKv, HeadKv, HeadRows};
+use crate::threads::share_start;
+use kv::{Query, Visibility};
+use std::ops::Range;
+
+/// Products below which a step stays on the calling thread: waking others would cost more.
+const SERIAL_PRODUCTS: usize = 400_000;
+
+/// Items are some query heads of one KV head, for some queries of the step; each has parts of the positions.
+pub(super) struct Cut {
+    queries: usize,
+    queries_per_item: usize,
+    /// Items behind each other, and beside each other.
+    tiles: usize,
+    columns: usize,
+    /// Query heads of a KV head, and how many of them an item has.
+    group: usize,
+    heads_per_item: usize,
+    /// The parts that any query sees.
+    pub(super) parts: Range<usize>,
+    pub(super) how: How,
+}
+
+/// How items are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// All to the calling thread.
+    Alone,
+    /// Whole, to whoever is free.
+    Whole,
+    /// Part by part, because there are few of them: a thread goes from part to part of an item.
+    Apart,
+}
+
+/// Which queries and heads an item has.
+pub(super) struct Which {
+    pub(super) queries: Range<usize>,
+    pub(super) kv_head: usize,
+    pub(super) first_head: usize,
+    pub(super) heads: usize,
+}
+
+impl Cut {
+    pub(super) fn new(op: &Attend, queries: &[Query], threads: usize) -> Cut {
+        let group = op.heads / op.kv_heads;
+        let most_rows = (ROWS * MOST_DIM / op.value_dim.max(1)).clamp(1, ROWS);
+        let heads_per_item = group.min(most_rows);
+        let columns = op.kv_heads * group.div_ceil(heads_per_item);
+        // As many queries as share a pass, but enough items for the threads to come out even.
+        let wanted_tiles = (2 * threads).div_ceil(columns);
+        let queries_per_item = (most_rows / heads_per_item)
+            .min(queries.len().div_ceil(wanted_tiles))
+            .max(1);
+        let tiles = queries.len().div_ceil(queries_per_item);
+        let parts = parts::of(queries);
+        let seen = queries.iter().map(|query| query.positions.len());
+        let products = seen.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
+        let room = parts::fit(queries.len() * op.heads, parts.len(), op.value_dim);
+        let how = if tiles * columns < 4 * threads && parts.len() > 1 && room {
+            How::Apart
+        } else if products < SERIAL_PRODUCTS {
+            How::Alone
+        } else {
+            How::Whole
+        };
+        Cut {
+            queries: queries.len(),
+            queries_per_item,
+            tiles,
+            columns,
+            group,
+            heads_per_item,
+            parts,
+            how,
+        }
+    }
+
+    pub(super) fn tasks(&self) -> usize {
+        match self.how {
+            How::Apart => self.tiles * self.columns * self.parts.len(),
+            _ => self.tiles * self.columns,
+        }
+    }
+
+    /// The item of a task, and of an item that is taken apart, which part.
+    pub(super) fn task(&self, task: usize) -> (Which, usize) {
+        match self.how {
+            How::Apart => {
+                let (item, part) = (task / self.parts.len(), task % self.parts.len());
+                (self.item(item / self.columns, item % self.columns), part)
+            }
+            // The last queries of a causal step see most, so their tiles are taken first.
+            _ => {
+                let tile = self.tiles - 1 - task / self.columns;
+                (self.item(tile, task % self.columns), 0)
+            }
+        }
+    }
+
+    fn item(&self, tile: usize, column: usize) -> Which {
+        let splits = self.group.div_ceil(self.heads_per_item);
+        let (kv_head, split) = (column / splits, column % splits);
+        let first_head = kv_head * self.group + split * self.heads_per_item;
+        let first = tile * self.queries_per_item;
+        Which {
+            queries: first..(first + self.queries_per_item).min(self.queries),
+            kv_head,
+            first_head,
+            heads: self
+                .heads_per_item
+                .min((kv_head + 1) * self.group - first_head),
+        }
+    }
+}
+
+impl Attend {
+    /// Tells every thread what it will read of the cache, where that is known before.
+    pub(crate) fn read_ahead(
+        &self,
+        ctx: &Context<'_>,
+        visible: &Visibility,
+        (kv, id): (&CpuKv, usize),
+    ) {
+        let threads = ctx.threads.count();
+        let cut = Cut::new(self, visible.queries(), threads);
+        for thread in 0..threads {
+            let tasks = match cut.how {
+                How::Alone if thread == 0 => 0..cut.tasks(),
+                How::Apart => {
+                    let start = |thread| share_start(cut.tasks(), threads, thread);
+                    start(thread)..start(thread + 1)
+                }
+                _ => 0..0,
+            };
+            let mut found = Found::default();
+            for task in tasks {
+                let (item, part) = cut.task(task);
+                let positions = match cut.how {
+                    How::Apart => {
+                        let part = cut.parts.start + part;
+                        part * PART..(part + 1) * PART
+                    }
+                    _ => 0..usize::MAX,
+                };
+                let queries = &visible.queries()[item.queries];
+                found.add(visible, queries, positions, &kv.head(id, item.kv_head));
+            }
+            ctx.threads.course(thread).tell(&found.list[..found.len]);
+        }
+    }
+}
+
+/// The stretches of a thread so far.
+#[derive(Default)]
+struct Found {
+    list: [Stretch; STRETCHES],
+    len: usize,
+}
+
+impl Found {
+    /// What some queries read of a head, between some positions.
+    fn add(
+        &mut self,
+        visible: &Visibility,
+        queries: &[Query],
+        positions: Range<usize>,
+        kv: &HeadKv<'_>,
+    ) {
+        for queries in queries.chunk_by(|a, b| a.list == b.list) {
+            let first = queries.iter().map(|q| q.positions.start as usize).min();
+            let end = queries.iter().map(|q| q.positions.end as usize).max();
+            let first = first.unwrap_or(0).max(positions.start);
+            let end = end.unwrap_or(0).min(positions.end);
+            for run in visible.list(queries[0].list) {
+                let (start, len) = (run.position as usize, run.len as usize);
+                let seen = first.max(start)..end.min(start + len);
+                if seen.is_empty() {
+                    continue;
+                }
+                let cell = run.cell as usize + seen.start - start;
+                let cells = cell..cell + seen.len();
+                let middle = (kv.frozen_cells as usize).clamp(cells.start, cells.end);
+                let own = kv.frozen_cells as usize;
+                self.push(kv, true, cells.start..middle);
+                self.push(kv, false, middle.max(own) - own..cells.end.max(own) - own);
+            }
+        }
+    }
+
+    fn push(&mut self, kv: &HeadKv<'_>, frozen: bool, cells: Range<usize>) {
+        if cells.is_empty() {
+            return;
+        }
+        let side = |rows: &HeadRows<'_>, tile: usize| {
+            let bytes = if frozen { rows.frozen } else { rows.own };
+            let start = (cells.start / tile * tile * rows.row_bytes).min(bytes.len());
+            let end = (cells.end.next_multiple_of(tile) * rows.row_bytes).min(bytes.len());
+            (bytes.as_ptr() as usize + start, end - start)
+        };
+        let more = Stretch {
+            sides: [side(&kv.keys, TILE), side(&kv.values, 1)],
+        };
+        let last = self.len.checked_sub(1);
+        match last.and_then(|last| self.list[last].with(&more)) {
+            Some(joined) => self.list[self.len - 1] = joined,
+            None if self.len < STRETCHES => {
+                self.list[self.len] = more;
+                self.len += 1;
+            }
+            None => {}
+        }
+    }
+}
