@@ -100,6 +100,22 @@ impl Course {
         self.told.store(turn, Relaxed);
     }
 
+    /// What was told last.
+    #[cfg(test)]
+    pub(crate) fn last_told(&self) -> Vec<Stretch> {
+        let stretches = self.stretches[self.told.load(Relaxed) % 2].iter();
+        stretches
+            .map(|numbers| {
+                let [start, len, other, other_len] =
+                    std::array::from_fn(|i| numbers[i].load(Relaxed));
+                Stretch {
+                    sides: [(start, len), (other, other_len)],
+                }
+            })
+            .take_while(|stretch| stretch.sides[0].1 > 0)
+            .collect()
+    }
+
     /// For the thread that reads, when it begins with some of this turn's work.
     pub(crate) fn reader(&self) -> Reader<'_> {
         self.waiting.store(WAITING, Relaxed);

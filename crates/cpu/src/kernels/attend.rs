@@ -86,6 +86,7 @@ impl Attend {
         match cut.how {
             How::Alone => (0..cut.tasks()).for_each(|task| whole(task, 0)),
             How::Whole => ctx.threads.run(cut.tasks(), &whole),
+            How::Shared => ctx.threads.run_near(cut.tasks(), &whole),
             How::Apart => {
                 let mut room = parts::Room::new();
                 let rows = queries.len() * self.heads;

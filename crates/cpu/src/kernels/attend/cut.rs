@@ -4,6 +4,7 @@ use super::parts::{self, PART};
 use super::{Attend, MOST_DIM, ROWS};
 use crate::ahead::{STRETCHES, Stretch};
 use crate::kernels::Context;
+use crate::kernels::packed::reads_once;
 use crate::kv::layout::TILE;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
 use crate::threads::share_start;
@@ -35,6 +36,8 @@ pub(super) enum How {
     Alone,
     /// Whole, to whoever is free.
     Whole,
+    /// Whole, to every thread its share: there are few queries, so what they read is waited for, and asked for before.
+    Shared,
     /// Part by part, because there are few of them: a thread goes from part to part of an item.
     Apart,
 }
@@ -67,6 +70,8 @@ impl Cut {
             How::Apart
         } else if products < SERIAL_PRODUCTS {
             How::Alone
+        } else if reads_once(queries.len()) {
+            How::Shared
         } else {
             How::Whole
         };
@@ -86,6 +91,18 @@ impl Cut {
         match self.how {
             How::Apart => self.tiles * self.columns * self.parts.len(),
             _ => self.tiles * self.columns,
+        }
+    }
+
+    /// The tasks that a thread begins with, where that is known.
+    fn share(&self, threads: usize, thread: usize) -> Range<usize> {
+        match self.how {
+            How::Alone if thread == 0 => 0..self.tasks(),
+            How::Alone | How::Whole => 0..0,
+            How::Apart | How::Shared => {
+                let start = |thread| share_start(self.tasks(), threads, thread);
+                start(thread)..start(thread + 1)
+            }
         }
     }
 
@@ -131,16 +148,8 @@ impl Attend {
         let threads = ctx.threads.count();
         let cut = Cut::new(self, visible.queries(), threads);
         for thread in 0..threads {
-            let tasks = match cut.how {
-                How::Alone if thread == 0 => 0..cut.tasks(),
-                How::Apart => {
-                    let start = |thread| share_start(cut.tasks(), threads, thread);
-                    start(thread)..start(thread + 1)
-                }
-                _ => 0..0,
-            };
             let mut found = Found::default();
-            for task in tasks {
+            for task in cut.share(threads, thread) {
                 let (item, part) = cut.task(task);
                 let positions = match cut.how {
                     How::Apart => {
@@ -215,6 +224,77 @@ impl Found {
                 self.len += 1;
             }
             None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::threads::Threads;
+    use kv::{Bookkeeping, CacheConfig, Contiguous, LayerConfig, StepPlan};
+
+    const DIM: usize = 64;
+
+    #[test]
+    fn the_threads_are_told_every_row_once() {
+        let op = Attend {
+            heads: 9,
+            kv_heads: 3,
+            key_dim: DIM,
+            value_dim: DIM,
+            scale: 1.0,
+            softcap: None,
+        };
+        for (held, how) in [(30, How::Alone), (500, How::Shared), (1300, How::Apart)] {
+            let layer = LayerConfig {
+                kv_heads: op.kv_heads,
+                key_dim: DIM,
+                value_dim: DIM,
+                window: None,
+            };
+            let config = CacheConfig::new(2000, vec![layer]);
+            let (mut cache, mut kv) = (Contiguous::new(&config), CpuKv::new(&config));
+            let mut plan = StepPlan::default();
+            let positions: Vec<i32> = (0..held).collect();
+            cache.plan(&positions, &mut plan).unwrap();
+            let rows = vec![0.5; held as usize * op.kv_heads * DIM];
+            let step = plan.layer(0);
+            kv.update(0, step.cells, &step.writes, &rows, &rows)
+                .unwrap();
+            cache.commit(&plan);
+            cache.plan(&[held], &mut plan).unwrap();
+            let visible = &plan.layer(0).visible;
+            for count in [1, 2, 3] {
+                let threads = Threads::new(count);
+                let ctx = Context {
+                    isa: Isa::GENERIC,
+                    threads: &threads,
+                };
+                assert_eq!(Cut::new(&op, visible.queries(), count).how, how);
+                op.read_ahead(&ctx, visible, (&kv, 0));
+                let told = (0..count).flat_map(|thread| threads.course(thread).last_told());
+                let sides: Vec<_> = told.flat_map(|stretch| stretch.sides).collect();
+                let bytes: usize = sides.iter().map(|(_, len)| len).sum();
+                // A tile of keys that is not full is told whole, as far as there is room for it.
+                let row = config.key_storage.row_bytes(DIM);
+                let least = 2 * op.kv_heads * held as usize * row;
+                assert!(
+                    (least..=least + 3 * (TILE + 1) * row).contains(&bytes),
+                    "{bytes}"
+                );
+                for (start, len) in sides {
+                    let inside = |rows: HeadRows<'_>| {
+                        let own = rows.own.as_ptr_range();
+                        (own.start as usize..=own.end as usize).contains(&start)
+                            && start + len <= own.end as usize
+                    };
+                    let heads = (0..op.kv_heads).map(|head| kv.head(0, head));
+                    let found = heads.flat_map(|head| [head.keys, head.values]).any(inside);
+                    assert!(found, "outside of every head");
+                }
+            }
         }
     }
 }

@@ -26,7 +26,9 @@ pub(crate) struct Layout {
     together: usize,
     rows: usize,
     k: usize,
+    /// Inputs of a group, and groups of a row.
     group: usize,
+    groups: usize,
 }
 
 impl Layout {
@@ -43,6 +45,7 @@ impl Layout {
             rows: m.next_multiple_of(together),
             k,
             group: form.group,
+            groups: k / form.group,
         }
     }
 
@@ -68,7 +71,7 @@ impl Layout {
         let rows = self.rows + TOGETHER;
         [
             rows * self.lines() * LINE,
-            rows * (self.k / self.group) * size_of::<[i32; 2]>(),
+            rows * self.groups * size_of::<[i32; 2]>(),
             rows * self.chunks() * size_of::<f32>(),
         ]
     }
@@ -152,10 +155,7 @@ impl Activations {
     #[inline(always)]
     pub(super) unsafe fn sums(&self, row: usize, group: usize) -> *mut [i32; 2] {
         // SAFETY: as the caller vouches.
-        unsafe {
-            let groups = self.layout.k / self.layout.group;
-            self.sums.add(self.index(row, groups, group))
-        }
+        unsafe { self.sums.add(self.index(row, self.layout.groups, group)) }
     }
 
     /// The scale of a chunk; that of the next row is behind it.
@@ -204,18 +204,23 @@ impl IntegerKernel for Quantise {
                 self.to.scale(self.row, chunk).write(scale);
                 for block in inputs.start / BLOCK..inputs.end / BLOCK {
                     let [high, low] = self.to.planes(self.row, block);
+                    let mut halves = [s.zero(); BLOCK / LANES];
                     for half in 0..BLOCK / LANES {
                         let x = s.load(self.x.add(block * BLOCK + half * LANES));
-                        let x = s.round(s.mul(x, s.splat(inverse)));
-                        s.split(x, high.add(half * LANES), low.add(half * LANES));
+                        halves[half] = s.round(s.mul(x, s.splat(inverse)));
+                        s.split(halves[half], high.add(half * LANES), low.add(half * LANES));
                     }
                     if layout.tiled {
                         continue;
                     }
+                    let [a, b] = halves;
+                    let [high_a, high_b] = [high_bytes(s, a), high_bytes(s, b)];
                     if layout.group == BLOCK {
-                        self.sum::<BLOCK>(block, [high, low]);
+                        let sums = [s.add(a, b), s.add(high_a, high_b)];
+                        self.write_sums(s, block, sums);
                     } else {
-                        self.sum::<{ BLOCK / 2 }>(block, [high, low]);
+                        self.write_sums(s, 2 * block, [a, high_a]);
+                        self.write_sums(s, 2 * block + 1, [b, high_b]);
                     }
                 }
             }
@@ -229,28 +234,26 @@ impl IntegerKernel for Quantise {
 }
 
 impl Quantise {
-    /// Writes the sums of a block's groups, each of so many inputs.
+    /// Writes the sums of a group's bytes, given its activations and their high bytes, both in lanes.
     ///
     /// # Safety
-    /// The block must be one of the row's, and its planes be at these addresses.
+    /// The group must be one of the row's.
     #[inline(always)]
-    unsafe fn sum<const GROUP: usize>(&self, block: usize, planes: [*mut u8; 2]) {
-        for i in 0..BLOCK / GROUP {
-            let mut sums = [0; 2];
-            for (sum, plane) in sums.iter_mut().zip(planes) {
-                // SAFETY: as the caller vouches.
-                let bytes = unsafe { plane.cast::<[i8; GROUP]>().add(i).read() };
-                for byte in bytes {
-                    *sum += i32::from(byte);
-                }
-                *sum <<= 16;
-            }
-            // SAFETY: as the caller vouches.
-            unsafe {
-                let group = block * (BLOCK / GROUP) + i;
-                let index = self.to.index(self.row, self.to.layout.k / GROUP, group);
-                self.to.sums.add(index).write(sums);
-            }
+    unsafe fn write_sums<S: Whole>(&self, s: S, group: usize, [x, high]: [S::V; 2]) {
+        // Small integers, so nothing is rounded.
+        let (x, high) = (s.sum(x) as i32, s.sum(high) as i32);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let to = self.to.sums(self.row, group);
+            to.write([high << 16, (x - 128 * high) << 16]);
         }
     }
+}
+
+/// The high bytes of integral numbers, as [`Whole::split`] writes them.
+#[inline(always)]
+fn high_bytes<S: Whole>(s: S, x: S::V) -> S::V {
+    // No sum is half way between two multiples, so they are rounded to the nearest.
+    let sum = s.add(x, s.splat(0.25));
+    s.round(s.mul(sum, s.splat(1.0 / 128.0)))
 }
