@@ -12,7 +12,7 @@ const LINE: usize = 64;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// Pages that are asked for side by side, about.
-const PAGES: usize = 8;
+const PAGES: usize = 16;
 /// Lines that a waiting thread asks for at most: well below what its own cache holds.
 const WAITING: usize = 512 * 1024 / LINE;
 
