@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Stretches of memory that a thread reads for one job, at most.
-pub(crate) const STRETCHES: usize = 16;
+const STRETCHES: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of a page.
@@ -31,7 +31,7 @@ impl Stretch {
     }
 
     /// Joined with one that lies right behind it.
-    pub(crate) fn with(&self, next: &Stretch) -> Option<Stretch> {
+    fn with(&self, next: &Stretch) -> Option<Stretch> {
         let mut joined = *self;
         for (side, (start, len)) in joined.sides.iter_mut().zip(next.sides) {
             if len > 0 && side.0 + side.1 != start {
@@ -40,6 +40,30 @@ impl Stretch {
             side.1 += len;
         }
         Some(joined)
+    }
+}
+
+/// What a thread reads for one job, in its order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stretches {
+    list: [Stretch; STRETCHES],
+    len: usize,
+}
+
+impl Stretches {
+    /// Adds what is read next; what is too much will not be asked for.
+    pub(crate) fn push(&mut self, next: Stretch) {
+        let last = self.len.checked_sub(1);
+        if let Some(joined) = last.and_then(|last| self.list[last].with(&next)) {
+            self.list[self.len - 1] = joined;
+        } else if self.len < STRETCHES {
+            self.list[self.len] = next;
+            self.len += 1;
+        }
+    }
+
+    pub(crate) fn get(&self) -> &[Stretch] {
+        &self.list[..self.len]
     }
 }
 
@@ -86,11 +110,11 @@ struct Pages {
 }
 
 impl Course {
-    /// Says what the next turn reads; the one told before is this one. What is too much is not asked for.
-    pub(crate) fn tell(&self, stretches: &[Stretch]) {
+    /// Says what the next turn reads; the one told before is this one.
+    pub(crate) fn tell(&self, stretches: &Stretches) {
         let turn = self.told.load(Relaxed).wrapping_add(1);
         let nothing = [Stretch::default()];
-        let all = stretches.iter().chain(&nothing);
+        let all = stretches.get().iter().chain(&nothing);
         for (to, stretch) in self.stretches[turn % 2].iter().zip(all) {
             let [(start, len), (other, other_len)] = stretch.sides;
             for (to, number) in to.iter().zip([start, len, other, other_len]) {
@@ -103,27 +127,30 @@ impl Course {
     /// What was told last.
     #[cfg(test)]
     pub(crate) fn last_told(&self) -> Vec<Stretch> {
-        let stretches = self.stretches[self.told.load(Relaxed) % 2].iter();
-        stretches
-            .map(|numbers| {
-                let [start, len, other, other_len] =
-                    std::array::from_fn(|i| numbers[i].load(Relaxed));
-                Stretch {
-                    sides: [(start, len), (other, other_len)],
-                }
-            })
-            .take_while(|stretch| stretch.sides[0].1 > 0)
-            .collect()
+        let told = self.told.load(Relaxed);
+        let all = (0..STRETCHES).map(|i| self.stretch(told, i));
+        all.take_while(|stretch| stretch.sides[0].1 > 0).collect()
+    }
+
+    fn stretch(&self, turn: usize, index: usize) -> Stretch {
+        let numbers = &self.stretches[turn % 2][index];
+        let [start, len, other, other_len] = std::array::from_fn(|i| numbers[i].load(Relaxed));
+        Stretch {
+            sides: [(start, len), (other, other_len)],
+        }
+    }
+
+    /// Whether a place is in a turn before this one: others have done the rest of its share.
+    fn is_behind(&self, place: &Place) -> bool {
+        self.told.load(Relaxed).wrapping_sub(place.turn) as isize > 1
     }
 
     /// For the thread that reads, when it begins with some of this turn's work.
     pub(crate) fn reader(&self) -> Reader<'_> {
         self.waiting.store(WAITING, Relaxed);
         let mut place = self.place();
-        let now = self.told.load(Relaxed).wrapping_sub(1);
-        if now.wrapping_sub(place.turn) as isize > 0 {
+        if self.is_behind(&place) {
             // It has not been on its way: what is used first is used before it could be asked for.
-            (place.turn, place.stretch) = (now, 0);
             place.sides = [Pages::default(); 2];
             self.go_on(&mut place);
             place.left = 0;
@@ -217,20 +244,14 @@ impl Course {
             }
             place.sides = [Pages::default(); 2];
             let told = self.told.load(Relaxed);
-            if told.wrapping_sub(place.turn) > 1 {
-                // Others have done its share, and more has been told since.
+            if self.is_behind(place) {
                 (place.turn, place.stretch) = (told.wrapping_sub(1), 0);
             }
             if place.stretch < STRETCHES {
-                let numbers = &self.stretches[place.turn % 2][place.stretch];
-                let [start, len, other, other_len] =
-                    std::array::from_fn(|i| numbers[i].load(Relaxed));
-                place.sides = [Pages::of(start, len), Pages::of(other, other_len)];
-                place.stretch = if len > 0 {
-                    place.stretch + 1
-                } else {
-                    STRETCHES
-                };
+                let Stretch { sides } = self.stretch(place.turn, place.stretch);
+                place.sides = sides.map(|(start, len)| Pages::of(start, len));
+                let ended = sides[0].1 == 0;
+                place.stretch = if ended { STRETCHES } else { place.stretch + 1 };
             } else if place.turn != told {
                 (place.turn, place.stretch) = (told, 0);
             } else {
@@ -319,6 +340,12 @@ mod tests {
 
     const ALL: usize = PAGES * PAGE;
 
+    fn told(stretches: &[Stretch]) -> Stretches {
+        let mut all = Stretches::default();
+        stretches.iter().for_each(|stretch| all.push(*stretch));
+        all
+    }
+
     /// What is asked for from here on.
     fn asked(course: &Course) -> Vec<usize> {
         let mut place = course.place();
@@ -347,7 +374,7 @@ mod tests {
                 sides: [at(i), at(i + 1)],
             });
             let course = Course::default();
-            course.tell(&stretches);
+            course.tell(&told(&stretches));
             let mut lines = asked(&course);
             assert!(lens[0] < ALL || lines[0] / PAGE + 1 == lines[1] / PAGE);
             if lens[1] == ALL {
@@ -364,7 +391,7 @@ mod tests {
     fn a_thread_that_was_not_on_its_way_begins_behind_what_it_uses_first() {
         let course = Course::default();
         for turn in 1..=3 {
-            course.tell(&[Stretch::new(turn << 30, 2 * ALL); STRETCHES]);
+            course.tell(&told(&[Stretch::new(turn << 30, 2 * ALL)]));
         }
         drop(course.reader());
         // Turn 2 is read, turn 3 comes next.
@@ -380,15 +407,15 @@ mod tests {
     #[test]
     fn a_turn_without_anything_is_passed_over() {
         let course = Course::default();
-        course.tell(&[]);
-        course.tell(&[Stretch::new(1 << 20, LINE)]);
+        course.tell(&told(&[]));
+        course.tell(&told(&[Stretch::new(1 << 20, LINE)]));
         assert_eq!(asked(&course), [1 << 20]);
     }
 
     #[test]
     fn a_waiting_thread_stops_in_time() {
         let course = Course::default();
-        course.tell(&[Stretch::new(0, 1 << 24)]);
+        course.tell(&told(&[Stretch::new(0, 1 << 24)]));
         drop(course.reader());
         let steps = std::iter::from_fn(|| course.wait().then_some(())).count();
         assert_eq!(steps, WAITING / PAGES);
@@ -399,7 +426,9 @@ mod tests {
     #[test]
     fn neighbours_are_joined() {
         let (a, b) = (Stretch::new(64, 64), Stretch::new(128, 640));
-        assert_eq!(a.with(&b), Some(Stretch::new(64, 704)));
-        assert_eq!(b.with(&a), None);
+        assert_eq!(told(&[a, b]).get(), [Stretch::new(64, 704)]);
+        assert_eq!(told(&[b, a]).get(), [b, a]);
+        let apart = (0..2 * STRETCHES).map(|i| Stretch::new(i << 20, 64));
+        assert_eq!(told(&apart.collect::<Vec<_>>()).get().len(), STRETCHES);
     }
 }

@@ -4,7 +4,7 @@
     reason = "iterators over registers are not inlined with the tier's features"
 )]
 
-use crate::ahead::{Reader, Stretch};
+use crate::ahead::{Reader, Stretch, Stretches};
 use crate::isa::{IntegerKernel, Isa, Kernel};
 use crate::kernels::Shared;
 use crate::simd::{Integers, LANES, Simd};
@@ -36,11 +36,17 @@ impl Probe {
         let memory = Bytes::filled(READ, |bytes| bytes.fill(1));
         let at = Shared(memory.as_ptr().cast_mut());
         let share = READ / count / LINES * LINES;
+        let shares: Vec<Stretches> = (0..count)
+            .map(|i| {
+                let mut own = Stretches::default();
+                own.push(Stretch::new(memory.as_ptr() as usize + i * share, share));
+                own
+            })
+            .collect();
         let best = |task: &(dyn Fn(usize, usize) + Sync)| {
             let once = || {
                 // The next round reads what this one does.
-                let whole = |i| [Stretch::new(memory.as_ptr() as usize + i * share, share)];
-                threads.read_ahead((0..count).map(whole));
+                threads.read_ahead(&shares);
                 let start = Instant::now();
                 threads.run_near(count, task);
                 start.elapsed().as_secs_f64()

@@ -3,7 +3,7 @@
 //! One job at a time. A worker takes part only if it joins while the job is open, so a worker that the system has put
 //! aside is not waited for when the others have done its share.
 
-use crate::ahead::{Course, Stretch};
+use crate::ahead::{Course, Stretches};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,9 +121,9 @@ impl Threads {
 
     /// Says what every thread will read after this job, so that it goes on to it: the share that
     /// [`run_near`](Threads::run_near) begins with.
-    pub(crate) fn read_ahead<T: AsRef<[Stretch]>>(&self, stretches: impl IntoIterator<Item = T>) {
+    pub(crate) fn read_ahead(&self, stretches: &[Stretches]) {
         for (course, stretches) in self.shared.courses.iter().zip(stretches) {
-            course.tell(stretches.as_ref());
+            course.tell(stretches);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::kernels::elementwise::Elementwise;
 use crate::kernels::index::{Index, Take, TakeElements};
 use crate::kernels::linear::{Linear, Operands};
 use crate::kernels::lines::{CumSum, Softmax};
-use crate::kernels::packed::{self, After, Before, PackedLinear};
+use crate::kernels::packed::{self, After, Before, PackedLinear, TOGETHER};
 use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
 use crate::kernels::reduce::Reduce;
 use crate::kernels::rope::{Rope, RopeTable};
@@ -62,9 +62,6 @@ pub(crate) enum Call {
         tokens: usize,
     },
 }
-
-/// Calls that run as one at most: queries, keys and values.
-pub(crate) const TOGETHER: usize = 3;
 
 /// Addresses of a call's operands, result and work space; null where there is none.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Replays a tape: every node resolved once per plan, every result at its planned place in one arena.
 
-use super::call::{Addresses, Call, TOGETHER};
+use super::call::{Addresses, Call};
 use super::constants::Constants;
 use super::forms::WeightForms;
 use super::join::{Group, Next, Then, join, look_ahead};
@@ -9,7 +9,7 @@ use super::{input_address, named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::packed::{After, Gate};
+use crate::kernels::packed::{After, Gate, TOGETHER};
 use crate::threads::Threads;
 use backend::{BackendError, CacheStep, Executable, NodeTime};
 use graph::plan::{MemoryPlan, Place};

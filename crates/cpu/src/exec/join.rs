@@ -1,10 +1,11 @@
 //! Finds calls that run as one: products of the same rows, and what is done with them.
 
-use super::call::{Call, TOGETHER};
+use super::call::Call;
 use super::compiled::{Entry, Location};
-use crate::ahead::Stretch;
+use crate::ahead::Stretches;
 use crate::kernels::elementwise::{Elementwise, Function};
-use crate::kernels::packed::{self, PackedLinear, reads_once};
+use crate::kernels::packed::{self, PackedLinear, TOGETHER};
+use crate::kernels::reads_once;
 use graph::ops::{Activation, BinaryFunction};
 use graph::{Graph, TensorId};
 
@@ -60,8 +61,8 @@ pub(super) fn join(graph: &Graph, calls: &mut [Entry], locations: &[Location], t
 
 /// What threads bring near while a call runs, because the next that reads much will read it.
 pub(super) enum Next {
-    /// Per thread, stretches of weights.
-    Weights(Vec<Vec<Stretch>>),
+    /// Stretches of weights, of every thread.
+    Weights(Vec<Stretches>),
     /// What this call of the tape sees of its cache.
     Attention(usize),
 }

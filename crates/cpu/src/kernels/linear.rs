@@ -4,8 +4,8 @@
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
 use super::format::{Bf16, F16, Format};
-use super::{Context, Shared, split};
-use crate::ahead::{Course, Stretch};
+use super::{Context, FEW_ROWS, Shared, split};
+use crate::ahead::{Course, Stretch, Stretches};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
 use crate::threads::share_start;
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 /// Weight rows that are decoded together before a block of activation rows passes over them.
 const PANEL: usize = 32;
 /// Activation rows up to which weights are decoded in registers.
-const FEW: usize = 8;
+const FEW: usize = FEW_ROWS;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl Linear {
     }
 
     /// What every thread reads of a weight at this address, when it is not disturbed.
-    pub(crate) fn reading(&self, weight: usize, threads: usize) -> Vec<Vec<Stretch>> {
+    pub(crate) fn reading(&self, weight: usize, threads: usize) -> Vec<Stretches> {
         let step = self.task_rows(threads);
         let row = self.k * self.weight.block_bytes() / self.weight.block_len();
         let start = |thread| {
@@ -76,7 +76,9 @@ impl Linear {
         };
         let course = |thread| {
             let (start, end) = (start(thread), start(thread + 1));
-            vec![Stretch::new(weight + start, end - start)]
+            let mut own = Stretches::default();
+            own.push(Stretch::new(weight + start, end - start));
+            own
         };
         (0..threads).map(course).collect()
     }

@@ -56,6 +56,14 @@ impl<T> Shared<T> {
     }
 }
 
+/// Rows of a step that weights are read once for, at most.
+const FEW_ROWS: usize = 8;
+
+/// Whether a step of so many rows reads everything once, and waits for it.
+pub(crate) fn reads_once(rows: usize) -> bool {
+    rows <= FEW_ROWS
+}
+
 /// Below this many elements a kernel stays on the calling thread: waking others would cost more.
 const SERIAL_ELEMENTS: usize = 16 * 1024;
 

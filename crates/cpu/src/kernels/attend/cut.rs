@@ -2,9 +2,8 @@
 
 use super::parts::{self, PART};
 use super::{Attend, MOST_DIM, ROWS};
-use crate::ahead::{STRETCHES, Stretch};
-use crate::kernels::Context;
-use crate::kernels::packed::reads_once;
+use crate::ahead::{Stretch, Stretches};
+use crate::kernels::{Context, reads_once};
 use crate::kv::layout::TILE;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
 use crate::threads::share_start;
@@ -161,17 +160,14 @@ impl Attend {
                 let queries = &visible.queries()[item.queries];
                 found.add(visible, queries, positions, &kv.head(id, item.kv_head));
             }
-            ctx.threads.course(thread).tell(&found.list[..found.len]);
+            ctx.threads.course(thread).tell(&found.0);
         }
     }
 }
 
 /// The stretches of a thread so far.
 #[derive(Default)]
-struct Found {
-    list: [Stretch; STRETCHES],
-    len: usize,
-}
+struct Found(Stretches);
 
 impl Found {
     /// What some queries read of a head, between some positions.
@@ -213,18 +209,9 @@ impl Found {
             let end = (cells.end.next_multiple_of(tile) * rows.row_bytes).min(bytes.len());
             (bytes.as_ptr() as usize + start, end - start)
         };
-        let more = Stretch {
+        self.0.push(Stretch {
             sides: [side(&kv.keys, TILE), side(&kv.values, 1)],
-        };
-        let last = self.len.checked_sub(1);
-        match last.and_then(|last| self.list[last].with(&more)) {
-            Some(joined) => self.list[self.len - 1] = joined,
-            None if self.len < STRETCHES => {
-                self.list[self.len] = more;
-                self.len += 1;
-            }
-            None => {}
-        }
+        });
     }
 }
 

@@ -1,19 +1,16 @@
 //! How products are cut into tasks, and what the threads therefore read.
 
 use super::weights::STRIP;
-use super::{PANEL, PackedLinear};
-use crate::ahead::Stretch;
+use super::{PANEL, PackedLinear, TOGETHER};
+use crate::ahead::{Stretch, Stretches};
 use crate::threads::share_start;
 use std::ops::Range;
-
-/// Products that run together at most.
-const PARTS: usize = 3;
 
 /// The strips of products in tasks.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     /// Strips of every product.
-    strips: [usize; PARTS],
+    strips: [usize; TOGETHER],
     /// Strips of a task.
     step: usize,
     /// Whether a task has the same strips of the first two products, and there are no others.
@@ -23,7 +20,7 @@ pub(super) struct Cut {
 impl Cut {
     /// Tasks of one product, then those of the next.
     pub(super) fn in_turn<T>(parts: &[(PackedLinear, T)], tiled: bool, threads: usize) -> Cut {
-        let mut strips = [0; PARTS];
+        let mut strips = [0; TOGETHER];
         for (to, (part, _)) in strips.iter_mut().zip(parts) {
             *to = part.n.div_ceil(STRIP);
         }
@@ -39,7 +36,7 @@ impl Cut {
     pub(super) fn paired(part: &PackedLinear, tiled: bool, threads: usize) -> Option<Cut> {
         let strips = part.n.div_ceil(STRIP);
         let cut = Cut {
-            strips: [strips; PARTS],
+            strips: [strips; TOGETHER],
             step: task_strips(strips, tiled, threads),
             paired: true,
         };
@@ -52,7 +49,7 @@ impl Cut {
     }
 
     pub(super) fn tasks(&self) -> usize {
-        let counted = if self.paired { 1 } else { PARTS };
+        let counted = if self.paired { 1 } else { TOGETHER };
         let parts = &self.strips[..counted];
         parts.iter().map(|strips| strips.div_ceil(self.step)).sum()
     }
@@ -87,7 +84,7 @@ pub(crate) fn reading(
     parts: &[(PackedLinear, usize)],
     gated: bool,
     threads: usize,
-) -> Vec<Vec<Stretch>> {
+) -> Vec<Stretches> {
     let paired = parts
         .first()
         .filter(|_| gated)
@@ -95,17 +92,14 @@ pub(crate) fn reading(
     let cut = paired.unwrap_or_else(|| Cut::in_turn(parts, false, threads));
     let tasks = |thread| share_start(cut.tasks(), threads, thread);
     let course = |thread| {
-        let mut found: Vec<Stretch> = Vec::new();
+        let mut found = Stretches::default();
         for task in tasks(thread)..tasks(thread + 1) {
             let (part, strips) = cut.task(task);
             let more = if cut.paired { part + 1 } else { part };
             for (linear, weight) in &parts[part..=more] {
                 let (_, _, bytes) = linear.form.offsets(linear.k);
-                let more = Stretch::new(weight + strips.start * bytes, strips.len() * bytes);
-                match found.last().and_then(|last| last.with(&more)) {
-                    Some(joined) => *found.last_mut().expect("just seen") = joined,
-                    None => found.push(more),
-                }
+                let start = weight + strips.start * bytes;
+                found.push(Stretch::new(start, strips.len() * bytes));
             }
         }
         found
@@ -117,7 +111,6 @@ pub(crate) fn reading(
 mod tests {
     use super::super::weights::Form;
     use super::*;
-    use crate::ahead::STRETCHES;
     use base::DType;
 
     fn linear(n: usize) -> PackedLinear {
@@ -137,9 +130,9 @@ mod tests {
                 for gated in [false, sizes.len() == 2] {
                     let parts: Vec<_> = sizes.iter().map(|n| linear(*n)).zip(0..).collect();
                     let parts: Vec<_> = parts.into_iter().map(|(l, i)| (l, i << 40)).collect();
-                    let all = reading(&parts, gated, threads).concat();
-                    assert!(all.len() <= threads * STRETCHES);
-                    let mut all: Vec<_> = all.iter().map(|stretch| stretch.sides[0]).collect();
+                    let all = reading(&parts, gated, threads);
+                    let all = all.iter().flat_map(Stretches::get);
+                    let mut all: Vec<_> = all.map(|stretch| stretch.sides[0]).collect();
                     all.sort_unstable();
                     let mut end = None;
                     for (start, len) in &all {

@@ -37,8 +37,8 @@ pub(crate) struct PackedLinear {
 
 /// Rows of activations from which matrix tiles are faster than vectors.
 const TILED: usize = 24;
-/// Rows of activations that are multiplied in one pass over the weights, at most.
-const FEW: usize = 8;
+/// Products of the same rows that run as one, at most: queries, keys and values.
+pub(crate) const TOGETHER: usize = 3;
 /// Most strips of a task on matrix tiles.
 const PANEL: usize = 4;
 
@@ -84,11 +84,6 @@ trait Scheme: Copy + Sync {
     /// Bytes of a strip in a panel.
     #[cfg(target_arch = "x86_64")]
     fn strip_bytes(linear: &PackedLinear) -> usize;
-}
-
-/// Whether a step of so many rows reads everything once, and waits for it.
-pub(crate) fn reads_once(rows: usize) -> bool {
-    rows <= FEW
 }
 
 impl PackedLinear {
