@@ -4,6 +4,7 @@
 //! aside is not waited for when the others have done its share.
 
 use crate::ahead::{Course, Stretches};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,16 +22,21 @@ pub(crate) struct Threads {
     turn: Mutex<()>,
 }
 
+/// Something that threads change while others look at what is beside it: each has cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
 /// `state` is `epoch << 32 | OPEN | participants`.
 const OPEN: u64 = 1 << 31;
 const PARTICIPANTS: u64 = OPEN - 1;
 
 struct Shared {
-    state: AtomicU64,
+    state: Apart<AtomicU64>,
     /// The open job; written only while no job is open and no worker takes part.
-    job: std::cell::UnsafeCell<Job>,
-    /// Per share of the job, the next task that nobody has taken.
-    next: Box<[AtomicUsize]>,
+    job: Apart<std::cell::UnsafeCell<Job>>,
+    /// Per share of the job, the tasks that nobody has taken.
+    left: Box<[Apart<Tasks>]>,
     /// Per thread, what it brings near.
     courses: Box<[Course]>,
     sleeping: AtomicUsize,
@@ -48,16 +54,8 @@ unsafe impl Send for Shared {}
 struct Job {
     /// The lifetime is erased: `Threads::run` returns only when no participant is left.
     task: *const (dyn Fn(usize, usize) + Sync),
-    tasks: usize,
     /// Into how many equal runs of tasks the job is cut: one, or one a thread.
     shares: usize,
-}
-
-impl Job {
-    /// The first task of a share; that of the share behind the last is the number of tasks.
-    fn share(&self, share: usize) -> usize {
-        share_start(self.tasks, self.shares, share)
-    }
 }
 
 /// The first of some tasks in the share of a thread; that behind the last thread is their number.
@@ -67,17 +65,43 @@ pub(crate) fn share_start(tasks: usize, threads: usize, thread: usize) -> usize 
 
 fn no_task(_: usize, _: usize) {}
 
+/// Tasks of a share that nobody has taken: `end << 32 | start`.
+#[derive(Default)]
+struct Tasks(AtomicU64);
+
+impl Tasks {
+    fn set(&self, tasks: Range<usize>) {
+        let packed = (tasks.end as u64) << 32 | tasks.start as u64;
+        self.0.store(packed, Ordering::Relaxed);
+    }
+
+    /// The first of them; or the last, which is what those whose share it is come to at the end.
+    fn take(&self, first: bool) -> Option<usize> {
+        let taken = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tasks| {
+                let less = if first { tasks + 1 } else { tasks - (1 << 32) };
+                (tasks as u32 as u64 != tasks >> 32).then_some(less)
+            });
+        let tasks = taken.ok()?;
+        Some(if first {
+            tasks as u32 as usize
+        } else {
+            (tasks >> 32) as usize - 1
+        })
+    }
+}
+
 impl Threads {
     /// A pool of `count` threads, the caller included.
     pub(crate) fn new(count: usize) -> Threads {
         let shared = Arc::new(Shared {
-            state: AtomicU64::new(0),
-            job: std::cell::UnsafeCell::new(Job {
+            state: Apart::default(),
+            job: Apart(std::cell::UnsafeCell::new(Job {
                 task: &no_task,
-                tasks: 0,
                 shares: 1,
-            }),
-            next: (0..count.max(1)).map(|_| AtomicUsize::new(0)).collect(),
+            })),
+            left: (0..count.max(1)).map(|_| Apart::default()).collect(),
             courses: (0..count.max(1)).map(|_| Course::default()).collect(),
             sleeping: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
@@ -114,7 +138,7 @@ impl Threads {
     }
 
     /// As [`run`](Threads::run), but every thread begins with the same part of the tasks each time, and helps with the
-    /// others' parts when it is done: what a thread read last time is in its own cache this time.
+    /// others' parts, from their ends, when it is done: what a thread read last time is in its own cache this time.
     pub(crate) fn run_near(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         self.start(tasks, self.count(), task);
     }
@@ -142,29 +166,30 @@ impl Threads {
         // SAFETY: only the lifetime changes; this function does not return while a participant may use the reference.
         let task: *const (dyn Fn(usize, usize) + Sync) =
             unsafe { std::mem::transmute(std::ptr::from_ref(task)) };
-        let job = Job {
-            task,
-            tasks,
-            shares,
-        };
         for share in 0..shares {
-            shared.next[share].store(job.share(share), Ordering::Relaxed);
+            let start = |share| share_start(tasks, shares, share);
+            shared.left[share].0.set(start(share)..start(share + 1));
         }
         // SAFETY: no job is open and the last one has no participants, so nobody else touches `job`.
-        unsafe { *shared.job.get() = job };
-        let epoch = (shared.state.load(Ordering::Relaxed) >> 32) + 1;
-        shared.state.store(epoch << 32 | OPEN, Ordering::SeqCst);
+        unsafe { *shared.job.0.get() = Job { task, shares } };
+        let state = &shared.state.0;
+        let epoch = (state.load(Ordering::Relaxed) >> 32) + 1;
+        state.store(epoch << 32 | OPEN, Ordering::SeqCst);
         if shared.sleeping.load(Ordering::SeqCst) > 0 {
             self.workers.iter().for_each(|(_, thread)| thread.unpark());
         }
         let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
-        shared.state.fetch_and(!OPEN, Ordering::AcqRel);
-        while shared.state.load(Ordering::Acquire) & PARTICIPANTS != 0 {
+        state.fetch_and(!OPEN, Ordering::AcqRel);
+        while state.load(Ordering::Acquire) & PARTICIPANTS != 0 {
             if !shared.courses[0].wait() {
                 std::hint::spin_loop();
             }
         }
-        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        // Written only when it changes: the workers look at what is beside it.
+        let panicked = shared.panicked.load(Ordering::Relaxed);
+        if panicked {
+            shared.panicked.store(false, Ordering::Relaxed);
+        }
         if let Err(panic) = own {
             resume_unwind(panic);
         }
@@ -175,17 +200,13 @@ impl Threads {
 impl Shared {
     fn take_tasks(&self, thread: usize) {
         // SAFETY: the caller takes part in the open job, so `job` is not written until it leaves.
-        let job = unsafe { *self.job.get() };
+        let job = unsafe { *self.job.0.get() };
         // SAFETY: `Threads::run` keeps the task alive until all participants have left.
         let task = unsafe { &*job.task };
         for turn in 0..job.shares {
-            let share = (thread + turn) % job.shares;
-            let end = job.share(share + 1);
-            loop {
-                let i = self.next[share].fetch_add(1, Ordering::Relaxed);
-                if i >= end {
-                    break;
-                }
+            // Of its own share, a thread takes what it has asked for; of another's, what that one has not.
+            let share = &self.left[(thread + turn) % job.shares].0;
+            while let Some(i) = share.take(turn == 0) {
                 task(i, thread);
             }
         }
@@ -193,12 +214,13 @@ impl Shared {
 
     /// Joins the open job if it is not the one seen last; the new epoch when joined.
     fn join(&self, seen: u64) -> Option<u64> {
-        let state = self.state.load(Ordering::SeqCst);
+        let state = self.state.0.load(Ordering::SeqCst);
         if state & OPEN == 0 || state >> 32 == seen {
             return None;
         }
         let joined =
             self.state
+                .0
                 .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
         joined.is_ok().then_some(state >> 32)
     }
@@ -214,7 +236,7 @@ fn work(shared: &Shared, thread: usize) {
             if catch_unwind(AssertUnwindSafe(|| shared.take_tasks(thread))).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
-            shared.state.fetch_sub(1, Ordering::AcqRel);
+            shared.state.0.fetch_sub(1, Ordering::AcqRel);
         } else if idle < SPINS {
             if !shared.courses[thread].wait() {
                 idle += 1;
@@ -223,7 +245,7 @@ fn work(shared: &Shared, thread: usize) {
         } else {
             shared.sleeping.fetch_add(1, Ordering::SeqCst);
             // A job opened before the line above is seen here; one opened after it sees us sleeping and unparks.
-            let state = shared.state.load(Ordering::SeqCst);
+            let state = shared.state.0.load(Ordering::SeqCst);
             let missed = state & OPEN != 0 && state >> 32 != seen;
             if !missed && !shared.quit.load(Ordering::SeqCst) {
                 std::thread::park();

@@ -29,6 +29,8 @@ pub(crate) trait Whole: Integers {
         line: Self::Line,
         block: *const u8,
     ) -> Self::Planes;
+    /// The sums of two parts of a group.
+    fn add_planes(self, a: Self::Planes, b: Self::Planes) -> Self::Planes;
     fn no_totals(self) -> Self::Totals;
     /// Adds a group: its sums times the scales, and the sums of its activations times the mins. At `factors` are sixteen
     /// scales and mins in turn; the sums of activations are those of the high and of the low bytes, times 65536.
@@ -77,6 +79,11 @@ impl Whole for Generic {
             }
         }
         sums
+    }
+
+    #[inline(always)]
+    fn add_planes(self, a: Self::Planes, b: Self::Planes) -> Self::Planes {
+        std::array::from_fn(|plane| std::array::from_fn(|i| a[plane][i] + b[plane][i]))
     }
 
     #[inline(always)]

@@ -124,6 +124,23 @@ impl Whole for Avx2<false> {
     avx2_whole!();
 
     #[inline(always)]
+    fn add_planes(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
+        // SAFETY: AVX2 is proven. A group's pairs fit sixteen bits.
+        unsafe {
+            Planes(
+                Halves(
+                    _mm256_add_epi16(a.0.0, b.0.0),
+                    _mm256_add_epi16(a.0.1, b.0.1),
+                ),
+                Halves(
+                    _mm256_add_epi16(a.1.0, b.1.0),
+                    _mm256_add_epi16(a.1.1, b.1.1),
+                ),
+            )
+        }
+    }
+
+    #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
         self,
         Planes(high, low): Planes<Halves>,
@@ -169,6 +186,23 @@ impl Whole for Avx2<false> {
 
 impl Whole for Avx2<true> {
     avx2_whole!();
+
+    #[inline(always)]
+    fn add_planes(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
+        // SAFETY: AVX2 is proven.
+        unsafe {
+            Planes(
+                Halves(
+                    _mm256_add_epi32(a.0.0, b.0.0),
+                    _mm256_add_epi32(a.0.1, b.0.1),
+                ),
+                Halves(
+                    _mm256_add_epi32(a.1.0, b.1.0),
+                    _mm256_add_epi32(a.1.1, b.1.1),
+                ),
+            )
+        }
+    }
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -266,6 +300,12 @@ impl Whole for Avx512<false> {
     avx512_whole!();
 
     #[inline(always)]
+    fn add_planes(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
+        // SAFETY: AVX-512 is proven. A group's pairs fit sixteen bits.
+        unsafe { Planes(_mm512_add_epi16(a.0, b.0), _mm512_add_epi16(a.1, b.1)) }
+    }
+
+    #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
         self,
         Planes(high, low): Planes<__m512i>,
@@ -313,6 +353,12 @@ impl Whole for Avx512<false> {
 
 impl Whole for Avx512<true> {
     avx512_whole!();
+
+    #[inline(always)]
+    fn add_planes(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
+        // SAFETY: AVX-512 is proven.
+        unsafe { Planes(_mm512_add_epi32(a.0, b.0), _mm512_add_epi32(a.1, b.1)) }
+    }
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(

@@ -1,32 +1,40 @@
 //! How products are cut into tasks, and what the threads therefore read.
 
 use super::weights::STRIP;
-use super::{PANEL, PackedLinear, TOGETHER};
+use super::{PackedLinear, TOGETHER};
 use crate::ahead::{Stretch, Stretches};
 use crate::threads::share_start;
 use std::ops::Range;
 
-/// The strips of products in tasks.
+/// Strips of a task on matrix tiles, at most.
+const TILED_STRIPS: usize = 4;
+/// Tasks of a thread where rows are few.
+const FEW_ROWS_TASKS: usize = 4;
+
+/// The strips of products in tasks: of one product, then of the next.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     /// Strips of every product.
     strips: [usize; TOGETHER],
-    /// Strips of a task.
-    step: usize,
+    /// How many strips are shared out, and among how many tasks.
+    all: usize,
+    tasks: usize,
     /// Whether a task has the same strips of the first two products, and there are no others.
     paired: bool,
 }
 
 impl Cut {
-    /// Tasks of one product, then those of the next.
+    /// Tasks of all strips of some products.
     pub(super) fn in_turn<T>(parts: &[(PackedLinear, T)], tiled: bool, threads: usize) -> Cut {
         let mut strips = [0; TOGETHER];
         for (to, (part, _)) in strips.iter_mut().zip(parts) {
             *to = part.n.div_ceil(STRIP);
         }
+        let all = strips.iter().sum();
         Cut {
             strips,
-            step: task_strips(strips.iter().sum(), tiled, threads),
+            all,
+            tasks: tasks(all, tiled, threads),
             paired: false,
         }
     }
@@ -37,7 +45,8 @@ impl Cut {
         let strips = part.n.div_ceil(STRIP);
         let cut = Cut {
             strips: [strips; TOGETHER],
-            step: task_strips(strips, tiled, threads),
+            all: strips,
+            tasks: tasks(strips, tiled, threads),
             paired: true,
         };
         (threads * 2 * cut.columns() <= part.n).then_some(cut)
@@ -45,38 +54,47 @@ impl Cut {
 
     /// Columns of a task, at most.
     pub(super) fn columns(&self) -> usize {
-        self.step * STRIP
+        self.all.div_ceil(self.tasks) * STRIP
     }
 
     pub(super) fn tasks(&self) -> usize {
-        let counted = if self.paired { 1 } else { TOGETHER };
-        let parts = &self.strips[..counted];
-        parts.iter().map(|strips| strips.div_ceil(self.step)).sum()
+        self.tasks
     }
 
-    /// The product that a task begins with, and its strips of it.
-    pub(super) fn task(&self, mut task: usize) -> (usize, Range<usize>) {
-        for (part, strips) in self.strips.into_iter().enumerate() {
-            let tasks = strips.div_ceil(self.step);
-            if task < tasks {
-                let start = task * self.step;
-                return (part, start..(start + self.step).min(strips));
-            }
-            task -= tasks;
-        }
-        unreachable!("every task belongs to a product")
+    /// The strips of a task, counted through all products.
+    fn strips(&self, task: usize) -> Range<usize> {
+        let start = |task| share_start(self.all, self.tasks, task);
+        start(task)..start(task + 1)
+    }
+
+    /// The products that a task has strips of, and which.
+    pub(super) fn task(&self, task: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (strips, paired) = (self.strips(task), self.paired);
+        let mut first = 0;
+        let parts = self.strips.into_iter().enumerate();
+        let parts = parts.take(if paired { 2 } else { TOGETHER });
+        parts.filter_map(move |(part, count)| {
+            let own = if paired {
+                strips.clone()
+            } else {
+                let within = |strip: usize| strip.clamp(first, first + count) - first;
+                let own = within(strips.start)..within(strips.end);
+                first += count;
+                own
+            };
+            (!own.is_empty()).then_some((part, own))
+        })
     }
 }
 
-/// Strips that a task takes, where a step has so many.
-fn task_strips(strips: usize, tiled: bool, threads: usize) -> usize {
-    if tiled {
-        // As many as fit a panel, or fewer where the threads then come out more even.
-        let most = |step: &usize| strips.div_ceil(*step).div_ceil(threads) * step;
-        (2..=PANEL).rev().min_by_key(most).unwrap_or(PANEL)
+/// Among how many tasks so many strips are shared out, the same number for every thread.
+fn tasks(strips: usize, tiled: bool, threads: usize) -> usize {
+    let each = if tiled {
+        strips.div_ceil(threads * TILED_STRIPS)
     } else {
-        strips.div_ceil(threads * 4).max(1)
-    }
+        FEW_ROWS_TASKS
+    };
+    (threads * each).clamp(1, strips.max(1))
 }
 
 /// What every thread reads of products whose weights are at these addresses, when it is not disturbed.
@@ -94,9 +112,8 @@ pub(crate) fn reading(
     let course = |thread| {
         let mut found = Stretches::default();
         for task in tasks(thread)..tasks(thread + 1) {
-            let (part, strips) = cut.task(task);
-            let more = if cut.paired { part + 1 } else { part };
-            for (linear, weight) in &parts[part..=more] {
+            for (part, strips) in cut.task(task) {
+                let (linear, weight) = &parts[part];
                 let (_, _, bytes) = linear.form.offsets(linear.k);
                 let start = weight + strips.start * bytes;
                 found.push(Stretch::new(start, strips.len() * bytes));

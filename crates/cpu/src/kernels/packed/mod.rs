@@ -39,8 +39,6 @@ pub(crate) struct PackedLinear {
 const TILED: usize = 24;
 /// Products of the same rows that run as one, at most: queries, keys and values.
 pub(crate) const TOGETHER: usize = 3;
-/// Most strips of a task on matrix tiles.
-const PANEL: usize = 4;
 
 /// Some strips of a product.
 struct Task<'a, A> {
@@ -51,7 +49,7 @@ struct Task<'a, A> {
     to: Target,
     /// What the thread brings near.
     course: &'a Course,
-    /// Work space of the thread for the strips as tiles read them.
+    /// Work space of the thread for a strip as tiles read it.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         allow(dead_code, reason = "only tiles use it")
@@ -78,7 +76,7 @@ trait Scheme: Copy + Sync {
     /// Multiplies on matrix tiles.
     ///
     /// # Safety
-    /// As for [`PackedLinear::run`], within the task's strips, all of which the panel has room for.
+    /// As for [`PackedLinear::run`], within the task's strips; the panel must have room for one.
     #[cfg(target_arch = "x86_64")]
     unsafe fn tiles(task: Task<'_, Self>, isa: Isa);
     /// Bytes of a strip in a panel.
@@ -101,11 +99,7 @@ impl PackedLinear {
     fn work_space<A: Scheme>(&self) -> (usize, usize) {
         let tiled = self.m >= TILED;
         #[cfg(target_arch = "x86_64")]
-        let panel = if tiled {
-            PANEL * A::strip_bytes(self)
-        } else {
-            0
-        };
+        let panel = if tiled { A::strip_bytes(self) } else { 0 };
         #[cfg(not(target_arch = "x86_64"))]
         let panel = 0;
         (A::bytes(self, tiled), panel)
@@ -227,21 +221,22 @@ impl<A: Scheme> Work<'_, A> {
     unsafe fn plain(&self) {
         let cut = Cut::in_turn(self.parts, self.tiled(), self.ctx.threads.count());
         self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
-            let (part, strips) = cut.task(task);
-            let (linear, operands) = &self.parts[part];
-            let (out, addend) = match self.after {
-                After::Add { addend, out } => (out, addend),
-                _ => (operands.out, std::ptr::null()),
-            };
-            let first = strips.start * STRIP;
-            let to = Target {
-                out: out.wrapping_add(first),
-                first,
-                stride: linear.n,
-                addend,
-            };
-            // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
-            unsafe { self.task(part, strips, thread, to) };
+            for (part, strips) in cut.task(task) {
+                let (linear, operands) = &self.parts[part];
+                let (out, addend) = match self.after {
+                    After::Add { addend, out } => (out, addend),
+                    _ => (operands.out, std::ptr::null()),
+                };
+                let first = strips.start * STRIP;
+                let to = Target {
+                    out: out.wrapping_add(first),
+                    first,
+                    stride: linear.n,
+                    addend,
+                };
+                // SAFETY: as the caller vouches.
+                unsafe { self.task(part, strips, thread, to) };
+            }
         });
     }
 
@@ -277,10 +272,11 @@ impl<A: Scheme> Work<'_, A> {
         };
         let (room, width) = (super::Shared(gate.room), cut.columns());
         self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
-            let (_, strips) = cut.task(task);
-            let first = strips.start * STRIP;
             let mut products = [std::ptr::null(); 2];
-            for (part, product) in products.iter_mut().enumerate() {
+            let mut columns = 0..0;
+            for (part, strips) in cut.task(task) {
+                let first = strips.start * STRIP;
+                columns = first..n.min(strips.end * STRIP);
                 // SAFETY: the room has as many columns as the threads need, or it were not cut so.
                 let out = unsafe { room.at((2 * thread + part) * m * width) };
                 let to = Target {
@@ -289,9 +285,9 @@ impl<A: Scheme> Work<'_, A> {
                     stride: width,
                     addend: std::ptr::null(),
                 };
-                // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
-                unsafe { self.task(part, strips.clone(), thread, to) };
-                *product = out.cast_const();
+                // SAFETY: as the caller vouches.
+                unsafe { self.task(part, strips, thread, to) };
+                products[part] = out.cast_const();
             }
             self.ctx.isa.run(GateColumns {
                 gate,
@@ -299,7 +295,7 @@ impl<A: Scheme> Work<'_, A> {
                 stride: width,
                 rows: m,
                 n,
-                columns: first..n.min(strips.end * STRIP),
+                columns,
             });
         });
     }
@@ -309,7 +305,7 @@ impl<A: Scheme> Work<'_, A> {
     }
 
     /// # Safety
-    /// As for [`run_together`], within the strips; a panel must have room for them.
+    /// As for [`run_together`], within the strips.
     unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, to: Target) {
         let (linear, operands) = &self.parts[part];
         let task = Task {

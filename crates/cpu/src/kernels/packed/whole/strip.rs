@@ -127,7 +127,13 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
                         totals[r] = s.weigh(totals[r], sums, factors, x_sums.add(r));
                         sums = s.no_planes();
                     }
-                    sums = dots!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                    if GROUP == BLOCK && R <= 2 {
+                        // Few rows leave it to the block's own products to be many at a time.
+                        let later = dots!(s, s.no_planes(), more, x, 0 4, 1 5, 2 6, 3 7);
+                        sums = s.add_planes(sums, later);
+                    } else {
+                        sums = dots!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                    }
                     let factors = quants.add(stride - LINE);
                     totals[r] = s.weigh(totals[r], sums, factors, later_sums.add(r));
                 });
