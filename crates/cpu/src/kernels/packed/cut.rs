@@ -7,7 +7,7 @@ use crate::threads::share_start;
 use std::ops::Range;
 
 /// Strips of a task on matrix tiles, at most.
-const TILED_STRIPS: usize = 4;
+pub(super) const TILED_STRIPS: usize = 4;
 /// Tasks of a thread where rows are few.
 const FEW_ROWS_TASKS: usize = 4;
 

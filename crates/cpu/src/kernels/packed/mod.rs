@@ -49,7 +49,7 @@ struct Task<'a, A> {
     to: Target,
     /// What the thread brings near.
     course: &'a Course,
-    /// Work space of the thread for a strip as tiles read it.
+    /// Work space of the thread for the strips as tiles read them.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         allow(dead_code, reason = "only tiles use it")
@@ -76,7 +76,7 @@ trait Scheme: Copy + Sync {
     /// Multiplies on matrix tiles.
     ///
     /// # Safety
-    /// As for [`PackedLinear::run`], within the task's strips; the panel must have room for one.
+    /// As for [`PackedLinear::run`], within the task's strips, all of which the panel has room for.
     #[cfg(target_arch = "x86_64")]
     unsafe fn tiles(task: Task<'_, Self>, isa: Isa);
     /// Bytes of a strip in a panel.
@@ -99,7 +99,11 @@ impl PackedLinear {
     fn work_space<A: Scheme>(&self) -> (usize, usize) {
         let tiled = self.m >= TILED;
         #[cfg(target_arch = "x86_64")]
-        let panel = if tiled { A::strip_bytes(self) } else { 0 };
+        let panel = if tiled {
+            cut::TILED_STRIPS * A::strip_bytes(self)
+        } else {
+            0
+        };
         #[cfg(not(target_arch = "x86_64"))]
         let panel = 0;
         (A::bytes(self, tiled), panel)

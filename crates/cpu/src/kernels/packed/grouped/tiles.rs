@@ -102,14 +102,26 @@ unsafe fn panel<L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>
     // bytes of its strips.
     unsafe {
         let tiles = Tiles::new();
-        for strip in task.strips.clone() {
+        let spread = spread_bytes(linear.k / GROUP);
+        for (i, strip) in task.strips.clone().enumerate() {
             let start = task.operands.weight.add(strip * strip_bytes);
-            spread_out::<L, GROUP>(s, task, start, task.panel);
-            let scales = Scales::of(linear.form, linear.k, start);
-            for first in (0..linear.m).step_by(SIDE) {
-                let rows = (linear.m - first).min(SIDE);
-                let to = &mut products;
-                tile::<GROUP>(s, task, &tiles, scales, (first, rows), strip, to);
+            spread_out::<L, GROUP>(s, task, start, task.panel.add(i * spread));
+        }
+        for first in (0..linear.m).step_by(SIDE) {
+            let rows = (linear.m - first).min(SIDE);
+            for (i, strip) in task.strips.clone().enumerate() {
+                let start = task.operands.weight.add(strip * strip_bytes);
+                let weights = task.panel.add(i * spread).cast_const();
+                let scales = Scales::of(linear.form, linear.k, start);
+                tile::<GROUP>(
+                    s,
+                    task,
+                    &tiles,
+                    (weights, scales),
+                    (first, rows),
+                    strip,
+                    &mut products,
+                );
             }
         }
     }
@@ -124,14 +136,13 @@ unsafe fn tile<const GROUP: usize>(
     s: S,
     task: &Task<'_, Activations>,
     tiles: &Tiles,
-    scales: Scales,
+    (weights, scales): (*const u8, Scales),
     (first, rows): (usize, usize),
     strip: usize,
     products: &mut Products,
 ) {
     let linear = &task.linear;
     let count = linear.k / GROUP;
-    let weights = task.panel.cast_const();
     // SAFETY: as the caller vouches; sixteen rows of activations are laid out from `first` on, whether used or not.
     unsafe {
         let x = task.activations.rows(first);

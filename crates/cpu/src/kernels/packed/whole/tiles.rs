@@ -34,19 +34,24 @@ impl TileKernel for Panel<'_> {
         let task = &self.0;
         let linear = &task.linear;
         let (scales_at, _, packed) = linear.form.offsets(linear.k);
+        let written = strip_bytes(linear.k);
         let mut products = Products([0; 4 * SIDE * SIDE]);
         // SAFETY: `PackedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
-        // Activations are laid out for whole tiles of rows, and the panel has room for a strip.
+        // Activations are laid out for whole tiles of rows, and the panel has room for its strips.
         unsafe {
             let tiles = Tiles::new();
-            for strip in task.strips.clone() {
+            for (i, strip) in task.strips.clone().enumerate() {
                 let from = task.operands.weight.add(strip * packed);
-                write_out(s, task, from, task.panel);
-                let units = s.load(from.add(scales_at).cast());
-                for first in (0..linear.m).step_by(SIDE) {
-                    let rows = (linear.m - first).min(SIDE);
+                write_out(s, task, from, task.panel.add(i * written));
+            }
+            for first in (0..linear.m).step_by(SIDE) {
+                let rows = (linear.m - first).min(SIDE);
+                for (i, strip) in task.strips.clone().enumerate() {
+                    let start = task.operands.weight.add(strip * packed);
+                    let weights = task.panel.add(i * written).cast_const();
+                    let units = s.load(start.add(scales_at).cast());
                     let to = products.0.as_mut_ptr();
-                    tile(s, task, &tiles, (first, rows), (strip, units), to);
+                    tile(s, task, &tiles, weights, (first, rows), (strip, units), to);
                 }
             }
         }
@@ -56,13 +61,14 @@ impl TileKernel for Panel<'_> {
 /// Sixteen rows and sixteen columns of the result.
 ///
 /// # Safety
-/// The rows and the strip must be the task's, the strip be written out in its panel, and `products` have room for four
+/// The rows and the strip must be the task's, the strip be written out at `weights`, and `products` have room for four
 /// tiles.
 #[inline(always)]
 unsafe fn tile(
     s: S,
     task: &Task<'_, Activations>,
     tiles: &Tiles,
+    weights: *const u8,
     (first, rows): (usize, usize),
     (strip, units): (usize, <S as Simd>::V),
     products: *mut i32,
@@ -79,8 +85,8 @@ unsafe fn tile(
             let inputs = x.layout.chunk(chunk);
             let steps = inputs.len().div_ceil(TILE);
             let x_tiles = x.line(first, inputs.start / BLOCK).cast_const();
-            let w_tiles = task.panel.add(inputs.start / TILE * 2 * SIDE * LINE);
-            tiles.multiply_planes(x_tiles, w_tiles.cast_const(), steps, products);
+            let w_tiles = weights.add(inputs.start / TILE * 2 * SIDE * LINE);
+            tiles.multiply_planes(x_tiles, w_tiles, steps, products);
             let scale = x.scale(first, chunk);
             for r in 0..SIDE {
                 let number = s.number_of_products(products.add(r * SIDE));
