@@ -32,7 +32,7 @@ use kv::{
     Storage,
 };
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The version that is written, and the only one that is read.
 const VERSION: u32 = 1;
@@ -45,6 +45,8 @@ const ALIGNMENT: usize = 64;
 /// A whole, undamaged snapshot. Its rows stay in the mapped file until they are copied into a cache.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// The file it was opened from.
+    path: Option<PathBuf>,
     bytes: Bytes,
     fingerprint: u64,
     /// Of keys and of values.
@@ -67,7 +69,11 @@ impl Snapshot {
     pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
         let bytes = Bytes::map(path).map_err(|e| SnapshotErrorKind::Io(e.source));
         let snapshot = bytes.map_err(SnapshotError::from).and_then(Snapshot::parse);
-        snapshot.map_err(|error| error.in_file(path))
+        let snapshot = snapshot.map_err(|error| error.in_file(path))?;
+        Ok(Snapshot {
+            path: Some(path.to_owned()),
+            ..snapshot
+        })
     }
 
     /// Reads a snapshot and checks every byte of it.
@@ -152,7 +158,11 @@ impl Snapshot {
     }
 
     fn refused(&self, kind: SnapshotErrorKind) -> RuntimeError {
-        SnapshotError::from(kind).into()
+        let error = SnapshotError::from(kind);
+        match &self.path {
+            Some(path) => error.in_file(path).into(),
+            None => error.into(),
+        }
     }
 
     fn rows(&self) -> SavedRows<'_> {
@@ -274,6 +284,7 @@ impl Head {
         }
         let notes = reader.at..reader.at + self.notes as usize;
         Ok(Snapshot {
+            path: None,
             bytes: bytes.clone(),
             fingerprint: self.fingerprint,
             storage,

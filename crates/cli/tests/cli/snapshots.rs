@@ -54,7 +54,7 @@ fn a_prompt_is_computed_once() {
     for (output, says) in [(other, "another model"), (stored, "its keys are f16")] {
         let error = output.error();
         assert!(
-            error.contains(says) && error.contains("snapshot"),
+            error.contains(says) && error.contains("prompt.kv"),
             "{error}"
         );
         assert_eq!(fs::read(cache).unwrap(), before);
