@@ -67,6 +67,14 @@ impl Stretches {
     }
 }
 
+impl FromIterator<Stretch> for Stretches {
+    fn from_iter<I: IntoIterator<Item = Stretch>>(stretches: I) -> Stretches {
+        let mut all = Stretches::default();
+        stretches.into_iter().for_each(|next| all.push(next));
+        all
+    }
+}
+
 /// What one thread reads in this job and in the next, and how far it has asked for it.
 ///
 /// Only its thread moves along it; another one says what comes next. Nothing here is ordered with anything else: a thread
@@ -341,9 +349,7 @@ mod tests {
     const ALL: usize = PAGES * PAGE;
 
     fn told(stretches: &[Stretch]) -> Stretches {
-        let mut all = Stretches::default();
-        stretches.iter().for_each(|stretch| all.push(*stretch));
-        all
+        stretches.iter().copied().collect()
     }
 
     /// What is asked for from here on.
@@ -429,6 +435,6 @@ mod tests {
         assert_eq!(told(&[a, b]).get(), [Stretch::new(64, 704)]);
         assert_eq!(told(&[b, a]).get(), [b, a]);
         let apart = (0..2 * STRETCHES).map(|i| Stretch::new(i << 20, 64));
-        assert_eq!(told(&apart.collect::<Vec<_>>()).get().len(), STRETCHES);
+        assert_eq!(apart.collect::<Stretches>().get().len(), STRETCHES);
     }
 }

@@ -36,13 +36,9 @@ impl Probe {
         let memory = Bytes::filled(READ, |bytes| bytes.fill(1));
         let at = Shared(memory.as_ptr().cast_mut());
         let share = READ / count / LINES * LINES;
-        let shares: Vec<Stretches> = (0..count)
-            .map(|i| {
-                let mut own = Stretches::default();
-                own.push(Stretch::new(memory.as_ptr() as usize + i * share, share));
-                own
-            })
-            .collect();
+        let whole = |i| Stretch::new(memory.as_ptr() as usize + i * share, share);
+        let shares = (0..count).map(|i| std::iter::once(whole(i)).collect());
+        let shares: Vec<Stretches> = shares.collect();
         let best = |task: &(dyn Fn(usize, usize) + Sync)| {
             let once = || {
                 // The next round reads what this one does.

@@ -75,20 +75,19 @@ impl Tasks {
         self.0.store(packed, Ordering::Relaxed);
     }
 
-    /// The first of them; or the last, which is what those whose share it is come to at the end.
+    /// The first of them; or the last, to which those whose share it is come at the end.
     fn take(&self, first: bool) -> Option<usize> {
+        let bounds = |tasks: u64| (tasks as u32 as usize, (tasks >> 32) as usize);
+        let less = |tasks| {
+            let (start, end) = bounds(tasks);
+            let less = if first { tasks + 1 } else { tasks - (1 << 32) };
+            (start < end).then_some(less)
+        };
         let taken = self
             .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tasks| {
-                let less = if first { tasks + 1 } else { tasks - (1 << 32) };
-                (tasks as u32 as u64 != tasks >> 32).then_some(less)
-            });
-        let tasks = taken.ok()?;
-        Some(if first {
-            tasks as u32 as usize
-        } else {
-            (tasks >> 32) as usize - 1
-        })
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let (start, end) = bounds(taken.ok()?);
+        Some(if first { start } else { end - 1 })
     }
 }
 

@@ -76,9 +76,7 @@ impl Linear {
         };
         let course = |thread| {
             let (start, end) = (start(thread), start(thread + 1));
-            let mut own = Stretches::default();
-            own.push(Stretch::new(weight + start, end - start));
-            own
+            std::iter::once(Stretch::new(weight + start, end - start)).collect()
         };
         (0..threads).map(course).collect()
     }

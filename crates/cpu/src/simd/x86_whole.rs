@@ -72,8 +72,9 @@ unsafe fn weigh256(total: __m256i, sum: __m256i, factors: __m256i, x: *const i32
     unsafe { _mm256_dpwssd_avx_epi32(total, beside256(sum, x), factors) }
 }
 
+/// What is the same with and without dot products, but for how wide the sums of a group are.
 macro_rules! avx2_whole {
-    () => {
+    ($add:ident) => {
         type Planes = Planes<Halves>;
         type Totals = Planes<Halves>;
 
@@ -82,6 +83,17 @@ macro_rules! avx2_whole {
             // SAFETY: AVX2 is proven.
             let zero = unsafe { _mm256_setzero_si256() };
             Planes(Halves(zero, zero), Halves(zero, zero))
+        }
+
+        #[inline(always)]
+        fn add_planes(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
+            // SAFETY: AVX2 is proven. Sums of a group fit, however wide they are.
+            unsafe {
+                Planes(
+                    Halves($add(a.0.0, b.0.0), $add(a.0.1, b.0.1)),
+                    Halves($add(a.1.0, b.1.0), $add(a.1.1, b.1.1)),
+                )
+            }
         }
 
         #[inline(always)]
@@ -121,24 +133,7 @@ macro_rules! avx2_whole {
 }
 
 impl Whole for Avx2<false> {
-    avx2_whole!();
-
-    #[inline(always)]
-    fn add_planes(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
-        // SAFETY: AVX2 is proven. A group's pairs fit sixteen bits.
-        unsafe {
-            Planes(
-                Halves(
-                    _mm256_add_epi16(a.0.0, b.0.0),
-                    _mm256_add_epi16(a.0.1, b.0.1),
-                ),
-                Halves(
-                    _mm256_add_epi16(a.1.0, b.1.0),
-                    _mm256_add_epi16(a.1.1, b.1.1),
-                ),
-            )
-        }
-    }
+    avx2_whole!(_mm256_add_epi16);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -185,24 +180,7 @@ impl Whole for Avx2<false> {
 }
 
 impl Whole for Avx2<true> {
-    avx2_whole!();
-
-    #[inline(always)]
-    fn add_planes(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
-        // SAFETY: AVX2 is proven.
-        unsafe {
-            Planes(
-                Halves(
-                    _mm256_add_epi32(a.0.0, b.0.0),
-                    _mm256_add_epi32(a.0.1, b.0.1),
-                ),
-                Halves(
-                    _mm256_add_epi32(a.1.0, b.1.0),
-                    _mm256_add_epi32(a.1.1, b.1.1),
-                ),
-            )
-        }
-    }
+    avx2_whole!(_mm256_add_epi32);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -256,8 +234,9 @@ unsafe fn beside512(sums: __m512i, other: *const i32) -> __m512i {
     }
 }
 
+/// As for AVX2.
 macro_rules! avx512_whole {
-    () => {
+    ($add:ident) => {
         type Planes = Planes<__m512i>;
         type Totals = Planes<__m512i>;
 
@@ -266,6 +245,12 @@ macro_rules! avx512_whole {
             // SAFETY: AVX-512 is proven.
             let zero = unsafe { _mm512_setzero_si512() };
             Planes(zero, zero)
+        }
+
+        #[inline(always)]
+        fn add_planes(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
+            // SAFETY: AVX-512 is proven. Sums of a group fit, however wide they are.
+            unsafe { Planes($add(a.0, b.0), $add(a.1, b.1)) }
         }
 
         #[inline(always)]
@@ -297,13 +282,7 @@ macro_rules! avx512_whole {
 }
 
 impl Whole for Avx512<false> {
-    avx512_whole!();
-
-    #[inline(always)]
-    fn add_planes(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
-        // SAFETY: AVX-512 is proven. A group's pairs fit sixteen bits.
-        unsafe { Planes(_mm512_add_epi16(a.0, b.0), _mm512_add_epi16(a.1, b.1)) }
-    }
+    avx512_whole!(_mm512_add_epi16);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -352,13 +331,7 @@ impl Whole for Avx512<false> {
 }
 
 impl Whole for Avx512<true> {
-    avx512_whole!();
-
-    #[inline(always)]
-    fn add_planes(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
-        // SAFETY: AVX-512 is proven.
-        unsafe { Planes(_mm512_add_epi32(a.0, b.0), _mm512_add_epi32(a.1, b.1)) }
-    }
+    avx512_whole!(_mm512_add_epi32);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(

@@ -6,10 +6,10 @@ use crate::ahead::{Stretch, Stretches};
 use crate::threads::share_start;
 use std::ops::Range;
 
-/// Strips of a task on matrix tiles, at most.
+/// Strips of a task on matrix tiles, at most: a panel has room for so many.
 pub(super) const TILED_STRIPS: usize = 4;
-/// Tasks of a thread where rows are few.
-const FEW_ROWS_TASKS: usize = 4;
+/// Tasks of a thread on vectors.
+const VECTOR_TASKS: usize = 4;
 
 /// The strips of products in tasks: of one product, then of the next.
 #[derive(Clone, Copy)]
@@ -92,7 +92,7 @@ fn tasks(strips: usize, tiled: bool, threads: usize) -> usize {
     let each = if tiled {
         strips.div_ceil(threads * TILED_STRIPS)
     } else {
-        FEW_ROWS_TASKS
+        VECTOR_TASKS
     };
     (threads * each).clamp(1, strips.max(1))
 }
@@ -110,16 +110,13 @@ pub(crate) fn reading(
     let cut = paired.unwrap_or_else(|| Cut::in_turn(parts, false, threads));
     let tasks = |thread| share_start(cut.tasks(), threads, thread);
     let course = |thread| {
-        let mut found = Stretches::default();
-        for task in tasks(thread)..tasks(thread + 1) {
-            for (part, strips) in cut.task(task) {
-                let (linear, weight) = &parts[part];
-                let (_, _, bytes) = linear.form.offsets(linear.k);
-                let start = weight + strips.start * bytes;
-                found.push(Stretch::new(start, strips.len() * bytes));
-            }
-        }
-        found
+        let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| cut.task(task));
+        let stretch = |(part, strips): (usize, Range<usize>)| {
+            let (linear, weight): &(PackedLinear, usize) = &parts[part];
+            let (_, _, bytes) = linear.form.offsets(linear.k);
+            Stretch::new(weight + strips.start * bytes, strips.len() * bytes)
+        };
+        pieces.map(stretch).collect()
     };
     (0..threads).map(course).collect()
 }
@@ -137,6 +134,24 @@ mod tests {
             n,
             k: 64,
             form,
+        }
+    }
+
+    #[test]
+    fn tasks_are_even_and_on_tiles_fit_a_panel() {
+        for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
+            let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
+            for (threads, tiled) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
+                let paired = Cut::paired(&parts[0].0, tiled, threads);
+                for cut in [Some(Cut::in_turn(&parts, tiled, threads)), paired] {
+                    let Some(cut) = cut else { continue };
+                    let strips = (0..cut.tasks()).map(|task| cut.strips(task).len());
+                    let (least, most) = (strips.clone().min(), strips.max().unwrap_or(0));
+                    assert!(least.is_some_and(|least| least > 0 && most <= least + 1));
+                    assert!(most * STRIP <= cut.columns());
+                    assert!(!tiled || most <= TILED_STRIPS);
+                }
+            }
         }
     }
 

@@ -238,7 +238,7 @@ impl<A: Scheme> Work<'_, A> {
                     stride: linear.n,
                     addend,
                 };
-                // SAFETY: as the caller vouches.
+                // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
                 unsafe { self.task(part, strips, thread, to) };
             }
         });
@@ -289,7 +289,7 @@ impl<A: Scheme> Work<'_, A> {
                     stride: width,
                     addend: std::ptr::null(),
                 };
-                // SAFETY: as the caller vouches.
+                // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
                 unsafe { self.task(part, strips, thread, to) };
                 products[part] = out.cast_const();
             }
@@ -309,7 +309,7 @@ impl<A: Scheme> Work<'_, A> {
     }
 
     /// # Safety
-    /// As for [`run_together`], within the strips.
+    /// As for [`run_together`], within the strips; where tiles multiply, a panel must have room for them.
     unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, to: Target) {
         let (linear, operands) = &self.parts[part];
         let task = Task {
