@@ -51,6 +51,11 @@ pub(crate) trait Whole: Integers {
     /// # Safety
     /// Sixteen bytes must be writable at both addresses.
     unsafe fn split(self, values: Self::V, high: *mut u8, low: *mut u8);
+    /// The sum of 32 signed bytes.
+    ///
+    /// # Safety
+    /// They must be readable.
+    unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32;
 }
 
 impl Whole for Generic {
@@ -129,5 +134,12 @@ impl Whole for Generic {
                 low.add(i).write((x - (top << 7)) as u8);
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
+        // SAFETY: as the caller vouches.
+        let bytes = unsafe { bytes.cast::<[i8; 32]>().read() };
+        bytes.into_iter().map(i32::from).sum()
     }
 }

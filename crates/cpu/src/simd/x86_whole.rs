@@ -19,6 +19,24 @@ unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
     }
 }
 
+/// The sum of 32 signed bytes.
+///
+/// # Safety
+/// The CPU must have AVX2, and the bytes be there.
+#[inline(always)]
+unsafe fn sum_of_bytes256(bytes: *const u8) -> i32 {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        // Without a sign they are 128 more each.
+        let bytes = _mm256_xor_si256(_mm256_loadu_si256(bytes.cast()), _mm256_set1_epi8(-128));
+        let quarters = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
+        let high = _mm256_extracti128_si256::<1>(quarters);
+        let halves = _mm_add_epi32(_mm256_castsi256_si128(quarters), high);
+        let sum = _mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves));
+        _mm_cvtsi128_si32(sum) - 32 * 128
+    }
+}
+
 /// Sums in the low and something else in the high halves of 32 bits.
 ///
 /// # Safety
@@ -105,6 +123,12 @@ macro_rules! avx2_whole {
         fn number(self, Planes(high, low): Planes<Halves>) -> Pair {
             // SAFETY: AVX2 is proven.
             unsafe { Pair(numbers256(high.0, low.0), numbers256(high.1, low.1)) }
+        }
+
+        #[inline(always)]
+        unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
+            // SAFETY: the caller vouches for the bytes; AVX2 is proven.
+            unsafe { sum_of_bytes256(bytes) }
         }
 
         #[inline(always)]
@@ -265,6 +289,12 @@ macro_rules! avx512_whole {
                 let high = _mm512_mul_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(128.0));
                 _mm512_add_ps(high, _mm512_cvtepi32_ps(low))
             }
+        }
+
+        #[inline(always)]
+        unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
+            // SAFETY: the caller vouches for the bytes; AVX2 is proven.
+            unsafe { sum_of_bytes256(bytes) }
         }
 
         #[inline(always)]

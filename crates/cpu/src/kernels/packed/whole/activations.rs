@@ -202,7 +202,8 @@ impl IntegerKernel for Quantise {
                     (top / LARGEST_WHOLE, LARGEST_WHOLE / top)
                 };
                 self.to.scale(self.row, chunk).write(scale);
-                for block in inputs.start / BLOCK..inputs.end / BLOCK {
+                let blocks = inputs.start / BLOCK..inputs.end / BLOCK;
+                for block in blocks.clone() {
                     let [high, low] = self.to.planes(self.row, block);
                     let mut halves = [s.zero(); BLOCK / LANES];
                     for half in 0..BLOCK / LANES {
@@ -210,17 +211,19 @@ impl IntegerKernel for Quantise {
                         halves[half] = s.round(s.mul(x, s.splat(inverse)));
                         s.split(halves[half], high.add(half * LANES), low.add(half * LANES));
                     }
-                    if layout.tiled {
-                        continue;
+                    if !layout.tiled && layout.group < BLOCK {
+                        for (half, x) in halves.iter().enumerate() {
+                            let high = s.sum(high_bytes(s, *x)) as i32;
+                            let low = s.sum(*x) as i32 - 128 * high;
+                            self.write_sums(2 * block + half, [high, low]);
+                        }
                     }
-                    let [a, b] = halves;
-                    let [high_a, high_b] = [high_bytes(s, a), high_bytes(s, b)];
-                    if layout.group == BLOCK {
-                        let sums = [s.add(a, b), s.add(high_a, high_b)];
-                        self.write_sums(s, block, sums);
-                    } else {
-                        self.write_sums(s, 2 * block, [a, high_a]);
-                        self.write_sums(s, 2 * block + 1, [b, high_b]);
+                }
+                if !layout.tiled && layout.group == BLOCK {
+                    for block in blocks {
+                        let [high, low] = self.to.planes(self.row, block);
+                        let sums = [s.sum_of_bytes(high), s.sum_of_bytes(low)];
+                        self.write_sums(block, sums);
                     }
                 }
             }
@@ -234,19 +237,14 @@ impl IntegerKernel for Quantise {
 }
 
 impl Quantise {
-    /// Writes the sums of a group's bytes, given its activations and their high bytes, both in lanes.
+    /// Writes the sums of a group's high and low bytes.
     ///
     /// # Safety
     /// The group must be one of the row's.
     #[inline(always)]
-    unsafe fn write_sums<S: Whole>(&self, s: S, group: usize, [x, high]: [S::V; 2]) {
-        // Small integers, so nothing is rounded.
-        let (x, high) = (s.sum(x) as i32, s.sum(high) as i32);
+    unsafe fn write_sums(&self, group: usize, sums: [i32; 2]) {
         // SAFETY: as the caller vouches.
-        unsafe {
-            let to = self.to.sums(self.row, group);
-            to.write([high << 16, (x - 128 * high) << 16]);
-        }
+        unsafe { self.to.sums(self.row, group).write(sums.map(|sum| sum << 16)) };
     }
 }
 
