@@ -55,20 +55,25 @@ impl Cut {
         let most_rows = (ROWS * MOST_DIM / op.value_dim.max(1)).clamp(1, ROWS);
         let heads_per_item = group.min(most_rows);
         let columns = op.kv_heads * group.div_ceil(heads_per_item);
+        let parts = parts::of(queries);
+        let seen = queries.iter().map(|query| query.positions.len());
+        let products = seen.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
+        let alone = products < SERIAL_PRODUCTS && parts.len() <= 1;
         // As many queries as share a pass, but enough items for the threads to come out even.
-        let wanted_tiles = (2 * threads).div_ceil(columns);
+        let wanted_tiles = if alone {
+            1
+        } else {
+            (2 * threads).div_ceil(columns)
+        };
         let queries_per_item = (most_rows / heads_per_item)
             .min(queries.len().div_ceil(wanted_tiles))
             .max(1);
         let tiles = queries.len().div_ceil(queries_per_item);
-        let parts = parts::of(queries);
-        let seen = queries.iter().map(|query| query.positions.len());
-        let products = seen.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
         let room = parts::fit(queries.len() * op.heads, parts.len(), op.value_dim);
-        let how = if tiles * columns < 4 * threads && parts.len() > 1 && room {
-            How::Apart
-        } else if products < SERIAL_PRODUCTS {
+        let how = if alone {
             How::Alone
+        } else if tiles * columns < 4 * threads && parts.len() > 1 && room {
+            How::Apart
         } else if reads_once(queries.len()) {
             How::Shared
         } else {

@@ -242,9 +242,12 @@ impl Quantise {
     /// # Safety
     /// The group must be one of the row's.
     #[inline(always)]
-    unsafe fn write_sums(&self, group: usize, sums: [i32; 2]) {
+    unsafe fn write_sums(&self, group: usize, [high, low]: [i32; 2]) {
         // SAFETY: as the caller vouches.
-        unsafe { self.to.sums(self.row, group).write(sums.map(|sum| sum << 16)) };
+        unsafe {
+            let to = self.to.sums(self.row, group);
+            to.write([high << 16, low << 16]);
+        }
     }
 }
 
