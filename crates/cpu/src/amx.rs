@@ -1,9 +1,9 @@
 //! Matrix tiles: eight registers of sixteen rows of 64 bytes, reached through assembly because Rust has no stable
 //! intrinsics for them.
 //!
-//! What was measured where kernels of them are tuned (a Xeon of model 143): a product takes 5.5 to 7.3 ns, and half of that
-//! where its left side has eight rows or fewer; loading a tile takes 3 ns from the nearest cache and about 10 from the
-//! second. After a quarter of a microsecond without a product the unit falls asleep, and the next one takes 0.27 us longer.
+//! What was measured where kernels of them are tuned (a Xeon of model 143): a product takes 5.5 to 7.3 ns, 3.2 to 4.6 where
+//! its left side has eight rows or fewer; loading a tile takes 3 ns from the nearest cache and about 10 from the second.
+//! After 0.3 us without a product the unit is asleep, and the next one takes 0.27 to 0.3 us longer.
 
 /// Whether the CPU has tiles of bytes and of bf16 and the system lets this process use them.
 pub(crate) fn available() -> bool {

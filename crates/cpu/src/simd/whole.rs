@@ -51,7 +51,7 @@ pub(crate) trait Whole: Integers {
     /// # Safety
     /// Sixteen bytes must be writable at both addresses.
     unsafe fn split(self, values: Self::V, high: *mut u8, low: *mut u8);
-    /// The sum of 32 signed bytes.
+    /// The sum of sixteen signed bytes.
     ///
     /// # Safety
     /// They must be readable.
@@ -139,7 +139,7 @@ impl Whole for Generic {
     #[inline(always)]
     unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
         // SAFETY: as the caller vouches.
-        let bytes = unsafe { bytes.cast::<[i8; 32]>().read() };
+        let bytes = unsafe { bytes.cast::<[i8; LANES]>().read() };
         bytes.into_iter().map(i32::from).sum()
     }
 }

@@ -19,21 +19,19 @@ unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
     }
 }
 
-/// The sum of 32 signed bytes.
+/// The sum of sixteen signed bytes.
 ///
 /// # Safety
 /// The CPU must have AVX2, and the bytes be there.
 #[inline(always)]
-unsafe fn sum_of_bytes256(bytes: *const u8) -> i32 {
+unsafe fn sum_of_bytes128(bytes: *const u8) -> i32 {
     // SAFETY: as the caller vouches.
     unsafe {
         // Without a sign they are 128 more each.
-        let bytes = _mm256_xor_si256(_mm256_loadu_si256(bytes.cast()), _mm256_set1_epi8(-128));
-        let quarters = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
-        let high = _mm256_extracti128_si256::<1>(quarters);
-        let halves = _mm_add_epi32(_mm256_castsi256_si128(quarters), high);
+        let bytes = _mm_xor_si128(_mm_loadu_si128(bytes.cast()), _mm_set1_epi8(-128));
+        let halves = _mm_sad_epu8(bytes, _mm_setzero_si128());
         let sum = _mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves));
-        _mm_cvtsi128_si32(sum) - 32 * 128
+        _mm_cvtsi128_si32(sum) - 16 * 128
     }
 }
 
@@ -128,7 +126,7 @@ macro_rules! avx2_whole {
         #[inline(always)]
         unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
             // SAFETY: the caller vouches for the bytes; AVX2 is proven.
-            unsafe { sum_of_bytes256(bytes) }
+            unsafe { sum_of_bytes128(bytes) }
         }
 
         #[inline(always)]
@@ -294,7 +292,7 @@ macro_rules! avx512_whole {
         #[inline(always)]
         unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
             // SAFETY: the caller vouches for the bytes; AVX2 is proven.
-            unsafe { sum_of_bytes256(bytes) }
+            unsafe { sum_of_bytes128(bytes) }
         }
 
         #[inline(always)]

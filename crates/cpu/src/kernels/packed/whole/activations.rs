@@ -205,25 +205,15 @@ impl IntegerKernel for Quantise {
                 let blocks = inputs.start / BLOCK..inputs.end / BLOCK;
                 for block in blocks.clone() {
                     let [high, low] = self.to.planes(self.row, block);
-                    let mut halves = [s.zero(); BLOCK / LANES];
-                    for half in 0..BLOCK / LANES {
-                        let x = s.load(self.x.add(block * BLOCK + half * LANES));
-                        halves[half] = s.round(s.mul(x, s.splat(inverse)));
-                        s.split(halves[half], high.add(half * LANES), low.add(half * LANES));
-                    }
-                    if !layout.tiled && layout.group < BLOCK {
-                        for (half, x) in halves.iter().enumerate() {
-                            let high = s.sum(high_bytes(s, *x)) as i32;
-                            let low = s.sum(*x) as i32 - 128 * high;
-                            self.write_sums(2 * block + half, [high, low]);
-                        }
+                    for at in (0..BLOCK).step_by(LANES) {
+                        let x = s.load(self.x.add(block * BLOCK + at));
+                        let x = s.round(s.mul(x, s.splat(inverse)));
+                        s.split(x, high.add(at), low.add(at));
                     }
                 }
-                if !layout.tiled && layout.group == BLOCK {
+                if !layout.tiled {
                     for block in blocks {
-                        let [high, low] = self.to.planes(self.row, block);
-                        let sums = [s.sum_of_bytes(high), s.sum_of_bytes(low)];
-                        self.write_sums(block, sums);
+                        self.write_sums(s, block);
                     }
                 }
             }
@@ -237,24 +227,25 @@ impl IntegerKernel for Quantise {
 }
 
 impl Quantise {
-    /// Writes the sums of a group's high and low bytes.
+    /// Writes the sums of the high and low bytes of a block's groups.
     ///
     /// # Safety
-    /// The group must be one of the row's.
+    /// The block must be one of the row's, and quantised.
     #[inline(always)]
-    unsafe fn write_sums(&self, group: usize, [high, low]: [i32; 2]) {
-        // SAFETY: as the caller vouches.
+    unsafe fn write_sums<S: Whole>(&self, s: S, block: usize) {
+        let group = self.to.layout.group;
+        let count = BLOCK / group;
+        // SAFETY: as the caller vouches; a group is one or two vectors long.
         unsafe {
-            let to = self.to.sums(self.row, group);
-            to.write([high << 16, low << 16]);
+            let [high, low] = self.to.planes(self.row, block);
+            for i in 0..count {
+                let mut sums = [0; 2];
+                for at in (i * group..(i + 1) * group).step_by(LANES) {
+                    sums[0] += s.sum_of_bytes(high.add(at)) << 16;
+                    sums[1] += s.sum_of_bytes(low.add(at)) << 16;
+                }
+                self.to.sums(self.row, block * count + i).write(sums);
+            }
         }
     }
-}
-
-/// The high bytes of integral numbers, as [`Whole::split`] writes them.
-#[inline(always)]
-fn high_bytes<S: Whole>(s: S, x: S::V) -> S::V {
-    // No sum is half way between two multiples, so they are rounded to the nearest.
-    let sum = s.add(x, s.splat(0.25));
-    s.round(s.mul(sum, s.splat(1.0 / 128.0)))
 }
