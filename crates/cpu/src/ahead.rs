@@ -3,6 +3,7 @@
 //! A core waits for few lines at a time, but its second cache follows many pages on its own. So lines are asked for from
 //! several pages side by side, some time before they are used: a thread then reads half as much again as in order.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Stretches of memory that a thread reads for one job, at most.
@@ -222,13 +223,11 @@ impl Course {
         }
         let mut lines = 0;
         for side in &mut place.sides {
-            for page in 0..side.count {
-                let at = side.at.wrapping_add(page * PAGE);
-                if at.wrapping_sub(side.start) < side.len {
-                    near(at);
-                    lines += 1;
-                }
+            let pages = side.pages();
+            for page in pages.clone() {
+                near(side.at.wrapping_add(page * PAGE));
             }
+            lines += pages.len();
             side.at = side.at.wrapping_add(LINE);
         }
         place.left -= 1;
@@ -278,6 +277,18 @@ impl Pages {
             len,
             ..Pages::default()
         }
+    }
+
+    /// Those whose next line is inside the side: not the first where that begins later, not the last where it ends before.
+    #[inline(always)]
+    fn pages(&self) -> Range<usize> {
+        let inside = |page: usize| {
+            let at = self.at.wrapping_add(page.wrapping_mul(PAGE));
+            at.wrapping_sub(self.start) < self.len
+        };
+        let first = usize::from(!inside(0));
+        let last = usize::from(!inside(self.count.wrapping_sub(1)));
+        first..self.count.saturating_sub(last).max(first)
     }
 
     /// Pages that have not been taken.

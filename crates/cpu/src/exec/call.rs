@@ -12,11 +12,11 @@ use crate::kernels::lines::{CumSum, Softmax};
 use crate::kernels::packed::{self, After, Before, PackedLinear, TOGETHER};
 use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
 use crate::kernels::reduce::Reduce;
-use crate::kernels::rope::{Rope, RopeTable};
+use crate::kernels::rope::{Rope, RopeTable, Rotation};
 use crate::kernels::rows::{Gather, Norm};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::tiled::{self, TiledLinear};
-use crate::kv::CpuKv;
+use crate::kv::{CpuKv, Rows};
 use backend::{BackendErrorKind, CacheStep};
 use std::any::Any;
 
@@ -56,11 +56,15 @@ pub(crate) enum Call {
     Reduce(Reduce),
     Softmax(Softmax),
     CumSum(CumSum),
-    Attend {
-        attend: Attend,
-        cache_id: usize,
-        tokens: usize,
-    },
+    Attend(CachedAttend),
+}
+
+/// Attention over what a cache holds and the step's own rows, which are stored first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CachedAttend {
+    pub(crate) attend: Attend,
+    pub(crate) cache_id: usize,
+    pub(crate) tokens: usize,
 }
 
 /// Addresses of a call's operands, result and work space; null where there is none.
@@ -128,17 +132,11 @@ impl Call {
 
     /// Tells the threads what an attention will read of its cache.
     pub(crate) fn read_ahead(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_>>) {
-        if let (
-            Call::Attend {
-                attend, cache_id, ..
-            },
-            Some(step),
-        ) = (self, cache)
-        {
+        if let (Call::Attend(op), Some(step)) = (self, cache) {
             let bytes: &dyn Any = &*step.bytes;
             if let Some(kv) = bytes.downcast_ref::<CpuKv>() {
-                let plan = step.plan.layer(*cache_id);
-                attend.read_ahead(ctx, &plan.visible, (kv, *cache_id));
+                let plan = step.plan.layer(op.cache_id);
+                op.attend.read_ahead(ctx, &plan.visible, (kv, op.cache_id));
             }
         }
     }
@@ -153,6 +151,27 @@ impl Call {
                 bias: at.input(2),
             }),
             _ => None,
+        }
+    }
+
+    /// Runs an attention together with the rotation of its keys, which are rotated as they are stored.
+    ///
+    /// # Safety
+    /// As for [`run`](Call::run), for both calls.
+    pub(crate) unsafe fn run_rotated(
+        &self,
+        ctx: &Context<'_>,
+        (rotation, from): (&Call, Addresses<'_>),
+        at: Addresses<'_>,
+        cache: &mut Option<CacheStep<'_>>,
+    ) -> Result<(), CallError> {
+        let (Call::Rope(rope), Call::Attend(attend)) = (rotation, self) else {
+            unreachable!("{rotation:?} and {self:?} run alone");
+        };
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let rotation = Some(rope.rotation(from.input(1)));
+            update_and_attend(ctx, attend, (from.input(0), rotation), at, cache)
         }
     }
 
@@ -266,11 +285,9 @@ impl Call {
                 Call::Reduce(op) => op.run(ctx, at.input(0), at.output)?,
                 Call::Softmax(op) => op.run(ctx, at.input(0), out),
                 Call::CumSum(op) => op.run(at.input(0), at.output),
-                Call::Attend {
-                    attend,
-                    cache_id,
-                    tokens,
-                } => update_and_attend(ctx, attend, *cache_id, *tokens, at, cache)?,
+                Call::Attend(op) => {
+                    update_and_attend(ctx, op, (at.input(1), None), at, cache)?;
+                }
             }
         }
         Ok(())
@@ -288,21 +305,23 @@ unsafe fn activate(ctx: &Context<'_>, activation: &Option<Elementwise>, out: *mu
     }
 }
 
-/// Stores this step's rows and attends what the step's plan lets each query see.
+/// Stores this step's rows, the keys rotated if need be, and attends what the step's plan lets each query see.
 ///
 /// # Safety
-/// As for [`Call::run`].
+/// As for [`Call::run`]; the keys are as many as those of the call.
 unsafe fn update_and_attend(
     ctx: &Context<'_>,
-    attend: &Attend,
-    cache_id: usize,
-    tokens: usize,
+    op: &CachedAttend,
+    (keys, rotation): (*const f32, Option<Rotation<'_>>),
     at: Addresses<'_>,
     cache: &mut Option<CacheStep<'_>>,
 ) -> Result<(), CallError> {
     let Some(step) = cache else {
         return Err("needs a cache".to_owned().into());
     };
+    let CachedAttend {
+        attend, cache_id, ..
+    } = *op;
     let plan = step.plan.layer(cache_id);
     let bytes: &mut dyn Any = step.bytes;
     let Some(kv) = bytes.downcast_mut::<CpuKv>() else {
@@ -311,10 +330,16 @@ unsafe fn update_and_attend(
     };
     // SAFETY: the caller vouches for the operands.
     unsafe {
-        let rows = |p, dim| std::slice::from_raw_parts(p, tokens * attend.kv_heads * dim);
-        let keys = rows(at.input(1), attend.key_dim);
-        let values = rows(at.input(2), attend.value_dim);
-        kv.update(cache_id, plan.cells, &plan.writes, keys, values)
+        let rows = |p, dim| std::slice::from_raw_parts(p, op.tokens * attend.kv_heads * dim);
+        let keys = Rows {
+            data: rows(keys, attend.key_dim),
+            rotation,
+        };
+        let values = Rows {
+            data: rows(at.input(2), attend.value_dim),
+            rotation: None,
+        };
+        kv.update(ctx, cache_id, plan, [keys, values])
             .map_err(|e| CallError::Other(e.into()))?;
         let (q, out) = (at.input(0), at.output.cast());
         attend.run(ctx, &plan.visible, (kv, cache_id), q, out);

@@ -190,15 +190,10 @@ impl Compiled {
 /// What calls that ran as one had to read and to multiply.
 fn work(graph: &Graph, calls: &[Entry], cache: &Option<CacheStep<'_>>) -> Work {
     let one = |entry: &Entry| match (&entry.call, cache) {
-        (
-            Call::Attend {
-                attend, cache_id, ..
-            },
-            Some(step),
-        ) => {
+        (Call::Attend(op), Some(step)) => {
             let config = step.bytes.config();
             let storage = [config.key_storage, config.value_storage];
-            Work::of_attention(attend, step.plan.layer(*cache_id), storage)
+            Work::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
         }
         (call, _) => Work::of(graph, graph.node(entry.node), call),
     };
@@ -236,13 +231,13 @@ impl Tape {
         }
     }
 
-    /// Runs calls as one.
+    /// Runs products as one, with what is done before and with them.
     ///
     /// # Safety
     /// As for [`Call::run`], for each; they must be a group.
-    unsafe fn run_group(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
-        let (norm, calls) = calls.split_at(usize::from(group.norm));
-        let (products, then) = calls.split_at(group.products);
+    unsafe fn run_products(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
+        let (norm, calls) = calls.split_at(usize::from(group.before));
+        let (products, then) = calls.split_at(group.together);
         let before = norm.first().and_then(|entry| {
             let at = self.addresses(entry);
             entry.call.norm(at)
@@ -328,21 +323,26 @@ impl Executable for Compiled {
             // allows; no result is planned into an input or a constant.
             // SAFETY: addresses are the plan's, inside an arena as large as the plan.
             unsafe {
-                if let [entry] = now {
-                    let at = tape.addresses(entry);
-                    entry
-                        .call
-                        .run(&ctx, at, &mut cache)
-                        .map_err(|e| named(graph, graph.node(entry.node), e))?;
-                } else {
-                    tape.run_group(&ctx, entry.group, now);
-                }
+                let last = &now[now.len() - 1];
+                let done = match now {
+                    [entry] => entry.call.run(&ctx, tape.addresses(entry), &mut cache),
+                    [rotation, attend] if matches!(attend.call, Call::Attend(_)) => {
+                        let from = (&rotation.call, tape.addresses(rotation));
+                        let at = tape.addresses(attend);
+                        attend.call.run_rotated(&ctx, from, at, &mut cache)
+                    }
+                    _ => {
+                        tape.run_products(&ctx, entry.group, now);
+                        Ok(())
+                    }
+                };
+                done.map_err(|e| named(graph, graph.node(last.node), e))?;
             }
             if let (Some(profile), Some(started)) = (&mut self.profile, started) {
                 let time = started.elapsed();
-                // Called after the products that it is for.
-                let (norm, products) = now.split_at(usize::from(entry.group.norm));
-                let nodes = products.iter().chain(norm);
+                // Called after what it is for.
+                let (before, others) = now.split_at(usize::from(entry.group.before));
+                let nodes = others.iter().chain(before);
                 let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
                 profile.add(graph, &nodes, time, work(graph, now, &cache));
             }

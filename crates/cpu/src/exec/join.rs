@@ -1,4 +1,5 @@
-//! Finds calls that run as one: products of the same rows, and what is done with them.
+//! Finds calls that run as one: products of the same rows, and what is done with them; an attention, and the rotation of its
+//! keys.
 
 use super::call::Call;
 use super::compiled::{Entry, Location};
@@ -12,9 +13,10 @@ use graph::{Graph, TensorId};
 /// Calls that run as one, from the first of them on.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
-    /// Whether the first makes the rows that the products read.
-    pub(super) norm: bool,
-    pub(super) products: usize,
+    /// Whether the first makes rows for the others: a norm for products, a rotation for an attention.
+    pub(super) before: bool,
+    /// Products of the same rows, or one call of another kind.
+    pub(super) together: usize,
     pub(super) then: Then,
 }
 
@@ -32,15 +34,15 @@ pub(super) enum Then {
 impl Group {
     /// A call by itself.
     pub(super) const ONE: Group = Group {
-        norm: false,
-        products: 1,
+        before: false,
+        together: 1,
         then: Then::Nothing,
     };
 
     /// Calls of the group.
     pub(super) fn len(&self) -> usize {
         let then = !matches!(self.then, Then::Nothing);
-        usize::from(self.norm) + self.products + usize::from(then)
+        usize::from(self.before) + self.together + usize::from(then)
     }
 }
 
@@ -92,14 +94,14 @@ pub(super) fn look_ahead(calls: &mut [Entry], locations: &[Location], threads: u
     let mut i = 0;
     while i < calls.len() {
         let group = calls[i].group;
-        let products = &calls[i + usize::from(group.norm)..][..group.products];
+        let together = &calls[i + usize::from(group.before)..][..group.together];
         let gated = matches!(group.then, Then::Gate(..));
-        if let Some(stretches) = weights(products, gated) {
+        if let Some(stretches) = weights(together, gated) {
             reading.push((i, Next::Weights(stretches)));
-        } else if let Call::Attend { tokens, .. } = calls[i].call
-            && reads_once(tokens)
+        } else if let Call::Attend(op) = &together[0].call
+            && reads_once(op.tokens)
         {
-            reading.push((i, Next::Attention(i)));
+            reading.push((i, Next::Attention(i + usize::from(group.before))));
         }
         i += group.len();
     }
@@ -137,18 +139,35 @@ fn product(entry: &Entry) -> Option<PackedLinear> {
 
 impl Found<'_> {
     fn group(&self, calls: &[Entry]) -> Group {
-        if let ([norm, products @ ..], Call::Norm(_)) = (calls, &calls[0].call)
-            && !products.is_empty()
-        {
-            let group = self.products(products);
-            if self.is_made_by(norm, &products[..group.products]) {
-                return Group {
-                    norm: true,
-                    ..group
-                };
+        let before = Group {
+            before: true,
+            ..Group::ONE
+        };
+        match (&calls[0].call, calls) {
+            (Call::Rope(_), [rotation, attend, ..]) if self.rotates_keys(rotation, attend) => {
+                before
             }
+            (Call::Norm(_), [norm, products @ ..]) if !products.is_empty() => {
+                let group = self.products(products);
+                if self.is_made_by(norm, &products[..group.together]) {
+                    Group {
+                        before: true,
+                        ..group
+                    }
+                } else {
+                    Group::ONE
+                }
+            }
+            _ => self.products(calls),
         }
-        self.products(calls)
+    }
+
+    /// Whether a rotation is of the keys of an attention, and of nothing else.
+    fn rotates_keys(&self, rotation: &Entry, attend: &Entry) -> bool {
+        let keys = self.graph.node(rotation.node).output;
+        matches!(attend.call, Call::Attend(_))
+            && self.graph.node(attend.node).inputs[1] == keys
+            && self.uses[keys.0 as usize] == 1
     }
 
     /// Whether a norm's rows are read by these products alone, and may be made as they are quantised.
@@ -172,13 +191,13 @@ impl Found<'_> {
         let joins =
             |entry: &&Entry| calls[0].call.joins(&entry.call) && rows(entry) == rows(&calls[0]);
         let more = calls[1..].iter().take(TOGETHER - 1).take_while(joins);
-        let products = 1 + more.count();
+        let together = 1 + more.count();
         let then = calls
-            .get(products)
-            .map(|next| self.then(&calls[..products], next));
+            .get(together)
+            .map(|next| self.then(&calls[..together], next));
         Group {
-            norm: false,
-            products,
+            before: false,
+            together,
             then: then.unwrap_or(Then::Nothing),
         }
     }

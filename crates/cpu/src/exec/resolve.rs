@@ -1,6 +1,6 @@
 //! Finds a node's kernel and its sizes.
 
-use super::call::Call;
+use super::call::{CachedAttend, Call};
 use super::forms::WeightForms;
 use super::node_error;
 use crate::kernels::attend::Attend;
@@ -180,7 +180,7 @@ impl<'a> Sizes<'a> {
                 magnitude: op.magnitude,
                 position: self.input_type(0),
             }),
-            Op::UpdateAndAttend(op) => Call::Attend {
+            Op::UpdateAndAttend(op) => Call::Attend(CachedAttend {
                 attend: Attend {
                     heads: output[1],
                     kv_heads: self.inputs[1][1],
@@ -191,7 +191,7 @@ impl<'a> Sizes<'a> {
                 },
                 cache_id: op.cache_id as usize,
                 tokens: output[0],
-            },
+            }),
             Op::Permute(op) => {
                 let own = strides(&self.inputs[0]);
                 let moved: Vec<usize> = op.axes.iter().map(|axis| own[*axis]).collect();

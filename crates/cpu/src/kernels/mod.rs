@@ -65,7 +65,7 @@ pub(crate) fn reads_once(rows: usize) -> bool {
 }
 
 /// Below this many elements a kernel stays on the calling thread: waking others would cost more.
-const SERIAL_ELEMENTS: usize = 16 * 1024;
+pub(crate) const SERIAL_ELEMENTS: usize = 16 * 1024;
 
 /// Splits `rows` rows of `width` elements into row ranges and runs them, on all threads when it is worth it.
 pub(crate) fn over_rows(

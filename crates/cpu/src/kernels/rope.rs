@@ -26,27 +26,49 @@ impl Rope {
         out: *mut f32,
     ) {
         let width = self.heads * self.dim;
-        let (x, table, out) = (Shared(x.cast_mut()), Shared(table.cast_mut()), Shared(out));
+        // SAFETY: the caller vouches for the table.
+        let rotation = unsafe { self.rotation(table) };
+        let (x, out) = (Shared(x.cast_mut()), Shared(out));
         over_rows(ctx, self.tokens, width, &|start, end| {
             for token in start..end {
                 // SAFETY: the caller vouches for `tokens` rows; `copy` allows `x` to be `out`.
-                let (row, table) = unsafe {
+                let row = unsafe {
                     let to = out.at(token * width);
                     std::ptr::copy(x.at(token * width), to, width);
-                    let table =
-                        std::slice::from_raw_parts(table.at(token * self.rotated), self.rotated);
-                    (std::slice::from_raw_parts_mut(to, width), table)
+                    std::slice::from_raw_parts_mut(to, width)
                 };
-                let (cos, sin) = table.split_at(self.rotated / 2);
                 for head in row.chunks_exact_mut(self.dim) {
-                    self.rotate(&mut head[..self.rotated], cos, sin);
+                    rotation.rotate(token, head);
                 }
             }
         });
     }
 
-    fn rotate(&self, head: &mut [f32], cos: &[f32], sin: &[f32]) {
-        match self.layout {
+    /// The rotation by itself, for who rotates rows as it reads them.
+    ///
+    /// # Safety
+    /// `table` must hold `tokens · rotated` elements for as long as it is used.
+    pub(crate) unsafe fn rotation<'a>(self, table: *const f32) -> Rotation<'a> {
+        // SAFETY: as the caller vouches.
+        let table = unsafe { std::slice::from_raw_parts(table, self.tokens * self.rotated) };
+        Rotation { rope: self, table }
+    }
+}
+
+/// The rotation of a step's tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Rotation<'a> {
+    rope: Rope,
+    table: &'a [f32],
+}
+
+impl Rotation<'_> {
+    /// Rotates a head of a token.
+    pub(crate) fn rotate(&self, token: usize, head: &mut [f32]) {
+        let rotated = self.rope.rotated;
+        let head = &mut head[..rotated];
+        let (cos, sin) = self.table[token * rotated..][..rotated].split_at(rotated / 2);
+        match self.rope.layout {
             RopeLayout::Interleaved => {
                 for ((pair, cos), sin) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
                     let [x, y] = *pair;
@@ -54,7 +76,7 @@ impl Rope {
                 }
             }
             RopeLayout::Halves => {
-                let (first, second) = head.split_at_mut(self.rotated / 2);
+                let (first, second) = head.split_at_mut(rotated / 2);
                 for (((x, y), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
                     (*x, *y) = (*x * cos - *y * sin, *y * cos + *x * sin);
                 }

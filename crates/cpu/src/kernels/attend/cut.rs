@@ -224,6 +224,7 @@ impl Found {
 mod tests {
     use super::*;
     use crate::isa::Isa;
+    use crate::kv::Rows;
     use crate::threads::Threads;
     use kv::{Bookkeeping, CacheConfig, Contiguous, LayerConfig, StepPlan};
 
@@ -253,8 +254,16 @@ mod tests {
             cache.plan(&positions, &mut plan).unwrap();
             let rows = vec![0.5; held as usize * op.kv_heads * DIM];
             let step = plan.layer(0);
-            kv.update(0, step.cells, &step.writes, &rows, &rows)
-                .unwrap();
+            let rows = Rows {
+                data: &rows,
+                rotation: None,
+            };
+            let threads = Threads::new(1);
+            let ctx = Context {
+                isa: Isa::GENERIC,
+                threads: &threads,
+            };
+            kv.update(&ctx, 0, step, [rows, rows]).unwrap();
             cache.commit(&plan);
             cache.plan(&[held], &mut plan).unwrap();
             let visible = &plan.layer(0).visible;

@@ -173,7 +173,8 @@ unsafe fn multiply<A: Scheme>(
     let (activations_bytes, panel_bytes) = linear.work_space::<A>();
     let activations = A::at(scratch, linear, linear.tiled(ctx));
     let x = super::Shared(operands.x.cast_mut());
-    over_rows(ctx, linear.m, linear.k, &|start, end| {
+    // An element takes about twice as long as it does elsewhere.
+    over_rows(ctx, linear.m, 2 * linear.k, &|start, end| {
         for row in start..end {
             // SAFETY: the caller vouches for `m` rows, also of what is normed, and for the scratch.
             unsafe {

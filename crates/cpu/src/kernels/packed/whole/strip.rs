@@ -28,6 +28,18 @@ macro_rules! dots {
     }};
 }
 
+/// Adds the products of lines with the activations of two rows, in turns.
+macro_rules! dots_of_both {
+    ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
+        let [mut first, mut second] = $sums;
+        $(
+            first = $s.dot_planes::<$input>(first, $lines[$line], $x[0]);
+            second = $s.dot_planes::<$input>(second, $lines[$line], $x[1]);
+        )*
+        [first, second]
+    }};
+}
+
 /// Does something for every row below `$count`, written out: a loop would keep what it changes in memory.
 macro_rules! each_row {
     ($r:ident in $($row:literal)*, $count:ident, $body:block) => {$(
@@ -117,9 +129,21 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
                 let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
                 let later_sums = x.sums(first, (block + 1) * BLOCK / GROUP - 1).cast_const();
                 let factors = quants.add(QUANTS);
-                // A row needs two sums at a time, so eight rows' totals stay in registers beside the lines.
+                // One or two rows need few sums at a time, so eight rows' totals stay in registers beside the lines.
                 let lines = half!(s, low, quants);
                 let more = half!(s, high, quants);
+                if const { GROUP == BLOCK && R >= 4 && S::ROWS > 4 } {
+                    // A row's sums wait for themselves, so another row's are added in between.
+                    each_row!(r in 0 2 4 6, R, {
+                        let x = [x_block.add(r * LINE), x_block.add((r + 1) * LINE)];
+                        let sums = [s.no_planes(); 2];
+                        let sums = dots_of_both!(s, sums, lines, x, 0 0, 1 1, 2 2, 3 3);
+                        let sums = dots_of_both!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                        totals[r] = s.weigh(totals[r], sums[0], factors, x_sums.add(r));
+                        totals[r + 1] = s.weigh(totals[r + 1], sums[1], factors, x_sums.add(r + 1));
+                    });
+                    continue;
+                }
                 each_row!(r in 0 1 2 3 4 5 6 7, R, {
                     let x = x_block.add(r * LINE);
                     let mut sums = dots!(s, s.no_planes(), lines, x, 0 0, 1 1, 2 2, 3 3);

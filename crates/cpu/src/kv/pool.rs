@@ -1,0 +1,318 @@
+//! The rows of one layer and side.
+
+use super::layout::RowLayout;
+use crate::kernels::Shared;
+use crate::kernels::rope::Rotation;
+use backend::{KvPool, storage};
+use kv::{Growth, KvError, KvErrorKind, RowBlock, Storage};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Rows of one layer and side: head after head, each as the layout says.
+pub(crate) struct CpuPool {
+    pub(super) heads: usize,
+    pub(super) dim: usize,
+    pub(super) storage: Storage,
+    pub(super) layout: RowLayout,
+    cells: usize,
+    growth: Growth,
+    bytes: Vec<u8>,
+    /// A row on its way.
+    row: Vec<u8>,
+}
+
+/// A step's rows, token-major, and how they are rotated on their way into a pool.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) rotation: Option<Rotation<'a>>,
+}
+
+/// Writes rows to the cells of a pool.
+#[derive(Clone, Copy)]
+pub(super) struct Writer<'a> {
+    heads: usize,
+    dim: usize,
+    storage: Storage,
+    layout: RowLayout,
+    head_bytes: usize,
+    bytes: Shared<u8>,
+    /// Cells that lie elsewhere, and count.
+    behind: u32,
+    cells: &'a [u32],
+    rows: Rows<'a>,
+    pool: PhantomData<&'a mut CpuPool>,
+}
+
+/// A row on its way: as numbers, and encoded.
+#[derive(Default)]
+struct Way {
+    numbers: Vec<f32>,
+    encoded: Vec<u8>,
+}
+
+thread_local! {
+    static WAY: RefCell<Way> = RefCell::default();
+}
+
+impl Writer<'_> {
+    /// Writes the rows of one head.
+    ///
+    /// # Safety
+    /// No other thread writes the same head.
+    pub(super) unsafe fn write(&self, head: usize) {
+        // SAFETY: the pool is borrowed, and has so many bytes a head; the caller vouches for the others.
+        let to = unsafe {
+            let start = self.bytes.at(head * self.head_bytes);
+            std::slice::from_raw_parts_mut(start, self.head_bytes)
+        };
+        WAY.with_borrow_mut(|Way { numbers, encoded }| {
+            numbers.resize(self.dim, 0.0);
+            // What a row has behind its elements is zero.
+            encoded.clear();
+            encoded.resize(self.layout.row_bytes(), 0);
+            for (token, cell) in self.cells.iter().enumerate() {
+                let row = &self.rows.data[(token * self.heads + head) * self.dim..][..self.dim];
+                let row = match &self.rows.rotation {
+                    Some(rotation) => {
+                        numbers.copy_from_slice(row);
+                        rotation.rotate(token, numbers);
+                        &numbers[..]
+                    }
+                    None => row,
+                };
+                storage::encode(self.storage, row, encoded);
+                self.layout.put(to, (cell - self.behind) as usize, encoded);
+            }
+        });
+    }
+}
+
+/// An empty buffer with room for so many bytes.
+pub(super) fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
+    let mut buffer = Vec::new();
+    buffer
+        .try_reserve_exact(bytes)
+        .map_err(|_| KvErrorKind::OutOfMemory(bytes))?;
+    Ok(buffer)
+}
+
+impl CpuPool {
+    pub(crate) fn new(
+        layout: RowLayout,
+        heads: usize,
+        dim: usize,
+        storage: Storage,
+        growth: Growth,
+    ) -> CpuPool {
+        CpuPool {
+            heads,
+            dim,
+            storage,
+            layout,
+            cells: 0,
+            growth,
+            bytes: Vec::new(),
+            row: vec![0; layout.row_bytes()],
+        }
+    }
+
+    pub(super) fn row_bytes(&self) -> usize {
+        self.layout.row_bytes()
+    }
+
+    /// The rows of one head.
+    pub(super) fn head(&self, head: usize) -> &[u8] {
+        let len = self.head_bytes();
+        &self.bytes[head * len..(head + 1) * len]
+    }
+
+    pub(super) fn head_bytes(&self) -> usize {
+        self.cells * self.row_bytes()
+    }
+
+    /// Lets a step's rows be written, head by head.
+    pub(super) fn writer<'a>(
+        &'a mut self,
+        behind: u32,
+        cells: &'a [u32],
+        rows: Rows<'a>,
+    ) -> Writer<'a> {
+        Writer {
+            heads: self.heads,
+            dim: self.dim,
+            storage: self.storage,
+            layout: self.layout,
+            head_bytes: self.head_bytes(),
+            bytes: Shared(self.bytes.as_mut_ptr()),
+            behind,
+            cells,
+            rows,
+            pool: PhantomData,
+        }
+    }
+
+    /// Stores the encoded rows of a block.
+    pub(super) fn take(&mut self, block: &RowBlock<'_>) {
+        let row_bytes = self.row_bytes();
+        for head in 0..self.heads {
+            let mut from = head * block.head_stride;
+            for run in block.runs {
+                let len = run.len as usize * row_bytes;
+                KvPool::write_rows(self, head, run.cell, &block.bytes[from..from + len]);
+                from += len;
+            }
+        }
+    }
+
+    /// Gives cell `i` what cell `order[i]` held, by way of a copy of each head in turn.
+    pub(super) fn reorder_through(&mut self, before: &mut Vec<u8>, order: &[u32]) {
+        let (len, layout) = (self.head_bytes(), self.layout);
+        for head in self.bytes.chunks_exact_mut(len.max(1)) {
+            before.clear();
+            before.extend_from_slice(head);
+            for (to, &from) in order.iter().enumerate() {
+                layout.get(before, from as usize, &mut self.row);
+                layout.put(head, to, &self.row);
+            }
+        }
+    }
+}
+
+impl KvPool for CpuPool {
+    fn ensure(&mut self, cells: u32) -> Result<(), KvError> {
+        let needed = cells as usize;
+        if needed <= self.cells {
+            return Ok(());
+        }
+        let cells = self.growth.rows(cells) as usize;
+        assert!(
+            needed <= cells,
+            "bookkeeping admits no step past the capacity"
+        );
+        let (old, new) = (self.head_bytes(), cells * self.row_bytes());
+        let len = self.heads * new;
+        self.bytes
+            .try_reserve_exact(len - self.bytes.len())
+            .map_err(|_| KvErrorKind::OutOfMemory(len))?;
+        self.bytes.resize(len, 0);
+        // From the last head down, no head is overwritten before it has moved.
+        let moving = if old == 0 { 0 } else { self.heads };
+        for head in (0..moving).rev() {
+            self.bytes
+                .copy_within(head * old..(head + 1) * old, head * new);
+            let head = &mut self.bytes[head * new..(head + 1) * new];
+            head[old..].fill(0);
+            self.layout.widen(head, self.cells);
+        }
+        self.cells = cells;
+        Ok(())
+    }
+
+    fn write(&mut self, cells: &[u32], data: &[f32]) {
+        let heads = self.heads;
+        let rows = Rows {
+            data,
+            rotation: None,
+        };
+        let writer = self.writer(0, cells, rows);
+        // SAFETY: no other thread has the writer.
+        (0..heads).for_each(|head| unsafe { writer.write(head) });
+    }
+
+    fn gather_into(&mut self, base: u32, rows: &[u32]) {
+        let (len, layout) = (self.head_bytes(), self.layout);
+        let ring = self.growth.ring as usize;
+        for head in self.bytes.chunks_exact_mut(len.max(1)) {
+            for (to, &from) in (base as usize..).zip(rows) {
+                if to != from as usize {
+                    layout.get(head, from as usize % ring, &mut self.row);
+                    layout.put(head, to % ring, &self.row);
+                }
+            }
+        }
+    }
+
+    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
+        let mut before = buffer(self.head_bytes())?;
+        self.reorder_through(&mut before, order);
+        Ok(())
+    }
+
+    fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
+        let mut row = vec![0; self.row_bytes()];
+        self.layout.get(self.head(head), cell as usize, &mut row);
+        storage::decode(self.storage, &row, out);
+    }
+
+    fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
+        let first = cells.start as usize;
+        if !cells.is_empty() {
+            self.layout.get_rows(self.head(head), first, out);
+        }
+    }
+
+    fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
+        let len = self.head_bytes();
+        let head = &mut self.bytes[head * len..(head + 1) * len];
+        self.layout.put_rows(head, first as usize, rows);
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_doubles_to_the_capacity_and_keeps_every_row() {
+        for storage in Storage::ALL {
+            let growth = Growth {
+                first: 4,
+                ring: 50,
+                capacity: 50,
+            };
+            for layout in [RowLayout::rows(storage, 5), RowLayout::keys(storage, 5)] {
+                let mut pool = CpuPool::new(layout, 3, 5, storage, growth);
+                // Groups of equal elements are exact in every type.
+                let row = |cell: u32| -> Vec<f32> {
+                    (0..15).map(|i| (cell * 4 + i / 5) as f32).collect()
+                };
+                let mut sizes = vec![];
+                for cell in 0..50 {
+                    pool.ensure(cell + 1).unwrap();
+                    pool.write(&[cell], &row(cell));
+                    sizes.push(pool.resident_bytes() / 3 / storage.row_bytes(5));
+                }
+                sizes.dedup();
+                assert_eq!(sizes, [4, 8, 16, 32, 50]);
+                let check = |pool: &CpuPool, at: u32, cell: u32| {
+                    for head in 0..3 {
+                        let mut out = [0.0; 5];
+                        pool.read(head, at, &mut out);
+                        assert_eq!(
+                            out,
+                            row(cell)[head * 5..][..5],
+                            "{storage} head {head} cell {at}"
+                        );
+                    }
+                };
+                (0..50).for_each(|cell| check(&pool, cell, cell));
+                pool.gather_into(10, &[10, 13, 14, 20]);
+                [10, 13, 14, 20]
+                    .into_iter()
+                    .zip(10..)
+                    .for_each(|(cell, at)| check(&pool, at, cell));
+                pool.reorder(&[49, 0, 30]).unwrap();
+                [49, 0, 30]
+                    .into_iter()
+                    .zip(0..)
+                    .for_each(|(cell, at)| check(&pool, at, cell));
+            }
+        }
+    }
+}
