@@ -30,7 +30,6 @@ pub(crate) struct Rows<'a> {
 }
 
 /// Writes rows to the cells of a pool.
-#[derive(Clone, Copy)]
 pub(super) struct Writer<'a> {
     heads: usize,
     dim: usize,
