@@ -149,6 +149,71 @@ impl Tiles {
         }
     }
 
+    /// Sets the products of [`add_products`](Tiles::add_products) to zero.
+    #[inline(always)]
+    pub(crate) fn no_products(&self) {
+        // SAFETY: `self` says that the tiles are set up; nothing else is touched.
+        unsafe {
+            std::arch::asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                options(nostack, nomem),
+            );
+        }
+    }
+
+    /// One step of [`multiply_planes`](Tiles::multiply_planes). The products stay in tiles, which nothing but this touches: a
+    /// compiler knows these registers from assembly alone.
+    ///
+    /// # Safety
+    /// All of that must be readable.
+    #[inline(always)]
+    pub(crate) unsafe fn add_products(&self, activations: *const u8, weights: *const u8) {
+        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are named as
+        // clobbered.
+        unsafe {
+            std::arch::asm!(
+                "tileloadd tmm4, [{activations} + {line}]",
+                "tileloadd tmm5, [{weights} + {line}]",
+                "tdpbssd tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{weights} + {line} + 1024]",
+                "tdpbsud tmm1, tmm4, tmm6",
+                "tileloadd tmm7, [{activations} + {line} + 1024]",
+                "tdpbssd tmm2, tmm7, tmm5",
+                "tdpbsud tmm3, tmm7, tmm6",
+                activations = in(reg) activations,
+                weights = in(reg) weights,
+                line = in(reg) ROW,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly),
+            );
+        }
+    }
+
+    /// Stores what [`add_products`](Tiles::add_products) added, as [`multiply_planes`](Tiles::multiply_planes) does.
+    ///
+    /// # Safety
+    /// `out` must have room for the products.
+    #[inline(always)]
+    pub(crate) unsafe fn store_products(&self, out: *mut i32) {
+        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory.
+        unsafe {
+            std::arch::asm!(
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 1024], tmm1",
+                "tilestored [{out} + {line} + 2048], tmm2",
+                "tilestored [{out} + {line} + 3072], tmm3",
+                out = in(reg) out,
+                line = in(reg) ROW,
+                options(nostack),
+            );
+        }
+    }
+
     /// Multiplies sixteen rows of 64 signed activations, `stride` bytes apart, with two tiles of weights, sixteen lines
     /// each, and stores the products as `[2, 16, 16]`.
     ///

@@ -399,28 +399,96 @@ impl Whole for Avx512<true> {
     }
 }
 
+/// Some bytes, and in place of those in the mask others in a given order.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn shuffled_into(mut bytes: __m512i, mask: u64, others: __m512i, order: __m512i) -> __m512i {
+    // SAFETY: this touches registers alone. In assembly, because the compiler would take one instruction apart into three.
+    unsafe {
+        std::arch::asm!(
+            "vpshufb {bytes}{{{mask}}}, {others}, {order}",
+            bytes = inout(zmm_reg) bytes,
+            mask = in(kreg) mask,
+            others = in(zmm_reg) others,
+            order = in(zmm_reg) order,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    bytes
+}
+
 /// What matrix tiles need besides: they exist only where this tier does.
 impl Avx512<true> {
-    /// The high bytes and the low bytes of `scale · quant + min`, for a line of quants and sixteen scales and mins in turn.
+    /// Writes `scale · quant + min` for a block of quants: eight lines of high bytes, and as many low ones `behind` them. There
+    /// are sixteen scales and mins in turn for each half of the block.
     ///
     /// # Safety
-    /// 64 bytes must be readable at `factors`.
+    /// Four lines must be readable at `quants`, one at both `factors`, and the lines writable.
     #[inline(always)]
-    pub(crate) unsafe fn whole(self, line: __m512i, factors: *const u8) -> [__m512i; 2] {
-        // SAFETY: the caller vouches for the factors; AVX-512 is proven.
+    pub(crate) unsafe fn write_whole(
+        self,
+        quants: *const u8,
+        factors: [*const u8; 2],
+        to: *mut u8,
+        behind: usize,
+    ) {
+        // SAFETY: as the caller vouches; AVX-512 is proven.
+        unsafe {
+            let [low, high] = [
+                self.scales_and_mins(factors[0]),
+                self.scales_and_mins(factors[1]),
+            ];
+            let quant = _mm512_set1_epi16(15);
+            for line in 0..4 {
+                let four = self.bytes(quants.add(line * LINE));
+                let even = _mm512_and_si512(four, quant);
+                let odd = _mm512_and_si512(_mm512_srli_epi16::<8>(four), quant);
+                self.write_pair([even, odd], low, to.add(line * LINE), behind);
+                let even = _mm512_and_si512(_mm512_srli_epi16::<4>(four), quant);
+                let odd = _mm512_srli_epi16::<12>(four);
+                self.write_pair([even, odd], high, to.add((4 + line) * LINE), behind);
+            }
+        }
+    }
+
+    /// Sixteen scales, and sixteen mins, each twice.
+    ///
+    /// # Safety
+    /// A line must be readable at `factors`.
+    #[inline(always)]
+    unsafe fn scales_and_mins(self, factors: *const u8) -> [__m512i; 2] {
+        // SAFETY: as the caller vouches; AVX-512 is proven.
         unsafe {
             let factors = self.bytes(factors);
-            let scales = _mm512_mask_blend_epi16(ODD, factors, _mm512_slli_epi32::<16>(factors));
-            let mins = _mm512_mask_blend_epi16(!ODD, factors, _mm512_srli_epi32::<16>(factors));
-            let even = _mm512_and_si512(line, _mm512_set1_epi16(255));
-            let even = _mm512_add_epi16(_mm512_mullo_epi16(even, scales), mins);
-            let odd = _mm512_mullo_epi16(_mm512_srli_epi16::<8>(line), scales);
-            let odd = _mm512_add_epi16(odd, mins);
-            let odd_bytes = 0xaaaa_aaaa_aaaa_aaaa;
             [
-                _mm512_mask_blend_epi8(odd_bytes, _mm512_srli_epi16::<8>(even), odd),
-                _mm512_mask_blend_epi8(odd_bytes, even, _mm512_slli_epi16::<8>(odd)),
+                _mm512_mask_blend_epi16(ODD, factors, _mm512_slli_epi32::<16>(factors)),
+                _mm512_mask_blend_epi16(!ODD, factors, _mm512_srli_epi32::<16>(factors)),
             ]
+        }
+    }
+
+    /// Writes a line of high bytes and one of low bytes from the quants at even and at odd places.
+    ///
+    /// # Safety
+    /// The lines must be writable.
+    #[inline(always)]
+    unsafe fn write_pair(
+        self,
+        quants: [__m512i; 2],
+        [scales, mins]: [__m512i; 2],
+        to: *mut u8,
+        behind: usize,
+    ) {
+        // SAFETY: as the caller vouches; AVX-512 is proven.
+        unsafe {
+            let even = _mm512_add_epi16(_mm512_mullo_epi16(quants[0], scales), mins);
+            let odd = _mm512_add_epi16(_mm512_mullo_epi16(quants[1], scales), mins);
+            // Every byte's neighbour.
+            let other = _mm512_broadcast_i32x4(_mm_setr_epi8(
+                1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14,
+            ));
+            self.store_line(to, shuffled_into(odd, !ODD_BYTES, even, other));
+            self.store_line(to.add(behind), shuffled_into(even, ODD_BYTES, odd, other));
         }
     }
 
@@ -445,3 +513,7 @@ impl Avx512<true> {
 
 /// The second of each pair of sixteen-bit numbers.
 const ODD: u32 = 0xaaaa_aaaa;
+/// The second of each pair of bytes.
+const ODD_BYTES: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+/// Bytes of a line.
+const LINE: usize = 64;

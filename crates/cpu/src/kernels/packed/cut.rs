@@ -6,9 +6,9 @@ use crate::ahead::{Stretch, Stretches};
 use crate::threads::share_start;
 use std::ops::Range;
 
-/// Strips of a task on matrix tiles, at most: a panel has room for so many.
-pub(super) const TILED_STRIPS: usize = 4;
-/// Tasks of a thread on vectors.
+/// Strips of a task in panels, at most: a panel has room for so many.
+pub(super) const PANEL_STRIPS: usize = 4;
+/// Tasks of a thread otherwise.
 const VECTOR_TASKS: usize = 4;
 
 /// The strips of products in tasks: of one product, then of the next.
@@ -25,7 +25,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Tasks of all strips of some products.
-    pub(super) fn in_turn<T>(parts: &[(PackedLinear, T)], tiled: bool, threads: usize) -> Cut {
+    pub(super) fn in_turn<T>(parts: &[(PackedLinear, T)], panels: bool, threads: usize) -> Cut {
         let mut strips = [0; TOGETHER];
         for (to, (part, _)) in strips.iter_mut().zip(parts) {
             *to = part.n.div_ceil(STRIP);
@@ -34,19 +34,19 @@ impl Cut {
         Cut {
             strips,
             all,
-            tasks: tasks(all, tiled, threads),
+            tasks: tasks(all, panels, threads),
             paired: false,
         }
     }
 
     /// Tasks of the same columns of two products of one shape; `None` where there are too many threads for the room that
     /// their columns have.
-    pub(super) fn paired(part: &PackedLinear, tiled: bool, threads: usize) -> Option<Cut> {
+    pub(super) fn paired(part: &PackedLinear, panels: bool, threads: usize) -> Option<Cut> {
         let strips = part.n.div_ceil(STRIP);
         let cut = Cut {
             strips: [strips; TOGETHER],
             all: strips,
-            tasks: tasks(strips, tiled, threads),
+            tasks: tasks(strips, panels, threads),
             paired: true,
         };
         (threads * 2 * cut.columns() <= part.n).then_some(cut)
@@ -88,9 +88,9 @@ impl Cut {
 }
 
 /// Among how many tasks so many strips are shared out, the same number for every thread.
-fn tasks(strips: usize, tiled: bool, threads: usize) -> usize {
-    let each = if tiled {
-        strips.div_ceil(threads * TILED_STRIPS)
+fn tasks(strips: usize, panels: bool, threads: usize) -> usize {
+    let each = if panels {
+        strips.div_ceil(threads * PANEL_STRIPS)
     } else {
         VECTOR_TASKS
     };
@@ -138,18 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_even_and_on_tiles_fit_a_panel() {
+    fn tasks_are_even_and_fit_a_panel() {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
             let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
-            for (threads, tiled) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
-                let paired = Cut::paired(&parts[0].0, tiled, threads);
-                for cut in [Some(Cut::in_turn(&parts, tiled, threads)), paired] {
+            for (threads, panels) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
+                let paired = Cut::paired(&parts[0].0, panels, threads);
+                for cut in [Some(Cut::in_turn(&parts, panels, threads)), paired] {
                     let Some(cut) = cut else { continue };
                     let strips = (0..cut.tasks()).map(|task| cut.strips(task).len());
                     let (least, most) = (strips.clone().min(), strips.max().unwrap_or(0));
                     assert!(least.is_some_and(|least| least > 0 && most <= least + 1));
                     assert!(most * STRIP <= cut.columns());
-                    assert!(!tiled || most <= TILED_STRIPS);
+                    assert!(!panels || most <= PANEL_STRIPS);
                 }
             }
         }

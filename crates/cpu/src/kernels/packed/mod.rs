@@ -35,8 +35,8 @@ pub(crate) struct PackedLinear {
     pub(crate) form: Form,
 }
 
-/// Rows of activations from which matrix tiles are faster than vectors.
-const TILED: usize = 24;
+/// Rows of activations from which strips of weights are written out for matrix tiles before any of them is multiplied.
+const PANELS: usize = 24;
 /// Products of the same rows that run as one, at most: queries, keys and values.
 pub(crate) const TOGETHER: usize = 3;
 
@@ -49,7 +49,7 @@ struct Task<'a, A> {
     to: Target,
     /// What the thread brings near.
     course: &'a Course,
-    /// Work space of the thread for the strips as tiles read them.
+    /// Work space of the thread for a panel: strips as tiles read them.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         allow(dead_code, reason = "only tiles use it")
@@ -59,6 +59,8 @@ struct Task<'a, A> {
 
 /// How activations are quantised, and multiplied with strips of weights.
 trait Scheme: Copy + Sync {
+    /// Whether matrix tiles multiply so many rows faster than vectors.
+    fn suits_tiles(rows: usize) -> bool;
     /// Bytes of the quantised activations, for matrix tiles or not.
     fn bytes(linear: &PackedLinear, tiled: bool) -> usize;
     /// Lays them out from `scratch` on, a multiple of 64.
@@ -76,7 +78,7 @@ trait Scheme: Copy + Sync {
     /// Multiplies on matrix tiles.
     ///
     /// # Safety
-    /// As for [`PackedLinear::run`], within the task's strips, all of which the panel has room for.
+    /// As for [`PackedLinear::run`], within the task's strips; from [`PANELS`] rows on, the panel has room for them.
     #[cfg(target_arch = "x86_64")]
     unsafe fn tiles(task: Task<'_, Self>, isa: Isa);
     /// Bytes of a strip in a panel.
@@ -97,10 +99,10 @@ impl PackedLinear {
 
     /// Bytes of the activations and of a panel.
     fn work_space<A: Scheme>(&self) -> (usize, usize) {
-        let tiled = self.m >= TILED;
+        let tiled = A::suits_tiles(self.m);
         #[cfg(target_arch = "x86_64")]
-        let panel = if tiled {
-            cut::TILED_STRIPS * A::strip_bytes(self)
+        let panel = if tiled && self.m >= PANELS {
+            cut::PANEL_STRIPS * A::strip_bytes(self)
         } else {
             0
         };
@@ -125,8 +127,8 @@ impl PackedLinear {
         } == *self
     }
 
-    fn tiled(&self, ctx: &Context<'_>) -> bool {
-        ctx.isa.has_tiles() && self.m >= TILED
+    fn tiled<A: Scheme>(&self, ctx: &Context<'_>) -> bool {
+        ctx.isa.has_tiles() && A::suits_tiles(self.m)
     }
 }
 
@@ -171,7 +173,7 @@ unsafe fn multiply<A: Scheme>(
     let last = parts[parts.len() - 1].1;
     let scratch: *mut u8 = last.scratch.cast();
     let (activations_bytes, panel_bytes) = linear.work_space::<A>();
-    let activations = A::at(scratch, linear, linear.tiled(ctx));
+    let activations = A::at(scratch, linear, linear.tiled::<A>(ctx));
     let x = super::Shared(operands.x.cast_mut());
     // An element takes about twice as long as it does elsewhere.
     over_rows(ctx, linear.m, 2 * linear.k, &|start, end| {
@@ -224,7 +226,7 @@ impl<A: Scheme> Work<'_, A> {
     /// # Safety
     /// As for [`run_together`].
     unsafe fn plain(&self) {
-        let cut = Cut::in_turn(self.parts, self.tiled(), self.ctx.threads.count());
+        let cut = Cut::in_turn(self.parts, self.in_panels(), self.ctx.threads.count());
         self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
             for (part, strips) in cut.task(task) {
                 let (linear, operands) = &self.parts[part];
@@ -239,7 +241,7 @@ impl<A: Scheme> Work<'_, A> {
                     stride: linear.n,
                     addend,
                 };
-                // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
+                // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
                 unsafe { self.task(part, strips, thread, to) };
             }
         });
@@ -253,7 +255,7 @@ impl<A: Scheme> Work<'_, A> {
         let (linear, _) = self.parts[0];
         let PackedLinear { m, n, .. } = linear;
         let threads = self.ctx.threads.count();
-        let Some(cut) = Cut::paired(&linear, self.tiled(), threads) else {
+        let Some(cut) = Cut::paired(&linear, self.in_panels(), threads) else {
             // Too many threads for the room.
             // SAFETY: as the caller vouches; the products' places are theirs.
             unsafe { self.plain() };
@@ -290,7 +292,7 @@ impl<A: Scheme> Work<'_, A> {
                     stride: width,
                     addend: std::ptr::null(),
                 };
-                // SAFETY: as the caller vouches; a task has no more strips than a panel has room for.
+                // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
                 unsafe { self.task(part, strips, thread, to) };
                 products[part] = out.cast_const();
             }
@@ -306,11 +308,16 @@ impl<A: Scheme> Work<'_, A> {
     }
 
     fn tiled(&self) -> bool {
-        self.parts[0].0.tiled(self.ctx)
+        self.parts[0].0.tiled::<A>(self.ctx)
+    }
+
+    /// Whether a task is a panel. Fewer rows take as long as their weights take to be read, as on vectors.
+    fn in_panels(&self) -> bool {
+        self.tiled() && self.parts[0].0.m >= PANELS
     }
 
     /// # Safety
-    /// As for [`run_together`], within the strips; where tiles multiply, a panel must have room for them.
+    /// As for [`run_together`], within the strips; in panels, one must have room for them.
     unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, to: Target) {
         let (linear, operands) = &self.parts[part];
         let task = Task {

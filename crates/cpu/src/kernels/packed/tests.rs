@@ -65,7 +65,16 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
         .into_iter()
         .filter_map(|t| Some((t, Form::of(t)?)));
     for (dtype, form) in packed {
-        for (n, k) in [(1, 256), (40, 512), (16, 768), (17, 2304)] {
+        for (n, k) in [
+            (1usize, 256usize),
+            (40, 512),
+            (16, 768),
+            (17, 2304),
+            (33, 288),
+        ] {
+            if !k.is_multiple_of(dtype.block_len()) {
+                continue;
+            }
             // What shares a scale of the activations, and into how many parts their largest is divided.
             let (shared, largest) = if form.whole() {
                 (k, LARGEST_WHOLE)
@@ -128,7 +137,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                         );
                     }
                 }
-                for m in [1, 2, 3, 4, 7, 8, 16, 17] {
+                for m in [1, 2, 3, 4, 7, 8, 11, 16, 17] {
                     let few = product(isa, &threads, &weight, linear(m), &x[..m * k], &bias);
                     assert_eq!(
                         few,

@@ -6,13 +6,17 @@ mod strip;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use super::{PackedLinear, Scheme, Task};
+use super::{PANELS, PackedLinear, Scheme, Task};
 use crate::isa::Isa;
 use activations::{Layout, Quantise};
 
 pub(super) use activations::Activations;
 
 impl Scheme for Activations {
+    fn suits_tiles(rows: usize) -> bool {
+        rows >= PANELS
+    }
+
     fn bytes(linear: &PackedLinear, tiled: bool) -> usize {
         Layout::new(&linear.form, linear.m, linear.k, tiled).bytes()
     }

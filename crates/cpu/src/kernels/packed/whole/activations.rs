@@ -10,7 +10,7 @@ const CHUNK: usize = 960;
 /// Inputs of a row of a matrix tile; chunks begin at multiples of it.
 pub(super) const TILE: usize = 64;
 /// Most rows that lie together.
-const TOGETHER: usize = 16;
+pub(super) const TOGETHER: usize = 16;
 /// Bytes of a plane of a block.
 const PLANE: usize = BLOCK;
 /// Below this, a chunk is nothing: its reciprocal would not be finite.
@@ -34,11 +34,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// For `m` rows of `k` activations.
     pub(crate) fn new(form: &Form, m: usize, k: usize, tiled: bool) -> Layout {
-        let together = if tiled {
-            TOGETHER
-        } else {
-            m.next_power_of_two().min(TOGETHER)
-        };
+        let together = m.next_power_of_two().min(TOGETHER);
         Layout {
             tiled,
             together,

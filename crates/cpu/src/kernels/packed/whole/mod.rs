@@ -5,19 +5,28 @@
 //! from the weights written out. Only a chunk's sum is rounded, and scaled.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod few;
 mod strip;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 mod weights;
 
-use super::{PackedLinear, Scheme, Task};
+use super::{PANELS, PackedLinear, Scheme, Task};
 use crate::isa::Isa;
-use activations::{Layout, Quantise};
+use activations::{Layout, Quantise, TOGETHER};
 
 pub(super) use activations::Activations;
 pub(super) use weights::pack_strip;
 
+/// Rows of activations from which one tile of them is faster than vectors.
+const FEW: usize = 11;
+
 impl Scheme for Activations {
+    fn suits_tiles(rows: usize) -> bool {
+        matches!(rows, FEW..=TOGETHER | PANELS..)
+    }
+
     fn bytes(linear: &PackedLinear, tiled: bool) -> usize {
         Layout::new(&linear.form, linear.m, linear.k, tiled).bytes()
     }
@@ -37,7 +46,11 @@ impl Scheme for Activations {
 
     #[cfg(target_arch = "x86_64")]
     unsafe fn tiles(task: Task<'_, Activations>, isa: Isa) {
-        isa.run_tiles(tiles::Panel(task));
+        if task.linear.m < PANELS {
+            isa.run_tiles(few::Strips(task));
+        } else {
+            isa.run_tiles(tiles::Panel(task));
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

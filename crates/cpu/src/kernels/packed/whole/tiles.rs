@@ -3,12 +3,14 @@
 //! Weights are written out as integers of two bytes. The tiles give the exact sums that the vector path gives, and the
 //! rest is the same arithmetic in the same order, so both paths give the same bits.
 
-use super::super::weights::{BLOCK, LINE};
+use super::super::weights::{BLOCK, Form, LINE};
 use super::super::{Task, write};
 use super::activations::{Activations, TILE};
+use crate::ahead::Reader;
 use crate::amx::{SIDE, Tiles};
 use crate::isa::TileKernel;
-use crate::simd::{Avx512, Integers, Simd};
+use crate::simd::{Avx512, Simd};
+use std::ops::Range;
 
 /// The only tier with tiles.
 type S = Avx512<true>;
@@ -42,7 +44,8 @@ impl TileKernel for Panel<'_> {
             let tiles = Tiles::new();
             for (i, strip) in task.strips.clone().enumerate() {
                 let from = task.operands.weight.add(strip * packed);
-                write_out(s, task, from, task.panel.add(i * written));
+                let to = task.panel.add(i * written);
+                write_out(s, &linear.form, None, from, 0..linear.k, to);
             }
             for first in (0..linear.m).step_by(SIDE) {
                 let rows = (linear.m - first).min(SIDE);
@@ -100,41 +103,44 @@ unsafe fn tile(
     }
 }
 
-/// Writes a strip's weights as integers: for every 64 inputs, a tile of high and a tile of low bytes.
+/// Writes some inputs of a strip's weights as integers: for every 64 inputs, a tile of high and a tile of low bytes. What
+/// comes next is brought near as the reader says, or without one in the weights' own order.
 ///
 /// # Safety
-/// A packed strip must be at `from` and its integers fit at `to`.
+/// A packed strip must be at `from`, have the inputs, and their integers fit at `to`.
 #[inline(always)]
-unsafe fn write_out(s: S, task: &Task<'_, Activations>, from: *const u8, to: *mut u8) {
-    let form = task.linear.form;
-    let stride = form.block_stride();
-    let quants = form.block_bytes();
-    let groups = BLOCK / form.group;
+pub(super) unsafe fn write_out(
+    s: S,
+    form: &Form,
+    mut reader: Option<&mut Reader<'_>>,
+    from: *const u8,
+    inputs: Range<usize>,
+    to: *mut u8,
+) {
+    const STEP: usize = 2 * SIDE * LINE;
+    const HALF: usize = SIDE / 2 * LINE;
+    let (stride, quants) = (form.block_stride(), form.block_bytes());
+    let first = inputs.start / BLOCK;
     // SAFETY: as the caller vouches.
     unsafe {
-        for block in 0..task.linear.k / BLOCK {
-            let block_at = from.add(block * stride);
-            for line in 0..stride / LINE {
-                s.prefetch(block_at.wrapping_add(AHEAD + line * LINE));
-            }
-            let tile = to.add(block / 2 * 2 * SIDE * LINE + block % 2 * 8 * LINE);
-            for half in 0..2 {
-                let factors = block_at.add(quants + half * groups / 2 * LINE);
-                for index in 0..4 {
-                    let p = block_at.add(index * LINE);
-                    let line = if half == 0 { s.low(p) } else { s.high(p) };
-                    let [high, low] = s.whole(line, factors);
-                    let at = tile.add((4 * half + index) * LINE);
-                    s.store_line(at, high);
-                    s.store_line(at.add(SIDE * LINE), low);
+        for block in 0..inputs.len() / BLOCK {
+            let at = from.add((first + block) * stride);
+            if let Some(reader) = &mut reader {
+                reader.used(stride);
+            } else {
+                for line in 0..stride / LINE {
+                    s.prefetch(at.wrapping_add(AHEAD + line * LINE));
                 }
             }
+            let factors = [at.add(quants), at.add(stride - LINE)];
+            let to = to.add(block / 2 * STEP + block % 2 * HALF);
+            s.write_whole(at, factors, to, SIDE * LINE);
         }
-        if !task.linear.k.is_multiple_of(TILE) {
+        if !inputs.len().is_multiple_of(TILE) {
             // What the last tile lacks meets zeros; it must only be there.
-            let tile = to.add(task.linear.k / TILE * 2 * SIDE * LINE + 8 * LINE);
-            tile.write_bytes(0, 8 * LINE);
-            tile.add(SIDE * LINE).write_bytes(0, 8 * LINE);
+            let tile = to.add(inputs.len() / TILE * STEP + HALF);
+            tile.write_bytes(0, HALF);
+            tile.add(SIDE * LINE).write_bytes(0, HALF);
         }
     }
 }
