@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::byte_level::{ByteTable, bytes_of, char_of};
 use crate::merge::{Merge, Symbol, merge_all};
 use crate::pretokenize::PreTokenizer;
@@ -13,7 +15,7 @@ pub(crate) struct Bpe {
     words: PreTokenizer,
     /// The token of each byte. Some vocabularies lack rare bytes: text loses those, as in the models' own tokenizers.
     bytes: Vec<Option<u32>>,
-    merges: HashMap<(u32, u32), Merge>,
+    merges: Merges,
     /// Tokens by their bytes; filled only where whole words need no merging.
     whole: HashMap<Box<[u8]>, u32>,
 }
@@ -78,8 +80,13 @@ impl Bpe {
     }
 }
 
+/// Token ids by text. All are looked up at every start, so the hash is a fast one.
+pub(crate) type Ids<'a> = HashMap<&'a str, u32, RandomState>;
+/// Merges by the tokens they join.
+pub(crate) type Merges = HashMap<(u32, u32), Merge, RandomState>;
+
 /// Token ids by text.
-pub(crate) fn ids(vocab: &Vocab) -> HashMap<&str, u32> {
+pub(crate) fn ids(vocab: &Vocab) -> Ids<'_> {
     let tokens = (0..).zip(&vocab.tokens);
     tokens.map(|(id, token)| (token.as_str(), id)).collect()
 }
@@ -88,11 +95,11 @@ pub(crate) fn ids(vocab: &Vocab) -> HashMap<&str, u32> {
 ///
 /// # Errors
 /// When one is malformed or joins what is no token.
-pub(crate) fn merges(
-    vocab: &Vocab,
-    ids: &HashMap<&str, u32>,
-) -> Result<HashMap<(u32, u32), Merge>, Error> {
-    let mut merges = HashMap::with_capacity(vocab.merges.len());
+pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, Error> {
+    let mut merges = Merges::with_capacity_and_hasher(vocab.merges.len(), RandomState::default());
+    let unique = ids.len() == vocab.tokens.len();
+    let mut joined = String::new();
+    let mut next = 0;
     for (index, merge) in vocab.merges.iter().enumerate() {
         let (left, right) = halves(merge).ok_or_else(|| Error::MalformedMerge {
             index,
@@ -107,7 +114,12 @@ pub(crate) fn merges(
             ids.get(part).copied().ok_or_else(outside)
         };
         let pair = (id(left)?, id(right)?);
-        let id = id(&[left, right].concat())?;
+        joined.clear();
+        joined.extend([left, right]);
+        // Most vocabularies list what merges make in the merges' order.
+        let guessed = unique && vocab.tokens.get(next as usize) == Some(&joined);
+        let id = if guessed { next } else { id(&joined)? };
+        next = id.saturating_add(1);
         let rank = u32::try_from(index).unwrap_or(u32::MAX);
         merges.entry(pair).or_insert(Merge { rank, id });
     }

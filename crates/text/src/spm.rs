@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::bpe;
+use foldhash::fast::RandomState;
+
+use crate::bpe::{self, Merges};
 use crate::merge::{Merge, Symbol, merge_all};
 use crate::{Error, TokenKind, Vocab};
 
@@ -12,9 +14,9 @@ pub(crate) const SPACE: char = '▁';
 /// Pieces by text with the order in which they form.
 #[derive(Debug)]
 pub(crate) struct Spm {
-    pieces: HashMap<Box<str>, Merge>,
+    pieces: HashMap<Box<str>, Merge, RandomState>,
     /// Which pairs merge, where the file lists them; else the pieces' scores decide.
-    merges: HashMap<(u32, u32), Merge>,
+    merges: Merges,
     bytes: Vec<Option<u32>>,
     unknown: Option<u32>,
     space_prefix: bool,
@@ -33,7 +35,8 @@ impl Spm {
             return Err(Error::NoScores);
         }
         let ranks = ranks(&vocab.scores);
-        let mut pieces = HashMap::with_capacity(vocab.tokens.len());
+        let hasher = RandomState::default();
+        let mut pieces = HashMap::with_capacity_and_hasher(vocab.tokens.len(), hasher);
         let mut bytes = vec![None; 256];
         for ((id, token), rank) in (0u32..).zip(&vocab.tokens).zip(ranks) {
             match vocab.kind(id as usize) {
@@ -52,8 +55,13 @@ impl Spm {
         if vocab.unk.is_none() && bytes.contains(&None) {
             return Err(Error::NoUnknown);
         }
+        let merges = if vocab.merges.is_empty() {
+            Merges::default()
+        } else {
+            bpe::merges(vocab, &bpe::ids(vocab))?
+        };
         Ok(Self {
-            merges: bpe::merges(vocab, &bpe::ids(vocab))?,
+            merges,
             pieces,
             bytes,
             unknown: vocab.unk,

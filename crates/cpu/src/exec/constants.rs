@@ -53,7 +53,7 @@ impl Constants {
         };
         let (ids, sources): (Vec<TensorId>, Vec<Source<'_>>) =
             forms.iter().filter_map(source).unzip();
-        let strips = Packed::all(&sources, ctx.threads);
+        let strips = Packed::all(&sources, ctx);
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
             moved: graph.tensors().iter().map(moved_bytes).sum(),

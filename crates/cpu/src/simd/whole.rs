@@ -56,6 +56,11 @@ pub(crate) trait Whole: Integers {
     /// # Safety
     /// They must be readable.
     unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32;
+    /// Writes a line with four bytes from each of sixteen places, `stride` bytes apart.
+    ///
+    /// # Safety
+    /// They must be readable, all within 2 GiB, and 64 bytes writable.
+    unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8);
 }
 
 impl Whole for Generic {
@@ -141,5 +146,16 @@ impl Whole for Generic {
         // SAFETY: as the caller vouches.
         let bytes = unsafe { bytes.cast::<[i8; LANES]>().read() };
         bytes.into_iter().map(i32::from).sum()
+    }
+
+    #[inline(always)]
+    unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8) {
+        for lane in 0..LANES {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let four: [u8; 4] = from.add(lane * stride).cast::<[u8; 4]>().read();
+                to.cast::<[u8; 4]>().add(lane).write(four);
+            }
+        }
     }
 }

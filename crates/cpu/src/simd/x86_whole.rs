@@ -130,6 +130,20 @@ macro_rules! avx2_whole {
         }
 
         #[inline(always)]
+        unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8) {
+            // SAFETY: the caller vouches for both sides, and that distances fit; AVX2 is proven.
+            unsafe {
+                let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                let at = _mm256_mullo_epi32(lanes, _mm256_set1_epi32(stride as i32));
+                for half in 0..2 {
+                    let from = from.add(8 * half * stride);
+                    let line = _mm256_i32gather_epi32::<1>(from.cast(), at);
+                    _mm256_storeu_si256(to.add(32 * half).cast(), line);
+                }
+            }
+        }
+
+        #[inline(always)]
         unsafe fn split(self, values: Pair, high: *mut u8, low: *mut u8) {
             // SAFETY: the caller vouches for sixteen bytes on both sides; AVX2 is proven.
             unsafe {
@@ -293,6 +307,17 @@ macro_rules! avx512_whole {
         unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
             // SAFETY: the caller vouches for the bytes; AVX2 is proven.
             unsafe { sum_of_bytes128(bytes) }
+        }
+
+        #[inline(always)]
+        unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8) {
+            // SAFETY: the caller vouches for both sides, and that distances fit; AVX-512 is proven.
+            unsafe {
+                let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                let at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
+                let line = _mm512_i32gather_epi32::<1>(at, from.cast());
+                _mm512_storeu_si512(to.cast(), line);
+            }
         }
 
         #[inline(always)]

@@ -141,7 +141,10 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Problem> {
         8 => {
             let len = cursor.count(8, Field::Value(key, "array length"))?;
             // Vocabularies hold tokens that are parts of characters; they must not keep a model from loading.
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+                Ok(text) => text.to_owned(),
+                Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+            };
             let field = Field::Value(key, "array");
             let strings = (0..len).map(|_| cursor.string_bytes(field).map(text));
             Array::String(strings.collect::<Result<_, _>>()?)

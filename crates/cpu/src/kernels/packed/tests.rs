@@ -41,7 +41,18 @@ fn product(
     out
 }
 
-fn pack((dtype, rows): (DType, &Bytes), n: usize, k: usize, threads: &Threads) -> Arc<Packed> {
+fn pack(source: (DType, &Bytes), n: usize, k: usize, threads: &Threads) -> Arc<Packed> {
+    let isa = *Isa::available().last().expect("at least one tier");
+    pack_on(isa, source, n, k, threads)
+}
+
+fn pack_on(
+    isa: Isa,
+    (dtype, rows): (DType, &Bytes),
+    n: usize,
+    k: usize,
+    threads: &Threads,
+) -> Arc<Packed> {
     let source = Source {
         dtype,
         form: Form::of(dtype).unwrap(),
@@ -49,8 +60,9 @@ fn pack((dtype, rows): (DType, &Bytes), n: usize, k: usize, threads: &Threads) -
         n,
         k,
     };
+    let ctx = Context { isa, threads };
     // The same weight twice is packed once.
-    let [packed, again] = &Packed::all(&[source, source], threads)[..] else {
+    let [packed, again] = &Packed::all(&[source, source], &ctx)[..] else {
         panic!("two weights were asked for");
     };
     assert!(Arc::ptr_eq(packed, again));
@@ -281,6 +293,26 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
                 assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");
             }
+        }
+    }
+}
+
+#[test]
+fn every_tier_packs_the_same_bytes() {
+    let threads = Threads::new(2);
+    let mut noise = Noise::new(11);
+    let (n, k) = (40, 512);
+    for dtype in DType::ALL.into_iter().filter(|t| Form::of(*t).is_some()) {
+        let rows = noise.weights(dtype, n * k);
+        let mut first: Option<Vec<u8>> = None;
+        for isa in Isa::available() {
+            // A copy, or what was packed before would be found.
+            let rows = Bytes::from(&rows[..]);
+            let packed = pack_on(isa, (dtype, &rows), n, k, &threads);
+            // SAFETY: so many bytes are there while it lives.
+            let bytes = unsafe { std::slice::from_raw_parts(packed.address(), packed.len()) };
+            let first = first.get_or_insert_with(|| bytes.to_vec());
+            assert!(bytes == &first[..], "{isa} {dtype}");
         }
     }
 }

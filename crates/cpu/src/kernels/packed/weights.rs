@@ -10,7 +10,9 @@
 //! its quants, a line for each group, and the scales of the rows are the strip's last line.
 
 use super::unpack::{Unpacked, unpack};
-use crate::threads::Threads;
+use crate::isa::IntegerKernel;
+use crate::kernels::Context;
+use crate::simd::Whole;
 use base::quant::IQ4_VALUES;
 use base::{Bytes, DType};
 use std::collections::HashMap;
@@ -167,23 +169,40 @@ impl Source<'_> {
     }
 
     /// Packs a strip; rows past the last are zeros.
-    fn pack(&self, strip: usize, out: &mut [u8]) {
+    #[inline(always)]
+    fn pack<S: Whole>(&self, s: S, strip: usize, out: &mut [u8]) {
         let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
         let first = strip * STRIP;
         let count = STRIP.min(self.n - first);
         let rows = &self.rows[first * row_bytes..][..count * row_bytes];
         if self.form.whole() {
-            super::whole::pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
+            super::whole::pack_strip(s, self.dtype, self.form, rows, row_bytes, self.k, out);
         } else {
             pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
         }
     }
 }
 
+/// Packs a strip with a tier's instructions; the bytes are the same on all of them.
+struct Pack<'a> {
+    weight: &'a Source<'a>,
+    strip: usize,
+    out: &'a mut [u8],
+}
+
+impl IntegerKernel for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Whole>(self, s: S) {
+        self.weight.pack(s, self.strip, self.out);
+    }
+}
+
 impl Packed {
     /// The packed forms of some weights. Those that are not there yet are packed side by side in one piece of memory,
     /// their strips shared among threads.
-    pub(crate) fn all(weights: &[Source<'_>], threads: &Threads) -> Vec<Arc<Packed>> {
+    pub(crate) fn all(weights: &[Source<'_>], ctx: &Context<'_>) -> Vec<Arc<Packed>> {
         let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
         let find = |cache: &Cache, weight: &Source<'_>| {
             let found = cache.get(&weight.key()).and_then(Weak::upgrade);
@@ -206,10 +225,13 @@ impl Packed {
                 let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
                 strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
             }
-            threads.run(strips.len(), &|task, _| {
+            ctx.threads.run(strips.len(), &|task, _| {
                 let (weight, strip, out) = &strips[task];
-                let mut out = out.lock().expect("each strip is packed once");
-                weight.pack(*strip, &mut out);
+                ctx.isa.run_integers(Pack {
+                    weight,
+                    strip: *strip,
+                    out: &mut out.lock().expect("each strip is packed once"),
+                });
             });
         });
         cache.retain(|_, packed| packed.strong_count() > 0);
@@ -241,6 +263,7 @@ impl Packed {
     }
 }
 
+#[inline(always)]
 fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize, out: &mut [u8]) {
     let (scales_at, mins_at, _) = form.offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
@@ -275,6 +298,7 @@ fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize,
     }
 }
 
+#[inline(always)]
 pub(super) fn put_quants(form: Form, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));
     let lines = out.len() / LINE;
