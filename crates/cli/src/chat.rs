@@ -87,9 +87,9 @@ enum Next {
 impl Chat {
     pub(crate) fn execute(self) -> Result<()> {
         let model = self.model.open(&self.engine)?;
+        let mut cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
         model.tokenizer()?;
         model.template()?;
-        let mut cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
         let system = self
             .system
             .as_ref()

@@ -80,24 +80,22 @@ impl Run {
         if text.as_ref().is_some_and(String::is_empty) {
             bail!("the prompt is empty");
         }
+        if self.parallel.is_some() && self.shift.context_shift {
+            bail!("--context-shift goes on in one text, not in those of --parallel");
+        }
         let model = self.model.open(&self.engine)?;
-        let prompt = match (&self.token_ids, &text) {
-            (Some(ids), _) => ids.clone(),
-            (None, Some(text)) if self.chat => prompt::chat(&model, &[Message::new("user", text)])?,
-            (None, text) => prompt::plain(&model, text.as_deref().unwrap_or_default())?,
-        };
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
-        if self.parallel.is_some() && self.shift.context_shift {
-            bail!("--context-shift goes on in one text, not in those of --parallel");
-        }
         if let Some(count) = self.parallel {
+            let prompt = self.prompt(&model, text.as_deref())?;
             return self.parallel(&model, &prompt, &options, count);
         }
+        // The runner before the prompt: its tokenizer is being built meanwhile.
         let mut runner = self.engine.runner(&model)?;
+        let prompt = self.prompt(&model, text.as_deref())?;
         if let Some(keep) = self.shift.keep(&model, self.chat.then_some(&[]))? {
             runner.allow_shifts(keep)?;
         }
@@ -168,6 +166,14 @@ impl Run {
 }
 
 impl Run {
+    fn prompt(&self, model: &Model, text: Option<&str>) -> Result<Vec<u32>> {
+        match (&self.token_ids, text) {
+            (Some(ids), _) => Ok(ids.clone()),
+            (None, Some(text)) if self.chat => prompt::chat(model, &[Message::new("user", text)]),
+            (None, text) => prompt::plain(model, text.unwrap_or_default()),
+        }
+    }
+
     /// Several continuations of one prompt: the prompt is computed once, and each step is one forward for all.
     fn parallel(
         &self,

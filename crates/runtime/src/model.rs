@@ -5,18 +5,58 @@ use crate::vocabulary::Vocabulary;
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
 use import::{Artifact, ImportOptions, ModelFacts};
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use text::{ChatTemplate, Tokenizer};
 
 /// An imported model. Weights stay mapped; any number of runners can share it.
 ///
 /// A file without a usable tokenizer or chat template still runs on token ids; asking for what is missing is the error.
 pub struct Model {
-    artifact: Artifact,
+    artifact: Arc<Artifact>,
+    words: Later<Words>,
+    fingerprint: OnceLock<u64>,
+}
+
+/// What a model needs for text.
+struct Words {
     tokenizer: Result<Tokenizer, text::Error>,
     template: Result<ChatTemplate, text::Error>,
-    fingerprint: OnceLock<u64>,
+}
+
+impl Words {
+    fn of(artifact: &Artifact) -> Words {
+        let vocabulary = Vocabulary::of(artifact);
+        let tokenizer = vocabulary.tokenizer();
+        let template = vocabulary.template(tokenizer.as_ref().ok());
+        Words {
+            tokenizer,
+            template,
+        }
+    }
+}
+
+/// Something that a thread is making.
+struct Later<T> {
+    made: OnceLock<T>,
+    thread: Mutex<Option<JoinHandle<T>>>,
+}
+
+impl<T> Later<T> {
+    /// It, once the thread is done; made here where there was no thread to be had.
+    fn get(&self, make: impl FnOnce() -> T) -> &T {
+        self.made.get_or_init(|| {
+            let thread = self.thread.lock();
+            let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+            match thread.map(JoinHandle::join) {
+                Some(Ok(made)) => made,
+                Some(Err(panic)) => resume_unwind(panic),
+                None => make(),
+            }
+        })
+    }
 }
 
 impl Model {
@@ -31,17 +71,25 @@ impl Model {
         Ok(Model::new(open_artifact_with(path, options)?))
     }
 
-    /// A model from an imported artifact.
+    /// A model from an imported artifact. Its tokenizer is built in the background: a caller that makes a
+    /// [`Runner`](crate::Runner) before it asks for the tokenizer does not wait for it.
     pub fn new(artifact: Artifact) -> Model {
-        let vocabulary = Vocabulary::of(&artifact);
-        let tokenizer = vocabulary.tokenizer();
-        let template = vocabulary.template(tokenizer.as_ref().ok());
+        let artifact = Arc::new(artifact);
+        let shared = artifact.clone();
+        let thread = std::thread::Builder::new().name("kvark-words".to_owned());
+        let thread = thread.spawn(move || Words::of(&shared)).ok();
         Model {
             artifact,
-            tokenizer,
-            template,
+            words: Later {
+                made: OnceLock::new(),
+                thread: Mutex::new(thread),
+            },
             fingerprint: OnceLock::new(),
         }
+    }
+
+    fn words(&self) -> &Words {
+        self.words.get(|| Words::of(&self.artifact))
     }
 
     /// The imported file.
@@ -81,12 +129,12 @@ impl Model {
 
     /// The tokenizer, or why the file has none that can be used.
     pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
-        Ok(self.tokenizer.as_ref().map_err(no_tokenizer)?)
+        Ok(self.words().tokenizer.as_ref().map_err(no_tokenizer)?)
     }
 
     /// The chat template, ChatML when the file has none, or why the file's cannot be used.
     pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
-        Ok(self.template.as_ref().map_err(text::Error::clone)?)
+        Ok(self.words().template.as_ref().map_err(text::Error::clone)?)
     }
 }
 
