@@ -98,12 +98,11 @@ impl Tiles {
         }
     }
 
-    /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, and stores the products
-    /// of high with high, high with low, low with high and low with low bytes as `[4, 16, 16]`. Every step has a tile of
-    /// high bytes, 64 of each row or column, and behind it one of low bytes; those of weights have no sign.
+    /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, in some steps, and stores
+    /// the products as [`store_products`](Tiles::store_products) does.
     ///
     /// # Safety
-    /// All of that must be readable, and `out` have room for the products. There must be a step.
+    /// The tiles of all steps must be readable, behind each other, and `out` have room for the products.
     #[inline(always)]
     pub(crate) unsafe fn multiply_planes(
         &self,
@@ -112,40 +111,14 @@ impl Tiles {
         steps: usize,
         out: *mut i32,
     ) {
-        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are
-        // named as clobbered.
+        const STEP: usize = 2 * SIDE * ROW;
+        self.no_products();
+        // SAFETY: as the caller vouches.
         unsafe {
-            std::arch::asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tileloadd tmm4, [{activations} + {line}]",
-                "tileloadd tmm5, [{weights} + {line}]",
-                "tdpbssd tmm0, tmm4, tmm5",
-                "tileloadd tmm6, [{weights} + {line} + 1024]",
-                "tdpbsud tmm1, tmm4, tmm6",
-                "tileloadd tmm7, [{activations} + {line} + 1024]",
-                "tdpbssd tmm2, tmm7, tmm5",
-                "tdpbsud tmm3, tmm7, tmm6",
-                "add {activations}, 2048",
-                "add {weights}, 2048",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{out} + {line}], tmm0",
-                "tilestored [{out} + {line} + 1024], tmm1",
-                "tilestored [{out} + {line} + 2048], tmm2",
-                "tilestored [{out} + {line} + 3072], tmm3",
-                activations = inout(reg) activations => _,
-                weights = inout(reg) weights => _,
-                steps = inout(reg) steps => _,
-                out = in(reg) out,
-                line = in(reg) ROW,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
+            for step in 0..steps {
+                self.add_products(activations.add(step * STEP), weights.add(step * STEP));
+            }
+            self.store_products(out);
         }
     }
 
@@ -165,11 +138,12 @@ impl Tiles {
         }
     }
 
-    /// One step of [`multiply_planes`](Tiles::multiply_planes). The products stay in tiles, which nothing but this touches: a
-    /// compiler knows these registers from assembly alone.
+    /// Adds the products of a step: of a tile of high bytes, 64 of each row or column, and behind it one of low bytes, with
+    /// the same of weights, whose low bytes have no sign. The products stay in tiles, which nothing else touches in between:
+    /// a compiler knows these registers from assembly alone.
     ///
     /// # Safety
-    /// All of that must be readable.
+    /// The four tiles must be readable.
     #[inline(always)]
     pub(crate) unsafe fn add_products(&self, activations: *const u8, weights: *const u8) {
         // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are named as
@@ -194,7 +168,8 @@ impl Tiles {
         }
     }
 
-    /// Stores what [`add_products`](Tiles::add_products) added, as [`multiply_planes`](Tiles::multiply_planes) does.
+    /// Stores what [`add_products`](Tiles::add_products) added: the products of high with high, high with low, low with high
+    /// and low with low bytes as `[4, 16, 16]`.
     ///
     /// # Safety
     /// `out` must have room for the products.

@@ -18,7 +18,6 @@ fn largest_quant(dtype: DType) -> f32 {
 }
 
 /// A row's groups: scale and min, so that a weight is `scale · quant + min`.
-#[inline(always)]
 fn groups(form: Form, unpacked: &Unpacked, count: usize) -> impl Iterator<Item = [f32; 2]> {
     let (outer_scale, outer_min) = (half(unpacked.scale), half(unpacked.min));
     (0..count).map(move |group| {
@@ -61,15 +60,17 @@ pub(in super::super) fn pack_strip<S: Whole>(
     k: usize,
     out: &mut [u8],
 ) {
+    // Rows must all be there, and near enough to be collected from.
+    let whole = rows.len() == STRIP * row_bytes && i32::try_from(rows.len()).is_ok();
     match dtype {
-        DType::Q4_0 if rows.len() == STRIP * row_bytes => {
+        DType::Q4_0 if whole => {
             let factors = |bits: u32| {
                 let scale = half(bits as u16);
                 [scale, -scale * form.zero as f32]
             };
             pack_lines(s, dtype, form, (rows, row_bytes), 2, factors, k, out);
         }
-        DType::Q4_1 if rows.len() == STRIP * row_bytes => {
+        DType::Q4_1 if whole => {
             let factors = |bits: u32| [half(bits as u16), half((bits >> 16) as u16)];
             pack_lines(s, dtype, form, (rows, row_bytes), 4, factors, k, out);
         }
@@ -77,7 +78,8 @@ pub(in super::super) fn pack_strip<S: Whole>(
     }
 }
 
-/// Packs sixteen rows whose blocks begin with their factors and have their quants by line, as in a strip: line by line.
+/// Packs sixteen rows, of less than 2 GiB together, whose blocks begin with their factors and have their quants by line, as
+/// in a strip: line by line.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "inlined into its two callers")]
 fn pack_lines<S: Whole>(
@@ -96,6 +98,10 @@ fn pack_lines<S: Whole>(
     let most = largest_quant(dtype);
     let (blocks, scales) = out.split_at_mut(scales_at);
     let mut largest = [0; STRIP];
+    assert!(
+        i32::try_from(rows.len()).is_ok(),
+        "rows lie near each other"
+    );
     for (i, block) in blocks.chunks_exact_mut(stride).enumerate() {
         let from = &rows[i * bytes..];
         assert!(
