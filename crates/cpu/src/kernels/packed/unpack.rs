@@ -27,6 +27,7 @@ impl Default for Unpacked {
 }
 
 /// Takes a block apart.
+#[inline(always)]
 pub(super) fn unpack(dtype: DType, block: &[u8], out: &mut Unpacked) {
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
     // Half-precision numbers are negated by their sign bit.
@@ -119,6 +120,7 @@ pub(super) fn unpack(dtype: DType, block: &[u8], out: &mut Unpacked) {
 }
 
 /// Sixteen low halves, then sixteen high halves.
+#[inline(always)]
 fn nibbles(bytes: &[u8], out: &mut [u8]) {
     for (i, byte) in bytes.iter().enumerate() {
         out[i] = byte & 15;
@@ -127,6 +129,7 @@ fn nibbles(bytes: &[u8], out: &mut [u8]) {
 }
 
 /// Sets bit 4 of element `i` to bit `i`.
+#[inline(always)]
 fn fifth_bits(bits: &[u8], out: &mut [u8]) {
     let bits = u32::from_le_bytes(bits.try_into().expect("four bytes"));
     for (i, q) in out.iter_mut().enumerate() {

@@ -263,6 +263,7 @@ impl Packed {
     }
 }
 
+#[inline(always)]
 fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize, out: &mut [u8]) {
     let (scales_at, mins_at, _) = form.offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
@@ -297,6 +298,7 @@ fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize,
     }
 }
 
+#[inline(always)]
 pub(super) fn put_quants(form: Form, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));
     let lines = out.len() / LINE;
