@@ -80,8 +80,8 @@ impl Tasks {
         let bounds = |tasks: u64| (tasks as u32 as usize, (tasks >> 32) as usize);
         let less = |tasks| {
             let (start, end) = bounds(tasks);
-            let less = if first { tasks + 1 } else { tasks - (1 << 32) };
-            (start < end).then_some(less)
+            let less = || if first { tasks + 1 } else { tasks - (1 << 32) };
+            (start < end).then(less)
         };
         let taken = self
             .0
@@ -268,6 +268,20 @@ impl Drop for Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_is_taken_from_both_ends_until_nothing_is_left() {
+        for turns in 0..16 {
+            let share = Tasks::default();
+            share.set(0..3);
+            let mut taken: Vec<usize> = (0..4)
+                .filter_map(|i| share.take(turns >> i & 1 == 1))
+                .collect();
+            assert_eq!((share.take(true), share.take(false)), (None, None));
+            taken.sort();
+            assert_eq!(taken, [0, 1, 2]);
+        }
+    }
 
     #[test]
     fn every_task_runs_once_and_before_the_return() {
