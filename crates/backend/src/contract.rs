@@ -4,6 +4,8 @@ use crate::{BackendError, BackendErrorKind, NodeTime};
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, TensorId, Value};
 use kv::{KvBytes, StepPlan};
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How a graph is executed.
@@ -23,6 +25,32 @@ pub struct CompileOptions {
     pub threads: Option<usize>,
     /// How to execute.
     pub executor: ExecutorKind,
+    /// A folder where weights may be kept as the kernels read them, so that the next start only maps them.
+    pub packed_folder: Option<PathBuf>,
+    /// Is told how far the weights are.
+    pub loading: Option<Loading>,
+}
+
+/// Is told how many bytes of weights are ready, and of how many; answers whether to go on. Any thread may call it.
+#[derive(Clone)]
+pub struct Loading(Arc<dyn Fn(usize, usize) -> bool + Send + Sync>);
+
+impl Loading {
+    /// Tells `told`.
+    pub fn new(told: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Loading {
+        Loading(Arc::new(told))
+    }
+
+    /// Says that `done` bytes of `total` are ready; false when the work should end.
+    pub fn tell(&self, done: usize, total: usize) -> bool {
+        (self.0)(done, total)
+    }
+}
+
+impl fmt::Debug for Loading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Loading")
+    }
 }
 
 /// A device and its kernels.

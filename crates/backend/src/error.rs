@@ -65,6 +65,9 @@ pub enum BackendErrorKind {
     /// The executor keeps no intermediate results.
     #[error("this executor cannot show intermediate results: use the interpreted one")]
     NoTrace,
+    /// Whoever was told how far the weights are wanted no more of it.
+    #[error("interrupted")]
+    Interrupted,
     /// Memory for the step could not be had.
     #[error("out of memory: {0} bytes of activations could not be allocated")]
     OutOfMemory(usize),

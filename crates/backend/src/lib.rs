@@ -15,7 +15,7 @@ mod runnable;
 pub mod storage;
 
 pub use contract::{
-    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, Trace,
+    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, Loading, Trace,
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use pool::KvPool;

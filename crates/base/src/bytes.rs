@@ -4,6 +4,7 @@
     reason = "mapping a file is unsafe: another process may change it"
 )]
 
+use crate::Origin;
 use std::fmt;
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -18,7 +19,7 @@ pub struct Bytes {
 }
 
 enum Source {
-    Mapped(memmap2::Mmap),
+    Mapped(memmap2::Mmap, Origin),
     /// 64-byte aligned so that typed and SIMD readers can rely on it.
     Owned(Vec<Line>, usize),
     /// As owned, in large pages where the system has them.
@@ -64,8 +65,9 @@ impl Bytes {
         // documented contract above leaves truncation by others to the user.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
         let range = 0..map.len();
+        let origin = Origin::new(path, &meta).map_err(fail)?;
         Ok(Bytes {
-            source: Arc::new(Source::Mapped(map)),
+            source: Arc::new(Source::Mapped(map, origin)),
             range,
         })
     }
@@ -113,7 +115,34 @@ impl Bytes {
 
     /// Whether the bytes live in a mapped file rather than in this process's own memory.
     pub fn is_mapped(&self) -> bool {
-        matches!(*self.source, Source::Mapped(_))
+        matches!(*self.source, Source::Mapped(..))
+    }
+
+    /// The file that the bytes live in, and where in it they begin.
+    pub fn origin(&self) -> Option<(&Origin, usize)> {
+        match &*self.source {
+            Source::Mapped(_, origin) => Some((origin, self.range.start)),
+            _ => None,
+        }
+    }
+
+    /// Asks the system to keep the file that the bytes live in in large pages, as far as it is not in memory yet.
+    pub fn prefer_large_pages(&self) {
+        #[cfg(target_os = "linux")]
+        if let Source::Mapped(map, _) = &*self.source {
+            // Without large pages they are read a little slower.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+    }
+
+    /// Has the system read the bytes from their file now, in order, and not when they are touched.
+    pub fn populate(&self) {
+        #[cfg(target_os = "linux")]
+        if let Source::Mapped(map, _) = &*self.source {
+            let Range { start, end } = self.range.clone();
+            // Where the system cannot, they are read when they are touched.
+            let _ = map.advise_range(memmap2::Advice::PopulateRead, start, end - start);
+        }
     }
 }
 
@@ -138,7 +167,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &*self.source {
-            Source::Mapped(map) => map,
+            Source::Mapped(map, _) => map,
             Source::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
             Source::Large(map) => map,
         };

@@ -10,9 +10,13 @@
 mod bytes;
 mod dtype;
 mod hash;
+mod origin;
 pub mod parallel;
 pub mod quant;
+mod replace;
 
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;
 pub use hash::xxh64;
+pub use origin::Origin;
+pub use replace::replace;

@@ -1,6 +1,6 @@
 //! Arguments that several commands share.
 
-use crate::{catalogue, prompt};
+use crate::{catalogue, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
@@ -84,6 +84,9 @@ pub(crate) struct GraphArgs {
     /// Passes over the graph: all, none, some (fold,dead_code) or all but some (-fuse_dag); KVARK_PASSES when left out
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     passes: Option<String>,
+    /// Pack weights anew, and keep nothing in $KVARK_HOME/packed to make the next start shorter
+    #[arg(long)]
+    no_packed_file: bool,
 }
 
 /// The environment variable that chooses passes.
@@ -100,16 +103,27 @@ impl GraphArgs {
         }
     }
 
-    /// The executor; a trace needs the interpreted one.
-    pub(crate) fn executor(&self, traced: bool) -> Result<ExecutorKind> {
-        match self.executor.as_deref() {
+    /// How graphs are compiled for so many threads; a trace needs the interpreted executor.
+    pub(crate) fn compile(&self, threads: Option<u16>, traced: bool) -> Result<CompileOptions> {
+        let executor = match self.executor.as_deref() {
             Some("compiled") if traced => {
                 bail!("--trace shows what the interpreted executor computes, not the compiled one")
             }
-            Some("compiled") => Ok(ExecutorKind::Compiled),
-            None if !self.interpret && !traced => Ok(ExecutorKind::Compiled),
-            _ => Ok(ExecutorKind::Interpreted),
-        }
+            Some("compiled") => ExecutorKind::Compiled,
+            None if !self.interpret && !traced => ExecutorKind::Compiled,
+            _ => ExecutorKind::Interpreted,
+        };
+        let home = || kvark::catalogue::Home::locate().ok();
+        let packed_folder = match self.no_packed_file {
+            true => None,
+            false => home().map(|home| home.packed()),
+        };
+        Ok(CompileOptions {
+            threads: threads.map(usize::from),
+            executor,
+            packed_folder,
+            loading: Some(output::loading()),
+        })
     }
 }
 
@@ -149,10 +163,7 @@ impl EngineArgs {
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
-            compile: CompileOptions {
-                threads: self.threads.map(usize::from),
-                executor: self.graph.executor(false)?,
-            },
+            compile: self.graph.compile(self.threads, false)?,
             ..Policy::default()
         })
     }

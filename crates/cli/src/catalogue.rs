@@ -44,14 +44,20 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// Delete a fetched model
+/// Delete a fetched model, or packed weights
 #[derive(Args)]
-#[command(after_help = "Examples:
-  kvark rm gemma-3-270m")]
+#[command(after_help = "Packed weights of a model go with it.
+
+Examples:
+  kvark rm gemma-3-270m
+  kvark rm --packed")]
 pub(crate) struct Rm {
     /// Name of the catalogue (see kvark list)
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[arg(value_name = "NAME", required_unless_present = "packed")]
+    name: Option<String>,
+    /// Delete what is kept of all models so that the next start is short; it is made again when it is needed
+    #[arg(long, conflicts_with = "name")]
+    packed: bool,
 }
 
 impl Pull {
@@ -98,7 +104,8 @@ impl List {
         let mut out = std::io::stdout().lock();
         if self.json {
             let models: Vec<_> = ENTRIES.iter().map(|entry| describe(&home, entry)).collect();
-            writeln!(out, "{}", json!({ "models": models }))?;
+            let packed = json!({ "bytes": home.packed_bytes(), "path": home.packed() });
+            writeln!(out, "{}", json!({ "models": models, "packed": packed }))?;
             return Ok(());
         }
         for entry in ENTRIES {
@@ -117,6 +124,21 @@ impl List {
                 entry.description,
                 entry.licence,
                 entry.aliases.join(", ")
+            )?;
+        }
+        let packed = home.packed_bytes();
+        if packed > 0 {
+            let size = output::bytes(packed);
+            let folder = home.packed();
+            writeln!(
+                out,
+                "{:<24}{size:>9}  {}",
+                "packed weights",
+                folder.display()
+            )?;
+            writeln!(
+                out,
+                "    so that starts are short; kvark rm --packed deletes them"
             )?;
         }
         Ok(())
@@ -138,10 +160,18 @@ fn describe(home: &Home, entry: &Entry) -> serde_json::Value {
 
 impl Rm {
     pub(crate) fn execute(self) -> Result<()> {
-        let entry = find(&self.name)?;
         let home = Home::locate()?;
-        home.remove(entry)?;
-        let path = home.model_path(entry);
+        let path = match &self.name {
+            Some(name) => {
+                let entry = find(name)?;
+                home.remove(entry)?;
+                home.model_path(entry)
+            }
+            None => {
+                home.remove_packed()?;
+                home.packed()
+            }
+        };
         writeln!(std::io::stdout(), "deleted {}", path.display())?;
         Ok(())
     }

@@ -4,10 +4,7 @@ use crate::args::{self, GraphArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
-use kvark::{
-    CompileOptions, Cpu, EmbedOptions, Embedder, Embedding, MemoryLimit, Model, OpenOptions,
-    Pooling,
-};
+use kvark::{Cpu, EmbedOptions, Embedder, Embedding, MemoryLimit, Model, OpenOptions, Pooling};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -147,10 +144,7 @@ impl Embed {
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
-            compile: CompileOptions {
-                threads: self.threads.map(usize::from),
-                executor: self.graph.executor(false)?,
-            },
+            compile: self.graph.compile(self.threads, false)?,
         })
     }
 }

@@ -76,13 +76,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 impl Exec {
     pub(crate) fn execute(self) -> Result<()> {
-        let mut options = InferenceOptions {
+        let options = InferenceOptions {
             passes: self.graph.passes()?,
             method: self.method.clone(),
+            compile: self.graph.compile(self.threads, self.trace.is_some())?,
             ..InferenceOptions::default()
         };
-        options.compile.threads = self.threads.map(usize::from);
-        options.compile.executor = self.graph.executor(self.trace.is_some())?;
         let path = self.model.path()?;
         let mut session = InferenceSession::load(&path, &Cpu::new()?, &options)?;
         let inputs = self.values(&session)?;

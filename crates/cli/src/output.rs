@@ -1,9 +1,15 @@
 //! What goes to the terminal. Results go to stdout by `writeln!`, whose errors are passed on so that a closed pipe ends
 //! the program quietly; all else goes to stderr through here.
 
+use crate::interrupt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kvark::Loading;
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Loading that is done sooner is not shown.
+const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Prints an error on one line.
 pub(crate) fn error(error: &anyhow::Error) {
@@ -60,6 +66,26 @@ fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
         bar.enable_steady_tick(Duration::from_millis(500));
     }
     bar
+}
+
+/// Shows a bar while weights are loaded, once that takes a while; Ctrl-C ends it.
+pub(crate) fn loading() -> Loading {
+    let shown = Mutex::new((None, None));
+    Loading::new(move |done, total| {
+        let goes_on = !interrupt::asked();
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let (begun, bar): &mut (Option<Instant>, Option<ProgressBar>) = &mut shown;
+        if done == total || !goes_on {
+            *begun = None;
+            if let Some(bar) = bar.take() {
+                bar.finish_and_clear();
+            }
+        } else if begun.get_or_insert_with(Instant::now).elapsed() > A_WHILE {
+            bar.get_or_insert_with(|| bytes_progress("weights", total as u64))
+                .set_position(done as u64);
+        }
+        goes_on
+    })
 }
 
 /// A count of bytes in a unit that people read.

@@ -15,6 +15,7 @@ mod simd;
 mod threads;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
+pub use kernels::packed::kept::tidy as tidy_packed;
 pub use probe::Probe;
 
 use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, ScatterIndex, Tree};
@@ -104,8 +105,10 @@ impl Backend for Cpu {
     ) -> Result<Box<dyn Executable>, BackendError> {
         let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
         Ok(match options.executor {
-            ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa)?),
-            ExecutorKind::Interpreted => Box::new(Interpreted::new(graph, threads, self.isa)?),
+            ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa, options)?),
+            ExecutorKind::Interpreted => {
+                Box::new(Interpreted::new(graph, threads, self.isa, options)?)
+            }
         })
     }
 

@@ -14,6 +14,7 @@ fn every_tier_and_executor_agrees_with_the_reference() {
             let options = CompileOptions {
                 threads: Some(threads),
                 executor,
+                ..CompileOptions::default()
             };
             let cases = conformance::run(&Cpu::with_isa(isa), &options, 2e-6)
                 .unwrap_or_else(|e| panic!("{isa}, {executor:?}, {threads} threads: {e}"));

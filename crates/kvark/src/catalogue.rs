@@ -228,13 +228,39 @@ impl Home {
         }
     }
 
-    /// Deletes the model's file.
+    /// Deletes the model's file, and its packed weights.
     pub fn remove(&self, entry: &Entry) -> Result<(), CatalogueError> {
         let path = self.model_path(entry);
         std::fs::remove_file(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => CatalogueErrorKind::NotThere(entry.name).into(),
             _ => CatalogueError::io("delete", &path, error),
-        })
+        })?;
+        cpu::tidy_packed(&self.packed());
+        Ok(())
+    }
+
+    /// Where packed weights are kept, of models of the catalogue and of others; it need not exist. See
+    /// [`CompileOptions`](crate::CompileOptions).
+    pub fn packed(&self) -> PathBuf {
+        self.root.join("packed")
+    }
+
+    /// Bytes of all packed weights.
+    pub fn packed_bytes(&self) -> u64 {
+        let files = std::fs::read_dir(self.packed()).into_iter().flatten();
+        let sizes = files.flatten().filter_map(|file| file.metadata().ok());
+        sizes.map(|meta| meta.len()).sum()
+    }
+
+    /// Deletes all packed weights; they are made again when they are needed.
+    pub fn remove_packed(&self) -> Result<(), CatalogueError> {
+        let folder = self.packed();
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(CatalogueError::io("delete", &folder, error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Computes the checksum of the model's file.

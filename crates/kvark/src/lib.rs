@@ -20,7 +20,7 @@
 
 pub mod catalogue;
 
-pub use backend::{Backend, CompileOptions, ExecutorKind, NodeTime, Trace};
+pub use backend::{Backend, CompileOptions, ExecutorKind, Loading, NodeTime, Trace};
 pub use base::{Bytes, DType};
 pub use cpu::{Cpu, Isa, Probe};
 pub use graph::passes::{PassSelection, UnknownPass};

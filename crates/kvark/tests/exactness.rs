@@ -163,6 +163,7 @@ fn steps_threads_and_executors_do_not_change_a_bit() {
                     let compile = CompileOptions {
                         threads: Some(threads),
                         executor,
+                        ..CompileOptions::default()
                     };
                     bits(
                         &Run::new(&fixture.artifact, isa, compile, storage)

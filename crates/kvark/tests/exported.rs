@@ -23,10 +23,14 @@ const COMPILES: [CompileOptions; 2] = [
     CompileOptions {
         threads: Some(2),
         executor: ExecutorKind::Compiled,
+        packed_folder: None,
+        loading: None,
     },
     CompileOptions {
         threads: Some(1),
         executor: ExecutorKind::Interpreted,
+        packed_folder: None,
+        loading: None,
     },
 ];
 

@@ -75,6 +75,7 @@ fn the_batch_size_threads_and_executor_change_no_token_and_no_logit() {
         let compile = CompileOptions {
             threads: Some(threads),
             executor,
+            ..CompileOptions::default()
         };
         let mut runner = runner(
             model,

@@ -18,6 +18,7 @@ fn options(method: &str, executor: ExecutorKind, passes: &str) -> InferenceOptio
         compile: CompileOptions {
             threads: Some(2),
             executor,
+            ..CompileOptions::default()
         },
         passes: PassSelection::parse(passes).unwrap(),
         method: Some(method.to_owned()),

@@ -18,7 +18,6 @@
 //! layer, keys before values, `[heads, rows, row]` in the order of positions: no backend's own layout. Checksums are XXH64.
 
 mod error;
-mod replace;
 mod write;
 
 pub use error::{SnapshotError, SnapshotErrorKind};

@@ -37,7 +37,14 @@ fn the_default_model_speaks() {
     ];
     let first = folder.run(&args).json();
     assert!(first["text"].as_str().unwrap().contains("Paris"), "{first}");
+    // The second time with the packed weights that the first has left.
+    let packed = || folder.run(&["list", "--json"]).json()["packed"]["bytes"].as_u64();
+    assert!(packed() > Some(90_000_000));
     assert_eq!(first["tokens"], folder.run(&args).json()["tokens"]);
+    folder.run(&["rm", "--packed"]).ok();
+    let alone = folder.run(&[&args[..], &["--no-packed-file"]].concat());
+    assert_eq!(first["tokens"], alone.json()["tokens"]);
+    assert_eq!(packed(), Some(0));
 
     let text = "Grüße, 世界!  1234 tabs\tand\nlines";
     let ids = folder.run(&["tokenize", &model, "-p", text]).ok();

@@ -11,7 +11,7 @@ use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kernels::packed::{After, Gate, TOGETHER};
 use crate::threads::Threads;
-use backend::{BackendError, CacheStep, Executable, NodeTime};
+use backend::{BackendError, CacheStep, CompileOptions, Executable, NodeTime};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
@@ -79,12 +79,13 @@ impl Compiled {
         graph: Arc<Graph>,
         threads: Threads,
         isa: Isa,
+        options: &CompileOptions,
     ) -> Result<Compiled, BackendError> {
         let context = Context {
             isa,
             threads: &threads,
         };
-        let constants = Constants::new(&graph, &context)?;
+        let constants = Constants::new(&graph, &context, options)?;
         Ok(Compiled {
             graph,
             constants,

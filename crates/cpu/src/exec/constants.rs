@@ -6,8 +6,8 @@ use crate::aligned::Aligned;
 use crate::kernels::Context;
 use crate::kernels::dense::Layout;
 use crate::kernels::pack::Pack;
-use crate::kernels::packed::weights::{Packed, Source};
-use backend::BackendError;
+use crate::kernels::packed::load::{Packed, Source};
+use backend::{BackendError, CompileOptions};
 use base::Bytes;
 use graph::{Graph, Node, Tensor, TensorId};
 use std::collections::HashMap;
@@ -27,7 +27,11 @@ pub(crate) struct Constants {
 }
 
 impl Constants {
-    pub(crate) fn new(graph: &Graph, ctx: &Context<'_>) -> Result<Constants, BackendError> {
+    pub(crate) fn new(
+        graph: &Graph,
+        ctx: &Context<'_>,
+        options: &CompileOptions,
+    ) -> Result<Constants, BackendError> {
         let aligned = |tensor: &Tensor| {
             let bytes = tensor.constant()?;
             Some(match moved_bytes(tensor) {
@@ -53,7 +57,7 @@ impl Constants {
         };
         let (ids, sources): (Vec<TensorId>, Vec<Source<'_>>) =
             forms.iter().filter_map(source).unzip();
-        let strips = Packed::all(&sources, ctx);
+        let strips = Packed::all(&sources, ctx, options)?;
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
             moved: graph.tensors().iter().map(moved_bytes).sum(),

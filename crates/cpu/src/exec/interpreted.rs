@@ -7,7 +7,7 @@ use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::threads::Threads;
-use backend::{BackendError, CacheStep, Executable, Trace};
+use backend::{BackendError, CacheStep, CompileOptions, Executable, Trace};
 use graph::{Graph, Node, TensorId, TensorKind, Value};
 use std::sync::Arc;
 
@@ -25,12 +25,13 @@ impl Interpreted {
         graph: Arc<Graph>,
         threads: Threads,
         isa: Isa,
+        options: &CompileOptions,
     ) -> Result<Interpreted, BackendError> {
         let context = Context {
             isa,
             threads: &threads,
         };
-        let constants = Constants::new(&graph, &context)?;
+        let constants = Constants::new(&graph, &context, options)?;
         Ok(Interpreted {
             graph,
             constants,

@@ -2,8 +2,7 @@
 
 use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep};
 use kvark::{
-    CompileOptions, Cpu, ExecutorKind, InferenceOptions, InferenceSession, Model, Policy, Storage,
-    Value,
+    CompileOptions, Cpu, InferenceOptions, InferenceSession, Model, Policy, Storage, Value,
 };
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -44,7 +43,7 @@ pub(crate) fn exact() -> Policy {
         value_storage: Storage::F32,
         compile: CompileOptions {
             threads: Some(2),
-            executor: ExecutorKind::Compiled,
+            ..CompileOptions::default()
         },
         ..Policy::default()
     }

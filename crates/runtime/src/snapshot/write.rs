@@ -1,9 +1,8 @@
 //! Writes a snapshot, rows first: their checksums stand before them.
 
-use super::replace::replace;
 use super::{ALIGNMENT, HEAD, LAYER, MAGIC, SnapshotError, SnapshotErrorKind, VERSION};
 use crate::{Model, RuntimeError};
-use base::xxh64;
+use base::{replace, xxh64};
 use kv::{Bookkeeping, CacheSession, Held, KvBytes, Restorable, SeqId, Side};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};

@@ -7,6 +7,8 @@
 mod after;
 mod cut;
 mod grouped;
+pub(crate) mod kept;
+pub(crate) mod load;
 #[cfg(test)]
 mod tests;
 mod unpack;

@@ -1,6 +1,7 @@
 //! Packed products against the dequantised weights, on every tier.
 
-use super::weights::{BLOCK, Form, Packed, Source};
+use super::load::{Packed, Source};
+use super::weights::{BLOCK, Form};
 use super::{After, Before, Gate, Operands, PackedLinear, run_together};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
@@ -10,6 +11,7 @@ use crate::kernels::nest::Nest;
 use crate::kernels::rows::Norm;
 use crate::simd::{LARGEST_ACTIVATION, LARGEST_WHOLE};
 use crate::threads::Threads;
+use backend::CompileOptions;
 use backend::conformance::Noise;
 use base::{Bytes, DType, quant};
 use graph::ops::{Activation, BinaryFunction};
@@ -62,7 +64,8 @@ fn pack_on(
     };
     let ctx = Context { isa, threads };
     // The same weight twice is packed once.
-    let [packed, again] = &Packed::all(&[source, source], &ctx)[..] else {
+    let both = Packed::all(&[source, source], &ctx, &CompileOptions::default()).unwrap();
+    let [packed, again] = &both[..] else {
         panic!("two weights were asked for");
     };
     assert!(Arc::ptr_eq(packed, again));

@@ -10,13 +10,8 @@
 //! its quants, a line for each group, and the scales of the rows are the strip's last line.
 
 use super::unpack::{Unpacked, unpack};
-use crate::isa::IntegerKernel;
-use crate::kernels::Context;
-use crate::simd::Whole;
+use base::DType;
 use base::quant::IQ4_VALUES;
-use base::{Bytes, DType};
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 /// Rows of a strip.
 pub(crate) const STRIP: usize = 16;
@@ -138,133 +133,16 @@ pub(crate) const TABLE: [u8; 16] = {
     table
 };
 
-/// A packed weight. Packing is done once per process and source, however many executables use it.
-pub(crate) struct Packed {
-    bytes: Bytes,
-    /// Keeps the source's address from being given to another weight.
-    source: Bytes,
-}
-
-/// What is packed now, by address, type and depth of the source.
-type Cache = HashMap<(usize, DType, usize), Weak<Packed>>;
-static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
-
-/// A weight to be packed: rows `[n, k]` of a type that has a packed form.
-#[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
-    pub(crate) dtype: DType,
-    pub(crate) form: Form,
-    pub(crate) rows: &'a Bytes,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-}
-
-impl Source<'_> {
-    fn key(&self) -> (usize, DType, usize) {
-        (self.rows.as_ptr() as usize, self.dtype, self.k)
-    }
-
-    fn packed_bytes(&self) -> usize {
-        self.form.packed_bytes(self.n, self.k)
-    }
-
-    /// Packs a strip; rows past the last are zeros.
-    #[inline(always)]
-    fn pack<S: Whole>(&self, s: S, strip: usize, out: &mut [u8]) {
-        let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
-        let first = strip * STRIP;
-        let count = STRIP.min(self.n - first);
-        let rows = &self.rows[first * row_bytes..][..count * row_bytes];
-        if self.form.whole() {
-            super::whole::pack_strip(s, self.dtype, self.form, rows, row_bytes, self.k, out);
-        } else {
-            pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
-        }
-    }
-}
-
-/// Packs a strip with a tier's instructions; the bytes are the same on all of them.
-struct Pack<'a> {
-    weight: &'a Source<'a>,
-    strip: usize,
-    out: &'a mut [u8],
-}
-
-impl IntegerKernel for Pack<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Whole>(self, s: S) {
-        self.weight.pack(s, self.strip, self.out);
-    }
-}
-
-impl Packed {
-    /// The packed forms of some weights. Those that are not there yet are packed side by side in one piece of memory,
-    /// their strips shared among threads.
-    pub(crate) fn all(weights: &[Source<'_>], ctx: &Context<'_>) -> Vec<Arc<Packed>> {
-        let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-        let find = |cache: &Cache, weight: &Source<'_>| {
-            let found = cache.get(&weight.key()).and_then(Weak::upgrade);
-            found.filter(|packed| packed.source.len() == weight.rows.len())
-        };
-        let mut missing: Vec<&Source<'_>> = Vec::new();
-        for weight in weights {
-            let listed = missing.iter().any(|other| other.key() == weight.key());
-            if !listed && find(&cache, weight).is_none() {
-                missing.push(weight);
-            }
-        }
-        let sizes = missing.iter().map(|weight| weight.packed_bytes());
-        let bytes = Bytes::filled(sizes.sum(), |mut rest| {
-            let mut strips = Vec::new();
-            for weight in &missing {
-                let (own, behind) = rest.split_at_mut(weight.packed_bytes());
-                rest = behind;
-                let (_, _, strip_bytes) = weight.form.offsets(weight.k);
-                let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
-                strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
-            }
-            ctx.threads.run(strips.len(), &|task, _| {
-                let (weight, strip, out) = &strips[task];
-                ctx.isa.run_integers(Pack {
-                    weight,
-                    strip: *strip,
-                    out: &mut out.lock().expect("each strip is packed once"),
-                });
-            });
-        });
-        cache.retain(|_, packed| packed.strong_count() > 0);
-        // Kept alive until the list below holds them.
-        let mut made = Vec::new();
-        let mut start = 0;
-        for weight in missing {
-            let range = start..start + weight.packed_bytes();
-            start = range.end;
-            let packed = Arc::new(Packed {
-                bytes: bytes.slice(range).expect("a part of the whole"),
-                source: weight.rows.clone(),
-            });
-            cache.insert(weight.key(), Arc::downgrade(&packed));
-            made.push(packed);
-        }
-        let all = weights.iter().map(|weight| find(&cache, weight));
-        all.map(|packed| packed.expect("found or made above"))
-            .collect()
-    }
-
-    /// Bytes it takes.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    pub(crate) fn address(&self) -> *const u8 {
-        self.bytes.as_ptr()
-    }
-}
-
+/// Packs up to sixteen rows of depth `k` whose quants are scaled group by group.
 #[inline(always)]
-fn pack_strip(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize, out: &mut [u8]) {
+pub(super) fn pack_strip(
+    dtype: DType,
+    form: Form,
+    rows: &[u8],
+    row_bytes: usize,
+    k: usize,
+    out: &mut [u8],
+) {
     let (scales_at, mins_at, _) = form.offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let groups = len / form.group;

@@ -5,10 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Writes a file beside `path`, lets it reach the disk, and renames it. When anything fails, `path` is as it was.
-pub(super) fn replace(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let partial = beside(path)?;
     let mut file = claim(&partial)?;
     let written = write(&mut file)

@@ -1,0 +1,76 @@
+//! Which file bytes came from, and in which state it was.
+
+use crate::xxh64;
+use std::fs::Metadata;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file as it was at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    path: PathBuf,
+    stamp: u64,
+}
+
+impl Origin {
+    /// The file at `path` as it is now.
+    pub fn of(path: &Path) -> io::Result<Origin> {
+        Origin::new(path, &std::fs::metadata(path)?)
+    }
+
+    pub(crate) fn new(path: &Path, meta: &Metadata) -> io::Result<Origin> {
+        Ok(Origin {
+            path: std::path::absolute(path)?,
+            stamp: stamp(meta),
+        })
+    }
+
+    /// Where it is, from the root on.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A number that is another one once the file was written to or replaced: of its size, of when it was changed and,
+    /// where files have numbers, of its own.
+    pub fn stamp(&self) -> u64 {
+        self.stamp
+    }
+}
+
+fn stamp(meta: &Metadata) -> u64 {
+    let mut facts = vec![meta.len() as i64];
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        facts.extend([meta.mtime(), meta.mtime_nsec()]);
+        facts.extend([meta.ctime(), meta.ctime_nsec(), meta.ino() as i64]);
+    }
+    #[cfg(not(unix))]
+    if let Ok(time) = meta.modified() {
+        let since = time.duration_since(std::time::SystemTime::UNIX_EPOCH);
+        facts.push(since.map_or(-1, |since| since.as_nanos() as i64));
+    }
+    xxh64(bytemuck::cast_slice(&facts), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_written_to_has_another_stamp() {
+        let path = std::env::temp_dir().join(format!("kvark-origin-{}", std::process::id()));
+        std::fs::write(&path, "one").unwrap();
+        let before = Origin::of(&path).unwrap();
+        assert_eq!(before, Origin::of(&path).unwrap());
+        assert_eq!(
+            before,
+            *crate::Bytes::map(&path).unwrap().origin().unwrap().0
+        );
+        std::fs::write(&path, "another").unwrap();
+        assert_ne!(before.stamp(), Origin::of(&path).unwrap().stamp());
+        std::fs::remove_file(&path).unwrap();
+        assert!(Origin::of(&path).is_err());
+        assert!(before.path().is_absolute());
+    }
+}
