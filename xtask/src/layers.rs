@@ -61,7 +61,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         // Real vocabularies come out of real files.
         tests_use: &["import"],
-        ..layer("text", &[])
+        ..layer("text", &["base"])
     },
     layer("graph", &["base"]),
     Layer {

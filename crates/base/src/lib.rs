@@ -14,9 +14,11 @@ mod origin;
 pub mod parallel;
 pub mod quant;
 mod replace;
+mod texts;
 
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;
 pub use hash::xxh64;
 pub use origin::Origin;
 pub use replace::replace;
+pub use texts::Texts;

@@ -1,5 +1,6 @@
 //! What a model file says about its tokens and its conversations, whatever its format.
 
+use base::Texts;
 use import::genai::{self, Beside};
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::pt2::{Extra, Pt2};
@@ -109,7 +110,7 @@ impl VocabSource for GgufSource<'_> {
         self.0.str(key).ok()?.map(str::to_owned)
     }
 
-    fn texts(&self, key: &str) -> Option<Vec<String>> {
+    fn texts(&self, key: &str) -> Option<Texts> {
         match self.0.get(key)? {
             Value::Array(Array::String(list)) => Some(list.clone()),
             _ => None,

@@ -87,8 +87,8 @@ pub(crate) type Merges = HashMap<(u32, u32), Merge, RandomState>;
 
 /// Token ids by text.
 pub(crate) fn ids(vocab: &Vocab) -> Ids<'_> {
-    let tokens = (0..).zip(&vocab.tokens);
-    tokens.map(|(id, token)| (token.as_str(), id)).collect()
+    let tokens = (0..).zip(vocab.tokens.iter());
+    tokens.map(|(id, token)| (token, id)).collect()
 }
 
 /// The merges by the pair they join.
@@ -103,12 +103,12 @@ pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, Error> {
     for (index, merge) in vocab.merges.iter().enumerate() {
         let (left, right) = halves(merge).ok_or_else(|| Error::MalformedMerge {
             index,
-            merge: merge.clone(),
+            merge: merge.to_owned(),
         })?;
         let id = |part: &str| {
             let outside = || Error::MergeOutsideVocab {
                 index,
-                merge: merge.clone(),
+                merge: merge.to_owned(),
                 part: part.to_owned(),
             };
             ids.get(part).copied().ok_or_else(outside)
@@ -117,7 +117,7 @@ pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, Error> {
         joined.clear();
         joined.extend([left, right]);
         // Most vocabularies list what merges make in the merges' order.
-        let guessed = unique && vocab.tokens.get(next as usize) == Some(&joined);
+        let guessed = unique && vocab.tokens.get(next as usize) == Some(&*joined);
         let id = if guessed { next } else { id(&joined)? };
         next = id.saturating_add(1);
         let rank = u32::try_from(index).unwrap_or(u32::MAX);
@@ -137,7 +137,7 @@ fn halves(merge: &str) -> Option<(&str, &str)> {
 fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
     let table = ByteTable::new();
     let normal = (0u32..)
-        .zip(&vocab.tokens)
+        .zip(vocab.tokens.iter())
         .filter(|(id, _)| vocab.kind(*id as usize) == TokenKind::Normal);
     normal
         .filter_map(|(id, token)| Some((bytes_of(token, &table)?.into(), id)))
@@ -154,7 +154,7 @@ pub(crate) mod tests {
         let made = merges.iter().map(|merge| merge.replacen(' ', "", 1));
         Vocab {
             tokens: bytes.chain(made).collect(),
-            merges: merges.iter().map(|merge| (*merge).to_owned()).collect(),
+            merges: merges.iter().collect(),
             pre: "gpt-2".into(),
             ..Vocab::default()
         }
@@ -164,7 +164,7 @@ pub(crate) mod tests {
         let mut ids = Vec::new();
         Bpe::new(vocab).unwrap().encode(text, &mut ids);
         ids.iter()
-            .map(|&id| vocab.tokens[id as usize].clone())
+            .map(|&id| vocab.tokens[id as usize].to_owned())
             .collect()
     }
 
@@ -179,7 +179,7 @@ pub(crate) mod tests {
     #[test]
     fn whole_words_skip_merging_only_for_llama() {
         let mut vocab = vocab(&["a b"]);
-        vocab.tokens.push("abc".into());
+        vocab.tokens.push("abc");
         assert_eq!(encode(&vocab, "abc"), ["ab", "c"]);
         vocab.pre = "llama-bpe".into();
         assert_eq!(encode(&vocab, "abc"), ["abc"]);
@@ -188,7 +188,8 @@ pub(crate) mod tests {
     #[test]
     fn bytes_without_a_token_are_left_out() {
         let mut vocab = vocab(&["a b"]);
-        vocab.tokens[usize::from(b'x')] = "gone".into();
+        let gone = |token| if token == "x" { "gone" } else { token };
+        vocab.tokens = vocab.tokens.iter().map(gone).collect();
         assert_eq!(encode(&vocab, "axb"), ["ab"]);
     }
 
@@ -196,7 +197,7 @@ pub(crate) mod tests {
     fn bad_merges_are_named() {
         for bad in ["", " ", "a", "a ", "ab"] {
             let vocab = Vocab {
-                merges: vec!["a a".into(), bad.into()],
+                merges: ["a a", bad].iter().collect(),
                 ..vocab(&["a a"])
             };
             let want = Error::MalformedMerge {
@@ -206,7 +207,7 @@ pub(crate) mod tests {
             assert_eq!(Bpe::new(&vocab).unwrap_err(), want);
         }
         let vocab = Vocab {
-            merges: vec!["a zz".into()],
+            merges: ["a zz"].iter().collect(),
             ..vocab(&[])
         };
         let want = Error::MergeOutsideVocab {

@@ -18,7 +18,21 @@ pub(crate) fn char_of(byte: u8) -> char {
 
 /// The bytes that `token` spells; `None` if one of its characters spells no byte.
 pub(crate) fn bytes_of(token: &str, table: &ByteTable) -> Option<Vec<u8>> {
-    token.chars().map(|c| table.byte_of(c)).collect()
+    let mut bytes = Vec::with_capacity(token.len());
+    push_bytes(token, table, &mut bytes).then_some(bytes)
+}
+
+/// Appends the bytes that `token` spells; `false`, and nothing, if one of its characters spells no byte.
+pub(crate) fn push_bytes(token: &str, table: &ByteTable, to: &mut Vec<u8>) -> bool {
+    let before = to.len();
+    for c in token.chars() {
+        let Some(byte) = table.byte_of(c) else {
+            to.truncate(before);
+            return false;
+        };
+        to.push(byte);
+    }
+    true
 }
 
 /// The spelling read backwards.

@@ -2,8 +2,10 @@
 
 mod pipeline;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use base::Texts;
 use serde_json::{Map, Value};
 
 use crate::spm::byte_of;
@@ -38,8 +40,8 @@ impl HuggingFace<'_> {
         pipeline::apply(&steps, &mut vocab)?;
 
         let ids: HashMap<&str, u32> = (0u32..)
-            .zip(&vocab.tokens)
-            .map(|(id, token)| (token.as_str(), id))
+            .zip(vocab.tokens.iter())
+            .map(|(id, token)| (token, id))
             .collect();
         let id = |key: &str| {
             let text = match config.get(key)? {
@@ -160,12 +162,13 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
         model: kind,
         ..Vocab::default()
     };
-    let mut put = |id: usize, text: &str, kind: TokenKind| {
-        if id >= vocab.tokens.len() {
-            vocab.tokens.resize(id + 1, String::new());
+    let mut texts: Vec<Cow<'_, str>> = Vec::new();
+    let mut put = |id: usize, text, kind: TokenKind| {
+        if id >= texts.len() {
+            texts.resize(id + 1, Cow::default());
             vocab.kinds.resize(id + 1, TokenKind::Unused);
         }
-        vocab.tokens[id] = text.to_owned();
+        texts[id] = text;
         vocab.kinds[id] = kind;
     };
     let unknown = model.get("unk_token").and_then(Value::as_str);
@@ -181,7 +184,7 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
             VocabModel::Spm if byte_of(text).is_some() => TokenKind::Byte,
             _ => TokenKind::Normal,
         };
-        put(id, &spelled(kind, text), token_kind);
+        put(id, spelled(kind, text), token_kind);
     }
     for token in &added {
         let id = id_of(token["id"].as_u64())?;
@@ -192,8 +195,9 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
             Some(true) => TokenKind::Control,
             _ => TokenKind::UserDefined,
         };
-        put(id, text, kind);
+        put(id, text.into(), kind);
     }
+    vocab.tokens = texts.into_iter().collect();
     vocab.unk = unknown_id;
     vocab.merges = merges(model)?;
     if kind == VocabModel::Spm {
@@ -205,27 +209,30 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
 }
 
 /// A token as kvark's algorithms spell it: WordPiece marks what begins a word, not what goes on.
-fn spelled(kind: VocabModel, text: &str) -> String {
+fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
     match (kind, text.strip_prefix("##")) {
-        (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.to_owned(),
-        (VocabModel::WordPiece, _) => format!("{}{text}", crate::spm::SPACE),
-        _ => text.to_owned(),
+        (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.into(),
+        (VocabModel::WordPiece, _) => format!("{}{text}", crate::spm::SPACE).into(),
+        _ => text.into(),
     }
 }
 
 /// Merges, written `"a b"` or `["a", "b"]`.
-fn merges(model: &Map<String, Value>) -> Result<Vec<String>, Error> {
+fn merges(model: &Map<String, Value>) -> Result<Texts, Error> {
     let list = model.get("merges").and_then(Value::as_array);
-    let merge = |merge: &Value| match merge {
-        Value::String(text) => Some(text.clone()),
+    let merges: Option<Texts> = list.into_iter().flatten().map(merge).collect();
+    merges.ok_or_else(|| wrong("tokenizer.json", "has a merge that is no pair"))
+}
+
+fn merge(merge: &Value) -> Option<Cow<'_, str>> {
+    match merge {
+        Value::String(text) => Some(text.into()),
         Value::Array(pair) => match &pair[..] {
-            [Value::String(left), Value::String(right)] => Some(format!("{left} {right}")),
+            [Value::String(left), Value::String(right)] => Some(format!("{left} {right}").into()),
             _ => None,
         },
         _ => None,
-    };
-    let merges: Option<Vec<String>> = list.into_iter().flatten().map(merge).collect();
-    merges.ok_or_else(|| wrong("tokenizer.json", "has a merge that is no pair"))
+    }
 }
 
 fn object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {

@@ -1,5 +1,6 @@
 //! Metadata as one JSON object: how archives carry the `tokenizer.*` keys of a GGUF file.
 
+use base::Texts;
 use serde_json::Value;
 
 use crate::{Error, VocabSource};
@@ -21,7 +22,11 @@ impl JsonMetadata {
         }
     }
 
-    fn list<T>(&self, key: &str, item: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    fn list<'a, T, L: FromIterator<T>>(
+        &'a self,
+        key: &str,
+        item: impl Fn(&'a Value) -> Option<T>,
+    ) -> Option<L> {
         self.0.get(key)?.as_array()?.iter().map(item).collect()
     }
 }
@@ -37,8 +42,8 @@ impl VocabSource for JsonMetadata {
         Some(self.0.get(key)?.as_str()?.to_owned())
     }
 
-    fn texts(&self, key: &str) -> Option<Vec<String>> {
-        self.list(key, |v| v.as_str().map(str::to_owned))
+    fn texts(&self, key: &str) -> Option<Texts> {
+        self.list(key, Value::as_str)
     }
 
     fn floats(&self, key: &str) -> Option<Vec<f32>> {

@@ -18,9 +18,9 @@
 //! let mut kinds = vec![TokenKind::Normal; tokens.len()];
 //! kinds[7..].fill(TokenKind::Control);
 //! let tokenizer = Tokenizer::new(Vocab {
-//!     tokens: tokens.map(String::from).to_vec(),
+//!     tokens: tokens.iter().collect(),
 //!     kinds,
-//!     merges: vec!["H i".into(), "Ġ Hi".into()],
+//!     merges: ["H i", "Ġ Hi"].iter().collect(),
 //!     pre: "gpt-2".into(),
 //!     eos: Some(8),
 //!     ..Vocab::default()

@@ -1,6 +1,6 @@
 //! What each token writes.
 
-use crate::byte_level::{ByteTable, bytes_of};
+use crate::byte_level::{ByteTable, push_bytes};
 use crate::spm::{SPACE, byte_of};
 use crate::{TokenKind, Vocab, VocabModel};
 
@@ -17,19 +17,24 @@ impl Pieces {
         let table = ByteTable::new();
         let mut pieces = Self::default();
         for (id, token) in vocab.tokens.iter().enumerate() {
-            let kind = vocab.kind(id);
-            let written = match (vocab.model, kind) {
-                (_, TokenKind::Control | TokenKind::Unknown) => None,
-                (VocabModel::Bpe, TokenKind::UserDefined) => None,
-                (VocabModel::Bpe, _) => bytes_of(token, &table),
-                (_, TokenKind::Byte) => byte_of(token).map(|byte| vec![byte]),
-                _ => Some(plain(token).into_bytes()),
+            let to = &mut pieces.bytes;
+            let written = match (vocab.model, vocab.kind(id)) {
+                (_, TokenKind::Control | TokenKind::Unknown) => false,
+                (VocabModel::Bpe, TokenKind::UserDefined) => false,
+                (VocabModel::Bpe, _) => push_bytes(token, &table, to),
+                (_, TokenKind::Byte) => byte_of(token).map(|byte| to.push(byte)).is_some(),
+                _ => {
+                    for (i, part) in token.split(SPACE).enumerate() {
+                        to.extend((i > 0).then_some(b' '));
+                        to.extend(part.as_bytes());
+                    }
+                    true
+                }
             };
-            match written {
-                Some(bytes) => pieces.bytes.extend(bytes),
-                None => pieces.bytes.extend(token.as_bytes()),
+            if !written {
+                to.extend(token.as_bytes());
             }
-            pieces.ends.push(pieces.bytes.len());
+            pieces.ends.push(to.len());
         }
         pieces
     }
@@ -71,7 +76,7 @@ mod tests {
             (VocabModel::WordPiece, "▁un", Normal, b" un"),
         ];
         for (model, token, kind, want) in cases {
-            let tokens = vec!["first".into(), token.to_owned()];
+            let tokens = ["first", token].iter().collect();
             let pieces = Pieces::new(&Vocab {
                 model,
                 tokens,

@@ -1,6 +1,7 @@
 //! Reads a vocabulary from a model file's key–value metadata.
 
 use crate::{Error, TokenKind, Vocab, VocabModel};
+use base::Texts;
 
 /// Key–value metadata to read a vocabulary from; a model reader implements it in a few lines.
 ///
@@ -9,7 +10,7 @@ pub trait VocabSource {
     /// A string.
     fn text(&self, key: &str) -> Option<String>;
     /// An array of strings.
-    fn texts(&self, key: &str) -> Option<Vec<String>>;
+    fn texts(&self, key: &str) -> Option<Texts>;
     /// An array of floats.
     fn floats(&self, key: &str) -> Option<Vec<f32>>;
     /// An array of integers of any width.
@@ -56,7 +57,7 @@ impl Vocab {
         let model = VocabModel::from_name(&model)?;
         // SentencePiece merges by its scores, whatever else a file lists.
         let merges = match model {
-            VocabModel::Spm => vec![],
+            VocabModel::Spm => Texts::default(),
             _ => source.texts("tokenizer.ggml.merges").unwrap_or_default(),
         };
         let vocab = Self {

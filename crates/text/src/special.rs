@@ -31,14 +31,14 @@ impl SpecialTokens {
     /// Collects the vocabulary's special tokens; `spelling` gives the text each is written as.
     pub(crate) fn new(vocab: &Vocab, spelling: impl Fn(&str) -> String) -> Self {
         let mut trie = Self::default();
-        for (id, token) in (0u32..).zip(&vocab.tokens) {
+        for (id, token) in (0u32..).zip(vocab.tokens.iter()) {
             let kind = vocab.kind(id as usize);
             let user_defined = kind == TokenKind::UserDefined;
             if user_defined || kind.is_hidden() {
                 let text = if user_defined {
                     spelling(token)
                 } else {
-                    token.clone()
+                    token.to_owned()
                 };
                 trie.insert(text.as_bytes(), End { id, user_defined });
             }
@@ -129,7 +129,7 @@ mod tests {
             ("é", UserDefined),
         ];
         let vocab = Vocab {
-            tokens: rows.iter().map(|(text, _)| (*text).to_owned()).collect(),
+            tokens: rows.iter().map(|(text, _)| text).collect(),
             kinds: rows.iter().map(|(_, kind)| *kind).collect(),
             ..Vocab::default()
         };

@@ -1,8 +1,11 @@
 //! SentencePiece's BPE: neighbours merge in the order of the merged piece's score, and bytes stand in for the rest.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 
+use base::Texts;
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use crate::bpe::{self, Merges};
 use crate::merge::{Merge, Symbol, merge_all};
@@ -14,7 +17,7 @@ pub(crate) const SPACE: char = '▁';
 /// Pieces by text with the order in which they form.
 #[derive(Debug)]
 pub(crate) struct Spm {
-    pieces: HashMap<Box<str>, Merge, RandomState>,
+    pieces: Pieces,
     /// Which pairs merge, where the file lists them; else the pieces' scores decide.
     merges: Merges,
     bytes: Vec<Option<u32>>,
@@ -34,15 +37,11 @@ impl Spm {
         if vocab.scores.len() != vocab.tokens.len() {
             return Err(Error::NoScores);
         }
-        let ranks = ranks(&vocab.scores);
-        let hasher = RandomState::default();
-        let mut pieces = HashMap::with_capacity_and_hasher(vocab.tokens.len(), hasher);
+        let mut pieces = Pieces::new(vocab);
         let mut bytes = vec![None; 256];
-        for ((id, token), rank) in (0u32..).zip(&vocab.tokens).zip(ranks) {
+        for (id, token) in (0u32..).zip(vocab.tokens.iter()) {
             match vocab.kind(id as usize) {
-                TokenKind::Normal | TokenKind::UserDefined => {
-                    pieces.insert(token.as_str().into(), Merge { rank, id });
-                }
+                TokenKind::Normal | TokenKind::UserDefined => pieces.insert(id),
                 TokenKind::Byte => {
                     if let Some(byte) = byte_of(token) {
                         bytes[usize::from(byte)] = Some(id);
@@ -102,7 +101,7 @@ impl Spm {
         let symbols = escaped.char_indices().map(symbol).collect();
         let merged = merge_all(symbols, |left, right| {
             if self.merges.is_empty() {
-                return self.pieces.get(&escaped[left.start..right.end]).copied();
+                return self.pieces.get(&escaped[left.start..right.end]);
             }
             self.merges.get(&(left.id?, right.id?)).copied()
         });
@@ -140,6 +139,50 @@ impl Spm {
             Some(ids) => out.extend(ids),
             None => out.extend(self.unknown),
         }
+    }
+}
+
+/// What text can be cut into.
+#[derive(Debug)]
+struct Pieces {
+    tokens: Texts,
+    /// The place of each token's score.
+    ranks: Vec<u32>,
+    /// Ids, by the text of their token.
+    ids: HashTable<u32>,
+    hasher: RandomState,
+}
+
+impl Pieces {
+    /// No tokens of the vocabulary yet.
+    fn new(vocab: &Vocab) -> Pieces {
+        Pieces {
+            tokens: vocab.tokens.clone(),
+            ranks: ranks(&vocab.scores),
+            ids: HashTable::with_capacity(vocab.tokens.len()),
+            hasher: RandomState::default(),
+        }
+    }
+
+    /// Adds a token, in the place of one with the same text.
+    fn insert(&mut self, id: u32) {
+        let text = |id: &u32| &self.tokens[*id as usize];
+        let hash = |id: &u32| self.hasher.hash_one(text(id));
+        let same = |other: &u32| text(other) == text(&id);
+        match self.ids.entry(hash(&id), same, hash) {
+            Entry::Occupied(mut there) => *there.get_mut() = id,
+            Entry::Vacant(place) => {
+                place.insert(id);
+            }
+        }
+    }
+
+    /// The piece with this text, and when it forms.
+    fn get(&self, text: &str) -> Option<Merge> {
+        let same = |id: &u32| &self.tokens[*id as usize] == text;
+        let id = *self.ids.find(self.hasher.hash_one(text), same)?;
+        let rank = self.ranks[id as usize];
+        Some(Merge { rank, id })
     }
 }
 
@@ -182,7 +225,7 @@ pub(crate) mod tests {
         Vocab {
             model: crate::VocabModel::Spm,
             scores: (0..tokens.len()).map(|at| -(at as f32)).collect(),
-            tokens,
+            tokens: tokens.iter().collect(),
             kinds,
             bos: Some(1),
             eos: Some(2),
@@ -195,7 +238,7 @@ pub(crate) mod tests {
         let mut ids = Vec::new();
         Spm::new(vocab).unwrap().encode(text, true, &mut ids);
         ids.iter()
-            .map(|&id| vocab.tokens[id as usize].clone())
+            .map(|&id| vocab.tokens[id as usize].to_owned())
             .collect()
     }
 

@@ -1,6 +1,7 @@
 //! The vocabulary as a model file carries it: plain data, checked once.
 
 use crate::Error;
+use base::Texts;
 
 /// What a token is for; decides whether text can produce it and whether it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,13 +90,13 @@ pub struct Vocab {
     /// Whether byte-level BPE takes a word that is a token without merging; `None` leaves it to `pre`.
     pub whole_words: Option<bool>,
     /// Token texts in id order, in the algorithm's own spelling.
-    pub tokens: Vec<String>,
+    pub tokens: Texts,
     /// One score per token (higher merges first); empty where the algorithm has none.
     pub scores: Vec<f32>,
     /// One kind per token; empty means all normal.
     pub kinds: Vec<TokenKind>,
     /// Merges `"left right"` in rank order, for BPE; SentencePiece without them merges by score.
-    pub merges: Vec<String>,
+    pub merges: Texts,
     /// Beginning of sequence.
     pub bos: Option<u32>,
     /// End of sequence.
@@ -184,7 +185,7 @@ mod tests {
 
     fn two() -> Vocab {
         Vocab {
-            tokens: vec!["a".into(), "b".into()],
+            tokens: ["a", "b"].iter().collect(),
             ..Vocab::default()
         }
     }

@@ -45,10 +45,10 @@ impl WordPiece {
                 TokenKind::Normal | TokenKind::UserDefined
             )
         };
-        let tokens = (0u32..).zip(&vocab.tokens).filter(|(id, _)| spelled(id));
-        let tokens: HashMap<Box<str>, u32> = tokens
-            .map(|(id, token)| (token.as_str().into(), id))
-            .collect();
+        let tokens = (0u32..)
+            .zip(vocab.tokens.iter())
+            .filter(|(id, _)| spelled(id));
+        let tokens: HashMap<Box<str>, u32> = tokens.map(|(id, token)| (token.into(), id)).collect();
         let compile = |pattern| Regex::new(pattern).expect("a pattern of ours");
         Ok(Self {
             longest: tokens.keys().map(|token| token.len()).max().unwrap_or(0),
@@ -131,11 +131,7 @@ pub(crate) mod tests {
         kinds.resize(3 + tokens.len(), TokenKind::Normal);
         Vocab {
             model: crate::VocabModel::WordPiece,
-            tokens: special
-                .iter()
-                .chain(tokens)
-                .map(|token| (*token).to_owned())
-                .collect(),
+            tokens: special.iter().chain(tokens).collect(),
             kinds,
             unk: Some(0),
             cls: Some(1),
@@ -160,7 +156,7 @@ pub(crate) mod tests {
         let mut ids = Vec::new();
         WordPiece::new(&vocab).unwrap().encode(text, &mut ids);
         ids.iter()
-            .map(|&id| vocab.tokens[id as usize].clone())
+            .map(|&id| vocab.tokens[id as usize].to_owned())
             .collect()
     }
 

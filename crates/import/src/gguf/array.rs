@@ -1,5 +1,7 @@
 //! Typed arrays of metadata.
 
+use base::Texts;
+
 /// An array of one element type, as stored.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each variant is its element type")]
@@ -16,7 +18,7 @@ pub enum Array {
     F64(Vec<f64>),
     Bool(Vec<bool>),
     /// Elements that were not UTF-8 have U+FFFD in place of the bad bytes.
-    String(Vec<String>),
+    String(Texts),
 }
 
 /// `$body` for whichever vector `$array` holds.

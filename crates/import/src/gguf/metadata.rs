@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::error::Problem;
 use super::{Array, GgufError};
+use base::Texts;
 
 /// A file's metadata: unique keys with typed values, in file order.
 ///
@@ -143,9 +144,9 @@ impl Metadata {
     }
 
     /// An array of strings. Elements that are not UTF-8 in the file have U+FFFD in place of the bad bytes.
-    pub fn strings(&self, key: &str) -> Result<Option<&[String]>, GgufError> {
+    pub fn strings(&self, key: &str) -> Result<Option<&Texts>, GgufError> {
         self.typed(key, "an array of string", |value| match value {
-            Value::Array(Array::String(v)) => Some(v.as_slice()),
+            Value::Array(Array::String(v)) => Some(v),
             _ => None,
         })
     }

@@ -1,5 +1,6 @@
 //! The layout of the file: header, metadata, tensor directory, aligned tensor data.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use base::{Bytes, DType};
@@ -141,9 +142,9 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Problem> {
         8 => {
             let len = cursor.count(8, Field::Value(key, "array length"))?;
             // Vocabularies hold tokens that are parts of characters; they must not keep a model from loading.
-            let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-                Ok(text) => text.to_owned(),
-                Err(_) => String::from_utf8_lossy(bytes).into_owned(),
+            let text = |bytes| match std::str::from_utf8(bytes) {
+                Ok(text) => Cow::Borrowed(text),
+                Err(_) => String::from_utf8_lossy(bytes),
             };
             let field = Field::Value(key, "array");
             let strings = (0..len).map(|_| cursor.string_bytes(field).map(text));

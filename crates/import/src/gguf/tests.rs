@@ -26,7 +26,7 @@ fn sample() -> Writer {
         .entry("a.i8", Value::I8(-1))
         .entry(
             "a.strings",
-            Value::Array(Array::String(vec!["a".into(), "".into()])),
+            Value::Array(Array::String(["a", ""].iter().collect())),
         )
         .entry("a.i32s", Value::Array(Array::I32(vec![1, -2])))
         .entry("a.bools", Value::Array(Array::Bool(vec![true, false])))
@@ -89,7 +89,7 @@ fn tokens_that_are_not_utf8_still_load() {
     body.extend(string(b"a\xff"));
     let file = parse(&Writer::new().raw_entry(b"tokens", 9, &body).finish()).unwrap();
     let tokens = file.metadata.strings("tokens").unwrap().unwrap();
-    assert_eq!(tokens, ["a\u{fffd}"]);
+    assert_eq!((tokens.len(), tokens.get(0)), (1, Some("a\u{fffd}")));
 }
 
 #[test]

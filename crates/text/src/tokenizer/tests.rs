@@ -18,7 +18,7 @@ const SPECIAL: EncodeOptions = EncodeOptions {
 fn push(vocab: &mut Vocab, text: &str, kind: TokenKind) -> u32 {
     vocab.kinds.resize(vocab.tokens.len(), TokenKind::Normal);
     vocab.scores.resize(vocab.tokens.len(), 0.0);
-    vocab.tokens.push(text.into());
+    vocab.tokens.push(text);
     vocab.kinds.push(kind);
     vocab.scores.push(-1000.0);
     vocab.tokens.len() as u32 - 1
@@ -258,8 +258,8 @@ fn hostile_vocab() -> impl Strategy<Value = Vocab> {
             );
             (scores, kinds).prop_map(move |(scores, kinds)| Vocab {
                 model,
-                tokens: tokens.clone(),
-                merges: merges.clone(),
+                tokens: tokens.iter().collect(),
+                merges: merges.iter().collect(),
                 scores,
                 kinds,
                 bos,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use base::Texts;
 use import::gguf::{Gguf, Metadata};
 use text::{Tokenizer, Vocab, VocabSource};
 
@@ -12,8 +13,8 @@ impl VocabSource for Source<'_> {
     fn text(&self, key: &str) -> Option<String> {
         self.0.str(key).ok()?.map(str::to_owned)
     }
-    fn texts(&self, key: &str) -> Option<Vec<String>> {
-        self.0.strings(key).ok()?.map(<[String]>::to_vec)
+    fn texts(&self, key: &str) -> Option<Texts> {
+        self.0.strings(key).ok()?.cloned()
     }
     fn floats(&self, key: &str) -> Option<Vec<f32>> {
         self.0.f32s(key).ok()?.map(|floats| floats.into_owned())

@@ -258,7 +258,7 @@ fn every_wrong_key_is_named() {
         ),
         (
             |m| {
-                let tokens = Value::Array(Array::String(vec!["a".into(); 6]));
+                let tokens = Value::Array(Array::String(["a"; 6].iter().collect()));
                 m.set(":tokenizer.ggml.tokens", tokens);
             },
             K::Value,

@@ -1,0 +1,72 @@
+//! Many short texts in one piece of memory: a vocabulary has hundreds of thousands.
+
+use std::ops::Index;
+
+/// A list of texts. They lie one behind the other, so that it is made, copied and dropped as fast as one text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts {
+    all: String,
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    /// Adds a text.
+    pub fn push(&mut self, text: &str) {
+        self.all.push_str(text);
+        self.ends.push(self.all.len());
+    }
+
+    /// A text by its place.
+    pub fn get(&self, index: usize) -> Option<&str> {
+        let end = *self.ends.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Some(&self.all[start..end])
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The texts in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.len()).map(|i| &self[i])
+    }
+}
+
+impl Index<usize> for Texts {
+    type Output = str;
+
+    fn index(&self, index: usize) -> &str {
+        self.get(index).expect("a text of the list")
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Texts {
+    fn from_iter<I: IntoIterator<Item = S>>(texts: I) -> Texts {
+        let mut all = Texts::default();
+        texts.into_iter().for_each(|text| all.push(text.as_ref()));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_come_out_as_they_went_in() {
+        let list = ["", "a", "é", "", "日本"];
+        let texts: Texts = list.iter().collect();
+        assert_eq!(texts.iter().collect::<Vec<_>>(), list);
+        assert_eq!((texts.len(), texts.get(5)), (5, None));
+        assert_eq!((&texts[2], &texts[3]), ("é", ""));
+        assert!(Texts::default().is_empty() && !texts.is_empty());
+        assert_ne!(texts, list.iter().rev().collect());
+    }
+}
