@@ -17,7 +17,7 @@ pub(crate) const SPACE: char = '▁';
 /// Pieces by text with the order in which they form.
 #[derive(Debug)]
 pub(crate) struct Spm {
-    pieces: Pieces,
+    pieces: ByText,
     /// Which pairs merge, where the file lists them; else the pieces' scores decide.
     merges: Merges,
     bytes: Vec<Option<u32>>,
@@ -37,7 +37,7 @@ impl Spm {
         if vocab.scores.len() != vocab.tokens.len() {
             return Err(Error::NoScores);
         }
-        let mut pieces = Pieces::new(vocab);
+        let mut pieces = ByText::new(vocab);
         let mut bytes = vec![None; 256];
         for (id, token) in (0u32..).zip(vocab.tokens.iter()) {
             match vocab.kind(id as usize) {
@@ -142,9 +142,9 @@ impl Spm {
     }
 }
 
-/// What text can be cut into.
+/// What text can be cut into, found by its own text.
 #[derive(Debug)]
-struct Pieces {
+struct ByText {
     tokens: Texts,
     /// The place of each token's score.
     ranks: Vec<u32>,
@@ -153,10 +153,10 @@ struct Pieces {
     hasher: RandomState,
 }
 
-impl Pieces {
+impl ByText {
     /// No tokens of the vocabulary yet.
-    fn new(vocab: &Vocab) -> Pieces {
-        Pieces {
+    fn new(vocab: &Vocab) -> ByText {
+        ByText {
             tokens: vocab.tokens.clone(),
             ranks: ranks(&vocab.scores),
             ids: HashTable::with_capacity(vocab.tokens.len()),

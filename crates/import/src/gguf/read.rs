@@ -142,6 +142,7 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Problem> {
         8 => {
             let len = cursor.count(8, Field::Value(key, "array length"))?;
             // Vocabularies hold tokens that are parts of characters; they must not keep a model from loading.
+            // Most are UTF-8, which is checked faster alone.
             let text = |bytes| match std::str::from_utf8(bytes) {
                 Ok(text) => Cow::Borrowed(text),
                 Err(_) => String::from_utf8_lossy(bytes),

@@ -1,7 +1,7 @@
 //! How weights come to be packed: once in a process, and once for all where a folder keeps them.
 
 use super::kept::{Kept, Writing};
-use super::weights::{self, Form, STRIP};
+use super::weights::{self, Form, Rows, STRIP};
 use crate::isa::IntegerKernel;
 use crate::kernels::Context;
 use crate::simd::Whole;
@@ -49,11 +49,17 @@ impl Source<'_> {
         let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
         let first = strip * STRIP;
         let count = STRIP.min(self.n - first);
-        let rows = &self.rows[first * row_bytes..][..count * row_bytes];
+        let rows = Rows {
+            dtype: self.dtype,
+            form: self.form,
+            k: self.k,
+            bytes: &self.rows[first * row_bytes..][..count * row_bytes],
+            row_bytes,
+        };
         if self.form.whole() {
-            super::whole::pack_strip(s, self.dtype, self.form, rows, row_bytes, self.k, out);
+            super::whole::pack_strip(s, rows, out);
         } else {
-            weights::pack_strip(self.dtype, self.form, rows, row_bytes, self.k, out);
+            weights::pack_strip(rows, out);
         }
     }
 }

@@ -133,22 +133,27 @@ pub(crate) const TABLE: [u8; 16] = {
     table
 };
 
-/// Packs up to sixteen rows of depth `k` whose quants are scaled group by group.
+/// Up to sixteen rows of depth `k` that become a strip.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) dtype: DType,
+    pub(super) form: Form,
+    pub(super) k: usize,
+    pub(super) bytes: &'a [u8],
+    /// Bytes of each.
+    pub(super) row_bytes: usize,
+}
+
+/// Packs rows whose quants are scaled group by group.
 #[inline(always)]
-pub(super) fn pack_strip(
-    dtype: DType,
-    form: Form,
-    rows: &[u8],
-    row_bytes: usize,
-    k: usize,
-    out: &mut [u8],
-) {
+pub(super) fn pack_strip(rows: Rows<'_>, out: &mut [u8]) {
+    let Rows { dtype, form, k, .. } = rows;
     let (scales_at, mins_at, _) = form.offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let groups = len / form.group;
     let inner_at = k / SUPER * HALVES;
     let mut unpacked = Unpacked::default();
-    for (r, row) in rows.chunks(row_bytes).enumerate() {
+    for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
         for (i, block) in row.chunks(bytes).enumerate() {
             unpack(dtype, block, &mut unpacked);
             for (j, quants) in unpacked.quants[..len]

@@ -1,7 +1,7 @@
 //! Weights of four bits as integers over their rows.
 
 use super::super::unpack::{Unpacked, unpack};
-use super::super::weights::{BLOCK, Form, LINE, STRIP, put_quants};
+use super::super::weights::{BLOCK, Form, LINE, Rows, STRIP, put_quants};
 use crate::simd::Whole;
 use base::DType;
 
@@ -51,47 +51,38 @@ fn half(bits: u16) -> f32 {
 
 /// Packs a strip of rows, or fewer.
 #[inline(always)]
-pub(in super::super) fn pack_strip<S: Whole>(
-    s: S,
-    dtype: DType,
-    form: Form,
-    rows: &[u8],
-    row_bytes: usize,
-    k: usize,
-    out: &mut [u8],
-) {
+pub(in super::super) fn pack_strip<S: Whole>(s: S, rows: Rows<'_>, out: &mut [u8]) {
     // Rows must all be there, and near enough to be collected from.
-    let whole = rows.len() == STRIP * row_bytes && i32::try_from(rows.len()).is_ok();
-    match dtype {
+    let len = rows.bytes.len();
+    let whole = len == STRIP * rows.row_bytes && i32::try_from(len).is_ok();
+    match rows.dtype {
         DType::Q4_0 if whole => {
             let factors = |bits: u32| {
                 let scale = half(bits as u16);
-                [scale, -scale * form.zero as f32]
+                [scale, -scale * rows.form.zero as f32]
             };
-            pack_lines(s, dtype, form, (rows, row_bytes), 2, factors, k, out);
+            pack_lines(s, rows, 2, factors, out);
         }
         DType::Q4_1 if whole => {
             let factors = |bits: u32| [half(bits as u16), half((bits >> 16) as u16)];
-            pack_lines(s, dtype, form, (rows, row_bytes), 4, factors, k, out);
+            pack_lines(s, rows, 4, factors, out);
         }
-        _ => pack_rows(dtype, form, rows, row_bytes, k, out),
+        _ => pack_rows(rows, out),
     }
 }
 
 /// Packs sixteen rows, of less than 2 GiB together, whose blocks begin with their factors and have their quants by line, as
 /// in a strip: line by line.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "inlined into its two callers")]
 fn pack_lines<S: Whole>(
     s: S,
-    dtype: DType,
-    form: Form,
-    (rows, row_bytes): (&[u8], usize),
+    rows: Rows<'_>,
     quants_at: usize,
     factors: impl Fn(u32) -> [f32; 2],
-    k: usize,
     out: &mut [u8],
 ) {
+    let Rows { dtype, form, k, .. } = rows;
+    let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
     let (scales_at, _, _) = form.offsets(k);
     let (stride, quants) = (form.block_stride(), form.block_bytes());
     let bytes = dtype.block_bytes();
@@ -140,7 +131,9 @@ fn pack_lines<S: Whole>(
 }
 
 /// Packs some rows, one after the other.
-fn pack_rows(dtype: DType, form: Form, rows: &[u8], row_bytes: usize, k: usize, out: &mut [u8]) {
+fn pack_rows(rows: Rows<'_>, out: &mut [u8]) {
+    let Rows { dtype, form, k, .. } = rows;
+    let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
     let (scales_at, _, _) = form.offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let count = len / form.group;
