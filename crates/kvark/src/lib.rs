@@ -53,4 +53,6 @@ pub use runtime::{
     Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind, StepSize, TensorInfo, Timings, Token,
     WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
 };
-pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};
+pub use text::{
+    ChatTemplate, EncodeOptions, Error as TextError, Message, Prompt, Tokenizer, Utf8Stream,
+};

@@ -1,8 +1,13 @@
 //! Chat templates: a conversation to the text the model was trained to continue.
 
+mod builtin;
 mod clock;
 mod json;
+mod prompt;
 
+pub use prompt::Prompt;
+
+use std::collections::HashSet;
 use std::error::Error as _;
 use std::sync::LazyLock;
 
@@ -22,10 +27,6 @@ const NAME: &str = "chat";
 const FUEL: u64 = 10_000_000;
 /// How deeply lists and maps may be nested when written.
 const DEEPEST: usize = 128;
-/// For models that carry no template.
-const CHATML: &str = "{% for message in messages %}\
-    {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\
-    {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+    /// Private-use characters of the source.
+    private: HashSet<char>,
 }
 
 impl ChatTemplate {
@@ -82,12 +85,27 @@ impl ChatTemplate {
             environment,
             bos: bos.to_owned(),
             eos: eos.to_owned(),
+            private: [source, bos, eos]
+                .into_iter()
+                .flat_map(prompt::private)
+                .collect(),
         })
     }
 
-    /// The ChatML template, for models that carry none.
+    /// The names of the built-in templates.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        builtin::TEMPLATES.iter().map(|(name, _)| *name)
+    }
+
+    /// The source of a built-in template, for models that carry none; named as in llama.cpp.
+    pub fn source(name: &str) -> Option<&'static str> {
+        builtin::source(name)
+    }
+
+    /// The built-in ChatML template.
     pub fn chatml() -> Self {
-        Self::new(CHATML, "", "<|im_end|>").expect("a template of ours")
+        let source = builtin::source("chatml").expect("is built in");
+        Self::new(source, "", "<|im_end|>").expect("a template of ours")
     }
 
     /// The text of a conversation, ending where the assistant begins to speak if `add_generation_prompt`.
@@ -260,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn chatml_is_the_fallback() {
+    fn chatml_is_built_in() {
         let text = ChatTemplate::chatml().render(&[Message::new("user", "Hi")], true);
         assert_eq!(
             text.unwrap(),

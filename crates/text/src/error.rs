@@ -71,6 +71,11 @@ pub enum Error {
     /// Text outside the vocabulary could not be written: no unknown token and not every byte has one.
     #[error("the vocabulary has no unknown token and cannot spell every text")]
     NoUnknown,
+    /// The model carries no chat template.
+    #[error(
+        "the model file has no chat template, as base models have none: they continue texts and do not answer"
+    )]
+    NoTemplate,
     /// A chat template does not parse or fails while rendering.
     #[error("chat template{}: {message}", at_line(*.line))]
     Template {

@@ -5,10 +5,11 @@
 //! | hold what a model file says about its tokens | [`Vocab`], read from metadata through [`VocabSource`] or by [`HuggingFace`] |
 //! | turn text into ids and ids into text | [`Tokenizer`] |
 //! | show text while its tokens arrive | [`Utf8Stream`] |
-//! | turn a conversation into a prompt | [`ChatTemplate`] and [`Message`] |
+//! | turn a conversation into a prompt | [`ChatTemplate`], [`Message`] and [`Prompt`] |
 //!
-//! The crate takes plain data and knows no model format. A vocabulary gives a tokenizer; a template gives the text
-//! of a conversation; the tokenizer takes the template's special tokens for what they are when told to.
+//! The crate takes plain data and knows no model format. A vocabulary gives a tokenizer; a template gives the prompt of a
+//! conversation, which tells the template's own text from that of the messages; the tokenizer reads control tokens only in
+//! the former.
 //!
 //! ```
 //! use text::{ChatTemplate, EncodeOptions, Message, TokenKind, Tokenizer, Utf8Stream, Vocab};
@@ -28,9 +29,9 @@
 //! assert_eq!(tokenizer.encode("Hi Hi", EncodeOptions::default()), [2, 4]);
 //!
 //! // A conversation as the model was trained to see it.
-//! let prompt = ChatTemplate::chatml().render(&[Message::new("u", "Hi")], false)?;
-//! assert_eq!(prompt, "<|im_start|>u\nHi<|im_end|>\n");
-//! let ids = tokenizer.encode(&prompt, EncodeOptions { special: true, ..Default::default() });
+//! let prompt = ChatTemplate::chatml().prompt(&tokenizer, &[Message::new("u", "Hi")], false)?;
+//! assert_eq!(prompt.text(), "<|im_start|>u\nHi<|im_end|>\n");
+//! let ids = tokenizer.encode_prompt(&prompt);
 //! assert_eq!(ids, [7, 6, 5, 2, 8, 5]);
 //! assert!(tokenizer.is_eog(ids[4]));
 //!
@@ -59,7 +60,7 @@ mod utf8;
 mod vocab;
 mod wordpiece;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Message, Prompt};
 pub use error::Error;
 pub use hugging_face::HuggingFace;
 pub use json_metadata::JsonMetadata;

@@ -1,6 +1,7 @@
 //! Finds special tokens written out in text.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::{TokenKind, Vocab};
 
@@ -48,20 +49,24 @@ impl SpecialTokens {
 
     /// The special token written exactly as `text`.
     pub(crate) fn get(&self, text: &str) -> Option<u32> {
-        let (len, id) = self.longest(text.as_bytes(), true)?;
+        let (len, id) = self.longest(text.as_bytes(), |_| true)?;
         (len == text.len()).then_some(id)
     }
 
     /// Cuts `text` at its special tokens: leftmost first, the longest at each place.
     ///
-    /// User-defined tokens are always found, control and unknown tokens only with `all`.
-    pub(crate) fn split<'t>(&self, text: &'t str, all: bool) -> Vec<Part<'t>> {
+    /// User-defined tokens are always found, control and unknown tokens only where `hidden` allows their range.
+    pub(crate) fn split<'t>(
+        &self,
+        text: &'t str,
+        hidden: impl Fn(Range<usize>) -> bool,
+    ) -> Vec<Part<'t>> {
         let mut parts = Vec::new();
         let (mut done, mut at) = (0, 0);
         while at < text.len() {
             // Tokens are whole characters, so a match that begins on a boundary ends on one.
             let found = if text.is_char_boundary(at) {
-                self.longest(&text.as_bytes()[at..], all)
+                self.longest(&text.as_bytes()[at..], |len| hidden(at..at + len))
             } else {
                 None
             };
@@ -95,20 +100,39 @@ impl SpecialTokens {
         self.ends.insert(node, end);
     }
 
-    /// Length and id of the longest token that `text` begins with.
-    fn longest(&self, text: &[u8], all: bool) -> Option<(usize, u32)> {
-        let mut best = None;
-        let mut node = 0;
-        for (at, &byte) in text.iter().enumerate() {
-            let Some(&next) = self.edges.get(&(node, byte)) else {
-                break;
+    /// Where `text` spells control and unknown tokens, overlapping ones joined, in order.
+    pub(crate) fn hidden_spans(&self, text: &str) -> Vec<Range<usize>> {
+        let mut spans: Vec<Range<usize>> = Vec::new();
+        for (start, _) in text.char_indices() {
+            let ends = self.tokens_at(&text.as_bytes()[start..]);
+            let Some((len, _)) = ends.filter(|(_, end)| !end.user_defined).last() else {
+                continue;
             };
-            node = next;
-            if let Some(end) = self.ends.get(&node).filter(|end| all || end.user_defined) {
-                best = Some((at + 1, end.id));
+            let end = start + len;
+            match spans.last_mut() {
+                Some(last) if start < last.end => last.end = last.end.max(end),
+                _ => spans.push(start..end),
             }
         }
-        best
+        spans
+    }
+
+    /// Length and id of the longest token that `text` begins with; `hidden` allows control and unknown tokens by length.
+    fn longest(&self, text: &[u8], hidden: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
+        let ends = self.tokens_at(text);
+        let allowed = ends.filter(|(len, end)| end.user_defined || hidden(*len));
+        allowed.last().map(|(len, end)| (len, end.id))
+    }
+
+    /// The tokens that `text` begins with and their lengths, shortest first.
+    fn tokens_at(&self, text: &[u8]) -> impl Iterator<Item = (usize, End)> {
+        let mut node = 0;
+        let step = move |(at, byte): (usize, &u8)| {
+            node = *self.edges.get(&(node, *byte))?;
+            Some((at + 1, self.ends.get(&node).copied()))
+        };
+        let nodes = text.iter().enumerate().map_while(step);
+        nodes.filter_map(|(len, end)| Some((len, end?)))
     }
 }
 
@@ -151,8 +175,17 @@ mod tests {
             ("xéy我", false, &[Text("x"), Token(6), Text("y我")]),
         ];
         for (text, all, want) in cases {
-            assert_eq!(tokens().split(text, all), want, "{text}");
+            assert_eq!(tokens().split(text, |_| all), want, "{text}");
         }
+    }
+
+    #[test]
+    fn control_tokens_are_found_only_where_they_are_allowed() {
+        // Denied beyond the third byte, the longer token gives way to the shorter.
+        let parts = tokens().split("<s><s>", |range| range.end <= 3);
+        assert_eq!(parts, [Token(0), Text("<s>")]);
+        let spans = tokens().hidden_spans("é<s><s>  <s<unk>");
+        assert_eq!(spans, [2..8, 12..17]);
     }
 
     #[test]

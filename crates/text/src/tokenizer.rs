@@ -5,7 +5,8 @@ use crate::pieces::{Pieces, plain};
 use crate::special::{Part, SpecialTokens};
 use crate::spm::Spm;
 use crate::wordpiece::WordPiece;
-use crate::{Error, TokenKind, Utf8Stream, Vocab, VocabModel};
+use crate::{Error, Prompt, TokenKind, Utf8Stream, Vocab, VocabModel};
+use std::ops::Range;
 
 /// Texts of tokens that end a generation in one model family or another, whatever the file calls its EOS.
 const END_TEXTS: [&str; 12] = [
@@ -116,18 +117,63 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 2);
         ids.extend(self.bos.filter(|_| options.bos));
-        for (at, part) in self.special.split(text, options.special).iter().enumerate() {
+        self.encode_parts(&self.special.split(text, |_| options.special), &mut ids);
+        ids.extend(self.eos.filter(|_| options.eos));
+        ids
+    }
+
+    /// The tokens of a conversation: control tokens are read in the template's own text and nowhere else, and BOS comes
+    /// first where the model wants it and the template has not written it.
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(prompt.text().len() / 4 + 2);
+        self.encode_parts(&self.prompt_parts(prompt), &mut ids);
+        if let Some(bos) = self
+            .bos
+            .filter(|bos| self.adds_bos() && ids.first() != Some(bos))
+        {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
+    /// The control tokens of a conversation.
+    pub(crate) fn control_tokens(&self, prompt: &Prompt) -> Vec<u32> {
+        let tokens = self.prompt_parts(prompt).into_iter();
+        let tokens = tokens.filter_map(|part| match part {
+            Part::Token(id) => Some(id),
+            Part::Text(_) => None,
+        });
+        let hidden = |id: &u32| self.kind(*id).is_some_and(TokenKind::is_hidden);
+        tokens.filter(hidden).collect()
+    }
+
+    /// Where `text` spells control tokens.
+    pub(crate) fn control_spans(&self, text: &str) -> Vec<Range<usize>> {
+        self.special.hidden_spans(text)
+    }
+
+    fn prompt_parts<'t>(&self, prompt: &'t Prompt) -> Vec<Part<'t>> {
+        let untrusted = prompt.untrusted();
+        let trusted = |range: Range<usize>| {
+            let next = untrusted.partition_point(|known| known.end <= range.start);
+            untrusted
+                .get(next)
+                .is_none_or(|known| known.start >= range.end)
+        };
+        self.special.split(prompt.text(), trusted)
+    }
+
+    fn encode_parts(&self, parts: &[Part<'_>], ids: &mut Vec<u32>) {
+        for (at, part) in parts.iter().enumerate() {
             match *part {
                 Part::Token(id) => ids.push(id),
                 Part::Text(text) => match &self.algorithm {
-                    Algorithm::Bpe(bpe) => bpe.encode(text, &mut ids),
-                    Algorithm::Spm(spm) => spm.encode(text, at == 0, &mut ids),
-                    Algorithm::WordPiece(words) => words.encode(text, &mut ids),
+                    Algorithm::Bpe(bpe) => bpe.encode(text, ids),
+                    Algorithm::Spm(spm) => spm.encode(text, at == 0, ids),
+                    Algorithm::WordPiece(words) => words.encode(text, ids),
                 },
             }
         }
-        ids.extend(self.eos.filter(|_| options.eos));
-        ids
     }
 
     /// The text of `ids` taken as a whole text; bytes that are no UTF-8 become U+FFFD.

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::Value as Json;
 
+use super::prompt::is_private;
+
 /// How `json.dumps` lays its text out.
 #[derive(Debug, Default)]
 pub(super) struct JsonStyle {
@@ -103,7 +105,8 @@ impl JsonStyle {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{C}' => out.push_str("\\f"),
-                c if c < ' ' || self.ascii && !c.is_ascii() => {
+                // Marks of prompts must stay what they are to be found again.
+                c if c < ' ' || self.ascii && !c.is_ascii() && !is_private(c) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }

@@ -1,6 +1,8 @@
 //! Renders conversations with templates in the manner of well-known models and compares with what Hugging Face's
 //! renderer makes of them (`generate.py` writes `cases.json`).
 
+mod prompts;
+
 use std::fs;
 use std::path::Path;
 
