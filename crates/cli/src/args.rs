@@ -1,13 +1,14 @@
 //! Arguments that several commands share.
 
-use crate::{catalogue, output, prompt};
+use crate::prompt::Conversations;
+use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
     CompileOptions, Cpu, ExecutorKind, MemoryLimit, Message, Model, OpenOptions, PassSelection,
     Policy, Runner, SamplerOptions, Storage,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which model.
 #[derive(Args)]
@@ -29,6 +30,23 @@ impl ModelArgs {
             ..OpenOptions::default()
         };
         Ok(Model::open_with(&self.path()?, &options)?)
+    }
+
+    /// A name for people: that of the file, or of its folder where the file's says nothing.
+    pub(crate) fn name(&self) -> Result<String> {
+        let path = self.path()?;
+        let path = path.canonicalize().unwrap_or(path);
+        let stem = |path: &Path| match path.is_dir() {
+            true => path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned()),
+            false => path
+                .file_stem()
+                .map(|name| name.to_string_lossy().into_owned()),
+        };
+        let own = stem(&path).filter(|name| !["model", "decoder"].contains(&&**name));
+        let name = own.or_else(|| stem(path.parent()?)).or_else(|| stem(&path));
+        Ok(name.unwrap_or_else(|| "the model".to_owned()))
     }
 
     /// Where the model's file is; models of the catalogue are fetched if they are not there.
@@ -186,6 +204,18 @@ impl EngineArgs {
     }
 }
 
+/// How a conversation becomes a prompt.
+#[derive(Args)]
+pub(crate) struct TemplateArgs {
+    /// The chat template to take in the place of the model's own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7,
+    /// phi3, phi4, vicuna, zephyr, or a file that holds one in Jinja
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) chat_template: Option<String>,
+    /// Read control tokens such as <|im_end|> in the text that is given, too; they are plain letters otherwise
+    #[arg(long)]
+    pub(crate) special: bool,
+}
+
 /// What happens when the context is full.
 #[derive(Args)]
 pub(crate) struct ShiftArgs {
@@ -198,18 +228,37 @@ pub(crate) struct ShiftArgs {
 }
 
 impl ShiftArgs {
-    /// How many tokens shifts keep, if there are to be any; `preamble` are the messages of a chat before its first turn.
+    /// How many tokens shifts keep, if there are to be any; of a chat, `preamble` has the messages before its first turn.
+    ///
+    /// # Errors
+    /// When --keep leaves nothing in a context of `capacity` tokens that could go.
     pub(crate) fn keep(
         &self,
-        model: &Model,
-        preamble: Option<&[Message]>,
+        capacity: usize,
+        preamble: Option<(&Conversations<'_>, &[Message])>,
     ) -> Result<Option<usize>> {
         if !self.context_shift {
             return Ok(None);
         }
-        let known = preamble.map(|messages| prompt::preamble(model, messages));
-        let known = known.transpose()?.unwrap_or(1);
+        if let Some(keep) = self.keep.filter(|keep| *keep >= capacity) {
+            bail!(
+                "--keep {keep} leaves no room: the context has {capacity} tokens, and --context-shift takes out some of those \
+                 behind the ones to keep; --keep must be below {capacity}"
+            );
+        }
+        let known = preamble.map(|(conversations, messages)| conversations.beginning(messages));
+        let known = known.transpose()?.map_or(1, |tokens| tokens.len());
         Ok(Some(self.keep.unwrap_or(known.max(1))))
+    }
+
+    /// What a person can do about a full context.
+    pub(crate) fn advice(&self) -> &'static str {
+        match self.context_shift {
+            true => {
+                "--context-shift finds nothing more that can go; a smaller --keep or a larger --ctx-size gives room"
+            }
+            false => "--context-shift goes on, --ctx-size gives it more room",
+        }
     }
 }
 
@@ -234,7 +283,7 @@ pub(crate) struct SamplingArgs {
     /// How many tokens the repetition penalty looks back
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) repeat_last_n: usize,
-    /// Seed of the random choices; drawn from the clock when left out
+    /// Seed of the random choices; drawn from the clock when left out, and shown
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
 }
@@ -265,10 +314,10 @@ fn fraction(text: &str) -> Result<f32, String> {
 impl SamplingArgs {
     pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
         let own = model.sampling();
+        // Of 32 bits: people copy it, and JSON numbers of more lose digits in some readers.
         let clock = || {
-            std::time::UNIX_EPOCH
-                .elapsed()
-                .map_or(0, |t| t.as_nanos() as u64)
+            let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+            u64::from((now.as_micros() as u32) ^ now.subsec_nanos().rotate_left(16))
         };
         SamplerOptions {
             temperature: self.temp.unwrap_or(own.temperature),

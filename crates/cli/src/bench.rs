@@ -91,6 +91,7 @@ struct Measured {
 
 impl Bench {
     pub(crate) fn execute(self) -> Result<()> {
+        let _listening = interrupt::listen();
         let model = self.model.open(&self.engine)?;
         if self.cache {
             return self.report_cache(&cache::run(&model, &self.engine, self.repetitions)?);

@@ -62,6 +62,7 @@ pub(crate) struct Rm {
 
 impl Pull {
     pub(crate) fn execute(self) -> Result<()> {
+        let _listening = interrupt::listen();
         let entry = match &self.name {
             Some(name) => find(name)?,
             None => catalogue::default_entry(),
@@ -192,6 +193,7 @@ pub(crate) fn ensure(entry: &'static Entry) -> Result<PathBuf> {
 }
 
 fn fetch(home: &Home, entry: &Entry) -> Result<PathBuf> {
+    let _listening = interrupt::listen();
     let mut bar = Bar::default();
     let mut told = false;
     let fetched = home.fetch(entry, &mut |progress| {

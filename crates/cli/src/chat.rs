@@ -4,14 +4,16 @@ mod conversation;
 mod input;
 mod map;
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs};
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TemplateArgs};
+use crate::prompt::Conversations;
 use crate::run::predict;
 use crate::{interrupt, output};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
+pub(crate) use conversation::saved_turns;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Branches, Cpu, Finish, GenerateOptions, Message, Piece, Sampler};
+use kvark::{Branches, Cpu, Finish, GenerateOptions, Message, Piece, Sampler, Snapshot};
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
@@ -45,7 +47,8 @@ Ctrl-C stops an answer; what was said so far stays in the conversation.";
   /exit          leave, as Ctrl-D does
   Ctrl-C         stop the answer, or clear the line; twice at the prompt to leave
 
-Lines piped into it are messages; only answers are written to stdout.
+Lines piped into it are messages; only answers are written to stdout. The exit code is 1 when a message was not answered, \
+or a file not saved or loaded.
 
 Examples:
   kvark chat
@@ -54,7 +57,7 @@ Examples:
 pub(crate) struct Chat {
     #[command(flatten)]
     model: ModelArgs,
-    /// Instructions that come before the conversation
+    /// Instructions that come before the conversation; they replace those of the conversation in --prompt-cache
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// The first message
@@ -70,6 +73,8 @@ pub(crate) struct Chat {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
     shift: ShiftArgs,
     #[command(flatten)]
     engine: EngineArgs,
@@ -81,66 +86,90 @@ pub(crate) struct Chat {
 #[derive(PartialEq)]
 enum Next {
     Line,
+    /// It does, but a message was not answered, or a file not saved or loaded.
+    Failed,
     Exit,
 }
 
 impl Chat {
     pub(crate) fn execute(self) -> Result<()> {
+        let _listening = interrupt::listen();
+        if let Some(file) = &self.prompt_cache {
+            Snapshot::check_place(file).context("--prompt-cache")?;
+        }
         let model = self.model.open(&self.engine)?;
-        let mut cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
-        model.tokenizer()?;
-        model.template()?;
+        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
+        let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system
             .as_ref()
             .map(|text| Message::new("system", text));
-        let keep = self.shift.keep(&model, Some(system.as_slice()))?;
-        if let Some(keep) = keep {
-            cells.allow_shifts(keep)?;
-        }
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: false,
         };
         let sampler = Sampler::new(self.sampling.options(&model));
-        let mut conversation = Conversation::new(&model, cells, sampler, options, system, keep);
+        let mut conversation = Conversation::new(&conversations, cells, sampler, options, system);
         if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
             conversation.warm(file)?;
         }
+        conversation.allow_shifts(&self.shift)?;
         let mut input = Input::open();
         if input.is_terminal() {
-            let name = model.artifact().name.as_deref().unwrap_or("the model");
+            let name = self.model.name()?;
             let room = conversation.cells().capacity()?;
             output::note(&format!(
                 "{name}, context of {room} tokens; /help lists the commands"
             ));
         }
-        if let Some(text) = &self.prompt {
-            take(&mut conversation, text, input.is_terminal())?;
-        }
-        while let Some(line) = input.line()? {
-            if take(&mut conversation, &line, input.is_terminal())? == Next::Exit {
+        let mut failed = 0;
+        let mut first = self.prompt.clone();
+        loop {
+            let line = match first.take() {
+                Some(text) => Some(Ok(text)),
+                None => input.line()?,
+            };
+            let Some(line) = line else {
+                break;
+            };
+            let next = match line {
+                Ok(line) => take(&mut conversation, &line, input.is_terminal(), &self.shift)?,
+                Err(why) => {
+                    output::note(&format!("[{why}]"));
+                    Next::Failed
+                }
+            };
+            failed += usize::from(next == Next::Failed);
+            if next == Next::Exit {
                 break;
             }
         }
         if let Some(file) = &self.prompt_cache {
-            conversation.save(file)?;
+            conversation.save(file).context("cannot save")?;
+        }
+        if failed > 0 && !input.is_terminal() && !interrupt::asked() {
+            bail!("{failed} of the lines failed, as said above; the others were taken");
         }
         Ok(())
     }
 }
 
 /// Acts on one line: a command or a message.
-fn take(conversation: &mut Conversation<'_>, line: &str, terminal: bool) -> Result<Next> {
+fn take(
+    conversation: &mut Conversation<'_>,
+    line: &str,
+    terminal: bool,
+    shift: &ShiftArgs,
+) -> Result<Next> {
     let line = line.trim();
     if let Some(command) = line.strip_prefix('/') {
         return command_line(conversation, command);
     }
-    if !line.is_empty() {
-        say(conversation, line, terminal)?;
+    match line.is_empty() {
+        true => Ok(Next::Line),
+        false => say(conversation, line, terminal, shift),
     }
-    Ok(Next::Line)
 }
 
 fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next> {
@@ -149,17 +178,14 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
     match file.map(|(name, file)| (name, Path::new(file.trim()))) {
         Some(("save", file)) => {
             let saved = conversation.save(file);
-            output::note(&told(
-                saved.map(|tokens| format!("[{tokens} tokens saved]")),
-            ));
-            return Ok(Next::Line);
+            let saved = saved.map(|tokens| format!("[{} saved]", output::tokens(tokens)));
+            return Ok(with_file(saved));
         }
         Some(("load", file)) => {
             let loaded = conversation.load(file);
-            output::note(&told(
+            return Ok(with_file(
                 loaded.map(|turns| format!("[turns loaded: {turns}]")),
             ));
-            return Ok(Next::Line);
         }
         _ => {}
     }
@@ -175,10 +201,10 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("exit" | "quit" | "bye", None) => return Ok(Next::Exit),
         ("help", None) => HELP.to_owned(),
         ("clear", None) => {
-            conversation.clear();
+            conversation.clear()?;
             "[the conversation is forgotten]".to_owned()
         }
-        ("rewind", argument) => rewind(conversation, argument.unwrap_or("1")),
+        ("rewind", argument) => rewind(conversation, argument.unwrap_or("1"))?,
         ("fork", name) => told(
             conversation
                 .fork(name)
@@ -214,17 +240,29 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
     Ok(Next::Line)
 }
 
+/// Says what became of a file.
+fn with_file(result: Result<String>) -> Next {
+    let next = match result {
+        Ok(_) => Next::Line,
+        Err(_) => Next::Failed,
+    };
+    output::note(&told(result));
+    next
+}
+
 /// What a command has to say, be it why it did nothing.
 fn told(result: Result<String>) -> String {
     result.unwrap_or_else(|error| error.to_string())
 }
 
-fn rewind(conversation: &mut Conversation<'_>, turns: &str) -> String {
-    match turns.parse().map(|n| (n, conversation.rewind(n))) {
-        Ok((_, Ok(left))) => format!("[turns left: {left}]"),
-        Ok((n, Err(turns))) => format!("cannot forget {n} of {turns} turns"),
-        Err(_) => "/rewind takes a number of turns, such as /rewind 2".to_owned(),
-    }
+fn rewind(conversation: &mut Conversation<'_>, turns: &str) -> Result<String> {
+    let Ok(n) = turns.parse() else {
+        return Ok("/rewind takes a number of turns, such as /rewind 2".to_owned());
+    };
+    Ok(match conversation.rewind(n)? {
+        Ok(left) => format!("[turns left: {left}]"),
+        Err(turns) => format!("cannot forget {n} of {turns} turns"),
+    })
 }
 
 fn branches(conversation: &Conversation<'_>) -> String {
@@ -233,9 +271,10 @@ fn branches(conversation: &Conversation<'_>) -> String {
         let mark = if i == current { '*' } else { ' ' };
         let tokens = conversation.cells().tokens(branch.id).len();
         format!(
-            "{mark} {:<12} {} turns, {tokens} tokens",
+            "{mark} {:<12} {} turns, {}",
             branch.name,
-            conversation.turns(branch)
+            conversation.turns(branch),
+            output::tokens(tokens)
         )
     };
     list.iter()
@@ -246,8 +285,22 @@ fn branches(conversation: &Conversation<'_>) -> String {
 }
 
 /// Says one message and shows the answer.
-fn say(conversation: &mut Conversation<'_>, text: &str, terminal: bool) -> Result<()> {
-    interrupt::reset();
+fn say(
+    conversation: &mut Conversation<'_>,
+    text: &str,
+    terminal: bool,
+    shift: &ShiftArgs,
+) -> Result<Next> {
+    // One that came before the message was typed has been acted upon.
+    if terminal {
+        interrupt::reset();
+    }
+    let full = match shift.context_shift {
+        true => {
+            "make room with /rewind N, /drop or /clear, or begin with a smaller --keep or a larger --ctx-size"
+        }
+        false => "make room with /rewind N, /drop or /clear, or begin with --context-shift",
+    };
     let mut bar = None;
     let mut written = Ok(());
     let reply = conversation.say(text, |new_tokens, piece| {
@@ -268,27 +321,32 @@ fn say(conversation: &mut Conversation<'_>, text: &str, terminal: bool) -> Resul
         bar.finish_and_clear();
     }
     written?;
-    match reply? {
+    let failed = match reply? {
         Reply::Answered(finish) => {
             output::text("\n")?;
             if finish == Finish::Context {
-                output::note(
-                    "[the context is full; make room with /rewind N, /drop or /clear, or begin with --context-shift]",
-                );
+                output::note(&format!("[the context is full; {full}]"));
             }
+            return Ok(after_interrupt(terminal, Next::Line));
         }
-        Reply::NoRoom { needed, room } => output::note(&format!(
-            "[the context is full: this message takes {needed} more tokens, and there is room for {room}; make room with \
-             /rewind N, /drop or /clear, or begin with --context-shift]"
-        )),
-        Reply::Refused(error) => output::note(&format!("[{error}]")),
-        Reply::Stopped => output::note("[stopped before the answer began]"),
-    }
-    if interrupt::asked() {
-        if !terminal {
-            bail!("interrupted");
+        Reply::NoRoom { needed, room } => format!(
+            "[the context is full: this message takes {needed} more tokens, and there is room for {room}; {full}]"
+        ),
+        Reply::Refused(error) => format!("[{error}]"),
+        Reply::Stopped => "[stopped before the answer began]".to_owned(),
+    };
+    output::note(&failed);
+    Ok(after_interrupt(terminal, Next::Failed))
+}
+
+/// Ctrl-C stops an answer on a terminal, and the whole program elsewhere.
+fn after_interrupt(terminal: bool, next: Next) -> Next {
+    match (interrupt::asked(), terminal) {
+        (false, _) => next,
+        (true, false) => Next::Exit,
+        (true, true) => {
+            interrupt::reset();
+            Next::Line
         }
-        interrupt::reset();
     }
-    Ok(())
 }

@@ -84,6 +84,7 @@ impl From<How> for Pooling {
 impl Embed {
     pub(crate) fn execute(self) -> Result<()> {
         let (model, texts) = self.arguments()?;
+        let _listening = interrupt::listen();
         let open = OpenOptions {
             passes: self.graph.passes()?,
             hidden_states: true,

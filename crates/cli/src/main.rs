@@ -83,12 +83,16 @@ fn main() -> ExitCode {
         Command::List(command) => command.execute(),
         Command::Rm(command) => command.execute(),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+    let code = match result {
+        Ok(()) => 0,
+        Err(error) if output::is_closed_pipe(&error) => 0,
         Err(error) => {
             output::error(&error);
-            ExitCode::from(if interrupt::asked() { 130 } else { 1 })
+            1
         }
-    }
+    };
+    ExitCode::from(match interrupt::asked() {
+        true => interrupt::EXIT_CODE,
+        false => code,
+    })
 }

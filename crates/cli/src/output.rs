@@ -2,6 +2,7 @@
 //! the program quietly; all else goes to stderr through here.
 
 use crate::interrupt;
+use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvark::Loading;
 use std::io::{self, IsTerminal, Write};
@@ -43,7 +44,7 @@ pub(crate) fn progress(what: &'static str, total: usize) -> ProgressBar {
     bar(
         what,
         total as u64,
-        "{msg} [{bar:30}] {pos}/{len} {per_sec} {eta}",
+        "{msg} [BAR] {pos}/{len} {per_sec} {eta}",
     )
 }
 
@@ -52,17 +53,27 @@ pub(crate) fn bytes_progress(what: &'static str, total: u64) -> ProgressBar {
     bar(
         what,
         total,
-        "{msg:8} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+        "{msg:8} [BAR] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
     )
 }
 
+/// Columns of a terminal from which on a bar of 30 characters and all that stands beside it fit into a line.
+const WIDE: u16 = 100;
+
+/// A bar in the place of `BAR` in the template: of 30 characters, or of what a narrow terminal leaves for it.
 fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
     if io::stderr().is_terminal() && total > 0 {
-        let style = ProgressStyle::with_template(template).expect("a valid template");
+        let wide = Term::stderr()
+            .size_checked()
+            .is_some_and(|(_, columns)| columns >= WIDE);
+        let template = template.replace("BAR", if wide { "{bar:30}" } else { "{wide_bar}" });
+        let style = ProgressStyle::with_template(&template).expect("a valid template");
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        // At once: the first tick of the steady ones may come when the work is done.
+        bar.tick();
         bar.enable_steady_tick(Duration::from_millis(500));
     }
     bar
@@ -86,6 +97,11 @@ pub(crate) fn loading() -> Loading {
         }
         goes_on
     })
+}
+
+/// A number of tokens in words.
+pub(crate) fn tokens(n: usize) -> String {
+    format!("{n} token{}", if n == 1 { "" } else { "s" })
 }
 
 /// A count of bytes in a unit that people read.

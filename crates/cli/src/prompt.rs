@@ -1,44 +1,106 @@
 //! From text or a conversation to the tokens a model continues.
 
-use anyhow::Result;
-use kvark::{EncodeOptions, Message, Model};
+use crate::args::TemplateArgs;
+use anyhow::{Context, Result, anyhow, bail};
+use kvark::{ChatTemplate, EncodeOptions, Message, Model, Prompt, RuntimeErrorKind, TextError};
+use std::path::Path;
 
 /// The tokens of a plain text, with BOS where the model wants it.
 pub(crate) fn plain(model: &Model, text: &str) -> Result<Vec<u32>> {
+    encode(model, text, false)
+}
+
+/// As [`plain`]; with `special`, control tokens written in the text are read.
+pub(crate) fn encode(model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer()?;
     let options = EncodeOptions {
         bos: tokenizer.adds_bos(),
+        special,
         ..Default::default()
     };
     Ok(tokenizer.encode(text, options))
 }
 
-/// The tokens of a conversation up to where the assistant begins to speak.
-pub(crate) fn chat(model: &Model, messages: &[Message]) -> Result<Vec<u32>> {
-    let tokenizer = model.tokenizer()?;
-    let rendered = model.template()?.render(messages, true)?;
-    let options = EncodeOptions {
-        special: true,
-        ..Default::default()
-    };
-    let mut tokens = tokenizer.encode(&rendered, options);
-    // Most templates write BOS themselves.
-    if let Some(bos) = tokenizer.bos()
-        && tokenizer.adds_bos()
-        && tokens.first() != Some(&bos)
-    {
-        tokens.insert(0, bos);
-    }
-    Ok(tokens)
+/// A model's conversations as tokens.
+pub(crate) struct Conversations<'a> {
+    pub(crate) model: &'a Model,
+    /// The template to take in the place of the model's own.
+    template: Option<ChatTemplate>,
+    /// Whether control tokens are read in messages, too.
+    special: bool,
 }
 
-/// Tokens that come before the first turn of every conversation with these first messages.
-pub(crate) fn preamble(model: &Model, messages: &[Message]) -> Result<usize> {
-    let with = |text: &str| {
-        let first = [Message::new("user", text)];
-        chat(model, &[messages, &first].concat())
-    };
-    Ok(common(&with("a")?, &with("b")?))
+impl<'a> Conversations<'a> {
+    /// Finds the template: the one that was asked for, or the model's own.
+    pub(crate) fn new(model: &'a Model, args: &TemplateArgs) -> Result<Conversations<'a>> {
+        model.tokenizer()?;
+        let template = match &args.chat_template {
+            Some(name) => Some(named_template(model, name)?),
+            None => None,
+        };
+        if template.is_none()
+            && let Err(error) = model.template()
+        {
+            return Err(match error.kind() {
+                RuntimeErrorKind::Text(TextError::NoTemplate) => anyhow!(
+                    "{error}; --chat-template NAME|FILE gives it one, where NAME is one of {}",
+                    names()
+                ),
+                _ => error.into(),
+            });
+        }
+        Ok(Conversations {
+            model,
+            template,
+            special: args.special,
+        })
+    }
+
+    /// The tokens of a conversation up to where the assistant begins to speak.
+    pub(crate) fn tokens(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        let tokenizer = self.model.tokenizer()?;
+        let template = match &self.template {
+            Some(template) => template,
+            None => self.model.template()?,
+        };
+        let prompt = match self.special {
+            true => Prompt::trusted(template.render(messages, true)?),
+            false => template.prompt(tokenizer, messages, true)?,
+        };
+        Ok(tokenizer.encode_prompt(&prompt))
+    }
+
+    /// Tokens that come before the user's next message in every conversation that begins with these messages.
+    pub(crate) fn beginning(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        let with = |text: &str| {
+            let next = [Message::new("user", text)];
+            self.tokens(&[messages, &next].concat())
+        };
+        let mut tokens = with("a")?;
+        tokens.truncate(common(&tokens, &with("b")?));
+        Ok(tokens)
+    }
+}
+
+/// A built-in template, or that of a file.
+fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
+    if let Some(source) = ChatTemplate::source(name) {
+        return Ok(model.compile_template(source)?);
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        bail!(
+            "no such chat template: {name}; it is neither a file nor one of {}",
+            names()
+        );
+    }
+    let source = crate::args::read_text(path)?;
+    let template = model.compile_template(&source);
+    template.with_context(|| name.to_owned())
+}
+
+fn names() -> String {
+    ChatTemplate::names().collect::<Vec<_>>().join(", ")
 }
 
 /// Length of the common beginning.

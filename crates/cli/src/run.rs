@@ -1,8 +1,11 @@
 //! `kvark run`: completes a prompt.
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TextArgs, token_ids};
-use crate::{interrupt, output, prompt};
-use anyhow::{Result, bail};
+use crate::args::{
+    EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids,
+};
+use crate::prompt::Conversations;
+use crate::{chat, interrupt, output, prompt};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
     Branches, Cpu, Finish, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy,
@@ -10,7 +13,7 @@ use kvark::{
 };
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Complete a prompt
@@ -47,12 +50,15 @@ pub(crate) struct Run {
     /// Continue the prompt K times at once, with seeds from --seed on
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
     parallel: Option<u32>,
-    /// Take what FILE has of the prompt's beginning instead of computing it, and keep the whole text there for the next run
+    /// Take what FILE has of the prompt's beginning instead of computing it, and keep the whole text there for the next run;
+    /// a file that holds a conversation of kvark chat is refused
     #[arg(long, value_name = "FILE", conflicts_with = "parallel")]
     prompt_cache: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
     #[command(flatten)]
     shift: ShiftArgs,
     #[command(flatten)]
@@ -83,6 +89,14 @@ impl Run {
         if self.parallel.is_some() && self.shift.context_shift {
             bail!("--context-shift goes on in one text, not in those of --parallel");
         }
+        if self.template.chat_template.is_some() && !self.chat {
+            bail!("--chat-template is for conversations: give --chat, too");
+        }
+        let _listening = interrupt::listen();
+        let known = match &self.prompt_cache {
+            Some(file) => prompt_cache(file)?,
+            None => None,
+        };
         let model = self.model.open(&self.engine)?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
@@ -90,54 +104,64 @@ impl Run {
             ignore_eos: self.ignore_eos,
         };
         if let Some(count) = self.parallel {
-            let prompt = self.prompt(&model, text.as_deref())?;
+            let conversations = self.conversations(&model)?;
+            let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
             return self.parallel(&model, &prompt, &options, count);
         }
         // The runner before the prompt: its tokenizer is being built meanwhile.
         let mut runner = self.engine.runner(&model)?;
-        let prompt = self.prompt(&model, text.as_deref())?;
-        if let Some(keep) = self.shift.keep(&model, self.chat.then_some(&[]))? {
+        let conversations = self.conversations(&model)?;
+        let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
+        let preamble = conversations.as_ref().map(|c| (c, &[][..]));
+        if let Some(keep) = self.shift.keep(runner.capacity()?, preamble)? {
             runner.allow_shifts(keep)?;
         }
-        let mut sampler = Sampler::new(self.sampling.options(&model));
-        let reused = match self.prompt_cache.as_deref().filter(|file| file.exists()) {
-            Some(file) => runner.resume(&model, &Snapshot::open(file)?, &prompt)?,
+        let sampling = self.sampling.options(&model);
+        let seed = sampling.seed;
+        let mut sampler = Sampler::new(sampling);
+        let reused = match &known {
+            Some(snapshot) => runner.resume(&model, snapshot, &prompt)?,
             None => 0,
         };
-        // Shown once it is known that the model takes it.
+        // The prompt is shown once the model has taken it, in front of the first text that follows.
         let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
         let new = &prompt[reused..];
         let bar = output::progress("prompt", new.len());
         let mut written = Ok(());
         let generated = runner.generate(&model, new, &mut sampler, &options, |piece| {
-            if let Some(text) = shown.take() {
-                written = bar.suspend(|| output::text(&text));
-            }
             match piece {
                 Piece::Prompt(done) => bar.set_position(done as u64),
                 Piece::Text(text) => {
                     bar.finish_and_clear();
+                    let text = shown.take().unwrap_or_default() + text;
                     if !self.json && written.is_ok() {
-                        written = output::text(text);
+                        written = output::text(&text);
                     }
                 }
             }
             !interrupt::asked() && written.is_ok()
-        })?;
+        });
         bar.finish_and_clear();
-        if let Some(file) = &self.prompt_cache {
-            runner.save(&model, file, b"")?;
+        let generated = generated?;
+        let save = || match &self.prompt_cache {
+            Some(file) => runner.save(&model, file, b"").context("cannot save"),
+            None => Ok(()),
+        };
+        if written.is_err() {
+            save()?;
         }
         written?;
         let mut out = std::io::stdout();
         if self.json {
             let mut object = report(&prompt, &generated, runner.memory()?);
+            object["seed"] = seed.into();
             if self.prompt_cache.is_some() {
                 object["reused_tokens"] = reused.into();
             }
             writeln!(out, "{object}")?;
-            return Ok(());
+            return save();
         }
+        write!(out, "{}", shown.unwrap_or_default())?;
         if model.tokenizer().is_err() {
             let ids: Vec<String> = generated.tokens.iter().map(u32::to_string).collect();
             write!(out, "{}", ids.join(","))?;
@@ -149,28 +173,56 @@ impl Run {
             n => format!("{n} known and "),
         };
         output::note(&format!(
-            "[prompt {known}{} tokens, {:.1}/s; generated {} tokens, {:.1}/s; {}]",
-            t.prompt_tokens,
-            per_second(t.prompt_tokens, t.prompt),
-            t.generated_tokens,
-            per_second(t.generated_tokens, t.generated),
+            "[prompt {known}{}; generated {}; seed {seed}; {}]",
+            measured(t.prompt_tokens, t.prompt_rate()),
+            measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),
         ));
         if generated.finish == Finish::Context {
-            output::note(
-                "[the context is full; --context-shift goes on, --ctx-size gives it more room]",
-            );
+            let advice = self.shift.advice();
+            output::note(&format!("[the context is full; {advice}]"));
         }
-        Ok(())
+        save()
     }
 }
 
+/// What --prompt-cache has to begin with, if anything; refused before any work is done where it could not be written in the
+/// end, or where a conversation would be lost.
+fn prompt_cache(file: &Path) -> Result<Option<Snapshot>> {
+    Snapshot::check_place(file).context("--prompt-cache")?;
+    if !file.exists() {
+        return Ok(None);
+    }
+    let snapshot = Snapshot::open(file)?;
+    if let Some(turns) = chat::saved_turns(&snapshot) {
+        let name = file.display();
+        bail!(
+            "{name} holds a conversation of {turns} turn{}, which kvark run would overwrite: go on with kvark chat \
+             --prompt-cache {name}, or name another file",
+            if turns == 1 { "" } else { "s" }
+        );
+    }
+    Ok(Some(snapshot))
+}
+
 impl Run {
-    fn prompt(&self, model: &Model, text: Option<&str>) -> Result<Vec<u32>> {
-        match (&self.token_ids, text) {
+    /// The conversations that --chat makes of prompts.
+    fn conversations<'m>(&self, model: &'m Model) -> Result<Option<Conversations<'m>>> {
+        let conversations = self.chat.then(|| Conversations::new(model, &self.template));
+        conversations.transpose()
+    }
+
+    fn prompt(
+        &self,
+        model: &Model,
+        conversations: Option<&Conversations<'_>>,
+        text: Option<&str>,
+    ) -> Result<Vec<u32>> {
+        let text = text.unwrap_or_default();
+        match (&self.token_ids, conversations) {
             (Some(ids), _) => Ok(ids.clone()),
-            (None, Some(text)) if self.chat => prompt::chat(model, &[Message::new("user", text)]),
-            (None, text) => prompt::plain(model, text.unwrap_or_default()),
+            (None, Some(conversations)) => conversations.tokens(&[Message::new("user", text)]),
+            (None, None) => prompt::encode(model, text, self.template.special),
         }
     }
 
@@ -223,6 +275,14 @@ impl Run {
             .max()
             .unwrap_or_default();
         let tokens: usize = generated.iter().map(|g| g.tokens.len()).sum();
+        let decoded: usize = generated.iter().map(|g| g.timings.decoded_tokens).sum();
+        let measures = Timings {
+            prompt_tokens: prompt.len(),
+            prompt: prompt_time,
+            generated_tokens: tokens,
+            generated: time,
+            decoded_tokens: decoded,
+        };
         let mut out = std::io::stdout();
         if self.json {
             let branch = |(id, g): (u32, &Generated)| {
@@ -230,13 +290,9 @@ impl Run {
                 json!({ "seed": seed(id), "tokens": g.tokens, "text": g.text, "finish_reason": finish })
             };
             let mut object = report(prompt, &generated[0], branches.memory()?);
+            object["seed"] = base.seed.into();
             object["branches"] = (0..).zip(&generated).map(branch).collect();
-            object["timings"] = timings(&Timings {
-                prompt_tokens: prompt.len(),
-                prompt: prompt_time,
-                generated_tokens: tokens,
-                generated: time,
-            });
+            object["timings"] = timings(&measures);
             writeln!(out, "{object}")?;
             return Ok(());
         }
@@ -250,17 +306,20 @@ impl Run {
             )?;
             writeln!(out, "{}", g.text)?;
         }
-        let speed = per_second(tokens, time);
         output::note(&format!(
-            "[prompt {} tokens once; generated {tokens} tokens, {speed:.1}/s]",
-            prompt.len()
+            "[prompt {} once; generated {}; seeds from {}]",
+            output::tokens(prompt.len()),
+            measured(tokens, measures.decode_rate()),
+            base.seed,
         ));
         Ok(())
     }
 }
 
-pub(crate) fn per_second(n: usize, time: std::time::Duration) -> f64 {
-    n as f64 / time.as_secs_f64().max(1e-9)
+/// A number of tokens, and how many there were a second where that was measured.
+fn measured(tokens: usize, rate: Option<f64>) -> String {
+    let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1}/s"));
+    output::tokens(tokens) + &rate
 }
 
 fn report(prompt: &[u32], generated: &Generated, memory: Memory) -> Value {
@@ -284,9 +343,9 @@ fn timings(t: &Timings) -> Value {
     json!({
         "prompt_n": t.prompt_tokens,
         "prompt_ms": ms(t.prompt),
-        "prompt_per_second": per_second(t.prompt_tokens, t.prompt),
+        "prompt_per_second": t.prompt_rate(),
         "predicted_n": t.generated_tokens,
         "predicted_ms": ms(t.generated),
-        "predicted_per_second": per_second(t.generated_tokens, t.generated),
+        "predicted_per_second": t.decode_rate(),
     })
 }

@@ -42,6 +42,7 @@ impl Score {
         if text.is_none() && self.token_ids.is_none() {
             bail!("nothing to score: give --prompt, --file or --token-ids");
         }
+        let _listening = interrupt::listen();
         let model = self.model.open(&self.engine)?;
         let ids = match (self.token_ids, text) {
             (Some(ids), _) => ids,

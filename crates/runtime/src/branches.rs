@@ -297,7 +297,7 @@ impl Branches {
                 if end.is_none() {
                     let token = sampler.sample(&self.states[*id as usize].logits, writer.history());
                     let (text, finish) = writer.push(token);
-                    go_on &= text.is_empty() || show(*id, Piece::Text(&text));
+                    go_on &= show(*id, Piece::Text(&text));
                     *end = finish;
                     step.extend(finish.is_none().then_some(Token {
                         branch: *id,
@@ -328,6 +328,8 @@ impl Branches {
                 generated.timings = Timings {
                     generated_tokens,
                     generated: start.elapsed(),
+                    // Every token but the last was fed.
+                    decoded_tokens: generated_tokens.saturating_sub(1),
                     ..Timings::default()
                 };
                 generated

@@ -46,7 +46,7 @@ impl Finish {
 pub enum Piece<'a> {
     /// This many tokens of the prompt are in the cache.
     Prompt(usize),
-    /// More text, always whole characters.
+    /// One more token, and the text that it completes: whole characters, or none.
     Text(&'a str),
 }
 
@@ -61,6 +61,25 @@ pub struct Timings {
     pub generated_tokens: usize,
     /// Time to generate them.
     pub generated: Duration,
+    /// Tokens that were computed in that time: the first one generated is chosen from the prompt's logits.
+    pub decoded_tokens: usize,
+}
+
+impl Timings {
+    /// Prompt tokens a second.
+    pub fn prompt_rate(&self) -> Option<f64> {
+        rate(self.prompt_tokens, self.prompt)
+    }
+
+    /// Tokens computed a second while generating; `None` where none was.
+    pub fn decode_rate(&self) -> Option<f64> {
+        rate(self.decoded_tokens, self.generated)
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> Option<f64> {
+    let known = tokens > 0 && !time.is_zero();
+    known.then(|| tokens as f64 / time.as_secs_f64())
 }
 
 /// A finished generation.
@@ -118,16 +137,18 @@ pub fn generate(
     }
     let prompt_time = start.elapsed();
     let start = Instant::now();
+    let mut decoded_tokens = 0;
     let finish = loop {
         let token = sampler.sample(sequence.logits(), writer.history());
         let (text, end) = writer.push(token);
-        let go_on = text.is_empty() || show(Piece::Text(&text));
+        let go_on = show(Piece::Text(&text));
         match end {
             Some(finish) => break finish,
             None if !go_on => break Finish::Interrupted,
             None if !sequence.make_room()? => break Finish::Context,
             None => sequence.feed(&[token], &mut |_| true)?,
         };
+        decoded_tokens += 1;
     };
     let mut generated = writer.finish(finish, |text| {
         show(Piece::Text(text));
@@ -137,6 +158,7 @@ pub fn generate(
         prompt: prompt_time,
         generated_tokens: generated.tokens.len(),
         generated: start.elapsed(),
+        decoded_tokens,
     };
     Ok(generated)
 }

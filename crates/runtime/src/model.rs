@@ -1,7 +1,7 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
 use crate::fingerprint::fingerprint;
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{Vocabulary, compile_template};
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
 use import::{Artifact, ImportOptions, ModelFacts};
@@ -132,9 +132,18 @@ impl Model {
         Ok(self.words().tokenizer.as_ref().map_err(no_tokenizer)?)
     }
 
-    /// The chat template, ChatML when the file has none, or why the file's cannot be used.
+    /// The chat template, or why the file has none that can be used.
     pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
         Ok(self.words().template.as_ref().map_err(text::Error::clone)?)
+    }
+
+    /// Compiles another chat template for this model: it may write the model's BOS and EOS.
+    ///
+    /// # Errors
+    /// When `source` does not parse; the error names the line.
+    pub fn compile_template(&self, source: &str) -> Result<ChatTemplate, RuntimeError> {
+        let tokenizer = self.words().tokenizer.as_ref().ok();
+        Ok(compile_template(source, tokenizer)?)
     }
 }
 

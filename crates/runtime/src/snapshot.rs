@@ -75,6 +75,22 @@ impl Snapshot {
         })
     }
 
+    /// Tells whether a snapshot could be written to `path`, before there is one: its folder is there and takes files.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub fn check_place(path: &Path) -> Result<(), SnapshotError> {
+        let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
+        let name = path.file_name().filter(|_| !path.is_dir());
+        let name = name.ok_or_else(|| failed(std::io::ErrorKind::IsADirectory.into()))?;
+        let mut trial = std::ffi::OsString::from(".");
+        trial.push(name);
+        trial.push(format!(".trial-{}", std::process::id()));
+        let trial = path.with_file_name(trial);
+        std::fs::File::create(&trial).map_err(failed)?;
+        std::fs::remove_file(&trial).map_err(failed)
+    }
+
     /// Reads a snapshot and checks every byte of it.
     pub fn parse(bytes: Bytes) -> Result<Snapshot, SnapshotError> {
         let mut reader = Reader {

@@ -57,7 +57,7 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// The chat template, ChatML when the file has none, or why the file's cannot be used.
+    /// The chat template, or why the file has none that can be used.
     pub(crate) fn template(&self, tokenizer: Option<&Tokenizer>) -> Result<ChatTemplate, Error> {
         const KEY: &str = "tokenizer.chat_template";
         let source = match self {
@@ -69,19 +69,24 @@ impl<'a> Vocabulary<'a> {
             Vocabulary::Beside(files) => files_beside(files).chat_template()?,
             Vocabulary::None => None,
         };
-        let token_text = |id: Option<u32>| {
-            let bytes = id.zip(tokenizer).and_then(|(id, t)| t.token_bytes(id));
-            bytes.map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
-        };
-        match source {
-            Some(source) => ChatTemplate::new(
-                &source,
-                &token_text(tokenizer.and_then(Tokenizer::bos)),
-                &token_text(tokenizer.and_then(Tokenizer::eos)),
-            ),
-            None => Ok(ChatTemplate::chatml()),
-        }
+        compile_template(&source.ok_or(Error::NoTemplate)?, tokenizer)
     }
+}
+
+/// Compiles a chat template that may write the tokenizer's BOS and EOS.
+pub(crate) fn compile_template(
+    source: &str,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<ChatTemplate, Error> {
+    let token_text = |id: Option<u32>| {
+        let bytes = id.zip(tokenizer).and_then(|(id, t)| t.token_bytes(id));
+        bytes.map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
+    };
+    ChatTemplate::new(
+        source,
+        &token_text(tokenizer.and_then(Tokenizer::bos)),
+        &token_text(tokenizer.and_then(Tokenizer::eos)),
+    )
 }
 
 fn hugging_face(extra: &Extra) -> HuggingFace<'_> {

@@ -1,17 +1,19 @@
 //! Conversations that share a cache: branches of one history, each as long as the cache lets it be.
 
-use crate::prompt;
+use crate::args::ShiftArgs;
+use crate::output;
+use crate::prompt::{self, Conversations};
 use anyhow::{Error, Result, bail};
 use kvark::{
-    Branches, Finish, GenerateOptions, Message, Model, Piece, Sampler, SeqId, Shift, Snapshot,
-    TextError, generate,
+    Branches, Finish, GenerateOptions, Message, Piece, Sampler, SeqId, Shift, Snapshot, TextError,
+    generate,
 };
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
 pub(super) struct Conversation<'a> {
-    model: &'a Model,
+    conversations: &'a Conversations<'a>,
     cells: Branches,
     sampler: Sampler,
     options: GenerateOptions,
@@ -33,6 +35,25 @@ pub(super) struct Branch {
     shifts: Vec<Shift>,
 }
 
+impl Branch {
+    /// The tokens of the branch's messages less those that were taken out to make room.
+    fn without_shifted(&mut self, all: Vec<u32>) -> Vec<u32> {
+        let mut tokens = all.clone();
+        if self.shifts.iter().all(|shift| shift.apply(&mut tokens)) {
+            return tokens;
+        }
+        // So much was forgotten that nothing needs to be taken out any more.
+        self.shifts.clear();
+        all
+    }
+}
+
+/// Turns of the conversation that a snapshot holds, if it holds one.
+pub(crate) fn saved_turns(snapshot: &Snapshot) -> Option<usize> {
+    let notes = Notes::parse(snapshot.notes())?;
+    Some((notes.messages.len() - notes.preamble) / 2)
+}
+
 /// What became of a message.
 pub(super) enum Reply {
     /// It was answered, to the end or in part; message and answer are part of the conversation.
@@ -47,12 +68,11 @@ pub(super) enum Reply {
 
 impl<'a> Conversation<'a> {
     pub(super) fn new(
-        model: &'a Model,
+        conversations: &'a Conversations<'a>,
         cells: Branches,
         sampler: Sampler,
         options: GenerateOptions,
         system: Option<Message>,
-        keep: Option<usize>,
     ) -> Conversation<'a> {
         let messages = Vec::from_iter(system);
         let preamble = messages.len();
@@ -63,15 +83,26 @@ impl<'a> Conversation<'a> {
             shifts: vec![],
         }];
         Conversation {
-            model,
+            conversations,
             cells,
             sampler,
             options,
             branches,
             current: 0,
             preamble,
-            keep,
+            keep: None,
         }
+    }
+
+    /// Lets the conversation go on past the end of the context, where the arguments say so.
+    pub(super) fn allow_shifts(&mut self, shift: &ShiftArgs) -> Result<()> {
+        let preamble = &self.branches[self.current].messages[..self.preamble];
+        let capacity = self.cells.capacity()?;
+        self.keep = shift.keep(capacity, Some((self.conversations, preamble)))?;
+        if let Some(keep) = self.keep {
+            self.cells.allow_shifts(keep)?;
+        }
+        Ok(())
     }
 
     /// The pool that holds all branches.
@@ -90,18 +121,44 @@ impl<'a> Conversation<'a> {
     }
 
     /// Forgets all turns of the current branch.
-    pub(super) fn clear(&mut self) {
-        let preamble = self.preamble;
-        self.branches[self.current].messages.truncate(preamble);
+    pub(super) fn clear(&mut self) -> Result<()> {
+        let branch = &mut self.branches[self.current];
+        branch.messages.truncate(self.preamble);
+        branch.shifts.clear();
+        self.forget()
     }
 
     /// Forgets the last `n` turns and tells how many are left, or how many there are when they are fewer.
-    pub(super) fn rewind(&mut self, n: usize) -> Result<usize, usize> {
+    pub(super) fn rewind(&mut self, n: usize) -> Result<Result<usize, usize>> {
         let branch = &mut self.branches[self.current];
         let turns = (branch.messages.len() - self.preamble) / 2;
-        let left = turns.checked_sub(n).ok_or(turns)?;
+        let Some(left) = turns.checked_sub(n) else {
+            return Ok(Err(turns));
+        };
         branch.messages.truncate(self.preamble + 2 * left);
-        Ok(left)
+        self.forget()?;
+        Ok(Ok(left))
+    }
+
+    /// Takes out of the cache what the messages of the current branch no longer say. Where the windows of the model cannot
+    /// go back to a part of it, all of it goes, and the next message is computed from the beginning.
+    fn forget(&mut self) -> Result<()> {
+        let branch = &mut self.branches[self.current];
+        let beginning = match branch.messages.is_empty() {
+            true => vec![],
+            // A template that refuses the rest of the conversation has no tokens for it.
+            false => {
+                let beginning = self.conversations.beginning(&branch.messages);
+                beginning.unwrap_or_default()
+            }
+        };
+        let kept = branch.without_shifted(beginning);
+        let known = prompt::common(self.cells.tokens(branch.id), &kept);
+        let known = match known < self.cells.rewind_floor(branch.id)? {
+            true => 0,
+            false => known,
+        };
+        Ok(self.cells.rewind(branch.id, known)?)
     }
 
     /// Begins a branch that has all of the current one's history, and goes on in it. No cell is copied.
@@ -175,7 +232,8 @@ impl<'a> Conversation<'a> {
         let shifts: Vec<_> = shifts.collect();
         let notes =
             json!({ "messages": branch.messages, "preamble": self.preamble, "shifts": shifts });
-        cells.save(self.model, branch.id, file, notes.to_string().as_bytes())?;
+        let model = self.conversations.model;
+        cells.save(model, branch.id, file, notes.to_string().as_bytes())?;
         Ok(cells.tokens(branch.id).len())
     }
 
@@ -195,20 +253,37 @@ impl<'a> Conversation<'a> {
             );
         }
         let branch = &mut self.branches[self.current];
-        self.cells.restore(self.model, branch.id, &snapshot)?;
+        let model = self.conversations.model;
+        self.cells.restore(model, branch.id, &snapshot)?;
         (branch.messages, branch.shifts) = (notes.messages, notes.shifts);
         self.preamble = notes.preamble;
         Ok(self.turns(&self.branches[self.current]))
     }
 
-    /// Goes on from a file: with its conversation, or from its tokens alone where it holds none.
+    /// Goes on from a file: with its conversation, or from its tokens alone where it holds none. A system message that was
+    /// given replaces the file's.
     pub(super) fn warm(&mut self, file: &Path) -> Result<()> {
         let snapshot = Snapshot::open(file)?;
-        if Notes::parse(snapshot.notes()).is_some() {
-            return self.load(file).map(|_| ());
+        if Notes::parse(snapshot.notes()).is_none() {
+            let id = self.branches[self.current].id;
+            return Ok(self
+                .cells
+                .restore(self.conversations.model, id, &snapshot)?);
         }
-        let id = self.branches[self.current].id;
-        Ok(self.cells.restore(self.model, id, &snapshot)?)
+        let system = self.branches[self.current].messages.clone();
+        self.load(file)?;
+        let branch = &mut self.branches[self.current];
+        if system.is_empty() || branch.messages[..self.preamble] == system {
+            return Ok(());
+        }
+        branch.messages.splice(..self.preamble, system.clone());
+        branch.shifts.clear();
+        self.preamble = system.len();
+        output::note(&format!(
+            "[--system replaces the system message of {}]",
+            file.display()
+        ));
+        self.forget()
     }
 
     fn find(&self, name: &str) -> Option<usize> {
@@ -227,6 +302,7 @@ impl<'a> Conversation<'a> {
         let reply = self.answer(show);
         if !matches!(reply, Ok(Reply::Answered(_))) {
             self.branches[self.current].messages.pop();
+            self.forget()?;
         }
         reply
     }
@@ -234,14 +310,8 @@ impl<'a> Conversation<'a> {
     /// The tokens of the current branch as far as they are not shifted out, up to where the assistant speaks.
     fn tokens(&mut self) -> Result<Vec<u32>> {
         let branch = &mut self.branches[self.current];
-        let all = prompt::chat(self.model, &branch.messages)?;
-        let mut tokens = all.clone();
-        if branch.shifts.iter().all(|shift| shift.apply(&mut tokens)) {
-            return Ok(tokens);
-        }
-        // So much was forgotten that nothing needs to be taken out any more.
-        branch.shifts.clear();
-        Ok(all)
+        let all = self.conversations.tokens(&branch.messages)?;
+        Ok(branch.without_shifted(all))
     }
 
     /// Takes tokens out of the current branch to make room for new ones: of those that the cache holds or, where none of
@@ -302,7 +372,7 @@ impl<'a> Conversation<'a> {
         let mut sequence = self.cells.branch(branch.id);
         let generated = generate(
             &mut sequence,
-            self.model,
+            self.conversations.model,
             &new,
             &mut self.sampler,
             &self.options,

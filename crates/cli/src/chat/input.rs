@@ -1,20 +1,31 @@
 //! Where messages come from: a line editor on a terminal, plain lines otherwise.
 
 use crate::{interrupt, output};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use kvark::catalogue::Home;
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, history::History};
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 const PROMPT: &str = "> ";
 
 pub(super) enum Input {
     Terminal(Box<Editor>),
-    Pipe { lines: usize },
+    Pipe(Lines),
 }
+
+/// Lines that a thread reads, so that Ctrl-C does not wait for the next one.
+pub(super) struct Lines {
+    read: Receiver<io::Result<Vec<u8>>>,
+    count: usize,
+}
+
+/// How often Ctrl-C is looked for while no line comes.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The editor and the file that keeps its history.
 pub(super) struct Editor {
@@ -29,30 +40,51 @@ impl Input {
         {
             return Input::Terminal(Box::new(editor));
         }
-        Input::Pipe { lines: 0 }
+        Input::Pipe(Lines::new())
     }
 
     pub(super) fn is_terminal(&self) -> bool {
         matches!(self, Input::Terminal(_))
     }
 
-    /// The next line, or `None` at the end.
-    pub(super) fn line(&mut self) -> Result<Option<String>> {
+    /// The next line, or why it is none; `None` at the end and after Ctrl-C.
+    pub(super) fn line(&mut self) -> Result<Option<Result<String, String>>> {
         match self {
-            Input::Terminal(editor) => editor.line(),
-            Input::Pipe { lines } => {
+            Input::Terminal(editor) => Ok(editor.line()?.map(Ok)),
+            Input::Pipe(lines) => lines.next(),
+        }
+    }
+}
+
+impl Lines {
+    fn new() -> Lines {
+        let (send, read) = mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            loop {
                 let mut line = Vec::new();
                 let read = io::stdin().lock().read_until(b'\n', &mut line);
-                if read.context("cannot read standard input")? == 0 {
-                    return Ok(None);
-                }
-                *lines += 1;
-                match String::from_utf8(line) {
-                    Ok(line) => Ok(Some(line)),
-                    Err(_) => bail!("line {lines} of standard input is not UTF-8"),
+                let ended = matches!(read, Ok(0));
+                if ended || send.send(read.map(|_| line)).is_err() {
+                    return;
                 }
             }
-        }
+        });
+        Lines { read, count: 0 }
+    }
+
+    fn next(&mut self) -> Result<Option<Result<String, String>>> {
+        let line = loop {
+            match self.read.recv_timeout(PATIENCE) {
+                _ if interrupt::asked() => return Ok(None),
+                Ok(line) => break line.context("cannot read standard input")?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        };
+        self.count += 1;
+        let text = String::from_utf8(line);
+        let wrong = |_| format!("line {} of standard input is not UTF-8", self.count);
+        Ok(Some(text.map_err(wrong)))
     }
 }
 
@@ -90,6 +122,7 @@ impl Editor {
                 Err(ReadlineError::Eof) => return Ok(None),
                 // Between two prompts the terminal sends a signal instead.
                 Err(ReadlineError::Interrupted) if interrupted || interrupt::asked() => {
+                    interrupt::ask();
                     return Ok(None);
                 }
                 Err(ReadlineError::Interrupted) => {

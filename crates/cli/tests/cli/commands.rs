@@ -31,6 +31,7 @@ fn run_reports_all_that_the_contract_names() {
     ] {
         assert!(report["timings"][key].as_f64().unwrap() > 0.0, "{key}");
     }
+    assert!(report["seed"].is_u64());
     for key in ["weights_bytes", "kv_bytes", "arena_bytes"] {
         assert!(report["memory"][key].as_u64().unwrap() > 0, "{key}");
     }
@@ -267,4 +268,57 @@ fn bench_names_its_tests() {
             .all(|row| row["tokens_per_second_mean"].as_f64().unwrap() > 0.0)
     );
     assert!(folder.run(&args).ok().contains("tg4@d16"));
+}
+
+#[test]
+fn the_drawn_seed_is_shown_and_gives_the_same_text_again() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let run = |more: &[&str]| {
+        let args = [
+            "run",
+            &tiny,
+            "-p",
+            "Hi",
+            "-n",
+            "12",
+            "--temp",
+            "2",
+            "--ignore-eos",
+        ];
+        folder.run(&[&args[..], more].concat())
+    };
+    let drawn = run(&["--json"]).json();
+    let seed = drawn["seed"].to_string();
+    let again = run(&["--json", "--seed", &seed]).json();
+    assert_eq!(
+        (&again["seed"], &again["tokens"]),
+        (&drawn["seed"], &drawn["tokens"])
+    );
+    let plain = run(&["--seed", &seed]);
+    assert!(
+        plain.stderr.contains(&format!("; seed {seed}; length]")),
+        "{plain:?}"
+    );
+    let several = run(&["--parallel", "2", "--json", "--seed", "7"]).json();
+    assert_eq!(several["seed"], 7);
+    let several = run(&["--parallel", "2", "--seed", "7"]);
+    assert!(several.stderr.contains("; seeds from 7]"), "{several:?}");
+}
+
+#[test]
+fn one_token_has_no_rate() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    // It is chosen from the logits of the prompt: no step was made for it.
+    let args = ["run", &tiny, "-p", "H", "-n", "1", "--seed", "1"];
+    let one = folder.run(&args);
+    assert!(one.stderr.starts_with("[prompt 1 token, "), "{one:?}");
+    assert!(
+        one.stderr.contains("; generated 1 token; seed 1; "),
+        "{one:?}"
+    );
+    let json = folder.run(&[&args[..], &["--json"]].concat()).json();
+    assert_eq!(json["timings"]["predicted_n"], 1);
+    assert!(json["timings"]["predicted_per_second"].is_null());
 }

@@ -10,13 +10,13 @@ fn every_command_explains_itself() {
         (
             "run",
             format!(
-                "--model --prompt --file --token-ids --chat --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
+                "--model --prompt --file --token-ids --chat --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
             ),
         ),
         (
             "chat",
             format!(
-                "--model --prompt --system --predict --prompt-cache --context-shift --keep /rewind /save /load /clear Ctrl-C {engine} {sampling}"
+                "--model --prompt --system --chat-template --special --predict --prompt-cache --context-shift --keep /rewind /save /load /clear Ctrl-C {engine} {sampling}"
             ),
         ),
         (

@@ -8,9 +8,13 @@ mod embed;
 mod export;
 mod genai;
 mod help;
+#[cfg(target_os = "linux")]
+mod interrupt;
 mod onnx;
 mod plan;
 mod pt2;
 mod real;
 mod snapshots;
 mod support;
+#[cfg(unix)]
+mod terminal;

@@ -110,7 +110,7 @@ fn a_conversation_goes_on_in_another_process() {
     ] {
         assert!(refused.stderr.contains(says), "{refused:?}");
     }
-    assert_eq!(refused.ok(), whole);
+    assert_eq!((refused.code, refused.stdout), (Some(1), whole));
     let short = chat(&folder, &tiny, &["-c", "30"], &format!("/load {file}\n"));
     assert!(
         short.stderr.contains("and the context holds 30"),
@@ -135,6 +135,158 @@ fn a_chat_s_prompt_cache_is_the_conversation_itself() {
     let first = chat(&folder, &tiny, &more, "Hi\n").ok();
     let second = chat(&folder, &tiny, &more, "ab\n").ok();
     assert_eq!(format!("{first}{second}"), whole);
+}
+
+/// Whether a snapshot holds a text, in its notes or as tokens of [`model`] one after another.
+fn holds(file: &str, text: &str) -> bool {
+    let snapshot = Snapshot::open(file.as_ref()).unwrap();
+    let all = tokens();
+    let ids: Vec<u32> = text
+        .chars()
+        .map(|c| {
+            all.iter()
+                .position(|token| *token == c.to_string())
+                .unwrap() as u32
+        })
+        .collect();
+    let bytes = fs::read(file).unwrap();
+    let raw = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).any(|w| w == needle);
+    let spelled: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    assert_eq!(
+        snapshot.tokens().windows(ids.len()).any(|w| w == ids),
+        raw(&bytes, &spelled)
+    );
+    raw(&bytes, text.as_bytes()) || raw(&bytes, &spelled)
+}
+
+#[test]
+fn what_is_forgotten_is_not_saved() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let file = folder.path("talk.kv");
+    let file = file.to_str().unwrap();
+    let secret = "xyzzy";
+    for (forget, before) in [("", ""), ("/clear\n", ""), ("/rewind\n", "Hi\n")] {
+        let _ = fs::remove_file(file);
+        let input = format!("{before}{secret}\n{forget}/save {file}\n");
+        chat(&folder, &tiny, &["-c", "200"], &input).ok();
+        assert_eq!(holds(file, secret), forget.is_empty(), "{forget}");
+        fs::remove_file(file).unwrap();
+        let input = format!("{before}{secret}\n{forget}");
+        let more = ["-c", "200", "--prompt-cache", file];
+        chat(&folder, &tiny, &more, &input).ok();
+        assert_eq!(holds(file, secret), forget.is_empty(), "{forget}");
+    }
+}
+
+#[test]
+fn a_run_does_not_overwrite_a_conversation() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let file = folder.path("talk.kv");
+    let file = file.to_str().unwrap();
+    chat(&folder, &tiny, &["--prompt-cache", file], "Hi\n").ok();
+    let before = fs::read(file).unwrap();
+    let error = folder
+        .run(&["run", &tiny, "-p", "Hi", "--prompt-cache", file])
+        .error();
+    for says in [
+        "talk.kv",
+        "a conversation of 1 turn,",
+        "kvark chat --prompt-cache",
+    ] {
+        assert!(error.contains(says), "{error}");
+    }
+    assert_eq!(fs::read(file).unwrap(), before);
+}
+
+#[test]
+fn a_system_message_replaces_the_one_that_was_saved() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let file = folder.path("talk.kv");
+    let file = file.to_str().unwrap();
+    let with = |system: &str, input: &str| {
+        let more = ["-c", "200", "--prompt-cache", file, "--system", system];
+        chat(&folder, &tiny, &more, input)
+    };
+    with("xyzzy", "Hi\n").ok();
+    let replaced = with("ab", "/exit\n");
+    assert!(
+        replaced
+            .stderr
+            .contains("[--system replaces the system message of "),
+        "{replaced:?}"
+    );
+    replaced.ok();
+    let notes = Snapshot::open(file.as_ref()).unwrap();
+    let notes = String::from_utf8(notes.notes().to_vec()).unwrap();
+    assert!(
+        notes.contains("{\"role\":\"system\",\"content\":\"ab\"}"),
+        "{notes}"
+    );
+    assert!(!holds(file, "xyzzy"));
+    // It is what the model sees from then on; nothing is said about it when it is the same.
+    let same = with("ab", "/branches\n/exit\n");
+    assert!(!same.stderr.contains("replaces"), "{same:?}");
+    assert!(same.stderr.contains("* main         1 turns"), "{same:?}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_any_work() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let nowhere = folder.path("nowhere/talk.kv");
+    let home = folder.path("");
+    for place in [nowhere.to_str().unwrap(), home.to_str().unwrap()] {
+        let cache = ["--prompt-cache", place];
+        let run = folder.run(&[&["run", &tiny, "-p", "Hi"], &OPTIONS[..], &cache].concat());
+        let talk = chat(&folder, &tiny, &cache, "Hi\n");
+        for error in [run.error(), talk.error()] {
+            assert!(
+                error.contains("--prompt-cache") && error.contains(place),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn text_is_not_lost_to_a_save_that_fails() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    fs::create_dir(folder.path("goes")).unwrap();
+    let cache = folder.path("goes/talk.kv");
+    let args = [
+        "run",
+        &tiny,
+        "-p",
+        "Hi",
+        "--ignore-eos",
+        "--context-shift",
+        "--temp",
+        "0",
+        "-n",
+        "20000",
+    ];
+    let mut command =
+        folder.command(&[&args[..], &["--prompt-cache", cache.to_str().unwrap()]].concat());
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+    // The place goes away while the text is made.
+    fs::remove_dir(folder.path("goes")).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(output.stdout.len() > 1000);
+    let (statistics, error) = errors.trim_end().split_once('\n').unwrap();
+    assert!(statistics.starts_with("[prompt 2 tokens"), "{errors}");
+    assert!(
+        error.starts_with("error: cannot save: ") && error.contains("talk.kv"),
+        "{errors}"
+    );
 }
 
 /// Starts a chat that says something and then saves over `file` again and again.
@@ -226,6 +378,28 @@ fn a_text_goes_on_past_its_context_where_it_is_told_to() {
     let kept = run(&["--context-shift", "--keep", "5"]).json();
     assert_eq!(kept["finish_reason"], "length");
     assert_ne!(run(&["--keep", "5"]).code, Some(0));
+    // What leaves nothing that could go explains itself.
+    for (keep, context) in [("16", "16"), ("999", "64")] {
+        let keep = ["--context-shift", "--keep", keep];
+        let run = folder.run(&[&["run", &tiny, "-p", "Hello", "-c", context], &keep[..]].concat());
+        let talk = chat(
+            &folder,
+            &tiny,
+            &[&["-c", context], &keep[..]].concat(),
+            "Hi\n",
+        );
+        for error in [run.error(), talk.error()] {
+            let says = format!(
+                "--keep {} leaves no room: the context has {context} tokens",
+                keep[2]
+            );
+            assert!(error.contains(&says), "{error}");
+            assert!(
+                error.contains(&format!("must be below {context}")),
+                "{error}"
+            );
+        }
+    }
 
     // A conversation does, too, and goes on after it was saved.
     let talk = ["Hi"; 6].join("\n");

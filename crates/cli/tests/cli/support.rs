@@ -128,8 +128,17 @@ pub(crate) fn tokens() -> Vec<String> {
     tokens
 }
 
-/// The same model with a byte-level tokenizer and no chat template.
+/// A ChatML template, for [`model`].
+const TEMPLATE: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+/// The same model with a byte-level tokenizer and a chat template.
 pub(crate) fn model() -> Vec<u8> {
+    model_with_template(Some(TEMPLATE))
+}
+
+/// The same model with a byte-level tokenizer, and with this chat template or none.
+pub(crate) fn model_with_template(template: Option<&str>) -> Vec<u8> {
     let text = |text: &str| {
         let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
         bytes.extend(text.as_bytes());
@@ -156,6 +165,7 @@ pub(crate) fn model() -> Vec<u8> {
         id("tokenizer.ggml.bos_token_id", 1),
         id("tokenizer.ggml.eos_token_id", 2),
     ];
+    entries.extend(template.map(|source| string("tokenizer.chat_template", source)));
     // What follows must stay aligned.
     let len = entries.concat().len() + string("test.padding", "").len();
     entries.push(string(
