@@ -204,5 +204,5 @@ fn tools_and_lists_of_parts_are_from_outside_too() {
         prompt.text(),
         "[{\"<|eot_id|>\": \"<|im_start|>\"}]a<|im_end|>"
     );
-    assert_eq!(hidden(tokenizer, &tokenizer.encode_prompt(&prompt)), []);
+    assert!(hidden(tokenizer, &tokenizer.encode_prompt(&prompt)).is_empty());
 }
