@@ -90,10 +90,5 @@ pub(crate) fn loading() -> Loading {
 
 /// A count of bytes in a unit that people read.
 pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    let x = n as f64;
-    match UNITS.iter().find(|(_, unit)| x >= *unit) {
-        Some((name, unit)) => format!("{:.1} {name}", x / unit),
-        None => format!("{n} bytes"),
-    }
+    kvark::size_text(n)
 }

@@ -21,7 +21,7 @@
 pub mod catalogue;
 
 pub use backend::{Backend, CompileOptions, ExecutorKind, Loading, NodeTime, Trace};
-pub use base::{Bytes, DType};
+pub use base::{Bytes, DType, size_text};
 pub use cpu::{Cpu, Isa, Probe};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
