@@ -4,7 +4,7 @@ mod cache;
 mod profile;
 mod restore;
 
-use crate::args::{EngineArgs, ModelArgs};
+use crate::args::{self, EngineArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -40,6 +40,7 @@ pub(crate) struct Bench {
         value_name = "N",
         value_delimiter = ',',
         default_value = "512"
+        value_parser = args::whole::<usize>,
     )]
     n_prompt: Vec<usize>,
     /// Numbers of generated tokens to measure; 0 for none
@@ -49,6 +50,7 @@ pub(crate) struct Bench {
         value_name = "N",
         value_delimiter = ',',
         default_value = "128"
+        value_parser = args::whole::<usize>,
     )]
     n_gen: Vec<usize>,
     /// Tokens in the context before the measured ones
@@ -58,6 +60,7 @@ pub(crate) struct Bench {
         value_name = "N",
         value_delimiter = ',',
         default_value = "0"
+        value_parser = args::whole::<usize>,
     )]
     n_depth: Vec<usize>,
     /// How often each test is repeated
@@ -174,8 +177,7 @@ impl Bench {
     }
 
     fn threads(&self) -> usize {
-        let threads = self.engine.threads;
-        threads.map_or_else(Cpu::default_threads, usize::from)
+        args::threads(self.engine.threads).unwrap_or_else(Cpu::default_threads)
     }
 
     fn report(&self, results: &[Measured], probe: &Probe) -> Result<()> {

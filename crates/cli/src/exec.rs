@@ -56,9 +56,9 @@ pub(crate) struct Exec {
     /// Report what every node took in these runs
     #[arg(long, requires = "repeat", conflicts_with = "trace")]
     profile: bool,
-    /// Threads to compute with; all cores when left out
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    /// Threads to compute with, at most one for each core; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
     #[command(flatten)]
     graph: GraphArgs,
     /// Print one JSON object

@@ -23,6 +23,16 @@ pub(crate) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Warns on a line of its own, once of each thing.
+pub(crate) fn warn(what: &str) {
+    static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.iter().all(|other| other != what) {
+        note(&format!("warning: {what}"));
+        warned.push(what.to_owned());
+    }
+}
+
 /// Prints text at once, be it a part of a line.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();

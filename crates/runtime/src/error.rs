@@ -49,6 +49,9 @@ pub enum RuntimeErrorKind {
     /// Nothing to continue from.
     #[error("the prompt is empty")]
     EmptyPrompt,
+    /// One token to score, before which there is nothing.
+    #[error("there is nothing to predict: a score needs at least two tokens, and there is one")]
+    NothingToPredict,
     /// A token id that the model does not have.
     #[error("token id {id} is outside the model's vocabulary of {vocab}")]
     UnknownToken {

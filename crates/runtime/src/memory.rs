@@ -86,7 +86,11 @@ impl<'a> From<&'a Blueprint> for Planned<'a> {
     }
 }
 
-impl Planned<'_> {
+impl<'a> Planned<'a> {
+    /// The model's own numbers.
+    pub fn facts(&self) -> &'a ModelFacts {
+        self.facts
+    }
     fn is_weight(&self, id: TensorId) -> bool {
         let input = || self.graph.inputs().iter().position(|input| *input == id);
         self.graph.tensor(id).constant().is_some()

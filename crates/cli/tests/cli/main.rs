@@ -9,6 +9,7 @@ mod export;
 mod genai;
 mod help;
 mod onnx;
+mod numbers;
 mod plan;
 mod pt2;
 mod real;

@@ -124,6 +124,26 @@ fn the_map_has_every_buffer() {
 }
 
 #[test]
+fn a_draft_is_a_path_or_a_catalogue_name() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", bare_model());
+    let plan = folder
+        .run(&["plan", &model, "--model-draft", &model, "--json"])
+        .json();
+    assert!(plan["draft"]["total_bytes"].as_u64().unwrap() > 0);
+    // A catalogue name stands for its file, which here is none.
+    let home = folder.path("home/models");
+    std::fs::create_dir_all(&home).unwrap();
+    let entry = kvark::catalogue::default_entry();
+    let file = std::fs::File::create(home.join(format!("{}.gguf", entry.name))).unwrap();
+    file.set_len(entry.bytes).unwrap();
+    let error = folder.run(&["plan", &model, "--md", "smollm2"]).error();
+    assert!(error.contains("smollm2-135m-instruct.gguf"), "{error}");
+    let error = folder.run(&["plan", &model, "--md", "nonsense"]).error();
+    assert!(error.contains("no such file or catalogue model"), "{error}");
+}
+
+#[test]
 fn pictures_are_pictures() {
     let folder = Folder::new();
     let model = folder.file("m.gguf", bare_model());
