@@ -49,8 +49,8 @@ pub use runtime::{
     ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, EmbedOptions, Embedder, Embedding, Finish,
     GenerateOptions, Generated, InferenceOptions, InferenceSession, Memory, MemoryLimit,
     MemoryPlan, Misfit, Model, Module, ModuleOptions, OpenOptions, Piece, Planned, Policy, Prefix,
-    Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence,
-    Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind, StepSize, TensorInfo, Timings, Token,
-    WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
+    RandomInputs, Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score,
+    Sequence, Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind, StepSize, TensorInfo,
+    Timings, Token, WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Error as TextError, Message, Tokenizer, Utf8Stream};
