@@ -1,6 +1,7 @@
 //! `kvark bench`: tokens per second of prompt processing and generation.
 
 mod cache;
+mod flame;
 mod profile;
 mod restore;
 
@@ -39,8 +40,8 @@ pub(crate) struct Bench {
         long,
         value_name = "N",
         value_delimiter = ',',
-        default_value = "512"
         value_parser = args::whole::<usize>,
+        default_value = "512"
     )]
     n_prompt: Vec<usize>,
     /// Numbers of generated tokens to measure; 0 for none
@@ -49,8 +50,8 @@ pub(crate) struct Bench {
         long,
         value_name = "N",
         value_delimiter = ',',
-        default_value = "128"
         value_parser = args::whole::<usize>,
+        default_value = "128"
     )]
     n_gen: Vec<usize>,
     /// Tokens in the context before the measured ones
@@ -59,8 +60,8 @@ pub(crate) struct Bench {
         long,
         value_name = "N",
         value_delimiter = ',',
-        default_value = "0"
         value_parser = args::whole::<usize>,
+        default_value = "0"
     )]
     n_depth: Vec<usize>,
     /// How often each test is repeated
@@ -155,7 +156,8 @@ impl Bench {
         bar.finish_and_clear();
         if let Some(Some(file)) = &self.profile {
             let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
-            profile::draw(file, &named)?;
+            let name = model.artifact().name.as_deref().unwrap_or("the model");
+            flame::write(file, name, &named)?;
         }
         self.report(&results, &probe)
     }
