@@ -69,7 +69,7 @@ pub enum BackendErrorKind {
     #[error("interrupted")]
     Interrupted,
     /// Memory for the step could not be had.
-    #[error("out of memory: {0} bytes of activations could not be allocated")]
+    #[error("out of memory: {} of activations could not be allocated", base::size_text(*.0 as u64))]
     OutOfMemory(usize),
 }
 

@@ -21,4 +21,4 @@ pub use error::{BackendError, BackendErrorKind};
 pub use pool::KvPool;
 pub use profile::NodeTime;
 pub use rotation::Rotations;
-pub use runnable::Runnable;
+pub use runnable::{Runnable, attention_nodes, integer_source};

@@ -1,6 +1,6 @@
 //! How a graph turns its keys by their positions, and how stored keys are turned to other positions.
 
-use crate::runnable::{attention_nodes, source};
+use crate::runnable::{attention_nodes, integer_source};
 use crate::{BackendError, BackendErrorKind, storage};
 use graph::ops::{Op, Rope, RopeLayout};
 use graph::{Graph, Node, TensorId, TensorKind};
@@ -28,9 +28,9 @@ impl Rotations {
         let Some((attention, _)) = attention_nodes(graph).next() else {
             return refuse("the model keeps no history".into());
         };
-        let position = source(graph, attention.inputs[3]);
+        let position = integer_source(graph, attention.inputs[3]);
         for node in graph.nodes() {
-            let takes = |id: &TensorId| source(graph, *id) == position;
+            let takes = |id: &TensorId| integer_source(graph, *id) == position;
             let known = matches!(
                 node.op,
                 Op::RopeTable(_) | Op::UpdateAndAttend(_) | Op::Reshape(_) | Op::Cast(_)

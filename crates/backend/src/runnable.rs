@@ -67,6 +67,12 @@ impl Runnable {
         &self.graph
     }
 
+    /// Which graph input holds the positions of a step, and how many numbers it has for each token. `None` without a cache.
+    pub fn position_input(&self) -> Option<(usize, usize)> {
+        let positions = self.cache.as_ref()?.positions;
+        Some((positions.index, positions.per_token))
+    }
+
     /// Bytes of activations and scratch held now.
     pub fn arena_bytes(&self) -> usize {
         self.executable.arena_bytes()
@@ -155,7 +161,8 @@ impl Runnable {
     }
 }
 
-pub(crate) fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
+/// The nodes that attend over a cache, with their cache ids.
+pub fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
     graph.nodes().iter().filter_map(|node| match &node.op {
         Op::UpdateAndAttend(op) => Some((node, op.cache_id)),
         _ => None,
@@ -168,7 +175,7 @@ impl PositionInput {
         let mut found = None;
         for (node, _) in attention_nodes(graph) {
             let position = node.inputs[3];
-            let source = source(graph, position);
+            let source = integer_source(graph, position);
             let index = graph.inputs().iter().position(|id| *id == source);
             let per_token = match graph.tensor(position).ty.shape.get(1) {
                 Some(columns) => columns.as_const(),
@@ -216,12 +223,12 @@ impl PositionInput {
     }
 }
 
-/// The tensor that this one only renames or converts.
-pub(crate) fn source(graph: &Graph, id: TensorId) -> TensorId {
+/// The integer tensor that this one only reshapes or converts.
+pub fn integer_source(graph: &Graph, id: TensorId) -> TensorId {
     let integer = |id: TensorId| matches!(graph.tensor(id).ty.dtype, DType::I32 | DType::I64);
     match graph.tensor(id).kind {
         TensorKind::Value(node) => match (&graph.node(node).op, &graph.node(node).inputs[..]) {
-            (Op::Reshape(_) | Op::Cast(_), &[x]) if integer(x) => source(graph, x),
+            (Op::Reshape(_) | Op::Cast(_), &[x]) if integer(x) => integer_source(graph, x),
             _ => id,
         },
         _ => id,

@@ -14,6 +14,7 @@ mod origin;
 pub mod parallel;
 pub mod quant;
 mod replace;
+mod size;
 mod texts;
 
 pub use bytes::{Bytes, MapError};
@@ -21,4 +22,5 @@ pub use dtype::DType;
 pub use hash::xxh64;
 pub use origin::Origin;
 pub use replace::replace;
+pub use size::size_text;
 pub use texts::Texts;

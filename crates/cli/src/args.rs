@@ -5,8 +5,8 @@ use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
-    CompileOptions, Cpu, ExecutorKind, MemoryLimit, Message, Model, OpenOptions, PassSelection,
-    Policy, Runner, SamplerOptions, Storage,
+    CompileOptions, Cpu, ExecutorKind, MemoryLimit, Message, Model, ModelFacts, OpenOptions,
+    PassSelection, Policy, Runner, SamplerOptions, Storage,
 };
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,9 @@ impl ModelArgs {
             passes: engine.graph.passes()?,
             ..OpenOptions::default()
         };
-        Ok(Model::open_with(&self.path()?, &options)?)
+        let model = Model::open_with(&self.path()?, &options)?;
+        warn_of_context(model.facts(), engine.ctx_size);
+        Ok(model)
     }
 
     /// A name for people: that of the file, or of its folder where the file's says nothing.
@@ -51,18 +53,48 @@ impl ModelArgs {
 
     /// Where the model's file is; models of the catalogue are fetched if they are not there.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        let Some(name) = self.model.as_ref().or(self.positional.as_ref()) else {
-            return catalogue::ensure(kvark::catalogue::default_entry());
-        };
-        let path = PathBuf::from(name);
-        if path.exists() {
-            return Ok(path);
-        }
-        match kvark::catalogue::find(name) {
-            Some(entry) => catalogue::ensure(entry),
-            None => bail!("no such file or catalogue model: {name} (see kvark list)"),
+        match self.model.as_ref().or(self.positional.as_ref()) {
+            Some(name) => model_path(name),
+            None => catalogue::ensure(kvark::catalogue::default_entry()),
         }
     }
+}
+
+/// The file that a path or a catalogue name stands for; models of the catalogue are fetched if they are not there.
+pub(crate) fn model_path(name: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    match kvark::catalogue::find(name) {
+        Some(entry) => catalogue::ensure(entry),
+        None => bail!("no such file or catalogue model: {name} (see kvark list)"),
+    }
+}
+
+/// Warns of a context that is longer than the model was trained for; one that is not possible at all is refused later.
+pub(crate) fn warn_of_context(facts: &ModelFacts, asked: Option<u32>) {
+    let trained = facts.context_length;
+    let possible = facts.context_limit.unwrap_or(usize::MAX);
+    let longer = |asked: u32| (trained + 1..=possible).contains(&(asked as usize));
+    if facts.context_stated && asked.is_some_and(longer) {
+        output::warn(&format!(
+            "the model was trained for a context of {trained} tokens: text behind them may make no sense (-c {trained})"
+        ));
+    }
+}
+
+/// The number of threads to use: as asked for, but no more than the machine has cores, because threads that wait for a core
+/// hold up all others.
+pub(crate) fn threads(asked: Option<u32>) -> Option<usize> {
+    let asked = asked? as usize;
+    let cores = std::thread::available_parallelism().map_or(asked, usize::from);
+    if asked > cores {
+        output::warn(&format!(
+            "{asked} threads are more than this machine's cores: {cores} are used (-t {cores})"
+        ));
+    }
+    Some(asked.min(cores))
 }
 
 /// How to run it.
@@ -71,9 +103,9 @@ pub(crate) struct EngineArgs {
     /// Most tokens in the context; what the model was made for when left out
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ctx_size: Option<u32>,
-    /// Threads to compute with; all cores when left out
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
+    /// Threads to compute with, at most one for each core; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: Option<u32>,
     /// Most tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
@@ -122,7 +154,7 @@ impl GraphArgs {
     }
 
     /// How graphs are compiled for so many threads; a trace needs the interpreted executor.
-    pub(crate) fn compile(&self, threads: Option<u16>, traced: bool) -> Result<CompileOptions> {
+    pub(crate) fn compile(&self, threads: Option<u32>, traced: bool) -> Result<CompileOptions> {
         let executor = match self.executor.as_deref() {
             Some("compiled") if traced => {
                 bail!("--trace shows what the interpreted executor computes, not the compiled one")
@@ -137,7 +169,7 @@ impl GraphArgs {
             false => home().map(|home| home.packed()),
         };
         Ok(CompileOptions {
-            threads: threads.map(usize::from),
+            threads: self::threads(threads),
             executor,
             packed_folder,
             loading: Some(output::loading()),
@@ -223,7 +255,7 @@ pub(crate) struct ShiftArgs {
     #[arg(long)]
     pub(crate) context_shift: bool,
     /// Tokens at the beginning that --context-shift keeps; when left out, the system message, or the first token
-    #[arg(long, value_name = "N", requires = "context_shift")]
+    #[arg(long, value_name = "N", requires = "context_shift", value_parser = whole::<usize>)]
     keep: Option<usize>,
 }
 
@@ -268,8 +300,8 @@ pub(crate) struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token. When left out, what the model's genai_config.json says, or 0.8
     #[arg(long, value_name = "T", value_parser = at_least_zero)]
     pub(crate) temp: Option<f32>,
-    /// Only the K most likely tokens; 0 for all. When left out, the model's own, or 40
-    #[arg(long, value_name = "K")]
+    /// Only the K most likely tokens; 0 or -1 for all. When left out, the model's own, or 40
+    #[arg(long, value_name = "K", value_parser = top_k)]
     pub(crate) top_k: Option<usize>,
     /// Only the most likely tokens whose probabilities add up to P. When left out, the model's own, or 0.95
     #[arg(long, value_name = "P", value_parser = fraction)]
@@ -280,11 +312,11 @@ pub(crate) struct SamplingArgs {
     /// Make tokens of the last --repeat-last-n less likely; 1 for no penalty. When left out, the model's own, or 1
     #[arg(long, value_name = "X", value_parser = positive)]
     pub(crate) repeat_penalty: Option<f32>,
-    /// How many tokens the repetition penalty looks back
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    /// How many tokens the repetition penalty looks back; -1 for all
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = repeat_last_n)]
     pub(crate) repeat_last_n: usize,
-    /// Seed of the random choices; drawn from the clock when left out, and shown
-    #[arg(long, value_name = "N")]
+    /// Seed of the random choices; drawn from the clock when left out or -1, and shown
+    #[arg(long, value_name = "N", value_parser = seed)]
     pub(crate) seed: Option<u64>,
 }
 
@@ -293,6 +325,39 @@ fn number(text: &str, allowed: impl Fn(f32) -> bool, what: &str) -> Result<f32, 
         .ok()
         .filter(|x: &f32| allowed(*x))
         .ok_or_else(|| format!("must be {what}"))
+}
+
+/// A whole number from 0 on, or what -1 stands for.
+fn count_or<T: std::str::FromStr>(text: &str, minus_one: impl FnOnce() -> T) -> Result<T, String> {
+    match text {
+        "-1" => Ok(minus_one()),
+        _ => whole(text).map_err(|error| format!("{error}, or -1")),
+    }
+}
+
+/// A whole number from 0 on.
+pub(crate) fn whole<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "must be a whole number of at least 0".to_owned())
+}
+
+fn top_k(text: &str) -> Result<usize, String> {
+    count_or(text, || 0)
+}
+
+fn repeat_last_n(text: &str) -> Result<usize, String> {
+    count_or(text, || usize::MAX)
+}
+
+/// A seed; -1 draws one from the clock.
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
+    count_or(text, clock_seed)
+}
+
+/// A seed of 32 bits: people copy it, and some readers of JSON lose digits of longer numbers.
+fn clock_seed() -> u64 {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::from((now.as_micros() as u32) ^ now.subsec_nanos().rotate_left(16))
 }
 
 fn at_least_zero(text: &str) -> Result<f32, String> {
@@ -314,11 +379,14 @@ fn fraction(text: &str) -> Result<f32, String> {
 impl SamplingArgs {
     pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
         let own = model.sampling();
-        // Of 32 bits: people copy it, and JSON numbers of more lose digits in some readers.
-        let clock = || {
-            let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-            u64::from((now.as_micros() as u32) ^ now.subsec_nanos().rotate_left(16))
-        };
+        if let Some(config) = &model.artifact().beside.genai
+            && !config.not_honoured.is_empty()
+        {
+            let settings = config.not_honoured.join(", ");
+            output::warn(&format!(
+                "genai_config.json has settings that are not honoured: {settings}"
+            ));
+        }
         SamplerOptions {
             temperature: self.temp.unwrap_or(own.temperature),
             top_k: self.top_k.unwrap_or(own.top_k),
@@ -326,7 +394,7 @@ impl SamplingArgs {
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty.unwrap_or(own.repeat_penalty),
             repeat_last_n: self.repeat_last_n,
-            seed: self.seed.unwrap_or_else(clock),
+            seed: self.seed.unwrap_or_else(clock_seed),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! `kvark bench`: tokens per second of prompt processing and generation.
 
 mod cache;
+mod flame;
 mod profile;
 mod restore;
 
-use crate::args::{EngineArgs, ModelArgs};
+use crate::args::{self, EngineArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -39,6 +40,7 @@ pub(crate) struct Bench {
         long,
         value_name = "N",
         value_delimiter = ',',
+        value_parser = args::whole::<usize>,
         default_value = "512"
     )]
     n_prompt: Vec<usize>,
@@ -48,6 +50,7 @@ pub(crate) struct Bench {
         long,
         value_name = "N",
         value_delimiter = ',',
+        value_parser = args::whole::<usize>,
         default_value = "128"
     )]
     n_gen: Vec<usize>,
@@ -57,6 +60,7 @@ pub(crate) struct Bench {
         long,
         value_name = "N",
         value_delimiter = ',',
+        value_parser = args::whole::<usize>,
         default_value = "0"
     )]
     n_depth: Vec<usize>,
@@ -153,7 +157,8 @@ impl Bench {
         bar.finish_and_clear();
         if let Some(Some(file)) = &self.profile {
             let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
-            profile::draw(file, &named)?;
+            let name = model.artifact().name.as_deref().unwrap_or("the model");
+            flame::write(file, name, &named)?;
         }
         self.report(&results, &probe)
     }
@@ -175,8 +180,7 @@ impl Bench {
     }
 
     fn threads(&self) -> usize {
-        let threads = self.engine.threads;
-        threads.map_or_else(Cpu::default_threads, usize::from)
+        args::threads(self.engine.threads).unwrap_or_else(Cpu::default_threads)
     }
 
     fn report(&self, results: &[Measured], probe: &Probe) -> Result<()> {

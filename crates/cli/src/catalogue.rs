@@ -102,6 +102,7 @@ impl Pull {
 impl List {
     pub(crate) fn execute(self) -> Result<()> {
         let home = Home::locate()?;
+        home.remove_leftovers();
         let mut out = std::io::stdout().lock();
         if self.json {
             let models: Vec<_> = ENTRIES.iter().map(|entry| describe(&home, entry)).collect();
@@ -162,6 +163,7 @@ fn describe(home: &Home, entry: &Entry) -> serde_json::Value {
 impl Rm {
     pub(crate) fn execute(self) -> Result<()> {
         let home = Home::locate()?;
+        home.remove_leftovers();
         let path = match &self.name {
             Some(name) => {
                 let entry = find(name)?;
@@ -243,6 +245,9 @@ fn advise(error: CatalogueError) -> anyhow::Error {
     let advice = match error.kind() {
         CatalogueErrorKind::Io { .. } | CatalogueErrorKind::NoHome => {
             "set KVARK_HOME to a folder that can be written"
+        }
+        CatalogueErrorKind::DiskFull { .. } => {
+            "make room, or set KVARK_HOME to a folder on another disk"
         }
         CatalogueErrorKind::NoPip { .. } => "install Python with pip",
         CatalogueErrorKind::Pip { .. } => "check the network connection",

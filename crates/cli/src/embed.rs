@@ -47,9 +47,9 @@ pub(crate) struct Embed {
     /// Cut texts that have more tokens than the model takes, instead of refusing them
     #[arg(long)]
     truncate: bool,
-    /// Threads to compute with; all cores when left out
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    /// Threads to compute with, at most one for each core; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
     /// Refuse a run that needs more memory, such as 800M or 2G, or more than the machine has free
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     mem_limit: Option<u64>,

@@ -1,14 +1,11 @@
 //! `kvark exec`: any model, once, on given tensors.
 
-use crate::args::{GraphArgs, ModelArgs};
+use crate::args::{self, GraphArgs, ModelArgs};
 use crate::npy;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
-use kvark::{
-    Cpu, DType, Data, InferenceOptions, InferenceSession, NodeTime, Size, TensorInfo, Value,
-};
+use kvark::{Cpu, DType, Data, InferenceOptions, InferenceSession, NodeTime, RandomInputs, Value};
 use serde_json::{Map, json};
-use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -19,7 +16,11 @@ use std::time::Instant;
     after_help = "Inputs are NAME=FILE.npy; with --random those left out are made up, their dynamic sizes by --dim.
 --trace runs node by node and shows every intermediate result.
 
+A decoder that keeps its history in a cache gets an empty one for every run. Made-up token ids lie in its vocabulary, and \
+positions begin at 0.
+
 Examples:
+  kvark exec --random --dim T=5 --trace
   kvark exec model.pt2 --input x=x.npy
   kvark exec model.pt2 --random --dim batch=4 --trace
   kvark exec model.pt2 --random --trace results/ --passes none
@@ -38,11 +39,11 @@ pub(crate) struct Exec {
     /// Make up the inputs that are not given
     #[arg(long)]
     random: bool,
-    /// A dynamic size for made-up inputs; 1 when left out
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = pair)]
-    dims: Vec<(String, String)>,
-    /// Seed of made-up inputs
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// A dynamic size for made-up inputs; when left out, that of the given inputs, or the least that the model takes
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = dim, requires = "random")]
+    dims: Vec<(String, usize)>,
+    /// Seed of made-up inputs; -1 draws one from the clock
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = args::seed)]
     seed: u64,
     /// Show every intermediate result, or save them in this folder
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "-")]
@@ -51,14 +52,14 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// Run so often more and report the times
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = args::whole::<usize>)]
     repeat: usize,
     /// Report what every node took in these runs
     #[arg(long, requires = "repeat", conflicts_with = "trace")]
     profile: bool,
-    /// Threads to compute with; all cores when left out
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    /// Threads to compute with, at most one for each core; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
     #[command(flatten)]
     graph: GraphArgs,
     /// Print one JSON object
@@ -72,6 +73,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
         name.to_owned(),
         value.strip_prefix('@').unwrap_or(value).to_owned(),
     ))
+}
+
+fn dim(text: &str) -> Result<(String, usize), String> {
+    let (name, size) = pair(text)?;
+    let size = args::whole(&size).map_err(|error| format!("the size of {name} {error}"))?;
+    Ok((name, size))
 }
 
 impl Exec {
@@ -123,22 +130,14 @@ impl Exec {
         for (name, file) in &self.inputs {
             values.push((name.clone(), npy::read(Path::new(file))?));
         }
-        if self.random {
-            let mut dims = HashMap::new();
-            for (name, size) in &self.dims {
-                let size: usize = size
-                    .parse()
-                    .with_context(|| format!("--dim {name}={size} is not a size"))?;
-                dims.insert(name.as_str(), size);
-            }
-            let mut noise = Noise(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            for info in session.inputs() {
-                if values.iter().all(|(name, _)| *name != info.name) {
-                    values.push((info.name.clone(), noise.value(info, &dims)?));
-                }
-            }
+        if !self.random {
+            return Ok(values);
         }
-        Ok(values)
+        let random = RandomInputs {
+            sizes: self.dims.clone(),
+            seed: self.seed,
+        };
+        Ok(session.random_inputs(values, &random)?)
     }
 }
 
@@ -152,42 +151,6 @@ fn save(folder: Option<&Path>, name: &str, value: &Value) -> Result<()> {
         .map(|c| if plain(c) { c } else { '_' })
         .collect();
     npy::write(&folder.join(file + ".npy"), value)
-}
-
-/// A small generator of made-up tensors.
-struct Noise(u64);
-
-impl Noise {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn value(&mut self, info: &TensorInfo, dims: &HashMap<&str, usize>) -> Result<Value> {
-        let term = |name: &str| match name.parse() {
-            Ok(number) => number,
-            Err(_) => dims.get(name).copied().unwrap_or(1),
-        };
-        // A size may be a sum of others: `past + now`.
-        let size = |size: &Size| match size {
-            Size::Fixed(n) => *n,
-            Size::Dynamic(name) => name.split(" + ").map(term).sum(),
-        };
-        let shape: Vec<usize> = info.shape.iter().map(size).collect();
-        let len: usize = shape.iter().product();
-        let unit = |bits: u64| (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
-        // Integers are most often indices: zero is one into every axis.
-        let data = match info.dtype {
-            DType::F32 => Data::F32((0..len).map(|_| unit(self.bits())).collect()),
-            DType::I32 => Data::I32(vec![0; len]),
-            DType::I64 => Data::I64(vec![0; len]),
-            DType::Bool => Data::Bool(vec![true; len]),
-            other => bail!("no {other} can be made up for {}", info.name),
-        };
-        Ok(Value { shape, data })
-    }
 }
 
 /// What is printed, as lines or as one object.

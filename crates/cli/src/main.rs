@@ -18,7 +18,7 @@ mod run;
 mod score;
 mod tokenize;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Run language models on your own machine.
@@ -64,8 +64,17 @@ enum Command {
     Rm(catalogue::Rm),
 }
 
+/// The command line, on which a negative number behind a flag is that flag's value, to be judged by its own rule.
+fn command() -> clap::Command {
+    let numbers = |arg: clap::Arg| match arg.is_positional() || !arg.get_action().takes_values() {
+        true => arg,
+        false => arg.allow_negative_numbers(true),
+    };
+    Cli::command().mut_subcommands(|command| command.mut_args(numbers))
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     interrupt::install();
     let result = match cli.command {
         Command::Run(command) => command.execute(),

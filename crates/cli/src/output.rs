@@ -24,6 +24,16 @@ pub(crate) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Warns on a line of its own, once of each thing.
+pub(crate) fn warn(what: &str) {
+    static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.iter().all(|other| other != what) {
+        note(&format!("warning: {what}"));
+        warned.push(what.to_owned());
+    }
+}
+
 /// Prints text at once, be it a part of a line.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();
@@ -106,10 +116,5 @@ pub(crate) fn tokens(n: usize) -> String {
 
 /// A count of bytes in a unit that people read.
 pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    let x = n as f64;
-    match UNITS.iter().find(|(_, unit)| x >= *unit) {
-        Some((name, unit)) => format!("{:.1} {name}", x / unit),
-        None => format!("{n} bytes"),
-    }
+    kvark::size_text(n)
 }

@@ -27,6 +27,7 @@ Examples:
   kvark plan
   kvark plan model.gguf -c 32768 --cache-type-k q8 --cache-type-v q8
   kvark plan config.json -c 1024,8192,131072 --compare f32,f16,q8,q4
+  kvark plan model.gguf --model-draft smollm2
   kvark plan model.gguf --map
   kvark plan model.gguf --svg plan.svg --png plan.png"
 )]
@@ -54,12 +55,12 @@ pub(crate) struct Plan {
     /// Most tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// Threads to compute with; all cores when left out
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-    /// A model that drafts, planned with the same choices
+    /// Threads to compute with, at most one for each core; all cores when left out
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// Path or catalogue name of a model that drafts, planned with the same choices
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
-    model_draft: Option<PathBuf>,
+    model_draft: Option<String>,
     /// Refuse a plan of more than so many bytes, such as 800M or 2G
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     mem_limit: Option<u64>,
@@ -130,7 +131,9 @@ impl Plan {
         let longest = self.ctx_size.iter().copied().max();
         let subject = Subject::open(&self.model.path()?, longest)?;
         let draft = self.model_draft.as_deref();
-        let draft = draft.map(|path| Subject::open(path, longest)).transpose()?;
+        let draft = draft.map(|name| Subject::open(&args::model_path(name)?, longest));
+        let draft = draft.transpose()?;
+        args::warn_of_context(subject.planned()?.facts(), longest);
         let cpu = Cpu::new()?;
         let plan = |context: Option<u32>, storage: Option<Storage>| -> Result<MemoryPlan> {
             let policy = self.policy(context, storage);
@@ -201,7 +204,7 @@ impl Plan {
             logit_rows: self.parallel as usize,
             memory: MemoryLimit::None,
             compile: CompileOptions {
-                threads: self.threads.map(usize::from),
+                threads: args::threads(self.threads),
                 ..CompileOptions::default()
             },
             ..Policy::default()

@@ -78,6 +78,8 @@ pub struct ModelFacts {
     pub caches: Vec<kv::LayerConfig>,
     /// Most positions the graph is made for.
     pub context_length: usize,
+    /// Whether the file states that length; else it is a guess.
+    pub context_stated: bool,
     /// Logits of a row; 0 when the model is no decoder.
     pub vocab_size: usize,
     /// Width of the residual stream; 0 when the file does not say.
@@ -121,6 +123,7 @@ impl ModelFacts {
         ModelFacts {
             caches: vec![],
             context_length: UNSTATED_CONTEXT,
+            context_stated: false,
             vocab_size: 0,
             hidden_size: 0,
             max_step: None,
@@ -139,6 +142,7 @@ impl ModelFacts {
         ModelFacts {
             caches: spec.caches(),
             context_length,
+            context_stated: true,
             vocab_size: if decodes { spec.vocab_size } else { 0 },
             hidden_size: spec.hidden_size,
             max_step: None,

@@ -31,6 +31,8 @@ pub struct GenAi {
     pub names: DecoderNames,
     /// How tokens are chosen unless the caller says otherwise.
     pub search: Search,
+    /// Settings that ask for something kvark does not do, as `search.num_beams: 4`.
+    pub not_honoured: Vec<String>,
 }
 
 /// What a decoder's inputs and outputs are called; in those of caches `%d` stands for the layer's number.
@@ -150,10 +152,15 @@ impl GenAi {
             Some(_) => object(&json, "search")?,
             None => Fields::of(None, "search"),
         };
+        let context_length = model.size("context_length")?;
+        let mut not_honoured = not_honoured(&search, context_length);
+        let parts = ["encoder", "embedding", "vision", "speech"];
+        let parts = parts.iter().filter(|part| model.child(part).is_some());
+        not_honoured.extend(parts.map(|part| format!("model.{part}")));
         Ok(GenAi {
             model_type: model.name("type", "onnx".into())?,
             filename,
-            context_length: model.size("context_length")?,
+            context_length,
             vocab_size: model.size("vocab_size")?,
             bos: model.ids("bos_token_id")?.first().copied(),
             eos: model.ids("eos_token_id")?,
@@ -167,8 +174,41 @@ impl GenAi {
                 repetition_penalty: search.number("repetition_penalty")?,
                 max_length: search.size("max_length")?,
             },
+            not_honoured,
         })
     }
+}
+
+/// The search settings that would change the text and are not honoured. A setting with the value that means nothing, such
+/// as one beam, is left out, and so are settings of beams where there is one.
+fn not_honoured(search: &Fields<'_>, context: Option<usize>) -> Vec<String> {
+    const HONOURED: [&str; 5] = [
+        "do_sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "repetition_penalty",
+    ];
+    const OF_BEAMS: [&str; 3] = ["early_stopping", "length_penalty", "diversity_penalty"];
+    let number = |key: &str| search.child(key).and_then(Value::as_f64);
+    let one_beam = number("num_beams").is_none_or(|n| n <= 1.0);
+    let means_nothing = |key: &str| match key {
+        key if HONOURED.contains(&key) => true,
+        key if OF_BEAMS.contains(&key) => one_beam,
+        "num_beams" | "num_return_sequences" => number(key) == Some(1.0),
+        "min_length" | "no_repeat_ngram_size" => number(key) == Some(0.0),
+        "random_seed" => number(key) == Some(-1.0),
+        // The context ends a text anyway.
+        "max_length" => number(key).is_some_and(|n| context.is_some_and(|c| n >= c as f64)),
+        // How ONNX Runtime keeps its buffers and batches its steps.
+        "past_present_share_buffer" | "chunk_size" | "batch_size" => true,
+        _ => false,
+    };
+    let settings = search.map.into_iter().flatten();
+    let asked = settings.filter(|(key, value)| !value.is_null() && !means_nothing(key));
+    asked
+        .map(|(key, value)| format!("{}.{key}: {value}", search.place))
+        .collect()
 }
 
 /// Whether a path of a file leads nowhere but below the folder it is read from.
@@ -364,6 +404,36 @@ mod tests {
             (config.search.do_sample, config.search.max_length),
             (Some(true), Some(100))
         );
+    }
+
+    #[test]
+    fn settings_that_are_not_honoured_are_named() {
+        let table = [
+            (r#""do_sample": true, "top_k": 4, "num_beams": 1"#, ""),
+            (
+                r#""min_length": 0, "num_return_sequences": 1, "past_present_share_buffer": true, "length_penalty": 2.0,
+                   "max_length": 16, "no_repeat_ngram_size": 0, "random_seed": -1, "early_stopping": true"#,
+                "",
+            ),
+            (
+                r#""num_beams": 4, "length_penalty": 2.0, "max_length": 8"#,
+                "search.length_penalty: 2.0, search.max_length: 8, search.num_beams: 4",
+            ),
+            (
+                r#""min_length": 3, "mystery": "x""#,
+                "search.min_length: 3, search.mystery: \"x\"",
+            ),
+        ];
+        for (search, expect) in table {
+            let json =
+                format!(r#"{{"model": {{"context_length": 16}}, "search": {{ {search} }} }}"#);
+            let config = GenAi::parse(json.as_bytes()).unwrap();
+            let mut found = config.not_honoured;
+            found.sort();
+            assert_eq!(found.join(", "), expect);
+        }
+        let parts = GenAi::parse(br#"{"model": {"vision": {}}}"#).unwrap();
+        assert_eq!(parts.not_honoured, ["model.vision"]);
     }
 
     #[test]

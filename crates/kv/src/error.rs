@@ -226,7 +226,7 @@ pub enum KvErrorKind {
         reason: String,
     },
     /// The backend could not allocate.
-    #[error("out of memory: {0} bytes of KV could not be allocated")]
+    #[error("out of memory: {:.1} MB of KV could not be allocated", *.0 as f64 / 1e6)]
     OutOfMemory(usize),
 }
 

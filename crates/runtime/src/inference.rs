@@ -1,12 +1,17 @@
-//! One graph with named inputs and outputs: for models that are no conversation.
+//! One graph with named inputs and outputs: for models that are no conversation, and for one step of those that are.
 
+mod random;
+
+pub use random::RandomInputs;
+
+use crate::runner::{Policy, make_config};
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, BackendError, CompileOptions, NodeTime, Runnable, Trace};
+use backend::{Backend, BackendError, CompileOptions, NodeTime, Runnable, Trace, attention_nodes};
 use base::DType;
 use graph::passes::{self, PassSelection};
 use graph::{Graph, TensorId, Value};
 use import::{Artifact, ImportOptions};
-use kv::{BackendOptions, CacheRegistry};
+use kv::{BackendOptions, CacheRegistry, CacheSession, Contiguous, make_decode_session};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +25,7 @@ pub struct InferenceOptions {
     pub passes: PassSelection,
     /// The method to run; the model's only one, or `forward`, when `None`.
     pub method: Option<String>,
-    /// The cache that a graph with `update_and_attend` works on.
+    /// The cache that a graph with `update_and_attend` works on. [`InferenceSession::load`] makes one when none is named.
     pub backend: BackendOptions,
 }
 
@@ -65,22 +70,42 @@ pub struct InferenceSession {
     runnable: Runnable,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
+    /// The cache of the session's own, which is empty when a run begins.
+    cache: Option<CacheSession<Contiguous>>,
 }
 
 impl InferenceSession {
-    /// Loads a model file, with the inputs and outputs it was exported with.
+    /// Loads a model file, with the inputs and outputs it was exported with. A decoder that cannot run on those, as one of
+    /// ONNX whose caches are inputs with sizes of their own, is loaded as runners load it: on tokens, positions and rows.
+    ///
+    /// A decoder that keeps its history in a cache gets a cache of its own, unless the options name one: every run then
+    /// begins with an empty cache.
     pub fn load(
         path: &Path,
         backend: &dyn Backend,
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
-        let import = ImportOptions {
-            as_exported: true,
-            ..ImportOptions::default()
-        };
-        let artifact = import::open_with(path, &import)?;
+        let artifact = open(path)?;
         let method = choose(&artifact, options.method.as_deref())?;
-        InferenceSession::from_graph(artifact.methods[method].graph.clone(), backend, options)
+        let graph = artifact.methods[method].graph.clone();
+        let attends = attention_nodes(&graph).next().is_some();
+        if !attends || options.backend.cache_key.is_some() {
+            return InferenceSession::from_graph(graph, backend, options);
+        }
+        // A step may be as long as the context: no layer drops rows that the step still sees.
+        let policy = Policy {
+            rings: false,
+            ..Policy::default()
+        };
+        let config = make_config(&artifact.facts, &policy)?;
+        let (cache, bound) = make_decode_session(backend.id(), &config)?;
+        let options = InferenceOptions {
+            backend: bound,
+            ..options.clone()
+        };
+        let mut session = InferenceSession::from_graph(graph, backend, &options)?;
+        session.cache = Some(cache);
+        Ok(session)
     }
 
     /// Optimises and compiles a graph.
@@ -103,6 +128,7 @@ impl InferenceSession {
             runnable: Runnable::bind(graph, executable, cache)?,
             inputs,
             outputs,
+            cache: None,
         })
     }
 
@@ -127,6 +153,7 @@ impl InferenceSession {
         inputs: impl IntoIterator<Item = (N, Value)>,
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
+        self.empty_cache()?;
         let outputs = self.runnable.run(&inputs)?;
         Ok(self.named(outputs))
     }
@@ -139,6 +166,7 @@ impl InferenceSession {
         trace: Trace<'_>,
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
+        self.empty_cache()?;
         let outputs = self.runnable.run_traced(&inputs, trace)?;
         Ok(self.named(outputs))
     }
@@ -156,6 +184,13 @@ impl InferenceSession {
     /// Bytes of activations and scratch held now.
     pub fn arena_bytes(&self) -> usize {
         self.runnable.arena_bytes()
+    }
+
+    fn empty_cache(&self) -> Result<(), RuntimeError> {
+        match &self.cache {
+            Some(cache) => Ok(cache.clear()?),
+            None => Ok(()),
+        }
     }
 
     fn in_order<N: AsRef<str>>(
@@ -206,6 +241,22 @@ impl TensorInfo {
 fn list(tensors: &[TensorInfo]) -> String {
     let texts: Vec<String> = tensors.iter().map(TensorInfo::to_string).collect();
     texts.join(", ")
+}
+
+/// Imports a model as it was exported or, where that fails, as a decoder.
+fn open(path: &Path) -> Result<Artifact, RuntimeError> {
+    let exported = ImportOptions {
+        as_exported: true,
+        ..ImportOptions::default()
+    };
+    let error = match import::open_with(path, &exported) {
+        Ok(artifact) => return Ok(artifact),
+        Err(error) => error,
+    };
+    match import::open(path) {
+        Ok(artifact) if artifact.facts.is_decoder() => Ok(artifact),
+        _ => Err(error.into()),
+    }
 }
 
 /// The method that is meant when none is named: the only one, or `forward`.

@@ -22,7 +22,7 @@ pub use branches::{Branch, Branches, Token};
 pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, generate};
-pub use inference::{InferenceOptions, InferenceSession, Size, TensorInfo};
+pub use inference::{InferenceOptions, InferenceSession, RandomInputs, Size, TensorInfo};
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, MemoryLimit, MemoryPlan, Misfit, Planned, Remedy, StepSize,
     WeightSection,

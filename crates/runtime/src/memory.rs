@@ -9,6 +9,8 @@ pub use arena::{ArenaBuffer, ArenaPlan};
 pub use budget::{Misfit, Remedy};
 pub use weights::WeightSection;
 
+pub(crate) use machine::available_bytes;
+
 use crate::runner::{Policy, make_config, step_size};
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{Backend, BackendError, Footprint};
@@ -86,7 +88,11 @@ impl<'a> From<&'a Blueprint> for Planned<'a> {
     }
 }
 
-impl Planned<'_> {
+impl<'a> Planned<'a> {
+    /// The model's own numbers.
+    pub fn facts(&self) -> &'a ModelFacts {
+        self.facts
+    }
     fn is_weight(&self, id: TensorId) -> bool {
         let input = || self.graph.inputs().iter().position(|input| *input == id);
         self.graph.tensor(id).constant().is_some()
@@ -226,7 +232,7 @@ impl MemoryPlan {
     pub fn check(&self, limit: MemoryLimit) -> Result<(), RuntimeError> {
         let limit = match limit {
             MemoryLimit::None => None,
-            MemoryLimit::Machine => machine::available_bytes(),
+            MemoryLimit::Machine => available_bytes(),
             MemoryLimit::Bytes(n) => Some(n),
         };
         match limit.and_then(|limit| Misfit::of(self, limit)) {

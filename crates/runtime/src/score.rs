@@ -34,6 +34,9 @@ pub fn log_softmax_at(logits: &[f32], index: usize) -> f64 {
 impl Runner {
     /// Scores a sequence behind what the context holds; `progress` is told how many tokens are done and may stop the
     /// run by returning false, which leaves the score short.
+    ///
+    /// # Errors
+    /// When there are fewer than two tokens: the first is only given, and no other is left to predict.
     pub fn score(
         &mut self,
         tokens: &[u32],
@@ -41,6 +44,9 @@ impl Runner {
     ) -> Result<Score, RuntimeError> {
         if tokens.is_empty() {
             return Err(RuntimeErrorKind::EmptyPrompt.into());
+        }
+        if tokens.len() == 1 {
+            return Err(RuntimeErrorKind::NothingToPredict.into());
         }
         let mut score = Score {
             argmax: Vec::with_capacity(tokens.len()),

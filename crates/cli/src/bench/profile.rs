@@ -1,12 +1,8 @@
 //! Where the time of a step goes, and how far that is from what the machine could do.
 
-use crate::plan::scene::{Anchor, Color, Scene};
-use crate::plan::svg;
-use anyhow::{Context, Result};
 use kvark::{NodeTime, Probe};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::path::Path;
 
 /// What one step of a test does, on average over the steps of a round.
 pub(super) struct StepProfile {
@@ -18,8 +14,8 @@ pub(super) struct StepProfile {
 
 /// Some nodes' share of a step.
 #[derive(Clone, Copy, Default)]
-struct Share {
-    seconds: f64,
+pub(super) struct Share {
+    pub(super) seconds: f64,
     bytes: f64,
     macs: f64,
     floor: f64,
@@ -37,10 +33,10 @@ impl Share {
 }
 
 /// An op's share, and those of its kinds of nodes.
-struct OpShare<'a> {
-    op: &'static str,
-    share: Share,
-    parts: Vec<(&'a str, Share)>,
+pub(super) struct OpShare<'a> {
+    pub(super) op: &'static str,
+    pub(super) share: Share,
+    pub(super) parts: Vec<(&'a str, Share)>,
 }
 
 impl StepProfile {
@@ -71,13 +67,13 @@ impl StepProfile {
         }
     }
 
-    fn whole(&self, probe: &Probe) -> Share {
+    pub(super) fn whole(&self, probe: &Probe) -> Share {
         let shares = self.times.iter().map(|node| self.share(node, probe));
         shares.fold(Share::default(), Share::add)
     }
 
     /// By op, the one that takes longest first.
-    fn ops(&self, probe: &Probe) -> Vec<OpShare<'_>> {
+    pub(super) fn ops(&self, probe: &Probe) -> Vec<OpShare<'_>> {
         let mut ops: Vec<OpShare<'_>> = Vec::new();
         for node in &self.times {
             let share = self.share(node, probe);
@@ -114,35 +110,36 @@ impl StepProfile {
         )
     }
 
-    /// A line for every op, and below it one for every kind of node that takes a hundredth of the step.
+    /// A line for every op, and below it one for every kind of node that takes a hundredth of the step. Columns are as wide
+    /// as their widest cell.
     pub(super) fn table(&self, probe: &Probe) -> String {
-        let mut out = format!(
-            "{:<44} {:>7} {:>9} {:>9} {:>7} {:>8} {:>8}\n",
-            "op", "share", "us/step", "MB/step", "GB/s", "GMAC/s", "of floor"
-        );
+        let heads = [
+            "op", "share", "us/step", "MB/step", "GB/s", "GMAC/s", "of floor",
+        ];
+        let mut rows = vec![heads.map(str::to_owned)];
         let whole = self.whole(probe);
-        let mut row = |name: &str, share: &Share| {
+        let mut row = |name: String, share: &Share| {
             let rate = |amount: f64| amount / share.seconds / 1e9;
-            // Writing to a string does not fail.
-            let _ = writeln!(
-                out,
-                "{name:<44} {:>5.1} % {:>9.1} {:>9.2} {:>7.1} {:>8.1} {:>6.0} %",
-                100.0 * share.seconds / whole.seconds,
-                share.seconds * 1e6,
-                share.bytes / 1e6,
-                rate(share.bytes),
-                rate(share.macs),
-                100.0 * share.floor / share.seconds
-            );
+            rows.push([
+                name,
+                format!("{:.1} %", 100.0 * share.seconds / whole.seconds),
+                format!("{:.1}", share.seconds * 1e6),
+                format!("{:.2}", share.bytes / 1e6),
+                format!("{:.1}", rate(share.bytes)),
+                format!("{:.1}", rate(share.macs)),
+                format!("{:.0} %", 100.0 * share.floor / share.seconds),
+            ]);
         };
         for OpShare { op, share, parts } in self.ops(probe) {
-            row(op, &share);
+            row(op.to_owned(), &share);
             if parts.len() > 1 {
                 for (label, share) in parts.iter().filter(|p| p.1.seconds > 0.01 * whole.seconds) {
-                    row(&format!("  {label}"), share);
+                    row(format!("  {label}"), share);
                 }
             }
         }
+        let mut out = aligned(&rows);
+        // Writing to a string does not fail.
         let _ = write!(
             out,
             "between the nodes: {:.1} us a step",
@@ -198,83 +195,50 @@ pub(super) fn machine_line(probe: &Probe) -> String {
     )
 }
 
-const WIDTH: f32 = 1200.0;
-const BAR: f32 = 22.0;
-const COLORS: [Color; 8] = [
-    [0xd9, 0x5f, 0x0e],
-    [0x2b, 0x8c, 0xbe],
-    [0x31, 0xa3, 0x54],
-    [0x75, 0x6b, 0xb1],
-    [0xc5, 0x1b, 0x8a],
-    [0x8c, 0x6d, 0x31],
-    [0x63, 0x63, 0x63],
-    [0x1c, 0x90, 0x99],
-];
-
-/// Draws every test as a flame: the step, above it its ops, above them their nodes, each as wide as it takes time.
-pub(super) fn draw(file: &Path, tests: &[(&str, &StepProfile)]) -> Result<()> {
-    let margin = 20.0;
-    let height = margin + tests.len() as f32 * (4.0 * BAR + 40.0);
-    let mut scene = Scene::new(WIDTH + 2.0 * margin, height);
-    let mut y = margin;
-    for (name, step) in tests {
-        // Times alone are drawn: no rate is needed.
-        let probe = Probe {
-            read_bytes: f64::INFINITY,
-            byte_macs: f64::INFINITY,
-            float_macs: f64::INFINITY,
-        };
-        let whole = step.whole(&probe).seconds;
-        let wide = |seconds: f64| (seconds / whole) as f32 * WIDTH;
-        let base = y + 2.0 * (BAR + 2.0);
-        let title = format!("{name}: {:.2} ms a step", whole * 1e3);
-        bar(
-            &mut scene,
-            [margin, base, WIDTH],
-            [0x44, 0x44, 0x44],
-            &title,
-        );
-        let mut x = margin;
-        for (OpShare { op, share, parts }, color) in
-            step.ops(&probe).into_iter().zip(COLORS.iter().cycle())
-        {
-            let title = |name: &str, seconds: f64| {
-                format!(
-                    "{name} {:.1} % {:.0} us",
-                    100.0 * seconds / whole,
-                    seconds * 1e6
-                )
+/// Rows as lines: the first column to the left, the others to the right, each as wide as its widest cell.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut out = String::new();
+    for row in rows {
+        for (i, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Writing to a string does not fail.
+            let _ = match i {
+                0 => write!(out, "{cell:<width$}"),
+                _ => write!(out, "  {cell:>width$}"),
             };
-            let place = [x, base - BAR - 2.0, wide(share.seconds)];
-            bar(&mut scene, place, *color, &title(op, share.seconds));
-            let mut at = x;
-            for (i, (label, part)) in parts.iter().enumerate() {
-                let lighter = color.map(|c| c + (255 - c) / if i % 2 == 0 { 3 } else { 2 });
-                let place = [at, y, wide(part.seconds)];
-                bar(&mut scene, place, lighter, &title(label, part.seconds));
-                at += wide(part.seconds);
-            }
-            x += wide(share.seconds);
         }
-        y += 4.0 * BAR + 40.0;
+        out.push('\n');
     }
-    std::fs::write(file, svg::text(&scene)).with_context(|| file.display().to_string())
+    out
 }
 
-/// A bar with as much of its title as fits; viewers show the whole of it.
-fn bar(scene: &mut Scene, [x, y, width]: [f32; 3], color: Color, title: &str) {
-    const LETTER: f32 = 6.7;
-    let gap = 0.5_f32.min(width / 4.0);
-    scene.titled([x, y, width - gap, BAR], color, Some(title.to_owned()));
-    let room = ((width - 6.0) / LETTER).max(0.0) as usize;
-    if room >= 4 {
-        let text: String = title.chars().take(room).collect();
-        scene.text(
-            [x + 4.0, y + 15.0],
-            11.0,
-            [255, 255, 255],
-            Anchor::Start,
-            &text,
-        );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [
+            ["op", "share", "us"],
+            ["linear", "99.0 %", "123456.7"],
+            [
+                "  a_node_with_a_name_that_is_longer_than_forty_four_letters",
+                "1.0 %",
+                "8.0",
+            ],
+        ];
+        let text = aligned(&rows.map(|row| row.map(str::to_owned)));
+        let ends = |line: &str| -> Vec<usize> {
+            let places = line.char_indices().rev();
+            let (end, _) = places.clone().next().unwrap();
+            let gap = line.rfind("  ").unwrap();
+            vec![end, line[..gap].trim_end().len()]
+        };
+        let all: Vec<Vec<usize>> = text.lines().map(ends).collect();
+        assert!(all.iter().all(|ends| *ends == all[0]), "{text}");
     }
 }

@@ -79,7 +79,7 @@ impl Table {
         for part in ["KV", "total"] {
             write!(out, "\n{part:<10}")?;
             for name in &self.types {
-                write!(out, " {name:>30}")?;
+                write!(out, " {name:>12}")?;
             }
             writeln!(out)?;
             for (context, entries) in &self.rows {
@@ -90,7 +90,7 @@ impl Table {
                         _ => entry.total,
                     };
                     let short = output::bytes(n as u64);
-                    write!(out, " {:>18} {:>11}", grouped(n), format!("({short})"))?;
+                    write!(out, " {short:>12}")?;
                 }
                 writeln!(out)?;
             }

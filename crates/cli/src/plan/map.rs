@@ -1,6 +1,7 @@
 //! Every buffer of a plan with its place, one behind the other as in one address space.
 
-use super::report::{grouped, kv_shape_text};
+use super::report::kv_shape_text;
+use crate::output;
 use kvark::{ArenaBuffer, MemoryPlan, SideLayout};
 use std::io::{self, Write};
 
@@ -15,24 +16,24 @@ struct Row {
 pub(super) fn print(out: &mut impl Write, plan: &MemoryPlan) -> io::Result<()> {
     writeln!(
         out,
-        "{:<14} {:<14} {:>16}  {:<14} {:<32} Shape",
-        "Offset", "End", "Size (bytes)", "", "Buffer"
+        "{:<14} {:<14} {:>12}  {:<32} Shape",
+        "Offset", "End", "Size", "Buffer"
     )?;
-    writeln!(out, "{}", "-".repeat(110))?;
+    writeln!(out, "{}", "-".repeat(96))?;
     for row in rows(plan) {
         writeln!(
             out,
-            "0x{:012X} 0x{:012X} {:>16}  ({:>12}) {:<32} {}",
+            "0x{:012X} 0x{:012X} {:>12}  {:<32} {}",
             row.offset,
             row.offset + row.bytes,
-            grouped(row.bytes),
-            binary(row.bytes),
+            output::bytes(row.bytes as u64),
             row.name,
             row.shape
         )?;
     }
-    writeln!(out, "{}", "-".repeat(110))?;
-    writeln!(out, "{} bytes in all", grouped(plan.total_bytes()))
+    writeln!(out, "{}", "-".repeat(96))?;
+    let total = plan.total_bytes();
+    writeln!(out, "{} in all", output::bytes(total as u64))
 }
 
 /// Weights, packed weights, keys and values, arena, logits; then the same of the draft.
@@ -115,18 +116,4 @@ fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan
     let at_arena = after(rows, "arena");
     let buffers: Vec<Row> = plan.arena.buffers.iter().map(buffer).collect();
     rows.splice(at_arena..at_arena, buffers);
-}
-
-/// A count of bytes in binary units, as memory is counted.
-fn binary(n: usize) -> String {
-    const UNITS: [(&str, f64); 3] = [
-        ("GiB", (1u64 << 30) as f64),
-        ("MiB", (1u64 << 20) as f64),
-        ("KiB", 1024.0),
-    ];
-    let x = n as f64;
-    match UNITS.iter().find(|(_, unit)| x >= *unit) {
-        Some((name, unit)) => format!("{:.2} {name}", x / unit),
-        None => format!("{n} B"),
-    }
 }

@@ -82,11 +82,11 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     writeln!(out, "{name}, context of {} tokens", plan.cache.capacity)?;
     for (part, bytes, note) in parts(plan) {
         let text = output::bytes(bytes as u64);
-        writeln!(out, "{part:<8} {:>18} {text:>10}  {note}", grouped(bytes))?;
+        writeln!(out, "{part:<8} {text:>10}  {note}")?;
     }
     let total = plan.total_bytes();
     let text = output::bytes(total as u64);
-    writeln!(out, "{:<8} {:>18} {text:>10}", "total", grouped(total))
+    writeln!(out, "{:<8} {text:>10}", "total")
 }
 
 /// A number with its thousands apart.

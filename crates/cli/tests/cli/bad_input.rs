@@ -105,7 +105,7 @@ fn bad_usage_is_code_2() {
         (&["run", tiny, "-p", "a", "-n", "0"], "at least 1"),
         (&["run", tiny, "-p", "a", "-c", "0"], "0 is not in"),
         (&["run", tiny, "-p", "a", "-t", "0"], "0 is not in"),
-        (&["run", tiny, "-p", "a", "--temp", "-1"], "-1"),
+        (&["run", tiny, "-p", "a", "--temp", "-1"], "at least 0"),
         (&["run", tiny, "-p", "a", "--temp", "nan"], "at least 0"),
         (&["run", tiny, "-p", "a", "--top-p", "2"], "from 0 to 1"),
         (

@@ -76,11 +76,10 @@ fn without_pip_or_network_the_way_out_is_named() {
 
     #[cfg(unix)]
     {
-        use std::os::unix::fs::PermissionsExt;
-        let script = "#!/bin/sh\necho \"Retrying after connection broken by 'X'\" >&2\nexit 1\n";
-        let python = bin.join("python3");
-        fs::write(&python, script).unwrap();
-        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        python(
+            &bin,
+            "echo \"Retrying after connection broken by 'X'\" >&2\nexit 1",
+        );
         let error = run();
         assert!(
             error.contains("cannot be reached; check the network"),
@@ -88,4 +87,98 @@ fn without_pip_or_network_the_way_out_is_named() {
         );
         assert!(!folder.path("home/tmp").exists());
     }
+}
+
+/// Puts a `python3` into the folder that does this.
+#[cfg(unix)]
+fn python(bin: &std::path::Path, body: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let python = bin.join("python3");
+    fs::create_dir_all(bin).unwrap();
+    fs::write(&python, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The tester's `PATH` with this folder before it.
+#[cfg(unix)]
+fn path_with(bin: &std::path::Path) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{path}", bin.display())
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_pull_leaves_nothing() {
+    use std::process::{Command, Stdio};
+    let folder = Folder::new();
+    let (bin, begun) = (folder.path("bin"), folder.path("begun"));
+    let grow = "dd if=/dev/zero of=\"$TMPDIR/half.whl\" bs=1k count=1000 2>/dev/null";
+    python(
+        &bin,
+        &format!("{grow}\ntouch {}\nsleep 600", begun.display()),
+    );
+    let mut command = folder.command(&["pull"]);
+    command.env("PATH", path_with(&bin));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    while !begun.exists() {
+        std::thread::yield_now();
+    }
+    let pid = child.id().to_string();
+    let sent = Command::new("sh")
+        .args(["-c", &format!("kill -INT {pid}")])
+        .status();
+    assert!(sent.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(!folder.path("home/tmp").exists());
+}
+
+#[test]
+fn what_a_killed_pull_left_goes_with_the_next_command() {
+    let folder = Folder::new();
+    for command in [&["list"][..], &["rm", "--packed"]] {
+        let left = folder.path("home/tmp/smollm2-135m-instruct-1-1");
+        fs::create_dir_all(left.join("part0")).unwrap();
+        fs::write(left.join("lock"), "").unwrap();
+        fs::write(left.join("part0/half.whl"), [0; 1000]).unwrap();
+        folder.run(command).ok();
+        assert!(!folder.path("home/tmp").exists(), "{command:?}");
+    }
+}
+
+/// On a disk of 300 kB, which only exists for the command.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_called_that() {
+    use std::process::Command;
+    let folder = Folder::new();
+    let home = folder.path("home");
+    fs::create_dir_all(&home).unwrap();
+    let mount = format!("mount -t tmpfs -o size=300k none {}", home.display());
+    let in_own = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+        command
+    };
+    let possible = in_own(&mount).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this user cannot mount a small disk");
+        return;
+    }
+    let bin = folder.path("bin");
+    python(
+        &bin,
+        "dd if=/dev/zero of=\"$TMPDIR/half.whl\" bs=1k count=1000",
+    );
+    let kvark = format!("{mount} && exec {} pull", env!("CARGO_BIN_EXE_kvark"));
+    let mut command = in_own(&kvark);
+    command
+        .env("KVARK_HOME", &home)
+        .env("PATH", path_with(&bin));
+    let output = finish(&mut command, "");
+    assert_eq!(output.code, Some(1), "{output:?}");
+    let error = output.stderr.lines().last().unwrap_or_default();
+    assert!(error.starts_with("error: the disk is full"), "{error}");
+    assert!(error.contains("make room"), "{error}");
 }

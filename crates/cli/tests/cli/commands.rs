@@ -322,3 +322,33 @@ fn one_token_has_no_rate() {
     assert_eq!(json["timings"]["predicted_n"], 1);
     assert!(json["timings"]["predicted_per_second"].is_null());
 }
+
+#[test]
+fn a_profile_keeps_its_columns_and_its_drawing_explains_itself() {
+    let folder = Folder::new();
+    let bare = folder.file("bare.gguf", bare_model());
+    let svg = folder.path("profile.svg");
+    let args = ["bench", &bare, "-p", "4", "-n", "2", "-r", "1", "--profile"];
+    let shown = folder
+        .run(&[&args[..], &[svg.to_str().unwrap()]].concat())
+        .ok();
+    let drawing = std::fs::read_to_string(svg).unwrap();
+    assert!(drawing.contains(">Where the time of a step goes: "));
+    let tables: Vec<&str> = shown.split("\nop ").skip(1).collect();
+    assert_eq!(tables.len(), 2, "{shown}");
+    for table in tables {
+        let (table, _) = table.split_once("\nbetween the nodes").unwrap();
+        let table = format!("op {table}");
+        let width = table.lines().next().unwrap().chars().count();
+        for line in table.lines() {
+            assert_eq!(line.chars().count(), width, "{table}");
+            // The legend names every op with its share.
+            let op = line.split(' ').next().unwrap();
+            let named = format!(">{op}: ");
+            assert!(
+                op.is_empty() || op == "op" || drawing.contains(&named),
+                "{op}"
+            );
+        }
+    }
+}

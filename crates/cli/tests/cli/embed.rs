@@ -86,7 +86,10 @@ fn what_cannot_be_embedded_is_named() {
             &["embed", encoder, "a", long],
             "text 2 has 42 tokens and the model takes 32",
         ),
-        (&["embed", encoder, "a", "--mem-limit", "1k"], "1000"),
+        (
+            &["embed", encoder, "a", "--mem-limit", "1k"],
+            "1.0 kB may be used",
+        ),
         (&["embed", bare, "a"], "no usable tokenizer"),
         (
             &["run", encoder, "-p", "a"],

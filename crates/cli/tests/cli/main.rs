@@ -5,11 +5,13 @@ mod catalogue;
 mod chat;
 mod commands;
 mod embed;
+mod exec;
 mod export;
 mod genai;
 mod help;
 #[cfg(target_os = "linux")]
 mod interrupt;
+mod numbers;
 mod onnx;
 mod plan;
 mod pt2;

@@ -116,11 +116,31 @@ fn the_map_has_every_buffer() {
             u64::from_str_radix(word, 16).unwrap()
         };
         let (offset, end) = (hex(), hex());
-        let size: u64 = words.next().unwrap().replace(',', "").parse().unwrap();
-        assert_eq!(end - offset, size, "{line}");
+        let size = words.by_ref().take(2).collect::<Vec<_>>().join(" ");
+        assert_eq!(kvark::size_text(end - offset), size, "{line}");
         assert!(end <= plan["total_bytes"].as_u64().unwrap(), "{line}");
     }
     assert!(map.contains(" kv_cache "), "{map}");
+}
+
+#[test]
+fn a_draft_is_a_path_or_a_catalogue_name() {
+    let folder = Folder::new();
+    let model = folder.file("m.gguf", bare_model());
+    let plan = folder
+        .run(&["plan", &model, "--model-draft", &model, "--json"])
+        .json();
+    assert!(plan["draft"]["total_bytes"].as_u64().unwrap() > 0);
+    // A catalogue name stands for its file, which here is none.
+    let home = folder.path("home/models");
+    std::fs::create_dir_all(&home).unwrap();
+    let entry = kvark::catalogue::default_entry();
+    let file = std::fs::File::create(home.join(format!("{}.gguf", entry.name))).unwrap();
+    file.set_len(entry.bytes).unwrap();
+    let error = folder.run(&["plan", &model, "--md", "smollm2"]).error();
+    assert!(error.contains("smollm2-135m-instruct.gguf"), "{error}");
+    let error = folder.run(&["plan", &model, "--md", "nonsense"]).error();
+    assert!(error.contains("no such file or catalogue model"), "{error}");
 }
 
 #[test]
@@ -158,7 +178,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     let run = ["run", &model, "--token-ids", "1,2", "-n", "2"];
     let too_small = [&run[..], &["--mem-limit", "10k"]].concat();
     let error = folder.run(&too_small).error();
-    assert!(error.contains("10000 may be used"), "{error}");
+    assert!(error.contains("10.0 kB may be used"), "{error}");
     let enough = [&run[..], &["--mem-limit", "1GiB"]].concat();
     folder.run(&enough).ok();
     for (command, rest) in [
@@ -168,7 +188,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     ] {
         let args = [&[command, &model, "--mem-limit", "10k"][..], rest].concat();
         let error = folder.run(&args).error();
-        assert!(error.contains("10000 may be used"), "{command}: {error}");
+        assert!(error.contains("10.0 kB may be used"), "{command}: {error}");
     }
     let config = config("qwen3-0.6b.json");
     let args = ["plan", &config, "-c", "32768", "--mem-limit", "4G"];

@@ -284,10 +284,6 @@ fn each_bad_export_and_input_is_named_on_one_line() {
         ),
         (&["exec", &export("methods"), "--random"], "name one of "),
         (
-            &["exec", mlp, "--random", "--dim", "s31=many"],
-            "--dim s31=many",
-        ),
-        (
             &["exec", mlp, "--random", "--passes", "nonsense"],
             "nonsense",
         ),

@@ -41,6 +41,21 @@ fn the_default_model_speaks() {
     let packed = || folder.run(&["list", "--json"]).json()["packed"]["bytes"].as_u64();
     assert!(packed() > Some(90_000_000));
     assert_eq!(first["tokens"], folder.run(&args).json()["tokens"]);
+    // A flipped bit is noticed, wherever it is: the weight is packed anew and the file replaced.
+    let file = std::fs::read_dir(folder.path("home/packed"))
+        .unwrap()
+        .next();
+    let file = file.unwrap().unwrap().path();
+    let clean = std::fs::read(&file).unwrap();
+    for part in [0.0, 0.3, 0.6, 0.999_999_9] {
+        let mut bytes = clean.clone();
+        let at = (clean.len() as f64 * part) as usize;
+        bytes[at] ^= 0x40;
+        std::fs::write(&file, bytes).unwrap();
+        let again = folder.run(&args).json();
+        assert_eq!(first["tokens"], again["tokens"], "byte {at}");
+        assert!(std::fs::read(&file).unwrap() == clean, "byte {at}");
+    }
     folder.run(&["rm", "--packed"]).ok();
     let alone = folder.run(&[&args[..], &["--no-packed-file"]].concat());
     assert_eq!(first["tokens"], alone.json()["tokens"]);

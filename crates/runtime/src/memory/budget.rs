@@ -1,6 +1,7 @@
 //! A plan that is too large, and the smallest changes that would make it fit.
 
 use super::MemoryPlan;
+use base::size_text;
 use kv::{CacheConfig, Group, Storage};
 use std::fmt;
 
@@ -117,7 +118,8 @@ impl fmt::Display for Misfit {
             least,
             remedies,
         } = self;
-        write!(f, "the run needs {needed} bytes and {limit} may be used; ")?;
+        let [needed, limit, least] = [needed, limit, least].map(|bytes| size_text(*bytes));
+        write!(f, "the run needs {needed} and {limit} may be used; ")?;
         if remedies.is_empty() {
             return write!(
                 f,

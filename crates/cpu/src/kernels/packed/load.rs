@@ -1,6 +1,6 @@
 //! How weights come to be packed: once in a process, and once for all where a folder keeps them.
 
-use super::kept::{Kept, Writing};
+use super::kept::{Chunk, Kept, Writing};
 use super::weights::{self, Form, Rows, STRIP};
 use crate::isa::IntegerKernel;
 use crate::kernels::Context;
@@ -143,8 +143,13 @@ fn load(
     let folder = options.packed_folder.as_deref();
     let kept = folder.and_then(|folder| Kept::open(folder, weights));
     let found = |weight: &Source<'_>| kept.as_ref()?.find(weight);
-    let mut bytes: Vec<Option<Bytes>> = weights.iter().map(found).collect();
-    populate(bytes.iter().flatten(), ctx, &progress);
+    let found: Vec<_> = weights.iter().map(found).collect();
+    let mut bytes = verify(found, ctx, &progress);
+    if let Some(kept) = &kept
+        && !progress.stopped()
+    {
+        kept.reseal(bytes.iter().flatten().count());
+    }
     let missing: Vec<usize> = (0..weights.len()).filter(|i| bytes[*i].is_none()).collect();
     let sources: Vec<_> = missing.iter().map(|i| &weights[*i]).collect();
     for (i, packed) in missing.iter().zip(pack(&sources, ctx, &progress)) {
@@ -161,24 +166,36 @@ fn load(
     Ok((bytes, writing.map(Arc::new)))
 }
 
-/// Has weights that are mapped read from their file, so that what takes long is told.
-fn populate<'a>(
-    mapped: impl Iterator<Item = &'a Bytes>,
+/// Reads mapped weights from their file and verifies their chunks, shared among threads. A damaged weight becomes `None`.
+fn verify(
+    mapped: Vec<Option<(Bytes, Vec<Chunk>)>>,
     ctx: &Context<'_>,
     progress: &Progress<'_>,
-) {
-    let pieces = mapped.flat_map(|bytes| {
-        let starts = (0..bytes.len()).step_by(Progress::STEP);
-        let piece = |start| bytes.slice(start..bytes.len().min(start + Progress::STEP));
-        starts.filter_map(piece)
-    });
-    let pieces: Vec<Bytes> = pieces.collect();
-    ctx.threads.run(pieces.len(), &|task, _| {
+) -> Vec<Option<Bytes>> {
+    let damaged: Vec<AtomicBool> = mapped.iter().map(|_| AtomicBool::new(false)).collect();
+    let mut chunks: Vec<(usize, &Chunk)> = Vec::new();
+    for (weight, found) in mapped.iter().enumerate() {
+        let own = found.iter().flat_map(|(_, chunks)| chunks);
+        chunks.extend(own.map(|chunk| (weight, chunk)));
+    }
+    ctx.threads.run(chunks.len(), &|task, _| {
+        let (weight, chunk) = chunks[task];
         if !progress.stopped() {
-            pieces[task].populate();
-            progress.add(pieces[task].len());
+            if !chunk.load() {
+                damaged[weight].store(true, Ordering::Relaxed);
+            }
+            progress.add(chunk.len());
         }
     });
+    let intact = |(found, damaged): (Option<(Bytes, Vec<Chunk>)>, AtomicBool)| {
+        let (bytes, _) = found?;
+        if damaged.into_inner() {
+            progress.take_back(bytes.len());
+            return None;
+        }
+        Some(bytes)
+    };
+    mapped.into_iter().zip(damaged).map(intact).collect()
 }
 
 /// Packs weights side by side in one piece of memory, their strips shared among threads.
@@ -246,6 +263,11 @@ impl<'a> Progress<'a> {
         {
             self.stopped.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Bytes that count as done turn out to be still to do.
+    fn take_back(&self, bytes: usize) {
+        self.done.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn stopped(&self) -> bool {

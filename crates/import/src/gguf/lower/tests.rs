@@ -161,6 +161,7 @@ fn facts_follow_the_keys() {
     let facts = ModelFacts {
         caches: vec![cache],
         context_length: 16,
+        context_stated: true,
         vocab_size: 7,
         hidden_size: 8,
         max_step: None,

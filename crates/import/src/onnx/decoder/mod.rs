@@ -67,6 +67,7 @@ impl Decoder<'_> {
             embedding: None,
             caches: layers,
             context_length: context.unwrap_or(UNSTATED_CONTEXT).min(self.limit),
+            context_stated: context.is_some(),
             vocab_size: vocab.unwrap_or(0),
             context_limit: Some(self.limit),
             ..ModelFacts::none()

@@ -1,0 +1,297 @@
+//! Random inputs for a session, of chosen sizes.
+
+use super::{InferenceSession, list};
+use crate::memory::available_bytes;
+use crate::{RuntimeError, RuntimeErrorKind};
+use backend::{BackendError, integer_source};
+use base::DType;
+use graph::ops::Op;
+use graph::plan::MemoryPlan;
+use graph::{Bindings, Data, Graph, TensorId, Value};
+
+/// Values for the inputs that a caller does not give.
+#[derive(Clone, Debug, Default)]
+pub struct RandomInputs {
+    /// Dynamic sizes by name. A size that is neither here nor in a given input is the least that the graph takes, from 1 on.
+    pub sizes: Vec<(String, usize)>,
+    /// Seed of the values.
+    pub seed: u64,
+}
+
+impl InferenceSession {
+    /// The names of the sizes that the inputs leave open.
+    pub fn dynamic_sizes(&self) -> Vec<&str> {
+        let symbols = self.graph().symbols();
+        symbols.iter().map(|symbol| &symbol.name[..]).collect()
+    }
+
+    /// The given inputs with random ones for the rest: uniform numbers from -1 to 1, indices that lie in the tables they
+    /// index, positions from 0 on in the cache, zeros for other integers, and truth.
+    ///
+    /// # Errors
+    /// When a size has no meaning for the graph or is outside its range, when an input has a type that cannot be made, and
+    /// when a run on the inputs would not fit the machine's free memory.
+    pub fn random_inputs(
+        &self,
+        mut given: Vec<(String, Value)>,
+        random: &RandomInputs,
+    ) -> Result<Vec<(String, Value)>, RuntimeError> {
+        let bindings = self.bindings(&given, random)?;
+        let left_out = |name: &str| given.iter().all(|(given, _)| given != name);
+        let ids = self.graph().inputs().iter().enumerate();
+        let missing: Vec<usize> = ids
+            .filter(|(i, _)| left_out(&self.inputs[*i].name))
+            .map(|(i, _)| i)
+            .collect();
+        self.check_memory(&bindings)?;
+        // A generator of this kind never leaves zero.
+        let mut noise = Noise(random.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for input in missing {
+            let value = self.random(input, &bindings, &mut noise)?;
+            given.push((self.inputs[input].name.clone(), value));
+        }
+        Ok(given)
+    }
+
+    /// Refuses sizes whose inputs and intermediates need more memory than the machine has free.
+    fn check_memory(&self, bindings: &Bindings) -> Result<(), RuntimeError> {
+        let graph = self.graph();
+        let sizes = graph.inputs().iter().chain(graph.outputs()).map(|id| {
+            let tensor = graph.tensor(*id);
+            let bytes = tensor.ty.bytes(bindings);
+            bytes.ok_or_else(|| RuntimeErrorKind::TooLarge(tensor.name.clone()).into())
+        });
+        let sizes = sizes.collect::<Result<Vec<usize>, RuntimeError>>()?;
+        let plan = MemoryPlan::new(graph, *bindings, |_| 0).map_err(BackendError::from)?;
+        let needed = sizes
+            .iter()
+            .fold(plan.arena_bytes, |sum, own| sum.saturating_add(*own));
+        match available_bytes() {
+            Some(available) if needed as u64 > available => Err(RuntimeErrorKind::TooMuchMemory {
+                needed: needed as u64,
+                available,
+            }
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The value of every symbol: as chosen, or as a given input has it.
+    fn bindings(
+        &self,
+        given: &[(String, Value)],
+        random: &RandomInputs,
+    ) -> Result<Bindings, RuntimeError> {
+        let graph = self.graph();
+        let known = |name: &str| graph.symbols().iter().any(|symbol| symbol.name == name);
+        if let Some((name, _)) = random.sizes.iter().find(|(name, _)| !known(name)) {
+            return Err(RuntimeErrorKind::UnknownSize {
+                name: name.clone(),
+                sizes: self.dynamic_sizes().join(", "),
+                inputs: list(&self.inputs),
+            }
+            .into());
+        }
+        let mut bindings = Bindings::default();
+        for (i, symbol) in graph.symbols().iter().enumerate() {
+            let chosen = random.sizes.iter().rfind(|(name, _)| *name == symbol.name);
+            let chosen = chosen.map(|(_, size)| *size);
+            let (least, most) = (*symbol.range.start(), *symbol.range.end());
+            if let Some(size) = chosen.filter(|size| !symbol.range.contains(size)) {
+                return Err(RuntimeErrorKind::SizeRange {
+                    name: symbol.name.clone(),
+                    size,
+                    range: match most {
+                        usize::MAX => format!("at least {least}"),
+                        most => format!("from {least} to {most}"),
+                    },
+                }
+                .into());
+            }
+            let size = chosen.or_else(|| self.given_size(i, given));
+            bindings.0[i] = size.unwrap_or(least.max(1).min(most));
+        }
+        Ok(bindings)
+    }
+
+    /// The value that the given inputs have for a symbol.
+    fn given_size(&self, symbol: usize, given: &[(String, Value)]) -> Option<usize> {
+        given.iter().find_map(|(name, value)| {
+            let input = self.inputs.iter().position(|info| info.name == *name)?;
+            let shape = &self.graph().tensor(self.graph().inputs()[input]).ty.shape;
+            let axis = shape.iter().position(|dim| {
+                dim.as_symbol()
+                    .is_some_and(|own| usize::from(own.0) == symbol)
+            })?;
+            value.shape.get(axis).copied()
+        })
+    }
+
+    fn random(
+        &self,
+        input: usize,
+        bindings: &Bindings,
+        noise: &mut Noise,
+    ) -> Result<Value, RuntimeError> {
+        let graph = self.graph();
+        let id = graph.inputs()[input];
+        let tensor = graph.tensor(id);
+        let shape = tensor.ty.dims(bindings);
+        let shape = shape.ok_or_else(|| RuntimeErrorKind::TooLarge(tensor.name.clone()))?;
+        let len: usize = shape.iter().product();
+        let integer = |noise: &mut Noise, i: usize| -> usize {
+            match self.runnable.position_input() {
+                Some((positions, per_token)) if positions == input => i / per_token.max(1),
+                _ => match rows_indexed(graph, id, bindings) {
+                    Some(Rows::Table(rows)) => noise.below(rows),
+                    Some(Rows::Computed(rows)) => i % rows.max(1),
+                    None => 0,
+                },
+            }
+        };
+        let data = match tensor.ty.dtype {
+            DType::F32 => Data::F32((0..len).map(|_| noise.unit()).collect()),
+            DType::I32 => Data::I32((0..len).map(|i| integer(noise, i) as i32).collect()),
+            DType::I64 => Data::I64((0..len).map(|i| integer(noise, i) as i64).collect()),
+            DType::Bool => Data::Bool(vec![true; len]),
+            other => {
+                let input = self.inputs[input].to_string();
+                return Err(RuntimeErrorKind::NotRandom(input, other).into());
+            }
+        };
+        Ok(Value { shape, data })
+    }
+}
+
+/// What an input of indices points into.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// A constant of so many rows, such as the embeddings of a vocabulary.
+    Table(usize),
+    /// So many rows that the run computes.
+    Computed(usize),
+}
+
+/// The rows that an integer input indexes; the fewest, where it indexes several tensors.
+fn rows_indexed(graph: &Graph, input: TensorId, bindings: &Bindings) -> Option<Rows> {
+    let indexed = graph.nodes().iter().filter_map(|node| {
+        let axis = match &node.op {
+            Op::GatherRows(_) => 0,
+            Op::Gather(op) => op.axis,
+            _ => return None,
+        };
+        let &[table, index] = &node.inputs[..] else {
+            return None;
+        };
+        if integer_source(graph, index) != input {
+            return None;
+        }
+        let table = graph.tensor(table);
+        let rows = table.ty.shape.get(axis)?.eval(bindings)?;
+        Some(match table.constant() {
+            Some(_) => Rows::Table(rows),
+            None => Rows::Computed(rows),
+        })
+    });
+    indexed.min_by_key(|rows| match rows {
+        Rows::Table(n) | Rows::Computed(n) => *n,
+    })
+}
+
+/// A small generator.
+struct Noise(u64);
+
+impl Noise {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From -1 to 1.
+    fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// From 0 to below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n.max(1) as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::InferenceOptions;
+    use backend::reference::Reference;
+    use base::Bytes;
+    use graph::GraphBuilder;
+    use graph::ops::GatherRows;
+
+    /// Rows of a table of seven, and a row of numbers for each.
+    fn session() -> InferenceSession {
+        let mut b = GraphBuilder::new("forward");
+        let tokens = b.symbol("tokens");
+        let few = b.symbol_in("few", 2..=4);
+        let ids = b.input("ids", DType::I64, [tokens]);
+        b.input("x", DType::F32, [tokens, few]);
+        let table = Bytes::from_slice(&[0.5f32; 14]);
+        let table = b.constant("table", DType::F32, &[7, 2], table).unwrap();
+        let rows = b.node("rows", GatherRows, &[table, ids]).unwrap();
+        let graph = b.finish(&[rows]).unwrap();
+        InferenceSession::from_graph(graph, &Reference::new(), &InferenceOptions::default())
+            .unwrap()
+    }
+
+    fn random(sizes: &[(&str, usize)]) -> RandomInputs {
+        let sizes = sizes.iter().map(|(name, size)| ((*name).to_owned(), *size));
+        RandomInputs {
+            sizes: sizes.collect(),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn inputs_have_the_chosen_sizes_and_indices_lie_in_their_table() {
+        let session = session();
+        let made = session.random_inputs(vec![], &random(&[("tokens", 100)]));
+        let made = made.unwrap();
+        let [(_, ids), (_, x)] = &made[..] else {
+            panic!("{made:?}")
+        };
+        assert_eq!((&ids.shape[..], &x.shape[..]), (&[100][..], &[100, 2][..]));
+        let Data::I64(ids) = &ids.data else {
+            panic!("{ids:?}")
+        };
+        let mut seen = ids.clone();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6]);
+
+        // A given input decides the sizes of the others.
+        let given = vec![("x".to_owned(), Value::f32([3, 4], vec![0.0; 12]))];
+        let made = session.random_inputs(given, &random(&[])).unwrap();
+        assert_eq!(made[1].1.shape, [3]);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_named() {
+        let table: [(&[(&str, usize)], &str); 4] = [
+            (
+                &[("rows", 1)],
+                "there is no dynamic size \"rows\"; there are: tokens, few;",
+            ),
+            (&[("few", 5)], "the size few is 5, must be from 2 to 4"),
+            (
+                &[("tokens", 999_999_999_999_999)],
+                "a run of these sizes needs ",
+            ),
+            (&[("tokens", usize::MAX / 2)], "the tensor ids is too large"),
+        ];
+        for (sizes, expect) in table {
+            let error = session().random_inputs(vec![], &random(sizes)).unwrap_err();
+            assert!(error.to_string().starts_with(expect), "{error}");
+        }
+    }
+}
