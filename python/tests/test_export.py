@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ import transformers
 from kvark_export import cache_metadata, contiguous_cache, export_module, write_kv_cache_metadata
 from kvark_export.__main__ import main
 from kvark_export.decoder import Decoder, ExportError, export_decoder, feature_layers
+
+#: A tiny random llama.
+GGUF = Path(__file__).parents[2] / "crates/import/tests/fixtures/decoder/llama_plain.gguf"
 
 
 def members(path):
@@ -100,3 +104,11 @@ def test_the_command_on_a_folder(tmp_path):
     assert (metadata["get_windows"], metadata["get_prefill_chunk_size"]) == ([0] * 4, 16)
     assert found["extra/kvark/tokenizer.json"] == b"{}"
     assert json.loads(found["extra/kvark/config.json"])["model_type"] == "llama"
+
+
+def test_the_command_on_a_gguf_file(tmp_path):
+    path = tmp_path / "model.pt2"
+    assert main([str(GGUF), "-o", str(path), "--max-step", "16"]) == 0
+    found = members(path)
+    assert json.loads(found["extra/kvark/config.json"])["model_type"] == "llama"
+    assert "extra/kvark/tokenizer.ggml.json" in found

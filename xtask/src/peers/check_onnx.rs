@@ -1,6 +1,6 @@
 //! `cargo xtask check-onnx`: ONNX decoders in kvark against ONNX Runtime.
 
-use super::venv;
+use super::script;
 use crate::shell;
 use anyhow::Result;
 use clap::Args;
@@ -21,12 +21,9 @@ pub(crate) struct CheckOnnx {}
 
 impl CheckOnnx {
     pub(crate) fn execute(self) -> Result<()> {
-        let scripts = shell::root().join("crates/kvark/tests/onnx");
-        let python = venv::python(&scripts.join("requirements.txt"))?;
         let folder = shell::target().join("check-onnx");
-        let mut generate = shell::command(&python);
-        generate.arg(scripts.join("generate.py")).arg("--full");
-        shell::run(generate.arg(&folder))?;
+        let mut generate = script::ONNX_MODELS.command()?;
+        shell::run(generate.arg("--full").arg(&folder))?;
         let mut tests = shell::command("cargo");
         tests.args(["test", "--package", "kvark", "--test", "onnx"]);
         shell::run(tests.env("KVARK_TEST_ONNX", &folder))

@@ -1,6 +1,6 @@
 //! `cargo xtask check-embed`: the embeddings of a real encoder against transformers.
 
-use super::venv;
+use super::script;
 use crate::shell;
 use anyhow::Result;
 use clap::Args;
@@ -22,12 +22,8 @@ pub(crate) struct CheckEmbed {}
 
 impl CheckEmbed {
     pub(crate) fn execute(self) -> Result<()> {
-        let scripts = shell::root().join("crates/kvark/tests/embed");
-        let python = venv::python(&scripts.join("requirements.txt"))?;
         let folder = shell::target().join("check-embed");
-        let mut generate = shell::command(&python);
-        generate.arg(scripts.join("generate.py"));
-        shell::run(generate.arg(&folder))?;
+        shell::run(script::EMBEDDINGS.command()?.arg(&folder))?;
         let mut tests = shell::command("cargo");
         tests.args(["test", "--release", "--package", "kvark", "--test", "embed"]);
         shell::run(tests.env("KVARK_TEST_EMBED", &folder))

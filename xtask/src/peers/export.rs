@@ -1,6 +1,7 @@
 //! `cargo xtask check-export`: the exporter, and its export of a real model against PyTorch.
 
-use super::{scripts, venv};
+use super::script;
+use super::venv::Build;
 use crate::{model, shell};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -30,7 +31,7 @@ pub(crate) struct CheckExport {
 impl CheckExport {
     pub(crate) fn execute(self) -> Result<()> {
         let package = shell::root().join("python");
-        let python = venv::python(&package.join("requirements.txt"))?;
+        let python = script::GREEDY.python(Build::Whole)?;
         let mut pytest = shell::command(&python);
         shell::run(
             pytest
@@ -45,9 +46,9 @@ impl CheckExport {
         let mut export = shell::command(&python);
         export.args(["-m", "kvark_export"]).arg(&model);
         shell::run(export.arg("-o").arg(&exported).env("PYTHONPATH", &package))?;
-        let mut greedy = shell::command(&python);
-        greedy.arg(scripts().join("greedy.py")).arg(&model);
-        greedy.arg(self.predict.to_string()).arg(&tokens);
+        let mut greedy = script::GREEDY.command()?;
+        greedy.arg(&model).arg(self.predict.to_string());
+        greedy.arg(&tokens);
         shell::run(greedy.env("PYTHONPATH", &package))?;
 
         let mut tests = shell::command("cargo");

@@ -6,14 +6,7 @@ pub(crate) mod embed;
 pub(crate) mod export;
 pub(crate) mod onnx;
 pub(crate) mod score;
+mod script;
 pub(crate) mod torch;
 mod turns;
 mod venv;
-
-use crate::shell;
-use std::path::PathBuf;
-
-/// Where the Python side is.
-fn scripts() -> PathBuf {
-    shell::root().join("xtask/peers")
-}

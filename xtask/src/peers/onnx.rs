@@ -1,7 +1,7 @@
 //! `cargo xtask bench-onnx`: kvark and ONNX Runtime on the same decoders, turn by turn.
 
+use super::script;
 use super::turns::{Case, Driver, Kvark, TurnArgs, median, range, text};
-use super::{scripts, venv};
 use crate::shell;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -77,8 +77,7 @@ impl BenchOnnx {
         let cases = self.turns.cases();
         let longest = cases.iter().map(|case| case.n + case.depth).max();
         let longest = longest.context("nothing to measure")?;
-        let mut python = shell::command(venv::python(&scripts().join("requirements-onnx.txt"))?);
-        let mut ort = Driver::start("ONNX Runtime", python.arg(scripts().join("onnx_bench.py")))?;
+        let mut ort = Driver::start("ONNX Runtime", &mut script::ONNX_BENCH.command()?)?;
         let folder = shell::target().join(if self.tiny {
             "bench-onnx-tiny"
         } else {

@@ -1,6 +1,6 @@
 //! `cargo xtask score-peers`: how far kvark and llama.cpp are from float32 truth.
 
-use super::{scripts, venv};
+use super::script;
 use crate::{model, shell};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -71,11 +71,8 @@ impl ScorePeers {
             None => model::kvark()?,
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut python = shell::command(venv::python(&scripts().join("requirements-truth.txt"))?);
-        python
-            .arg(scripts().join("truth.py"))
-            .arg(&model)
-            .arg(threads.to_string());
+        let mut python = script::TRUTH.command()?;
+        python.arg(&model).arg(threads.to_string());
         eprintln!("computing the truth (about a minute)");
         let peers: Value = serde_json::from_str(&shell::output(&mut python)?)?;
 

@@ -1,7 +1,7 @@
 //! `cargo xtask bench-torch`: kvark and PyTorch on exported models, turn by turn.
 
+use super::script;
 use super::turns::Driver;
-use super::{scripts, venv};
 use crate::{model, shell};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
@@ -153,7 +153,6 @@ impl BenchTorch {
     }
 
     fn measure(&self, kvark: &Path) -> Result<Report> {
-        let python = venv::python(&scripts().join("requirements-torch.txt"))?;
         let folder = shell::target().join("bench-torch");
         let cases: Vec<_> = CASES
             .into_iter()
@@ -162,7 +161,7 @@ impl BenchTorch {
         let mut rows = Vec::new();
         let mut versions = Value::Null;
         for &threads in &self.threads {
-            let mut torch = Torch::start(&python, threads)?;
+            let mut torch = Torch::start(threads)?;
             let names: Vec<&str> = cases.iter().map(|(case, _)| *case).collect();
             versions = torch.ask(&json!({ "do": "export", "folder": folder, "cases": names }))?;
             let first = rows.len();
@@ -227,10 +226,9 @@ impl BenchTorch {
 struct Torch(Driver);
 
 impl Torch {
-    fn start(python: &Path, threads: usize) -> Result<Torch> {
-        let mut command = shell::command(python);
+    fn start(threads: usize) -> Result<Torch> {
+        let mut command = script::TORCH_BENCH.command()?;
         command
-            .arg(scripts().join("torch_bench.py"))
             .arg(threads.to_string())
             .env("OMP_NUM_THREADS", threads.to_string());
         Ok(Torch(Driver::start("PyTorch", &mut command)?))

@@ -38,13 +38,9 @@ impl Build {
     }
 }
 
-/// The interpreter of an environment with everything that a file of requirements lists, made if need be.
-pub(super) fn python(list: &Path) -> Result<PathBuf> {
-    python_with(list, Build::Whole)
-}
-
-/// The same with a certain build of llama.cpp.
-pub(super) fn python_with(list: &Path, build: Build) -> Result<PathBuf> {
+/// The interpreter of an environment with everything that a file of requirements lists, made if need be. `pins` are the
+/// packages of that list and of those that it includes.
+pub(super) fn python(list: &Path, pins: &[String], build: Build) -> Result<PathBuf> {
     let variable = build.variable();
     if let Some(venv) = std::env::var_os(variable).filter(|venv| !venv.is_empty()) {
         // Not resolved further: the interpreter finds its environment by the link's place.
@@ -64,8 +60,7 @@ pub(super) fn python_with(list: &Path, build: Build) -> Result<PathBuf> {
     let name = list.strip_prefix(shell::root()).unwrap_or(list);
     let name = name.to_string_lossy().replace(['/', '\\'], "-");
     let note = venv.join(name).with_extension("installed");
-    let wanted =
-        std::fs::read_to_string(list).with_context(|| list.display().to_string())? + &flags;
+    let wanted = format!("{}\n{flags}", pins.join("\n"));
     if std::fs::read_to_string(&note).is_ok_and(|found| found == wanted) {
         return Ok(python);
     }

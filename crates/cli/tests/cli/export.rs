@@ -62,6 +62,32 @@ fn what_python_lacks_is_named_with_the_command_that_installs_it() {
     }
 }
 
+#[test]
+fn a_python_without_anything_is_told_all_that_a_gguf_file_needs() {
+    let folder = Folder::new();
+    let model = &*folder.file("model.gguf", bare_model());
+    // Lacks every module that it is asked for.
+    let empty = &*script(&folder, "empty-python", "shift 2; echo \"$@\"");
+    let run = folder.run(&["export", model, "-o", "model.pt2", "--python", empty]);
+    // transformers reads GGUF files by gguf and accelerate, and depends on neither.
+    let needed = [
+        "torch",
+        "transformers",
+        "accelerate",
+        "gguf",
+        "tokenizers",
+        "numpy",
+    ];
+    let pins = needed.map(|name| format!("{name}=={}", pin(name)));
+    let expect = format!(
+        "{empty} has no {}, kvark_export; install what is missing: {empty} -m pip install {} PATH/TO/KVARK/python (or ",
+        needed.join(", "),
+        pins.join(" ")
+    );
+    let error = run.error();
+    assert!(error.contains(&expect), "{expect}: {error}");
+}
+
 /// The version that the exporter was tested with.
 fn pin(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/requirements.txt");

@@ -1,9 +1,8 @@
 //! Their side: a process that stays loaded and sleeps between its turns.
 
-use crate::peers::scripts;
+use crate::peers::script;
 use crate::peers::turns::{Case, Driver, text};
-use crate::peers::venv::{self, Build};
-use crate::shell;
+use crate::peers::venv::Build;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -33,12 +32,12 @@ pub(super) struct About {
 impl Llama {
     /// The interpreter that has such a build, which is made if need be.
     pub(super) fn prepare(build: Build) -> Result<PathBuf> {
-        venv::python_with(&scripts().join("requirements.txt"), build)
+        script::LLAMA_BENCH.python(build)
     }
 
     pub(super) fn start(model: &Path, context: usize, cache: &str, build: Build) -> Result<Llama> {
-        let mut python = shell::command(Llama::prepare(build)?);
-        let mut driver = Driver::start("llama.cpp", python.arg(scripts().join("llama_bench.py")))?;
+        let mut command = script::LLAMA_BENCH.command_with(build)?;
+        let mut driver = Driver::start("llama.cpp", &mut command)?;
         let hello = driver.ask(&json!({ "model": model, "context": context, "cache": cache }))?;
         let about = About {
             version: text(&hello, "version")?,
