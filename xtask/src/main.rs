@@ -9,6 +9,7 @@
 mod fuzz;
 mod layers;
 mod model;
+mod mutants;
 mod onnx_node;
 mod peers;
 mod shell;
@@ -34,6 +35,7 @@ enum Task {
     Test(test::Test),
     Layers(layers::Layers),
     Fuzz(fuzz::Fuzz),
+    Mutants(mutants::Mutants),
     BenchPeers(peers::bench::BenchPeers),
     ScorePeers(peers::score::ScorePeers),
     BenchTorch(peers::torch::BenchTorch),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Task::Test(task) => task.execute(),
         Task::Layers(task) => task.execute(),
         Task::Fuzz(task) => task.execute(),
+        Task::Mutants(task) => task.execute(),
         Task::BenchPeers(task) => task.execute(),
         Task::ScorePeers(task) => task.execute(),
         Task::BenchTorch(task) => task.execute(),

@@ -1,9 +1,12 @@
 //! The traits that every backend implements.
 
-use crate::{BackendError, BackendErrorKind, NodeTime};
+use crate::{
+    BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Compiled, Dispatch,
+    GraphSupport, NodeTime, RunMode, StepOutputs,
+};
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Graph, TensorId, Value};
-use kv::{KvBytes, StepPlan};
+use graph::{Bindings, Data, Graph, TensorId, Value};
+use kv::{CacheConfig, KvBytes, KvLayout, StepPlan};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,8 +26,10 @@ pub enum ExecutorKind {
 pub struct CompileOptions {
     /// Threads to compute with; `None` takes the machine's cores.
     pub threads: Option<usize>,
-    /// How to execute.
+    /// How graphs that run on tensors are executed, and steps where no run mode is chosen.
     pub executor: ExecutorKind,
+    /// How steps are run; by the executor when `None`: `Full` or `None`.
+    pub run_mode: Option<RunMode>,
     /// A folder where weights may be kept as the kernels read them, so that the next start only maps them.
     pub packed_folder: Option<PathBuf>,
     /// Is told how far the weights are.
@@ -53,7 +58,19 @@ impl fmt::Debug for Loading {
     }
 }
 
-/// A device and its kernels.
+impl CompileOptions {
+    /// The mode that steps are run in, as far as the executable supports it.
+    pub fn step_mode(&self) -> RunMode {
+        let by_executor = match self.executor {
+            ExecutorKind::Compiled => RunMode::Full,
+            ExecutorKind::Interpreted => RunMode::None,
+        };
+        self.run_mode.unwrap_or(by_executor)
+    }
+}
+
+/// A device and its kernels. A backend makes bytes for caches, which it registers with
+/// [`CacheBuilderRegistry`](kv::CacheBuilderRegistry) under its id, and executables that work on them.
 pub trait Backend: Send + Sync {
     /// The name under which its caches are built.
     fn id(&self) -> &'static str;
@@ -63,22 +80,44 @@ pub trait Backend: Send + Sync {
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
-    ) -> Result<Box<dyn Executable>, BackendError>;
+    ) -> Result<Compiled, BackendError>;
 
-    /// What a compiled executable of `graph` will hold for steps of these sizes. Reads no weight; `is_weight` tells which
-    /// tensors without a producer stay the same from step to step.
+    /// What a compiled executable of `graph` and its cache will hold for steps of these sizes. Reads no weight.
     fn footprint(
         &self,
         graph: &Graph,
-        bindings: Bindings,
-        options: &CompileOptions,
-        is_weight: &dyn Fn(TensorId) -> bool,
+        request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
-        let _ = (options, is_weight);
         Ok(Footprint {
-            arena: MemoryPlan::new(graph, bindings, |_| 0)?,
+            arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
             packed: vec![],
+            kv: request.kv_layout(),
         })
+    }
+
+    /// Bytes that can be allocated on the device now; `None` where it does not tell.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// What a [`Footprint`] is asked for.
+pub struct FootprintRequest<'a> {
+    /// The sizes of the longest step.
+    pub bindings: Bindings,
+    /// The compile options of the run.
+    pub options: &'a CompileOptions,
+    /// Whether a tensor without a producer stays the same from step to step.
+    pub is_weight: &'a dyn Fn(TensorId) -> bool,
+    /// What the cache is built from, and most sequences that share its cells.
+    pub cache: (&'a CacheConfig, u32),
+}
+
+impl FootprintRequest<'_> {
+    /// The cache's keys and values once it is full, as `kv` lays them out.
+    pub fn kv_layout(&self) -> KvLayout {
+        let (config, sequences) = self.cache;
+        config.layout(config.capacity, sequences)
     }
 }
 
@@ -89,37 +128,106 @@ pub struct Footprint {
     pub arena: MemoryPlan,
     /// Weights that are held in another layout besides their own, and the bytes of it.
     pub packed: Vec<(TensorId, usize)>,
+    /// Where keys and values lie once the cache is full.
+    pub kv: KvLayout,
 }
 
 /// The cache's part in one step: the plan to follow and the bytes to work on.
-pub struct CacheStep<'a> {
-    /// Where rows go and what is seen.
+pub struct CacheStep<'a, K: ?Sized = dyn KvBytes> {
+    /// The step, where its rows go and what its tokens see.
     pub plan: &'a StepPlan,
-    /// The backend's own KV storage.
-    pub bytes: &'a mut dyn KvBytes,
+    /// The KV storage.
+    pub bytes: &'a mut K,
 }
 
 /// Is shown every node's name, op and result, in the order they are computed.
 pub type Trace<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
 
-/// A graph that is ready to run. Sizes, types and positions were checked by [`Runnable`](crate::Runnable).
+/// A graph that is ready to run, on the backend's own KV storage. Sizes, types and positions were checked by
+/// [`Runnable`](crate::Runnable).
 pub trait Executable: Send {
-    /// Computes the graph's outputs.
+    /// How the backend stores keys and values.
+    type Kv: KvBytes;
+
+    /// Computes the graph's outputs from tensors.
     fn run(
         &mut self,
         inputs: &[Value],
-        cache: Option<CacheStep<'_>>,
+        cache: Option<CacheStep<'_, Self::Kv>>,
     ) -> Result<Vec<Value>, BackendError>;
 
     /// Computes the graph's outputs and shows every node's result on the way.
     fn run_traced(
         &mut self,
         inputs: &[Value],
-        cache: Option<CacheStep<'_>>,
+        cache: Option<CacheStep<'_, Self::Kv>>,
         trace: Trace<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         let _ = (inputs, cache, trace);
         Err(BackendErrorKind::NoTrace.into())
+    }
+
+    /// Runs the planned step of a decoder, whose graph takes tokens, positions and rows, and gives the wanted outputs of
+    /// its rows. `dispatch` says how; the step is padded to its descriptor.
+    fn run_step(
+        &mut self,
+        dispatch: Dispatch,
+        cache: CacheStep<'_, Self::Kv>,
+        outputs: &mut StepOutputs,
+    ) -> Result<(), BackendError> {
+        let _ = dispatch;
+        let step = cache.plan.step();
+        let rows = step.wanted_rows();
+        let ints = |numbers: Vec<i32>| Value::i32([numbers.len()], numbers);
+        let tokens = step.tokens();
+        let inputs = [
+            ints(tokens.iter().map(|token| token.id as i32).collect()),
+            ints(tokens.iter().map(|token| token.position).collect()),
+            ints(step.rows().iter().map(|row| *row as i32).collect()),
+        ];
+        let plan = cache.plan;
+        let computed = self.run(&inputs, Some(cache))?;
+        let step = plan.step();
+        match &computed[0].data {
+            Data::F32(logits) => {
+                let width = logits.len() / step.rows().len().max(1);
+                outputs.fill(rows, width, logits);
+            }
+            _ => unreachable!("a decoder's outputs are f32 by its graph's type"),
+        }
+        Ok(())
+    }
+
+    /// Which steps can be recorded whole.
+    fn graph_support(&self) -> GraphSupport {
+        GraphSupport::Never
+    }
+
+    /// Whether the pieces between attention nodes can be recorded.
+    fn splits_attention(&self) -> bool {
+        false
+    }
+
+    /// The sizes to record, for steps of up to so many sequences and tokens, and most padding as the part of a size
+    /// that it divides.
+    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
+        (CaptureSizes::sparse(sequences, 1, max_tokens), None)
+    }
+
+    /// Says which mode steps are dispatched for from now on. Recordings stay.
+    fn set_step_mode(&mut self, mode: RunMode) {
+        let _ = mode;
+    }
+
+    /// Records a descriptor before a step needs it.
+    fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
+        let _ = (mode, batch);
+        Ok(())
+    }
+
+    /// Recordings made so far.
+    fn captures(&self) -> usize {
+        0
     }
 
     /// Makes all memory for steps with inputs of these shapes, where the executor plans it.

@@ -1,5 +1,6 @@
 //! What can go wrong between a graph and its results.
 
+use crate::ReplayError;
 use graph::GraphError;
 use kv::KvError;
 
@@ -28,6 +29,24 @@ pub enum BackendErrorKind {
         /// What went wrong.
         reason: String,
     },
+    /// The backend has no kernel for a node.
+    #[error("the {backend} backend does not support {op} (node {node}): {reason}")]
+    Unsupported {
+        /// The backend's id.
+        backend: &'static str,
+        /// Name of the node's output.
+        node: String,
+        /// Name of the op.
+        op: &'static str,
+        /// Which case of the op is missing.
+        reason: String,
+    },
+    /// A step cannot be replayed.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// A step was given to a graph that does not take tokens, positions and rows.
+    #[error("the graph {0:?} is no decoder: it does not take tokens, positions and rows")]
+    NotADecoder(String),
     /// An input has the wrong type.
     #[error("input {input} is {found}, must be {wanted}")]
     InputType {
@@ -65,7 +84,7 @@ pub enum BackendErrorKind {
     /// The executor keeps no intermediate results.
     #[error("this executor cannot show intermediate results: use the interpreted one")]
     NoTrace,
-    /// Whoever was told how far the weights are wanted no more of it.
+    /// Loading was cancelled by the progress callback.
     #[error("interrupted")]
     Interrupted,
     /// Memory for the step could not be had.

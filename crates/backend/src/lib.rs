@@ -4,21 +4,33 @@
 //! runs against it.
 #![forbid(unsafe_code)]
 
+mod compiled;
 pub mod conformance;
 mod contract;
 mod error;
+mod outputs;
 mod pool;
 mod profile;
 pub mod reference;
 mod rotation;
+mod rows;
+pub mod run_mode;
 mod runnable;
 pub mod storage;
 
+pub use compiled::Compiled;
 pub use contract::{
-    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, Loading, Trace,
+    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,
+    Loading, Trace,
 };
 pub use error::{BackendError, BackendErrorKind};
+pub use outputs::{ScoredToken, StepOutputs, Wanted, argmax};
 pub use pool::KvPool;
 pub use profile::NodeTime;
 pub use rotation::Rotations;
-pub use runnable::{Runnable, attention_nodes, integer_source};
+pub use rows::{SavedLayer, SavedRows, shift_rows};
+pub use run_mode::{
+    BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,
+    ReplayCounts, ReplayError, ReplayWrapper, RunMode, UnknownRunMode, ValidModes,
+};
+pub use runnable::{Runnable, StepOptions, attention_nodes, integer_source};

@@ -10,12 +10,12 @@ pub trait KvPool {
 
     /// Stores token-major rows `[tokens, heads, dim]`, token `i` in `cells[i]`, converted to the storage type.
     ///
-    /// The cells must exist.
+    /// The cells must exist; a row whose cell is [`NO_CELL`](kv::NO_CELL) is not stored.
     fn write(&mut self, cells: &[u32], data: &[f32]);
 
     /// Copies cell `rows[i]` to cell `base + i`, in order; no row may lie before its target. Where the pool is a ring, a
     /// cell is meant by its remainder.
-    fn gather_into(&mut self, base: u32, rows: &[u32]);
+    fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError>;
 
     /// Gives cell `i` what cell `order[i]` held.
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError>;

@@ -1,15 +1,15 @@
 //! The naive backend: every op by its own evaluator, every cached row in plain vectors. Slow, and right.
 
 use crate::{
-    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool, storage,
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
+    KvPool, storage,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
-use graph::{Data, Graph, Node, TensorId, Value};
+use graph::{Data, Graph, TensorId, Value};
 use kv::{
-    CacheBuilder, CacheBuilderRegistry, CacheConfig, CacheEntry, Cells, Compaction, Contiguous,
-    FrozenKv, Gather, KvBytes, KvError, RowBlock, Run, ScatterIndex, Side, Storage, Tree,
+    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, Gather, KvBytes, KvError, NO_CELL,
+    RowBlock, Run, Side, Storage,
 };
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,39 +22,8 @@ impl Reference {
 
     /// Makes the backend and registers its caches.
     pub fn new() -> Reference {
-        let builders: [(&'static str, CacheBuilder); 4] = [
-            ("contiguous", |c| {
-                Ok(CacheEntry::new(
-                    "contiguous",
-                    Box::new(Contiguous::new(c)),
-                    ReferenceKv::new(c),
-                ))
-            }),
-            ("cells", |c| {
-                Ok(CacheEntry::new(
-                    "cells",
-                    Box::new(Cells::new(c)),
-                    ReferenceKv::new(c),
-                ))
-            }),
-            ("tree", |c| {
-                Ok(CacheEntry::new(
-                    "tree",
-                    Box::new(Tree::new(c)),
-                    ReferenceKv::new(c),
-                ))
-            }),
-            ("scatter", |c| {
-                Ok(CacheEntry::new(
-                    "scatter",
-                    Box::new(ScatterIndex::new(c, 1)),
-                    ReferenceKv::new(c),
-                ))
-            }),
-        ];
-        for (kind, builder) in builders {
-            CacheBuilderRegistry::global().register(Reference::ID, kind, builder);
-        }
+        CacheBuilderRegistry::global()
+            .register(Reference::ID, |config| Ok(ReferenceKv::new(config)));
         Reference
     }
 }
@@ -70,17 +39,17 @@ impl Backend for Reference {
         Reference::ID
     }
 
-    fn compile(
-        &self,
-        graph: Arc<Graph>,
-        _: &CompileOptions,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    fn compile(&self, graph: Arc<Graph>, _: &CompileOptions) -> Result<Compiled, BackendError> {
         let values = graph
             .tensors()
             .iter()
             .map(|t| t.constant().map(|bytes| constant_value(t, bytes)))
             .collect();
-        Ok(Box::new(ReferenceExecutable { graph, values }))
+        Ok(Compiled::new(ReferenceExecutable { graph, values }))
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        base::available_memory()
     }
 }
 
@@ -91,10 +60,12 @@ struct ReferenceExecutable {
 }
 
 impl Executable for ReferenceExecutable {
+    type Kv = ReferenceKv;
+
     fn run(
         &mut self,
         inputs: &[Value],
-        mut cache: Option<CacheStep<'_>>,
+        mut cache: Option<CacheStep<'_, ReferenceKv>>,
     ) -> Result<Vec<Value>, BackendError> {
         let graph = self.graph.clone();
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
@@ -114,9 +85,7 @@ impl Executable for ReferenceExecutable {
                 .ok_or_else(|| fail("its shape has no value".into()))?;
             let operands: Vec<&Value> = node.inputs.iter().map(|id| self.value(*id)).collect();
             let result = match (&node.op, &mut cache) {
-                (Op::UpdateAndAttend(op), Some(step)) => {
-                    update_and_attend(op, node, &operands, step)?
-                }
+                (Op::UpdateAndAttend(op), Some(step)) => update_and_attend(op, &operands, step)?,
                 _ => node
                     .op
                     .evaluate(&operands, &shape, &bindings)
@@ -157,18 +126,10 @@ fn constant_value(tensor: &graph::Tensor, bytes: &base::Bytes) -> Value {
 
 fn update_and_attend(
     op: &UpdateAndAttend,
-    node: &Node,
     operands: &[&Value],
-    step: &mut CacheStep<'_>,
+    step: &mut CacheStep<'_, ReferenceKv>,
 ) -> Result<Value, BackendError> {
-    let bytes: &mut dyn Any = step.bytes;
-    let Some(bytes) = bytes.downcast_mut::<ReferenceKv>() else {
-        return Err(BackendErrorKind::CacheMismatch(format!(
-            "{} needs a reference cache",
-            node.op.name()
-        ))
-        .into());
-    };
+    let bytes = &mut *step.bytes;
     let plan = step.plan.layer(op.cache_id as usize);
     let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().expect("inferred as f32"));
     let layer = bytes.config.layers[op.cache_id as usize];
@@ -238,11 +199,9 @@ impl KvBytes for ReferenceKv {
             .sum()
     }
 
-    fn gather(&mut self, gather: &Gather) {
-        self.pools
-            .iter_mut()
-            .flatten()
-            .for_each(|pool| pool.gather_into(gather.base, &gather.rows));
+    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+        let mut pools = self.pools.iter_mut().flatten();
+        pools.try_for_each(|pool| pool.gather_into(gather.base, &gather.rows))
     }
 
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
@@ -254,7 +213,13 @@ impl KvBytes for ReferenceKv {
         Ok(())
     }
 
-    fn read_rows(&self, layer: usize, side: Side, runs: &[Run], out: &mut [u8]) {
+    fn read_rows(
+        &self,
+        layer: usize,
+        side: Side,
+        runs: &[Run],
+        out: &mut [u8],
+    ) -> Result<(), KvError> {
         let pool = &self.pools[layer][side as usize];
         let mut out = out.chunks_mut(pool.row_bytes());
         for head in 0..pool.heads {
@@ -263,6 +228,7 @@ impl KvBytes for ReferenceKv {
                 pool.read_rows(head, cell..cell + 1, row);
             }
         }
+        Ok(())
     }
 
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
@@ -337,7 +303,8 @@ impl KvPool for ReferencePool {
     }
 
     fn write(&mut self, cells: &[u32], data: &[f32]) {
-        for (&cell, row) in cells.iter().zip(data.chunks(self.heads * self.dim)) {
+        let rows = data.chunks(self.heads * self.dim);
+        for (&cell, row) in cells.iter().zip(rows).filter(|(cell, _)| **cell != NO_CELL) {
             for (head, row) in row.chunks(self.dim).enumerate() {
                 let storage = self.storage;
                 self.set(head, cell, |bytes| storage::encode(storage, row, bytes));
@@ -345,10 +312,11 @@ impl KvPool for ReferencePool {
         }
     }
 
-    fn gather_into(&mut self, base: u32, rows: &[u32]) {
+    fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
         for (to, from) in (base as usize..).zip(rows) {
             self.cells[to % self.ring] = self.cells[*from as usize % self.ring].clone();
         }
+        Ok(())
     }
 
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
@@ -388,11 +356,11 @@ struct FrozenReference {
 }
 
 impl FrozenKv for FrozenReference {
-    fn open(self: Arc<Self>) -> Box<dyn KvBytes> {
-        Box::new(ReferenceKv {
+    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(ReferenceKv {
             config: self.config.clone(),
             pools: self.pools.clone(),
-        })
+        }))
     }
 
     fn resident_bytes(&self) -> usize {

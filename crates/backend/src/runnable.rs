@@ -1,17 +1,40 @@
 //! A compiled graph bound to its cache: checks a step, plans it, runs it, commits it.
 
-use crate::{BackendError, BackendErrorKind, CacheStep, Executable, NodeTime, Trace};
+use crate::{
+    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Compiled, Dispatcher,
+    DispatcherOptions, NodeTime, RunMode, StepOutputs, Trace, ValidModes,
+};
 use base::DType;
 use graph::ops::Op;
 use graph::{Data, Graph, Node, TensorId, TensorKind, Value};
-use kv::{CacheConfig, CacheEntry};
+use kv::{CacheConfig, CacheEntry, Step};
 use std::sync::Arc;
 
 /// An executable with the cache its `UpdateAndAttend` nodes work on.
 pub struct Runnable {
     graph: Arc<Graph>,
-    executable: Box<dyn Executable>,
+    executable: Compiled,
     cache: Option<BoundCache>,
+    /// Whether the graph takes steps: tokens, positions and rows.
+    decodes: bool,
+    dispatcher: Dispatcher,
+    /// The step in progress, padded; kept for its memory.
+    padded: Step,
+}
+
+/// How a decoder's steps will be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepOptions {
+    /// The mode, as far as the executable supports it.
+    pub mode: RunMode,
+    /// Most sequences of a step.
+    pub max_sequences: usize,
+    /// Tokens of each sequence in a uniform decode.
+    pub query_len: usize,
+    /// Most tokens of a step.
+    pub max_tokens: usize,
+    /// Most rows of a step.
+    pub max_rows: usize,
 }
 
 struct BoundCache {
@@ -21,7 +44,7 @@ struct BoundCache {
     current: Vec<i32>,
 }
 
-/// The graph input that holds the positions of a step.
+/// The graph input that holds the positions of a step, where a graph runs on tensors.
 #[derive(Clone, Copy, PartialEq)]
 struct PositionInput {
     /// Which graph input.
@@ -34,7 +57,7 @@ impl Runnable {
     /// Binds an executable of `graph` to a cache; graphs without attention take none.
     pub fn bind(
         graph: Arc<Graph>,
-        executable: Box<dyn Executable>,
+        executable: Compiled,
         cache: Option<Arc<CacheEntry>>,
     ) -> Result<Runnable, BackendError> {
         let cache = match (PositionInput::find(&graph)?, cache) {
@@ -46,7 +69,10 @@ impl Runnable {
                 .into());
             }
             (Some(positions), Some(entry)) => {
-                check_layers(&graph, entry.try_lock()?.bytes.config())?;
+                let state = entry.try_lock()?;
+                check_layers(&graph, state.bytes.config())?;
+                executable.takes(&*state.bytes)?;
+                drop(state);
                 let current = Vec::new();
                 Some(BoundCache {
                     entry,
@@ -56,9 +82,12 @@ impl Runnable {
             }
         };
         Ok(Runnable {
+            decodes: takes_steps(&graph),
             graph,
             executable,
             cache,
+            dispatcher: Dispatcher::eager(),
+            padded: Step::default(),
         })
     }
 
@@ -75,60 +104,133 @@ impl Runnable {
 
     /// Bytes of activations and scratch held now.
     pub fn arena_bytes(&self) -> usize {
-        self.executable.arena_bytes()
+        self.executable.plain().arena_bytes()
     }
 
     /// Bytes of weights held in another layout.
     pub fn packed_bytes(&self) -> usize {
-        self.executable.packed_bytes()
+        self.executable.plain().packed_bytes()
     }
 
     /// Makes all memory for steps with inputs of these shapes, where the executor plans it.
     pub fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
-        self.executable.reserve(shapes)
+        self.executable.plain_mut().reserve(shapes)
+    }
+
+    /// Makes all memory for steps, and records decodes so that the first token does not wait for it. May be called again
+    /// to run steps otherwise.
+    pub fn prepare(&mut self, options: &StepOptions) -> Result<(), BackendError> {
+        let StepOptions {
+            max_sequences,
+            query_len,
+            max_tokens,
+            max_rows,
+            ..
+        } = *options;
+        let executable = self.executable.plain_mut();
+        let longest = [max_tokens, max_tokens, max_rows].map(|n| vec![n]);
+        executable.reserve(&longest)?;
+        let (support, splits) = (executable.graph_support(), executable.splits_attention());
+        let (sizes, max_padding) = executable.capture_sizes(max_sequences, max_tokens);
+        let mode = options.mode.downgrade(support, splits, query_len);
+        executable.set_step_mode(mode);
+        self.dispatcher = Dispatcher::new(DispatcherOptions {
+            mode,
+            sizes,
+            max_sequences,
+            query_len,
+            max_padding,
+        });
+        // The decode of all sequences at once, and of one alone; other sizes are recorded when they are first needed.
+        for sequences in [max_sequences, 1] {
+            let decode = BatchDescriptor {
+                tokens: query_len * sequences,
+                rows: query_len * sequences,
+                sequences: Some(sequences),
+                uniform: true,
+            };
+            let dispatch = self.dispatcher.dispatch(decode, ValidModes::ALL);
+            if dispatch.mode != RunMode::None && dispatch.batch.tokens <= max_tokens {
+                executable.capture(dispatch.mode, dispatch.batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How steps are run: the mode asked for, or what the executable supports of it.
+    pub fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    /// Recordings made so far.
+    pub fn captures(&self) -> usize {
+        self.executable.plain().captures()
     }
 
     /// Measures every node from now on, or no longer.
     pub fn set_profiling(&mut self, on: bool) {
-        self.executable.set_profiling(on);
+        self.executable.plain_mut().set_profiling(on);
     }
 
     /// Where the time went since profiling began.
     pub fn profile(&self) -> Vec<NodeTime> {
-        self.executable.profile()
+        self.executable.plain().profile()
     }
 
-    /// Runs one step. When it fails, the cache holds what it held before.
+    /// Runs one step of a decoder and gives the wanted outputs of its rows. When it fails, the cache holds what it held
+    /// before.
+    pub fn run_step(&mut self, step: &Step, outputs: &mut StepOutputs) -> Result<(), BackendError> {
+        let Some(cache) = self.cache.as_ref().filter(|_| self.decodes) else {
+            return Err(BackendErrorKind::NotADecoder(self.graph.name().to_owned()).into());
+        };
+        let batch = BatchDescriptor::of(step, self.dispatcher.query_len());
+        let dispatch = self.dispatcher.dispatch(batch, ValidModes::ALL);
+        let padded = (dispatch.batch.tokens, dispatch.batch.rows);
+        let step = if padded == (batch.tokens, batch.rows) {
+            step
+        } else {
+            self.padded.clone_from(step);
+            self.padded.pad_to(padded.0, padded.1);
+            &self.padded
+        };
+        let executable = &mut self.executable;
+        let mut state = cache.entry.try_lock()?;
+        state.run(step, |plan, bytes| {
+            executable.run_step(dispatch, CacheStep { plan, bytes }, outputs)
+        })
+    }
+
+    /// Runs the graph on tensors. Where it has a cache, they are a step that the session's verbs declared. When it fails,
+    /// the cache holds what it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
-        self.step(inputs, |executable, cache| executable.run(inputs, cache))
+        self.run_values(inputs, None)
     }
 
-    /// Runs one step as [`run`](Runnable::run) does and shows every node's result, where the executor can.
+    /// Runs the graph as [`run`](Runnable::run) does and shows every node's result, where the executor can.
     pub fn run_traced(
         &mut self,
         inputs: &[Value],
         trace: Trace<'_>,
     ) -> Result<Vec<Value>, BackendError> {
-        self.step(inputs, |executable, cache| {
-            executable.run_traced(inputs, cache, trace)
-        })
+        self.run_values(inputs, Some(trace))
     }
 
-    fn step(
+    fn run_values(
         &mut self,
         inputs: &[Value],
-        run: impl FnOnce(&mut dyn Executable, Option<CacheStep<'_>>) -> Result<Vec<Value>, BackendError>,
+        trace: Option<Trace<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.check_inputs(inputs)?;
-        let executable = &mut *self.executable;
+        let executable = &mut self.executable;
         let Some(cache) = &mut self.cache else {
-            return run(executable, None);
+            return executable.run(inputs, None, trace);
         };
         cache
             .positions
             .read(&self.graph, inputs, &mut cache.current)?;
-        cache.entry.try_lock()?.step(&cache.current, |plan, bytes| {
-            run(executable, Some(CacheStep { plan, bytes }))
+        let mut state = cache.entry.try_lock()?;
+        state.run_declared(&cache.current, |plan, bytes| {
+            executable.run(inputs, Some(CacheStep { plan, bytes }), trace)
         })
     }
 
@@ -159,6 +261,18 @@ impl Runnable {
         }
         Ok(())
     }
+}
+
+/// Whether a graph is a decoder's: it takes tokens, positions and rows, and gives a row of numbers for each row.
+fn takes_steps(graph: &Graph) -> bool {
+    let is_step_input = |id: &TensorId| {
+        let ty = &graph.tensor(*id).ty;
+        ty.dtype == DType::I32 && ty.shape.len() == 1
+    };
+    let output = graph.outputs().first().map(|id| &graph.tensor(*id).ty);
+    graph.inputs().len() == 3
+        && graph.inputs().iter().all(is_step_input)
+        && output.is_some_and(|ty| ty.dtype == DType::F32 && ty.shape.len() == 2)
 }
 
 /// The nodes that attend over a cache, with their cache ids.

@@ -9,7 +9,9 @@
 
 mod bytes;
 mod dtype;
+pub mod gate;
 mod hash;
+mod memory;
 mod origin;
 pub mod parallel;
 pub mod quant;
@@ -20,6 +22,7 @@ mod texts;
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;
 pub use hash::xxh64;
+pub use memory::available_memory;
 pub use origin::Origin;
 pub use replace::replace;
 pub use size::size_text;

@@ -1,12 +1,13 @@
 //! Arguments that several commands share.
 
+use crate::device::DeviceArgs;
 use crate::prompt::Conversations;
 use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
-    CompileOptions, Cpu, ExecutorKind, MemoryLimit, Message, Model, ModelFacts, OpenOptions,
-    PassSelection, Policy, Runner, SamplerOptions, Storage,
+    CompileOptions, ExecutorKind, MemoryLimit, Message, Model, ModelFacts, OpenOptions,
+    PassSelection, Policy, RunMode, Runner, SamplerOptions, Storage,
 };
 use std::path::{Path, PathBuf};
 
@@ -118,8 +119,32 @@ pub(crate) struct EngineArgs {
     /// Refuse a run that needs more memory, such as 800M or 2G, or more than the machine has free
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     mem_limit: Option<u64>,
+    /// How steps are run: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all); full when
+    /// left out. The results are the same
+    #[arg(long, value_name = "MODE", conflicts_with_all = ["executor", "interpret"])]
+    pub(crate) run_mode: Option<ModeArg>,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) graph: GraphArgs,
+}
+
+/// The modes that a command runs steps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModeArg {
+    One(RunMode),
+    All,
+}
+
+impl std::str::FromStr for ModeArg {
+    type Err = kvark::UnknownRunMode;
+
+    fn from_str(text: &str) -> Result<ModeArg, kvark::UnknownRunMode> {
+        match text {
+            "all" => Ok(ModeArg::All),
+            name => Ok(ModeArg::One(name.parse()?)),
+        }
+    }
 }
 
 /// How graphs are optimised and run.
@@ -171,6 +196,7 @@ impl GraphArgs {
         Ok(CompileOptions {
             threads: self::threads(threads),
             executor,
+            run_mode: None,
             packed_folder,
             loading: Some(output::loading()),
         })
@@ -204,7 +230,24 @@ pub(crate) fn storage(name: &str) -> Result<Storage, String> {
 }
 
 impl EngineArgs {
+    /// The run modes that are compared, when all of them are.
+    pub(crate) fn compared_modes(&self) -> Option<[RunMode; 5]> {
+        (self.run_mode == Some(ModeArg::All)).then_some(RunMode::ALL)
+    }
+
+    /// Refuses to compare run modes in a command that runs only once.
+    pub(crate) fn check_one_mode(&self) -> Result<()> {
+        if self.compared_modes().is_some() {
+            bail!("--run-mode all compares the modes in kvark bench; name one of them");
+        }
+        Ok(())
+    }
+
     pub(crate) fn policy(&self) -> Result<Policy> {
+        let run_mode = self.run_mode.and_then(|mode| match mode {
+            ModeArg::One(mode) => Some(mode),
+            ModeArg::All => None,
+        });
         Ok(Policy {
             context: self.ctx_size.map(|n| n as usize),
             batch: self.batch_size as usize,
@@ -213,14 +256,18 @@ impl EngineArgs {
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
-            compile: self.graph.compile(self.threads, false)?,
+            compile: CompileOptions {
+                run_mode,
+                ..self.graph.compile(self.threads, false)?
+            },
             ..Policy::default()
         })
     }
 
-    /// A runner for the model on the CPU.
+    /// A runner for the model on the chosen device.
     pub(crate) fn runner(&self, model: &Model) -> Result<Runner> {
-        Ok(Runner::new(model, &Cpu::new()?, &self.policy()?)?)
+        let backend = self.device.backend()?;
+        Ok(Runner::new(model, &*backend, &self.policy()?)?)
     }
 
     /// A runner whose steps give the logits of all their tokens.
@@ -232,7 +279,7 @@ impl EngineArgs {
             logit_rows: step,
             ..policy
         };
-        Ok(Runner::new(model, &Cpu::new()?, &policy)?)
+        Ok(Runner::new(model, &*self.device.backend()?, &policy)?)
     }
 }
 

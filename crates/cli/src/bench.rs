@@ -9,7 +9,7 @@ use crate::args::{self, EngineArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
-use kvark::{Cpu, Isa, Model, Probe, Runner};
+use kvark::{Cpu, Isa, Model, Probe, RunMode, Runner};
 use profile::StepProfile;
 use serde_json::json;
 use std::io::Write;
@@ -27,6 +27,7 @@ Examples:
   kvark bench -p 512 -n 128 -r 5
   kvark bench --cache -r 5
   kvark bench --restore -r 5
+  kvark bench --run-mode all -p 64 -n 64
   kvark bench -n 64 --profile
   kvark bench -p 512 -n 0 --profile prefill.svg
   kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json"
@@ -86,6 +87,7 @@ pub(crate) struct Bench {
 /// Tokens per second of one test, over its repetitions.
 struct Measured {
     test: String,
+    mode: RunMode,
     n: usize,
     mean: f64,
     stddev: f64,
@@ -123,36 +125,45 @@ impl Bench {
             );
         }
         let probe = Cpu::with_isa(Isa::detect()?).probe(self.threads());
-        let bar = output::progress("bench", tests.len() * (self.repetitions as usize + 1));
+        let modes = match self.engine.compared_modes() {
+            Some(modes) => modes.to_vec(),
+            None => vec![runner.run_mode()],
+        };
+        let rounds = self.repetitions as usize + 1;
+        let bar = output::progress("bench", tests.len() * modes.len() * rounds);
         let mut results = Vec::new();
         for (kind, n, depth) in tests {
-            let mut rates = Vec::new();
-            // The first round warms caches and is not counted.
+            let mut rates = vec![Vec::new(); modes.len()];
+            // The first round warms caches and is not counted. Modes take turns, so that a slow moment slows all of them.
             for round in 0..=self.repetitions {
-                let seconds = measure(&mut runner, &model, kind, n, depth)?;
-                if round > 0 {
-                    rates.push(n as f64 / seconds);
-                }
-                bar.inc(1);
-                if interrupt::asked() {
-                    bail!("interrupted");
+                for (mode, rates) in modes.iter().zip(&mut rates) {
+                    runner.set_run_mode(*mode)?;
+                    let seconds = measure(&mut runner, &model, kind, n, depth)?;
+                    if round > 0 {
+                        rates.push(n as f64 / seconds);
+                    }
+                    bar.inc(1);
+                    if interrupt::asked() {
+                        bail!("interrupted");
+                    }
                 }
             }
-            let suffix = if depth > 0 {
-                format!("@d{depth}")
-            } else {
-                String::new()
+            let test = match depth {
+                0 => format!("{kind}{n}"),
+                _ => format!("{kind}{n}@d{depth}"),
             };
-            runner.set_profiling(true);
-            measure(&mut runner, &model, kind, n, depth)?;
-            let times = runner.profile();
-            runner.set_profiling(false);
             let steps = match kind {
                 "pp" => n.div_ceil(self.engine.batch_size as usize),
                 _ => n,
             };
-            let step = StepProfile::new(times, steps, n as f64 / mean(&rates));
-            results.push(Measured::new(format!("{kind}{n}{suffix}"), n, &rates, step));
+            for (mode, rates) in modes.iter().zip(&rates) {
+                runner.set_run_mode(*mode)?;
+                runner.set_profiling(true);
+                measure(&mut runner, &model, kind, n, depth)?;
+                let step = StepProfile::new(runner.profile(), steps, n as f64 / mean(rates));
+                runner.set_profiling(false);
+                results.push(Measured::new(test.clone(), *mode, n, rates, step));
+            }
         }
         bar.finish_and_clear();
         if let Some(Some(file)) = &self.profile {
@@ -179,6 +190,14 @@ impl Bench {
         Ok(())
     }
 
+    /// The name of a test, with its run mode where several are compared.
+    fn label(&self, measured: &Measured) -> String {
+        match self.engine.compared_modes() {
+            Some(_) => format!("{:<8} {:<18}", measured.test, measured.mode.name()),
+            None => measured.test.clone(),
+        }
+    }
+
     fn threads(&self) -> usize {
         args::threads(self.engine.threads).unwrap_or_else(Cpu::default_threads)
     }
@@ -191,6 +210,7 @@ impl Bench {
             let row = |m: &Measured| {
                 json!({
                     "test": m.test,
+                    "run_mode": m.mode.name(),
                     "n": m.n,
                     "tokens_per_second_mean": m.mean,
                     "tokens_per_second_stddev": m.stddev,
@@ -213,10 +233,8 @@ impl Bench {
             writeln!(out, "{}, {isa}, {threads} threads", cpu_name())?;
             writeln!(out, "{}", profile::machine_line(probe))?;
             for m in results {
-                let Measured {
-                    test, mean, stddev, ..
-                } = m;
-                let step = m.step.line(probe);
+                let Measured { mean, stddev, .. } = m;
+                let (test, step) = (self.label(m), m.step.line(probe));
                 writeln!(
                     out,
                     "{test:<16} {mean:>10.2} ± {stddev:.2} tokens/s   {step}"
@@ -224,7 +242,7 @@ impl Bench {
             }
             if self.profile.is_some() {
                 for m in results {
-                    writeln!(out, "\n{}\n{}", m.test, m.step.table(probe))?;
+                    writeln!(out, "\n{}\n{}", self.label(m), m.step.table(probe))?;
                 }
             }
         }
@@ -233,13 +251,14 @@ impl Bench {
 }
 
 impl Measured {
-    fn new(test: String, n: usize, rates: &[f64], step: StepProfile) -> Measured {
+    fn new(test: String, mode: RunMode, n: usize, rates: &[f64], step: StepProfile) -> Measured {
         let count = rates.len() as f64;
         let mean = mean(rates);
         let variance =
             rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
         Measured {
             test,
+            mode,
             n,
             mean,
             stddev: variance.sqrt(),

@@ -13,7 +13,7 @@ use clap::Args;
 pub(crate) use conversation::saved_turns;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Branches, Cpu, Finish, GenerateOptions, Message, Piece, Sampler, Snapshot};
+use kvark::{Branches, Finish, GenerateOptions, Message, Piece, Sampler, Snapshot};
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
@@ -97,8 +97,10 @@ impl Chat {
         if let Some(file) = &self.prompt_cache {
             Snapshot::check_place(file).context("--prompt-cache")?;
         }
+        self.engine.check_one_mode()?;
         let model = self.model.open(&self.engine)?;
-        let cells = Branches::new(&model, &Cpu::new()?, &self.engine.policy()?)?;
+        let backend = self.engine.device.backend()?;
+        let cells = Branches::new(&model, &*backend, &self.engine.policy()?)?;
         let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system

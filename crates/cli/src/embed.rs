@@ -1,10 +1,11 @@
 //! `kvark embed`: texts to embeddings.
 
 use crate::args::{self, GraphArgs, ModelArgs};
+use crate::device::DeviceArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
-use kvark::{Cpu, EmbedOptions, Embedder, Embedding, MemoryLimit, Model, OpenOptions, Pooling};
+use kvark::{EmbedOptions, Embedder, Embedding, MemoryLimit, Model, OpenOptions, Pooling};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -55,6 +56,8 @@ pub(crate) struct Embed {
     mem_limit: Option<u64>,
     #[command(flatten)]
     graph: GraphArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -91,7 +94,7 @@ impl Embed {
             ..OpenOptions::default()
         };
         let model = Model::open_with(&model.path()?, &open)?;
-        let mut embedder = Embedder::new(model, &Cpu::new()?, &self.options()?)?;
+        let mut embedder = Embedder::new(model, &*self.device.backend()?, &self.options()?)?;
         let bar = output::progress("embed", texts.len());
         let start = Instant::now();
         let found = embedder.embed(&texts, |done| {

@@ -1,10 +1,11 @@
 //! `kvark exec`: any model, once, on given tensors.
 
 use crate::args::{self, GraphArgs, ModelArgs};
+use crate::device::DeviceArgs;
 use crate::npy;
 use anyhow::{Context, Result};
 use clap::Args;
-use kvark::{Cpu, DType, Data, InferenceOptions, InferenceSession, NodeTime, RandomInputs, Value};
+use kvark::{DType, Data, InferenceOptions, InferenceSession, NodeTime, RandomInputs, Value};
 use serde_json::{Map, json};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ pub(crate) struct Exec {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
     #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
     graph: GraphArgs,
     /// Print one JSON object
     #[arg(long)]
@@ -90,7 +93,7 @@ impl Exec {
             ..InferenceOptions::default()
         };
         let path = self.model.path()?;
-        let mut session = InferenceSession::load(&path, &Cpu::new()?, &options)?;
+        let mut session = InferenceSession::load(&path, &*self.device.backend()?, &options)?;
         let inputs = self.values(&session)?;
         let mut shown = Shown::new(self.json);
         let outputs = match self.trace.as_deref() {

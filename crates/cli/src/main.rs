@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod catalogue;
 mod chat;
+mod device;
 mod embed;
 mod exec;
 mod export;

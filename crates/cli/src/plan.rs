@@ -10,10 +10,11 @@ pub(crate) mod scene;
 pub(crate) mod svg;
 
 use crate::args::{self, ModelArgs};
+use crate::device::DeviceArgs;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::{
-    Blueprint, CacheKind, CompileOptions, Cpu, MemoryLimit, MemoryPlan, Planned, Policy, Storage,
+    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, Planned, Policy, Storage,
 };
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -58,6 +59,8 @@ pub(crate) struct Plan {
     /// Threads to compute with, at most one for each core; all cores when left out
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Path or catalogue name of a model that drafts, planned with the same choices
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
@@ -134,14 +137,14 @@ impl Plan {
         let draft = draft.map(|name| Subject::open(&args::model_path(name)?, longest));
         let draft = draft.transpose()?;
         args::warn_of_context(subject.planned()?.facts(), longest);
-        let cpu = Cpu::new()?;
+        let backend = self.device.backend()?;
         let plan = |context: Option<u32>, storage: Option<Storage>| -> Result<MemoryPlan> {
             let policy = self.policy(context, storage);
             let of = |subject: &Subject, draft| {
                 let planned = subject.planned()?;
                 Ok(MemoryPlan::new(
                     &planned,
-                    &cpu,
+                    &*backend,
                     &policy,
                     self.kind(),
                     draft,
@@ -155,7 +158,7 @@ impl Plan {
             self.compare.first().copied(),
         )?;
         if let Some(limit) = self.mem_limit {
-            first.check(MemoryLimit::Bytes(limit))?;
+            first.check(MemoryLimit::Bytes(limit), &*backend)?;
         }
         let tables = self.ctx_size.len() > 1 || !self.compare.is_empty();
         let table = match tables {

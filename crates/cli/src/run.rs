@@ -8,8 +8,8 @@ use crate::{chat, interrupt, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
-    Branches, Cpu, Finish, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy,
-    Sampler, SamplerOptions, Sequence, Snapshot, Timings,
+    Branches, Finish, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy, Sampler,
+    SamplerOptions, Sequence, Snapshot, Timings,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -97,6 +97,7 @@ impl Run {
             Some(file) => prompt_cache(file)?,
             None => None,
         };
+        self.engine.check_one_mode()?;
         let model = self.model.open(&self.engine)?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
@@ -238,7 +239,8 @@ impl Run {
             logit_rows: count as usize,
             ..self.engine.policy()?
         };
-        let mut branches = Branches::new(model, &Cpu::new()?, &policy)?;
+        let backend = self.engine.device.backend()?;
+        let mut branches = Branches::new(model, &*backend, &policy)?;
         let start = Instant::now();
         let bar = output::progress("prompt", prompt.len());
         let fed = branches.branch(0).feed(prompt, &mut |done| {

@@ -43,6 +43,7 @@ impl Score {
             bail!("nothing to score: give --prompt, --file or --token-ids");
         }
         let _listening = interrupt::listen();
+        self.engine.check_one_mode()?;
         let model = self.model.open(&self.engine)?;
         let ids = match (self.token_ids, text) {
             (Some(ids), _) => ids,

@@ -40,12 +40,12 @@ impl LayerKv {
 }
 
 impl CpuKv {
-    pub(crate) fn new(config: &CacheConfig) -> Box<CpuKv> {
-        Box::new(CpuKv {
+    pub(crate) fn new(config: &CacheConfig) -> CpuKv {
+        CpuKv {
             config: config.clone(),
             layers: empty_layers(config),
             prefix: None,
-        })
+        }
     }
 
     /// Makes cells exist and writes a step's keys and values; cell numbers count the prefix.
@@ -132,9 +132,9 @@ impl KvBytes for CpuKv {
         layer_bytes(&self.layers)
     }
 
-    fn gather(&mut self, gather: &Gather) {
+    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
         self.pools()
-            .for_each(|pool| pool.gather_into(gather.base, &gather.rows));
+            .try_for_each(|pool| pool.gather_into(gather.base, &gather.rows))
     }
 
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
@@ -150,7 +150,13 @@ impl KvBytes for CpuKv {
         Ok(())
     }
 
-    fn read_rows(&self, layer: usize, side: Side, runs: &[Run], out: &mut [u8]) {
+    fn read_rows(
+        &self,
+        layer: usize,
+        side: Side,
+        runs: &[Run],
+        out: &mut [u8],
+    ) -> Result<(), KvError> {
         let prefix = self.prefix.as_deref();
         let behind = prefix.map_or(0, |p| p.cells[layer]);
         let own = self.layers[layer].side(side);
@@ -173,6 +179,7 @@ impl KvBytes for CpuKv {
                 }
             }
         }
+        Ok(())
     }
 
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
@@ -226,13 +233,13 @@ struct FrozenCpuKv {
 }
 
 impl FrozenKv for FrozenCpuKv {
-    fn open(self: Arc<Self>) -> Box<dyn KvBytes> {
+    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
         let (config, layers) = (self.config.clone(), empty_layers(&self.config));
-        Box::new(CpuKv {
+        Ok(Box::new(CpuKv {
             config,
             layers,
             prefix: Some(self),
-        })
+        }))
     }
 
     fn resident_bytes(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and two executors over them.
+//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and the executable over them.
 //!
 //! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
 //! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
@@ -18,10 +18,10 @@ pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 pub use kernels::packed::kept::tidy as tidy_packed;
 pub use probe::Probe;
 
-use ::kv::{CacheBuilder, CacheBuilderRegistry, CacheEntry, Cells, Contiguous, ScatterIndex, Tree};
-use backend::{Backend, BackendError, CompileOptions, Executable, ExecutorKind, Footprint};
-use exec::{Compiled, Interpreted, WeightForms, plan_step};
-use graph::{Bindings, Graph, TensorId};
+use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
+use backend::{Backend, BackendError, CompileOptions, Compiled, Footprint, FootprintRequest};
+use exec::{CpuExecutable, WeightForms, plan_step};
+use graph::{Graph, TensorId};
 use std::sync::Arc;
 use threads::Threads;
 
@@ -41,39 +41,10 @@ impl Cpu {
 
     /// The backend with a chosen tier; registers its caches.
     pub fn with_isa(isa: Isa) -> Cpu {
-        let builders: [(&'static str, CacheBuilder); 4] = [
-            ("contiguous", |c| {
-                Ok(CacheEntry::new(
-                    "contiguous",
-                    Box::new(Contiguous::new(c)),
-                    kv::CpuKv::new(c),
-                ))
-            }),
-            ("cells", |c| {
-                Ok(CacheEntry::new(
-                    "cells",
-                    Box::new(Cells::new(c)),
-                    kv::CpuKv::new(c),
-                ))
-            }),
-            ("tree", |c| {
-                Ok(CacheEntry::new(
-                    "tree",
-                    Box::new(Tree::new(c)),
-                    kv::CpuKv::new(c),
-                ))
-            }),
-            ("scatter", |c| {
-                Ok(CacheEntry::new(
-                    "scatter",
-                    Box::new(ScatterIndex::new(c, 1)),
-                    kv::CpuKv::new(c),
-                ))
-            }),
-        ];
-        for (kind, builder) in builders {
-            CacheBuilderRegistry::global().register(Cpu::ID, kind, builder);
-        }
+        let make = |config: &CacheConfig| -> Result<Box<dyn KvBytes>, KvError> {
+            Ok(Box::new(kv::CpuKv::new(config)))
+        };
+        CacheBuilderRegistry::global().register(Cpu::ID, make);
         Cpu { isa }
     }
 
@@ -102,26 +73,20 @@ impl Backend for Cpu {
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Compiled, BackendError> {
         let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
-        Ok(match options.executor {
-            ExecutorKind::Compiled => Box::new(Compiled::new(graph, threads, self.isa, options)?),
-            ExecutorKind::Interpreted => {
-                Box::new(Interpreted::new(graph, threads, self.isa, options)?)
-            }
-        })
+        let executable = CpuExecutable::new(graph, threads, self.isa, options)?;
+        Ok(Compiled::new(executable))
     }
 
     fn footprint(
         &self,
         graph: &Graph,
-        bindings: Bindings,
-        options: &CompileOptions,
-        is_weight: &dyn Fn(TensorId) -> bool,
+        request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
-        let forms = WeightForms::new(graph, self.isa, is_weight);
-        let threads = options.threads.unwrap_or_else(Cpu::default_threads);
-        let (calls, arena) = plan_step(graph, bindings, &forms, threads)?;
+        let forms = WeightForms::new(graph, self.isa, request.is_weight);
+        let threads = request.options.threads.unwrap_or_else(Cpu::default_threads);
+        let (calls, arena) = plan_step(graph, request.bindings, &forms, threads)?;
         let mut packed = forms.bytes(graph, &calls);
         for (i, tensor) in graph.tensors().iter().enumerate() {
             let moved = exec::moved_bytes(tensor);
@@ -130,6 +95,14 @@ impl Backend for Cpu {
             }
         }
         let packed = packed.into_iter().collect();
-        Ok(Footprint { arena, packed })
+        Ok(Footprint {
+            arena,
+            packed,
+            kv: request.kv_layout(),
+        })
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        base::available_memory()
     }
 }

@@ -1,12 +1,11 @@
 //! A persistent pool for very short parallel sections: workers spin a little, then sleep.
 //!
-//! One job at a time. A worker takes part only if it joins while the job is open, so a worker that the system has put
-//! aside is not waited for when the others have done its share.
+//! One job at a time. [`Gate`] is the protocol between the caller and the workers, which `base` model-checks.
 
 use crate::ahead::{Course, Stretches};
-use std::ops::Range;
+use base::gate::{CachePadded, Gate};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
@@ -22,30 +21,17 @@ pub(crate) struct Threads {
     turn: Mutex<()>,
 }
 
-/// Something that threads change while others look at what is beside it: each has cache lines of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Apart<T>(T);
-
-/// `state` is `epoch << 32 | OPEN | participants`.
-const OPEN: u64 = 1 << 31;
-const PARTICIPANTS: u64 = OPEN - 1;
-
 struct Shared {
-    state: Apart<AtomicU64>,
+    gate: Gate,
     /// The open job; written only while no job is open and no worker takes part.
-    job: Apart<std::cell::UnsafeCell<Job>>,
-    /// Per share of the job, the tasks that nobody has taken.
-    left: Box<[Apart<Tasks>]>,
+    job: CachePadded<std::cell::UnsafeCell<Job>>,
     /// Per thread, what it brings near.
     courses: Box<[Course]>,
-    sleeping: AtomicUsize,
     panicked: AtomicBool,
-    quit: AtomicBool,
 }
 
-// SAFETY: `job` is written by the caller alone, before it opens the epoch (release) and after all participants of the
-// last one have left (acquire); workers read it only between joining and leaving.
+// SAFETY: `job` is written by the caller alone, before it opens the gate (release) and after all participants of the
+// last job have left (acquire); workers read it only between joining and leaving.
 unsafe impl Sync for Shared {}
 // SAFETY: the job's pointers are used only while `run` keeps what they point to alive.
 unsafe impl Send for Shared {}
@@ -54,57 +40,23 @@ unsafe impl Send for Shared {}
 struct Job {
     /// The lifetime is erased: `Threads::run` returns only when no participant is left.
     task: *const (dyn Fn(usize, usize) + Sync),
-    /// Into how many equal runs of tasks the job is cut: one, or one a thread.
-    shares: usize,
-}
-
-/// The first of some tasks in the share of a thread; that behind the last thread is their number.
-pub(crate) fn share_start(tasks: usize, threads: usize, thread: usize) -> usize {
-    tasks * thread / threads
+    /// Equal chunks that the tasks are partitioned into: one, or one a thread.
+    chunks: usize,
 }
 
 fn no_task(_: usize, _: usize) {}
-
-/// Tasks of a share that nobody has taken: `end << 32 | start`.
-#[derive(Default)]
-struct Tasks(AtomicU64);
-
-impl Tasks {
-    fn set(&self, tasks: Range<usize>) {
-        let packed = (tasks.end as u64) << 32 | tasks.start as u64;
-        self.0.store(packed, Ordering::Relaxed);
-    }
-
-    /// The first of them; or the last, to which those whose share it is come at the end.
-    fn take(&self, first: bool) -> Option<usize> {
-        let bounds = |tasks: u64| (tasks as u32 as usize, (tasks >> 32) as usize);
-        let less = |tasks| {
-            let (start, end) = bounds(tasks);
-            let less = || if first { tasks + 1 } else { tasks - (1 << 32) };
-            (start < end).then(less)
-        };
-        let taken = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        let (start, end) = bounds(taken.ok()?);
-        Some(if first { start } else { end - 1 })
-    }
-}
 
 impl Threads {
     /// A pool of `count` threads, the caller included.
     pub(crate) fn new(count: usize) -> Threads {
         let shared = Arc::new(Shared {
-            state: Apart::default(),
-            job: Apart(std::cell::UnsafeCell::new(Job {
+            gate: Gate::new(count.max(1)),
+            job: CachePadded(std::cell::UnsafeCell::new(Job {
                 task: &no_task,
-                shares: 1,
+                chunks: 1,
             })),
-            left: (0..count.max(1)).map(|_| Apart::default()).collect(),
             courses: (0..count.max(1)).map(|_| Course::default()).collect(),
-            sleeping: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
-            quit: AtomicBool::new(false),
         });
         let spawn = |worker: usize| {
             let shared = shared.clone();
@@ -155,7 +107,7 @@ impl Threads {
         &self.shared.courses[thread]
     }
 
-    fn start(&self, tasks: usize, shares: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+    fn start(&self, tasks: usize, chunks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if tasks <= 1 || self.workers.is_empty() {
             (0..tasks).for_each(|i| task(i, 0));
             return;
@@ -165,21 +117,14 @@ impl Threads {
         // SAFETY: only the lifetime changes; this function does not return while a participant may use the reference.
         let task: *const (dyn Fn(usize, usize) + Sync) =
             unsafe { std::mem::transmute(std::ptr::from_ref(task)) };
-        for share in 0..shares {
-            let start = |share| share_start(tasks, shares, share);
-            shared.left[share].0.set(start(share)..start(share + 1));
-        }
         // SAFETY: no job is open and the last one has no participants, so nobody else touches `job`.
-        unsafe { *shared.job.0.get() = Job { task, shares } };
-        let state = &shared.state.0;
-        let epoch = (state.load(Ordering::Relaxed) >> 32) + 1;
-        state.store(epoch << 32 | OPEN, Ordering::SeqCst);
-        if shared.sleeping.load(Ordering::SeqCst) > 0 {
+        unsafe { *shared.job.0.get() = Job { task, chunks } };
+        if shared.gate.open(tasks, chunks) {
             self.workers.iter().for_each(|(_, thread)| thread.unpark());
         }
         let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
-        state.fetch_and(!OPEN, Ordering::AcqRel);
-        while state.load(Ordering::Acquire) & PARTICIPANTS != 0 {
+        shared.gate.close();
+        while !shared.gate.is_left() {
             if !shared.courses[0].wait() {
                 std::hint::spin_loop();
             }
@@ -202,54 +147,34 @@ impl Shared {
         let job = unsafe { *self.job.0.get() };
         // SAFETY: `Threads::run` keeps the task alive until all participants have left.
         let task = unsafe { &*job.task };
-        for turn in 0..job.shares {
-            // Of its own share, a thread takes what it has asked for; of another's, what that one has not.
-            let share = &self.left[(thread + turn) % job.shares].0;
-            while let Some(i) = share.take(turn == 0) {
+        for turn in 0..job.chunks {
+            // Of its own chunk, a thread takes what it has prefetched; of another's, what that one has not.
+            let chunk = (thread + turn) % job.chunks;
+            while let Some(i) = self.gate.take(chunk, turn == 0) {
                 task(i, thread);
             }
         }
-    }
-
-    /// Joins the open job if it is not the one seen last; the new epoch when joined.
-    fn join(&self, seen: u64) -> Option<u64> {
-        let state = self.state.0.load(Ordering::SeqCst);
-        if state & OPEN == 0 || state >> 32 == seen {
-            return None;
-        }
-        let joined =
-            self.state
-                .0
-                .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
-        joined.is_ok().then_some(state >> 32)
     }
 }
 
 fn work(shared: &Shared, thread: usize) {
     let mut seen = 0;
     let mut idle = 0;
-    while !shared.quit.load(Ordering::Acquire) {
-        if let Some(epoch) = shared.join(seen) {
+    while !shared.gate.has_quit() {
+        if let Some(epoch) = shared.gate.join(seen) {
             seen = epoch;
             idle = 0;
             if catch_unwind(AssertUnwindSafe(|| shared.take_tasks(thread))).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
-            shared.state.0.fetch_sub(1, Ordering::AcqRel);
+            shared.gate.leave();
         } else if idle < SPINS {
             if !shared.courses[thread].wait() {
                 idle += 1;
                 std::hint::spin_loop();
             }
         } else {
-            shared.sleeping.fetch_add(1, Ordering::SeqCst);
-            // A job opened before the line above is seen here; one opened after it sees us sleeping and unparks.
-            let state = shared.state.0.load(Ordering::SeqCst);
-            let missed = state & OPEN != 0 && state >> 32 != seen;
-            if !missed && !shared.quit.load(Ordering::SeqCst) {
-                std::thread::park();
-            }
-            shared.sleeping.fetch_sub(1, Ordering::SeqCst);
+            shared.gate.sleep(seen, std::thread::park);
             idle = 0;
         }
     }
@@ -257,7 +182,7 @@ fn work(shared: &Shared, thread: usize) {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.quit.store(true, Ordering::SeqCst);
+        self.shared.gate.quit();
         for (handle, thread) in self.workers.drain(..) {
             thread.unpark();
             let _ = handle.join();
@@ -268,20 +193,7 @@ impl Drop for Threads {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_share_is_taken_from_both_ends_until_nothing_is_left() {
-        for turns in 0..16 {
-            let share = Tasks::default();
-            share.set(0..3);
-            let mut taken: Vec<usize> = (0..4)
-                .filter_map(|i| share.take(turns >> i & 1 == 1))
-                .collect();
-            assert_eq!((share.take(true), share.take(false)), (None, None));
-            taken.sort();
-            assert_eq!(taken, [0, 1, 2]);
-        }
-    }
+    use std::sync::atomic::AtomicUsize;
 
     #[test]
     fn every_task_runs_once_and_before_the_return() {

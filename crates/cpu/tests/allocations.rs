@@ -130,7 +130,7 @@ fn a_steady_decode_step_allocates_nothing_for_its_plan() {
     let mut plan = StepPlan::default();
     let mut step = |cells: &mut Cells, position: i32| {
         cells.begin_step(&seqs).unwrap();
-        cells.plan(&[position; 16], &mut plan).unwrap();
+        cells.plan_declared(&[position; 16], &mut plan).unwrap();
         cells.commit(&plan);
     };
     (0..40).for_each(|p| step(&mut cells, p));

@@ -23,6 +23,19 @@ fn every_tier_and_executor_agrees_with_the_reference() {
     }
 }
 
+/// `KVARK_HISTORIES=N` runs N histories instead of a few.
+#[test]
+fn attention_agrees_with_the_reference_over_random_histories() {
+    let histories = std::env::var("KVARK_HISTORIES").ok();
+    let histories = histories.and_then(|n| n.parse().ok()).unwrap_or(800);
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    let cpu = Cpu::new().unwrap();
+    conformance::random_histories(&cpu, &options, 1e-5, histories).unwrap();
+}
+
 #[test]
 fn the_reference_agrees_with_itself() {
     conformance::run(&Reference::new(), &CompileOptions::default(), 0.0).unwrap();

@@ -140,6 +140,29 @@ impl Cells {
         self.rows.iter().position(|r| r.class == class).unwrap_or(0)
     }
 
+    /// Refuses tokens of unknown sequences, and more of them than fit.
+    fn check_tokens(&self, seqs: impl Iterator<Item = SeqId> + Clone) -> Result<(), KvError> {
+        for seq in seqs.clone() {
+            self.known(seq)?;
+        }
+        let counts = Cells::counts(seqs);
+        let needed = u64::from(self.len()) + counts.iter().map(|n| u64::from(*n)).sum::<u64>();
+        if needed > u64::from(self.capacity()) {
+            return Err(KvErrorKind::Full {
+                needed,
+                capacity: self.capacity(),
+            }
+            .into());
+        }
+        let most = self.ring.map_or(u32::MAX, |ring| ring.slack());
+        let longest = counts.into_iter().max().unwrap_or(0);
+        if longest > most {
+            let tokens = longest as usize;
+            return Err(KvErrorKind::StepTooLong { tokens, most }.into());
+        }
+        Ok(())
+    }
+
     fn known(&self, seq: SeqId) -> Result<SeqId, KvError> {
         let most = MAX_SEQUENCES;
         match seq < most {
@@ -234,23 +257,7 @@ impl SeqCache for Cells {
         if seqs.is_empty() {
             return Err(KvErrorKind::EmptyStep.into());
         }
-        for seq in seqs {
-            self.known(*seq)?;
-        }
-        let needed = u64::from(self.len()) + seqs.len() as u64;
-        if needed > u64::from(self.capacity()) {
-            return Err(KvErrorKind::Full {
-                needed,
-                capacity: self.capacity(),
-            }
-            .into());
-        }
-        let most = self.ring.map_or(u32::MAX, |ring| ring.slack());
-        let longest = Cells::counts(seqs).into_iter().max().unwrap_or(0);
-        if longest > most {
-            let tokens = longest as usize;
-            return Err(KvErrorKind::StepTooLong { tokens, most }.into());
-        }
+        self.check_tokens(seqs.iter().copied())?;
         self.declared.extend_from_slice(seqs);
         Ok(())
     }

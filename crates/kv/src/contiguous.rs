@@ -1,10 +1,12 @@
 //! One sequence: plain decode and prefill, with full layers and sliding windows under one logical length.
 
-use crate::held::common_first;
 use crate::plan::{Classes, LayerPlan};
 use crate::ring::Rings;
+use crate::sequence_rows::common_first;
+use crate::step::{StepToken, no_candidates};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, Held, KvError, KvErrorKind, Restorable, SeqId, StepPlan,
+    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Restorable, SeqId, SequenceRows, Step,
+    StepPlan,
 };
 
 /// A single sequence.
@@ -51,11 +53,9 @@ impl Contiguous {
         self.rings.most()
     }
 
-    fn check(&self, positions: &[i32]) -> Result<(), KvError> {
-        if positions.is_empty() {
-            return Err(KvErrorKind::EmptyStep.into());
-        }
-        let needed = self.len as u64 + positions.len() as u64;
+    fn check(&self, tokens: &[StepToken]) -> Result<(), KvError> {
+        no_candidates(tokens)?;
+        let needed = self.len as u64 + tokens.len() as u64;
         if needed > self.capacity as u64 {
             return Err(KvErrorKind::Full {
                 needed,
@@ -63,16 +63,10 @@ impl Contiguous {
             }
             .into());
         }
-        self.rings.check(positions.len())?;
-        for (index, (&found, expected)) in positions.iter().zip(self.len..).enumerate() {
-            if i64::from(found) != i64::from(expected) {
-                return Err(KvErrorKind::Position {
-                    index,
-                    found: found.into(),
-                    expected,
-                }
-                .into());
-            }
+        self.rings.check(tokens.len())?;
+        for (index, (token, expected)) in tokens.iter().zip(self.len..).enumerate() {
+            only(token.seq)?;
+            token.check_position(index, expected)?;
         }
         Ok(())
     }
@@ -131,9 +125,9 @@ impl Cache for Contiguous {
 }
 
 impl Restorable for Contiguous {
-    fn held(&self, seq: SeqId) -> Result<Held, KvError> {
+    fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
         only(seq)?;
-        let mut held = Held::new(self.len, self.classes.class_of.clone());
+        let mut held = SequenceRows::new(self.len, self.classes.class_of.clone());
         for window in &self.classes.windows {
             let ring = self.rings.of(*window);
             let first = self.rings.first(*window);
@@ -142,7 +136,12 @@ impl Restorable for Contiguous {
         Ok(held)
     }
 
-    fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Contiguous, Held), KvError> {
+    fn restored(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Contiguous, SequenceRows), KvError> {
         only(seq)?;
         if self.base > 0 {
             return Err(KvErrorKind::Prefixed { tokens: self.base }.into());
@@ -166,13 +165,22 @@ impl Restorable for Contiguous {
             let first = common_first(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
             after.rings.lost_before(first, *window);
         }
-        let held = after.held(seq)?;
+        let held = after.sequence_rows(seq)?;
         Ok((after, held))
     }
 
-    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Contiguous, Held), KvError> {
-        let first = self.held(seq)?.shifted_first(keep, dropped)?;
+    fn shifted(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<(Contiguous, SequenceRows), KvError> {
+        let first = self.sequence_rows(seq)?.shifted_first(keep, dropped)?;
         self.restored(seq, self.len - dropped, &first)
+    }
+
+    fn forget(&mut self, _: SeqId) {
+        self.clear();
     }
 }
 
@@ -185,25 +193,35 @@ fn only(seq: SeqId) -> Result<(), KvError> {
 }
 
 impl Bookkeeping for Contiguous {
-    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
-        self.check(positions)?;
-        let tokens = positions.len() as u32;
-        plan.reset(tokens, &self.classes);
+    fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
+        step.at(positions);
+        Ok(())
+    }
+
+    fn is_declared(&self) -> bool {
+        false
+    }
+
+    fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        let tokens = step.real()?;
+        self.check(tokens)?;
+        plan.reset(step, &self.classes);
         for (class, window) in plan.classes.iter_mut().zip(&self.classes.windows) {
-            self.plan_class(*window, tokens, class);
+            self.plan_class(*window, tokens.len() as u32, class);
+            (tokens.len()..step.len()).for_each(|_| class.push_padding());
         }
         Ok(())
     }
 
     fn commit(&mut self, plan: &StepPlan) {
-        self.len += plan.tokens;
+        self.len += plan.step.real_len() as u32;
         self.rings.wrote(self.len);
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
         // The failed step may have written its rows, over the oldest ones of a ring.
         if let Some(plan) = plan {
-            self.rings.wrote(self.len + plan.tokens);
+            self.rings.wrote(self.len + plan.step.real_len() as u32);
         }
     }
 }

@@ -3,14 +3,13 @@
 use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{
     Bookkeeping, CacheConfig, Compaction, FrozenKv, Gather, KvError, KvErrorKind, RowBlock, Run,
-    Side, StepPlan,
+    Side, Step, StepPlan,
 };
 use std::any::Any;
 use std::sync::{Arc, TryLockError};
 
-/// The stored keys and values, as far as the neutral side needs to know them.
-///
-/// The backend that built them finds its own type again through [`Any`].
+/// The stored keys and values, as far as the neutral side needs to know them. A backend implements this and nothing else
+/// of a cache; its executables find their own type again through [`Any`], once a step.
 pub trait KvBytes: Any + Send {
     /// What the bytes were built from.
     fn config(&self) -> &CacheConfig;
@@ -18,15 +17,21 @@ pub trait KvBytes: Any + Send {
     /// Bytes allocated now, without those of a shared prefix.
     fn resident_bytes(&self) -> usize;
 
-    /// Copies accepted rows to the front, in every layer.
-    fn gather(&mut self, gather: &Gather);
+    /// Copies accepted rows to the front, in every layer. When it fails, rows from `gather.base` on are unknown.
+    fn gather(&mut self, gather: &Gather) -> Result<(), KvError>;
 
     /// Gives the cells of every layer the rows of their old ones. What fails has moved nothing.
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError>;
 
     /// Copies the rows of these runs out, as they are encoded: `[heads, rows, row]`, rows in the order of the runs. `out`
     /// has just that size, and the cells exist.
-    fn read_rows(&self, layer: usize, side: Side, runs: &[Run], out: &mut [u8]);
+    fn read_rows(
+        &self,
+        layer: usize,
+        side: Side,
+        runs: &[Run],
+        out: &mut [u8],
+    ) -> Result<(), KvError>;
 
     /// Stores encoded rows, at most one block for each side of a layer. All memory is made first: what fails has written
     /// nothing.
@@ -84,14 +89,39 @@ impl CacheEntry {
 }
 
 impl CacheState {
-    /// One step: plans it, runs `forward` over plan and bytes, and commits. When anything fails, what was held before
-    /// stays held.
-    pub fn step<R, E: From<KvError>>(
+    /// Plans a step, runs `forward` over plan and bytes, and commits. When anything fails, what was held before stays
+    /// held.
+    ///
+    /// # Errors
+    /// `StepPending` when a verb has declared another step, which stays declared.
+    pub fn run<R, E: From<KvError>>(
+        &mut self,
+        step: &Step,
+        forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
+    ) -> Result<R, E> {
+        if self.book.is_declared() {
+            return Err(KvError::from(KvErrorKind::StepPending).into());
+        }
+        let planned = self.book.plan(step, &mut self.plan);
+        self.finish(planned, forward)
+    }
+
+    /// The same for the step that the verbs declared, whose tokens have these positions.
+    pub fn run_declared<R, E: From<KvError>>(
         &mut self,
         positions: &[i32],
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
-        if let Err(error) = self.book.plan(positions, &mut self.plan) {
+        let planned = self.book.plan_declared(positions, &mut self.plan);
+        self.finish(planned, forward)
+    }
+
+    fn finish<R, E: From<KvError>>(
+        &mut self,
+        planned: Result<(), KvError>,
+        forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
+    ) -> Result<R, E> {
+        if let Err(error) = planned {
             self.book.abort(None);
             return Err(error.into());
         }

@@ -108,6 +108,18 @@ pub enum KvErrorKind {
         /// Its sequence.
         seq: u32,
     },
+    /// A candidate came to a cache that holds no trees.
+    #[error("token {index} of the step is a candidate, and only a tree cache holds candidates")]
+    NoCandidates {
+        /// The token.
+        index: usize,
+    },
+    /// Candidates and tokens that continue the sequence came in one step.
+    #[error("token {index} of the step is not a candidate, and those before it are")]
+    MixedStep {
+        /// The token.
+        index: usize,
+    },
     /// Numbers were given for another count of sequences.
     #[error("the cache has {declared} sequences, and the step has {found}")]
     SequenceCount {
@@ -169,14 +181,9 @@ pub enum KvErrorKind {
     /// No cache under this key.
     #[error("no cache is registered under the key {0:?}")]
     UnknownKey(String),
-    /// No builder for this backend and kind.
-    #[error("backend {backend:?} has no {kind} cache")]
-    NoBuilder {
-        /// The backend asked for.
-        backend: String,
-        /// The kind of cache asked for.
-        kind: &'static str,
-    },
+    /// No backend of this name has registered how its KV bytes are made.
+    #[error("backend {0:?} is not registered")]
+    UnknownBackend(String),
     /// The cache behind a key is not of the expected kind or backend.
     #[error("the cache is a {found} cache, not a {wanted} cache")]
     WrongKind {
@@ -225,6 +232,12 @@ pub enum KvErrorKind {
         /// What is wrong with it.
         reason: String,
     },
+    /// A frozen prefix that does not fit the cache to be opened behind it.
+    #[error("the shared prefix does not fit: {0}")]
+    PrefixMismatch(String),
+    /// An operation failed on the backend's device.
+    #[error("the device failed: {0}")]
+    Device(String),
     /// The backend could not allocate.
     #[error("out of memory: {:.1} MB of KV could not be allocated", *.0 as f64 / 1e6)]
     OutOfMemory(usize),

@@ -1,6 +1,6 @@
 //! What a runner may ask of each kind of cache, and what a forward asks of all.
 
-use crate::{KvError, StepPlan};
+use crate::{KvError, Step, StepPlan};
 use std::any::Any;
 use std::ops::RangeBounds;
 
@@ -75,10 +75,24 @@ pub trait TreeCache: Cache {
 
 /// What a forward needs of a cache. Object-safe, so that one executable serves every kind.
 pub trait Bookkeeping: Cache + Any + Send {
+    /// Completes the step that the verbs declared with the positions of its tokens; a cache of one sequence needs no
+    /// declaration. Changes nothing but `step`, whose memory is reused.
+    fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError>;
+
+    /// Whether a verb has declared a step that no forward has used.
+    fn is_declared(&self) -> bool;
+
     /// Where the tokens of a step go and what each may see. Changes nothing but `plan`, whose memory is reused.
-    ///
-    /// `positions` holds one position per token of the step.
-    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError>;
+    fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError>;
+
+    /// Plans the declared step at these positions.
+    fn plan_declared(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
+        let mut step = std::mem::take(&mut plan.declared);
+        let planned = self.declared(positions, &mut step);
+        let planned = planned.and_then(|()| self.plan(&step, plan));
+        plan.declared = step;
+        planned
+    }
 
     /// Makes a planned step part of the cache, once its forward has succeeded.
     fn commit(&mut self, plan: &StepPlan);

@@ -5,16 +5,16 @@
 //! follows the plan. Planning changes nothing; [`Bookkeeping::commit`] after the forward does.
 //!
 //! ```
-//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run, StepPlan};
+//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run, Step, StepPlan};
 //!
 //! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
 //! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
 //! let mut plan = StepPlan::default();
-//! cache.plan(&[0, 1, 2], &mut plan).unwrap();
+//! cache.plan(&Step::sequence(&[17, 4, 9], 0), &mut plan).unwrap();
 //! assert!(plan.layer(0).visible.runs(2).eq([Run { position: 0, cell: 0, len: 3 }]));
 //! cache.commit(&plan);
 //! assert_eq!(cache.len(), 3);
-//! assert!(cache.plan(&[5], &mut plan).is_err(), "position 5 would leave a gap");
+//! assert!(cache.plan(&Step::sequence(&[3], 5), &mut plan).is_err(), "position 5 would leave a gap");
 //! ```
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,6 @@ mod contiguous;
 mod entry;
 mod error;
 mod face;
-mod held;
 mod layout;
 pub mod metadata;
 mod plan;
@@ -32,7 +31,9 @@ mod prefix;
 mod registry;
 mod ring;
 mod scatter;
+mod sequence_rows;
 mod session;
+mod step;
 mod sync;
 mod tree;
 
@@ -42,15 +43,16 @@ pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};
 pub use error::{KvError, KvErrorKind};
 pub use face::{Bookkeeping, Cache, Gather, SeqCache, SeqId, TreeCache};
-pub use held::{Held, Restorable, RowBlock, SavedLayer, SavedRows};
 pub use layout::{Growth, KvLayout, LayerLayout, Side, SideLayout};
 pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
-pub use plan::{LayerPlan, Query, Run, StepPlan, Visibility};
+pub use plan::{LayerPlan, NO_CELL, Query, Run, StepPlan, Visibility};
 pub use prefix::{FrozenKv, SharedPrefix};
-pub use registry::{CacheBuilder, CacheBuilderRegistry, CacheKey, CacheRegistry};
+pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
+pub use sequence_rows::{MovedRows, Restorable, RowBlock, RowShift, SequenceRows};
 pub use session::{
     BackendOptions, CacheSession, MadeSession, make_decode_session, make_prefixed_session,
     make_scatter_session, make_seq_session, make_tree_session,
 };
+pub use step::{Role, Step, StepToken};
 pub use tree::Tree;

@@ -1,5 +1,6 @@
 //! The integer hand-off from bookkeeping to the byte layer.
 
+use crate::Step;
 use std::ops::Range;
 
 /// Consecutive positions stored in consecutive cells.
@@ -112,6 +113,11 @@ impl Visibility {
         self.queries.push(Query { list, positions });
     }
 
+    /// Appends padding: a query that sees nothing.
+    pub(crate) fn push_padding(&mut self) {
+        self.push_query(0, 0..0);
+    }
+
     /// Makes the queries those of `other`, each seeing only its last `window` positions.
     pub(crate) fn narrow_from(&mut self, other: &Visibility, window: u32) {
         self.runs.clone_from(&other.runs);
@@ -174,10 +180,13 @@ impl Visibility {
     }
 }
 
+/// Stands for the cell of a token whose row is not written.
+pub const NO_CELL: u32 = u32::MAX;
+
 /// The plan of one step for the layers that share a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerPlan {
-    /// The cell that each token's row is written to.
+    /// The cell that each token's row is written to; [`NO_CELL`] for padding.
     pub writes: Vec<u32>,
     /// What the tokens see, their own rows included.
     pub visible: Visibility,
@@ -188,17 +197,34 @@ pub struct LayerPlan {
 /// The plan of one step. Planning into the same value again reuses its memory.
 #[derive(Clone, Debug, Default)]
 pub struct StepPlan {
-    /// Tokens in the step.
-    pub tokens: u32,
+    /// The step that was planned.
+    pub(crate) step: Step,
+    /// A declared step on its way into the plan, kept for its memory.
+    pub(crate) declared: Step,
     /// One plan per distinct layer policy.
     pub(crate) classes: Vec<LayerPlan>,
     /// Per layer, the index of its policy.
     pub(crate) class_of: Vec<u16>,
     /// Working memory of the planner.
     pub(crate) scratch: Vec<u64>,
+    /// Working memory of a planner of trees.
+    pub(crate) nodes: Vec<crate::tree::Node>,
+}
+
+impl LayerPlan {
+    /// Appends a token that is written nowhere and sees nothing.
+    pub(crate) fn push_padding(&mut self) {
+        self.writes.push(NO_CELL);
+        self.visible.push_padding();
+    }
 }
 
 impl StepPlan {
+    /// The step that was planned.
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
     /// The plan for cache id `layer`.
     pub fn layer(&self, layer: usize) -> &LayerPlan {
         &self.classes[self.class_of[layer] as usize]
@@ -210,8 +236,8 @@ impl StepPlan {
     }
 
     /// Starts a plan with these classes, keeping memory.
-    pub(crate) fn reset(&mut self, tokens: u32, classes: &Classes) {
-        self.tokens = tokens;
+    pub(crate) fn reset(&mut self, step: &Step, classes: &Classes) {
+        self.step.clone_from(step);
         self.classes
             .resize_with(classes.windows.len(), LayerPlan::default);
         self.class_of.clone_from(&classes.class_of);

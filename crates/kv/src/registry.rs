@@ -1,7 +1,7 @@
-//! Where a runner's cache and a module's load meet: caches by key, and builders by backend and kind.
+//! Where a runner's cache and a module's load meet: caches by key, and builders of KV bytes by backend.
 
 use crate::sync::{Arc, Mutex, MutexGuard};
-use crate::{CacheConfig, CacheEntry, KvError, KvErrorKind};
+use crate::{CacheConfig, CacheEntry, KvBytes, KvError, KvErrorKind};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,13 +60,14 @@ impl CacheRegistry {
     }
 }
 
-/// Builds one kind of cache for one backend.
-pub type CacheBuilder = fn(&CacheConfig) -> Result<CacheEntry, KvError>;
+/// Makes a backend's storage for a cache. The closure may hold the device that the storage lies on.
+pub type KvBytesBuilder =
+    dyn Fn(&CacheConfig) -> Result<Box<dyn KvBytes>, KvError> + Send + Sync + 'static;
 
-/// The cache builders that backends have registered.
+/// How each backend makes its KV bytes. Kinds of caches are built here, over any backend's bytes.
 #[derive(Default)]
 pub struct CacheBuilderRegistry {
-    builders: Mutex<HashMap<(String, &'static str), CacheBuilder>>,
+    builders: Mutex<HashMap<String, std::sync::Arc<KvBytesBuilder>>>,
 }
 
 impl CacheBuilderRegistry {
@@ -77,27 +78,27 @@ impl CacheBuilderRegistry {
         &GLOBAL
     }
 
-    /// Makes `builder` answer for this backend and kind; the last one registered wins.
-    pub fn register(&self, backend: &str, kind: &'static str, builder: CacheBuilder) {
-        let mut builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
-        builders.insert((backend.to_owned(), kind), builder);
-    }
-
-    /// Builds a cache of this kind on this backend.
-    pub fn build(
+    /// Makes `builder` answer for this backend; the last one registered wins.
+    pub fn register(
         &self,
         backend: &str,
-        kind: &'static str,
-        config: &CacheConfig,
-    ) -> Result<CacheEntry, KvError> {
+        builder: impl Fn(&CacheConfig) -> Result<Box<dyn KvBytes>, KvError> + Send + Sync + 'static,
+    ) {
+        let builder: std::sync::Arc<KvBytesBuilder> = std::sync::Arc::new(builder);
+        let mut builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
+        builders.insert(backend.to_owned(), builder);
+    }
+
+    /// The bytes of a cache on this backend.
+    ///
+    /// # Errors
+    /// `Config` for a configuration that cannot be built, `UnknownBackend`, and what the backend itself refuses.
+    pub fn bytes(&self, backend: &str, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         config.check()?;
         let builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
-        let builder = builders.get(&(backend.to_owned(), kind)).copied();
+        let builder = builders.get(backend).cloned();
         drop(builders);
-        let builder = builder.ok_or_else(|| KvErrorKind::NoBuilder {
-            backend: backend.to_owned(),
-            kind,
-        })?;
-        builder(config)
+        let unknown = || KvErrorKind::UnknownBackend(backend.to_owned());
+        builder.ok_or_else(unknown)?(config)
     }
 }

@@ -3,8 +3,9 @@
 
 use crate::cells::positions;
 use crate::plan::Classes;
+use crate::step::{Role, StepToken, no_candidates};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, StepPlan,
+    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, Step, StepPlan,
 };
 use std::ops::{Range, RangeBounds};
 
@@ -109,17 +110,7 @@ impl ScatterIndex {
         if tokens.is_empty() {
             return Err(KvErrorKind::EmptyStep.into());
         }
-        let mut counts = vec![0; self.valid.len()];
-        let mut padded = vec![false; self.valid.len()];
-        for (index, &(seq, real)) in tokens.iter().enumerate() {
-            let s = self.index(seq)?;
-            counts[s] += 1;
-            self.check_room(seq, self.valid[s], counts[s])?;
-            if real && padded[s] {
-                return Err(KvErrorKind::PadBefore { index, seq }.into());
-            }
-            padded[s] |= !real;
-        }
+        self.check_tokens(tokens.iter().copied())?;
         self.declared.extend_from_slice(tokens);
         Ok(())
     }
@@ -175,24 +166,20 @@ impl ScatterIndex {
         })
     }
 
-    /// The tokens of a step; those of an only sequence need not be declared.
-    fn tokens(&self, positions: &[i32]) -> Result<Vec<(SeqId, bool)>, KvError> {
-        if positions.is_empty() {
-            return Err(KvErrorKind::EmptyStep.into());
-        }
-        if !self.declared.is_empty() {
-            let (declared, found) = (self.declared.len(), positions.len());
-            if declared != found {
-                return Err(KvErrorKind::TokenCount { declared, found }.into());
+    /// Refuses tokens that do not fit their buffers, and pads before real tokens of their sequence.
+    fn check_tokens(&self, tokens: impl Iterator<Item = (SeqId, bool)>) -> Result<(), KvError> {
+        let mut counts = vec![0; self.valid.len()];
+        let mut padded = vec![false; self.valid.len()];
+        for (index, (seq, real)) in tokens.enumerate() {
+            let s = self.index(seq)?;
+            counts[s] += 1;
+            self.check_room(seq, self.valid[s], counts[s])?;
+            if real && padded[s] {
+                return Err(KvErrorKind::PadBefore { index, seq }.into());
             }
-            return Ok(self.declared.clone());
+            padded[s] |= !real;
         }
-        if self.sequences() != 1 {
-            return Err(KvErrorKind::NoStep.into());
-        }
-        let tokens = u32::try_from(positions.len()).unwrap_or(u32::MAX);
-        self.check_room(0, self.valid[0], tokens)?;
-        Ok(vec![(0, true); positions.len()])
+        Ok(())
     }
 }
 
@@ -278,54 +265,85 @@ impl SeqCache for ScatterIndex {
     }
 }
 
+/// Whether a token is real.
+fn is_real(token: &StepToken) -> bool {
+    token.role != Role::Padding
+}
+
 impl Bookkeeping for ScatterIndex {
-    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
-        let tokens = self.tokens(positions)?;
+    /// The tokens of an only sequence need not be declared.
+    fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
+        step.at(positions);
+        if positions.is_empty() || (self.declared.is_empty() && self.sequences() == 1) {
+            return Ok(());
+        }
+        if self.declared.is_empty() {
+            return Err(KvErrorKind::NoStep.into());
+        }
+        let (declared, found) = (self.declared.len(), positions.len());
+        if declared != found {
+            return Err(KvErrorKind::TokenCount { declared, found }.into());
+        }
+        step.clear();
+        for (&(seq, real), &position) in self.declared.iter().zip(positions) {
+            let role = if real { Role::Next } else { Role::Padding };
+            step.push(StepToken {
+                id: 0,
+                position,
+                seq,
+                role,
+            });
+        }
+        Ok(())
+    }
+
+    fn is_declared(&self) -> bool {
+        !self.declared.is_empty()
+    }
+
+    fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        let tokens = step.tokens();
+        if tokens.is_empty() {
+            return Err(KvErrorKind::EmptyStep.into());
+        }
+        no_candidates(tokens)?;
+        self.check_tokens(tokens.iter().map(|token| (token.seq, is_real(token))))?;
         let mut after = self.valid.clone();
-        for (index, (&(seq, _), &found)) in tokens.iter().zip(positions).enumerate() {
-            let next = &mut after[seq as usize];
-            if i64::from(found) != i64::from(*next) {
-                return Err(KvErrorKind::Position {
-                    index,
-                    found: found.into(),
-                    expected: *next,
-                }
-                .into());
-            }
+        for (index, token) in tokens.iter().enumerate() {
+            let next = &mut after[token.seq as usize];
+            token.check_position(index, *next)?;
             *next += 1;
         }
-        plan.reset(positions.len() as u32, &self.classes);
+        plan.reset(step, &self.classes);
         let Some(first) = plan.classes.first_mut() else {
             return Ok(());
         };
         first.visible.clear();
-        let places = tokens.iter().zip(positions);
-        let cells = places.map(|((seq, _), row)| self.cell(*seq as usize, *row as u32));
+        let cell = |token: &StepToken| self.cell(token.seq as usize, token.position as u32);
         first.writes.clear();
-        first.writes.extend(cells);
+        first.writes.extend(tokens.iter().map(cell));
         first.cells = first.writes.iter().max().map_or(0, |last| last + 1);
         let mut lists = vec![None; self.valid.len()];
-        for (&(seq, _), &row) in tokens.iter().zip(positions) {
-            let s = seq as usize;
+        for token in tokens {
+            let s = token.seq as usize;
             let list = *lists[s].get_or_insert_with(|| {
                 let list = first.visible.open_list();
                 self.runs(s, after[s])
                     .for_each(|run| first.visible.push_run(run));
                 list
             });
-            first.visible.push_query(list, 0..row as u32 + 1);
+            let seen = 0..token.position as u32 + 1;
+            first.visible.push_query(list, seen);
         }
         plan.narrow_classes(&self.classes);
         Ok(())
     }
 
     fn commit(&mut self, plan: &StepPlan) {
-        if self.declared.is_empty() {
-            self.valid[0] += plan.tokens;
+        for token in plan.step.tokens() {
+            self.valid[token.seq as usize] += u32::from(is_real(token));
         }
-        for (seq, real) in self.declared.drain(..) {
-            self.valid[seq as usize] += u32::from(real);
-        }
+        self.declared.clear();
     }
 
     fn abort(&mut self, _: Option<&StepPlan>) {

@@ -2,13 +2,13 @@
 
 use crate::sync::Arc;
 use crate::{
-    Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry, Cells,
-    Contiguous, Held, KvBytes, KvError, KvErrorKind, Restorable, RowBlock, SavedRows, ScatterIndex,
-    SeqCache, SeqId, SharedPrefix, Side, Tree, TreeCache,
+    Bookkeeping, Cache, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry,
+    CacheState, Cells, Contiguous, KvBytes, KvError, KvErrorKind, Restorable, RowShift,
+    ScatterIndex, SeqCache, SeqId, SequenceRows, SharedPrefix, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
-use std::ops::{Range, RangeBounds};
+use std::ops::RangeBounds;
 
 /// What a module load is told about the session it belongs to.
 #[derive(Clone, Debug, Default)]
@@ -33,17 +33,17 @@ pub type MadeSession<K> = Result<(CacheSession<K>, BackendOptions), KvError>;
 
 /// A session over one contiguous sequence on the named backend.
 pub fn make_decode_session(backend: &str, config: &CacheConfig) -> MadeSession<Contiguous> {
-    make_session(backend, "contiguous", config)
+    make_session(backend, "contiguous", config, Contiguous::new(config))
 }
 
 /// A session over many sequences in one pool of cells.
 pub fn make_seq_session(backend: &str, config: &CacheConfig) -> MadeSession<Cells> {
-    make_session(backend, "cells", config)
+    make_session(backend, "cells", config, Cells::new(config))
 }
 
 /// A session over a prefix and a tree of candidates.
 pub fn make_tree_session(backend: &str, config: &CacheConfig) -> MadeSession<Tree> {
-    make_session(backend, "tree", config)
+    make_session(backend, "tree", config, Tree::new(config))
 }
 
 /// A session over static buffers of `config.capacity` rows, one for each of `sequences` sequences.
@@ -63,9 +63,8 @@ pub fn make_scatter_session(
         min_cells: u32::try_from(blocks).unwrap_or(u32::MAX).min(cells),
         ..config.clone()
     };
-    let entry = CacheBuilderRegistry::global().build(backend, "scatter", &all)?;
-    entry.try_lock()?.book = Box::new(ScatterIndex::new(config, sequences));
-    CacheSession::install(CacheRegistry::global(), entry, "scatter")
+    let book = ScatterIndex::new(config, sequences);
+    make_session(backend, "scatter", &all, book)
 }
 
 /// A session over a frozen prefix, with a private tail.
@@ -73,13 +72,23 @@ pub fn make_prefixed_session(prefix: &SharedPrefix) -> MadeSession<Contiguous> {
     CacheSession::install(CacheRegistry::global(), prefix.entry()?, "contiguous")
 }
 
+/// Joins bookkeeping with the backend's bytes for this configuration.
 fn make_session<K: Bookkeeping>(
     backend: &str,
     kind: &'static str,
     config: &CacheConfig,
+    book: K,
 ) -> MadeSession<K> {
-    let entry = CacheBuilderRegistry::global().build(backend, kind, config)?;
+    let bytes = CacheBuilderRegistry::global().bytes(backend, config)?;
+    let entry = CacheEntry::new(kind, Box::new(book), bytes);
     CacheSession::install(CacheRegistry::global(), entry, kind)
+}
+
+/// The cache's own bookkeeping and its bytes.
+fn parts<K: Bookkeeping>(state: &mut CacheState) -> (&mut K, &mut dyn KvBytes) {
+    let book: &mut dyn Any = &mut *state.book;
+    let book = book.downcast_mut().expect("checked at installation");
+    (book, &mut *state.bytes)
 }
 
 impl<K: Bookkeeping> CacheSession<K> {
@@ -120,11 +129,15 @@ impl<K: Bookkeeping> CacheSession<K> {
         &self.key
     }
 
-    /// Calls a verb of the cache.
-    pub fn with<R>(&self, verb: impl FnOnce(&mut K) -> R) -> Result<R, KvError> {
+    /// Reads the cache's bookkeeping. What changes it are the session's own verbs, which change its bytes with it.
+    pub fn with<R>(&self, read: impl FnOnce(&K) -> R) -> Result<R, KvError> {
+        self.change(|cache| read(cache))
+    }
+
+    /// Calls a verb that moves no rows.
+    fn change<R>(&self, verb: impl FnOnce(&mut K) -> R) -> Result<R, KvError> {
         let mut state = self.entry.try_lock()?;
-        let book: &mut dyn Any = &mut *state.book;
-        Ok(verb(book.downcast_mut().expect("checked at installation")))
+        Ok(verb(parts(&mut state).0))
     }
 
     /// Whether `n` more tokens fit.
@@ -149,12 +162,12 @@ impl<K: Bookkeeping> CacheSession<K> {
 
     /// Forgets everything.
     pub fn clear(&self) -> Result<(), KvError> {
-        self.with(|cache| cache.clear())
+        self.change(|cache| cache.clear())
     }
 
     /// Forgets all but the first `len` tokens.
     pub fn rewind(&self, len: u32) -> Result<(), KvError> {
-        self.with(|cache| cache.rewind(len))?
+        self.change(|cache| cache.rewind(len))?
     }
 
     /// What the cache was built from.
@@ -182,105 +195,77 @@ impl CacheSession<Contiguous> {
 
 impl<K: Bookkeeping + Restorable> CacheSession<K> {
     /// Shows `read` where the rows of a sequence lie, and the bytes that hold them.
-    pub fn held<R>(
+    pub fn read_sequence<R>(
         &self,
         seq: SeqId,
-        read: impl FnOnce(&Held, &dyn KvBytes) -> R,
+        read: impl FnOnce(&SequenceRows, &dyn KvBytes) -> R,
     ) -> Result<R, KvError> {
-        let held = self.with(|cache| cache.held(seq))??;
-        Ok(read(&held, &*self.entry.try_lock()?.bytes))
-    }
-
-    /// Puts the first `len` tokens of a saved sequence in the place of what `seq` holds. What is refused changes
-    /// nothing.
-    pub fn restore(&self, seq: SeqId, len: u32, saved: &SavedRows<'_>) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
-        let state = &mut *state;
-        let config = state.bytes.config().clone();
-        saved.check(&config)?;
-        if len > saved.len {
-            let reason = format!("{len} tokens are wanted, and they have {}", saved.len);
-            return Err(KvErrorKind::SavedRows(reason).into());
-        }
-        let book: &mut dyn Any = &mut *state.book;
-        let cache: &mut K = book.downcast_mut().expect("checked at installation");
-        let (after, held) = cache.restored(seq, len, &saved.first())?;
-        state.bytes.write_rows(&saved.blocks(&config, &held))?;
-        *cache = after;
-        Ok(())
+        let (cache, bytes) = parts::<K>(&mut state);
+        Ok(read(&cache.sequence_rows(seq)?, bytes))
     }
-}
 
-impl<K: Bookkeeping + Restorable> CacheSession<K> {
+    /// Puts `len` tokens in the place of what `seq` holds; `write` stores their rows. Layer `i` has rows from position
+    /// `first[i]` on. What is refused changes nothing; a device that fails in the middle leaves `seq` empty.
+    pub fn replace_sequence(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+        write: impl FnOnce(&SequenceRows, &mut dyn KvBytes) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let (cache, bytes) = parts::<K>(&mut state);
+        let (after, rows) = cache.restored(seq, len, first)?;
+        let written = write(&rows, bytes);
+        settle(cache, seq, after, written)
+    }
+
     /// Most tokens that [`shift`](CacheSession::shift) can drop behind the first `keep` of a sequence.
     pub fn droppable(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
-        self.held(seq, |held, bytes| held.droppable(keep, bytes.config()))
+        self.read_sequence(seq, |rows, bytes| rows.droppable(keep, bytes.config()))
     }
 
-    /// Drops the `dropped` tokens of a sequence behind its first `keep` and moves the later ones down. `rotate` gets a
-    /// layer, the positions that its moved keys had, and these keys, `[heads, rows, row]`, to make them those of the new
-    /// positions. What is refused changes nothing.
+    /// Drops the `dropped` tokens of a sequence behind its first `keep` and moves the later ones down; `move_rows` moves
+    /// their rows and rotates their keys to the new positions. What is refused changes nothing; a device that fails in
+    /// the middle leaves `seq` empty.
     pub fn shift(
         &self,
         seq: SeqId,
         keep: u32,
         dropped: u32,
-        mut rotate: impl FnMut(usize, Range<u32>, &mut [u8]),
+        move_rows: impl FnOnce(&RowShift, &mut dyn KvBytes) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
-        let state = &mut *state;
-        let book: &mut dyn Any = &mut *state.book;
-        let cache: &mut K = book.downcast_mut().expect("checked at installation");
-        let before = cache.held(seq)?;
-        let (after, held) = cache.shifted(seq, keep, dropped)?;
-        let config = state.bytes.config().clone();
-        let block = |layer: usize, side: Side| RowBlock {
-            layer,
-            side,
-            runs: &[],
-            cells: held.cells(layer),
-            bytes: &[],
-            head_stride: 0,
-        };
-        let sides = (0..held.layers()).flat_map(|i| [(i, Side::Key), (i, Side::Value)]);
-        let size = |(layer, side): (usize, Side)| {
-            let rows = config.layers[layer].kv_heads * held.rows(layer);
-            rows * config.row_bytes(layer, side)
-        };
-        // All memory first: once a row has moved, nothing may fail.
-        let most = sides.clone().map(size).max().unwrap_or(0);
-        let mut rows = Vec::new();
-        rows.try_reserve_exact(most)
-            .map_err(|_| KvErrorKind::OutOfMemory(most))?;
-        let places: Vec<_> = sides.clone().map(|(i, side)| block(i, side)).collect();
-        state.bytes.write_rows(&places)?;
-        for (layer, side) in sides {
-            let to = held.first(layer).max(keep)..held.len;
-            let from = to.start + dropped..before.len;
-            let stride = to.len() * config.row_bytes(layer, side);
-            rows.resize(config.layers[layer].kv_heads * stride, 0);
-            let runs = before.clipped(layer, &from);
-            state.bytes.read_rows(layer, side, &runs, &mut rows);
-            if side == Side::Key {
-                rotate(layer, from, &mut rows);
-            }
-            let moved = RowBlock {
-                runs: &held.clipped(layer, &to),
-                bytes: &rows,
-                head_stride: stride,
-                ..block(layer, side)
-            };
-            state.bytes.write_rows(&[moved])?;
-        }
-        *cache = after;
-        Ok(())
+        let (cache, bytes) = parts::<K>(&mut state);
+        let before = cache.sequence_rows(seq)?;
+        let (after, rows) = cache.shifted(seq, keep, dropped)?;
+        let shift = RowShift::new(keep, dropped, before, rows);
+        let moved = move_rows(&shift, bytes);
+        settle(cache, seq, after, moved)
     }
+}
+
+/// Makes a change of a sequence's rows part of the cache, or undoes it. Rows that a device failed to write are unknown,
+/// so their sequence is forgotten.
+fn settle<K: Restorable>(
+    cache: &mut K,
+    seq: SeqId,
+    after: K,
+    written: Result<(), KvError>,
+) -> Result<(), KvError> {
+    match &written {
+        Ok(()) => *cache = after,
+        Err(error) if matches!(error.kind(), KvErrorKind::Device(_)) => cache.forget(seq),
+        Err(_) => {}
+    }
+    written
 }
 
 impl<K: Bookkeeping + SeqCache> CacheSession<K> {
     /// Declares the sequence of every token of the next forward.
     pub fn begin_step(&self, seqs: &[SeqId]) -> Result<(), KvError> {
-        self.with(|cache| cache.begin_step(seqs))?
+        self.change(|cache| cache.begin_step(seqs))?
     }
 
     /// Lets `dst` share what `src` holds at these positions.
@@ -290,17 +275,17 @@ impl<K: Bookkeeping + SeqCache> CacheSession<K> {
         dst: SeqId,
         positions: impl RangeBounds<u32>,
     ) -> Result<(), KvError> {
-        self.with(|cache| cache.seq_cp(src, dst, positions))?
+        self.change(|cache| cache.seq_cp(src, dst, positions))?
     }
 
     /// Takes these positions out of `seq`.
     pub fn seq_rm(&self, seq: SeqId, positions: impl RangeBounds<u32>) -> Result<(), KvError> {
-        self.with(|cache| cache.seq_rm(seq, positions))?
+        self.change(|cache| cache.seq_rm(seq, positions))?
     }
 
     /// Frees all sequences but one.
     pub fn seq_keep(&self, seq: SeqId) -> Result<(), KvError> {
-        self.with(|cache| cache.seq_keep(seq))?
+        self.change(|cache| cache.seq_keep(seq))?
     }
 
     /// Tokens that a sequence holds.
@@ -317,7 +302,7 @@ impl<K: Bookkeeping + SeqCache> CacheSession<K> {
 impl CacheSession<ScatterIndex> {
     /// Declares the next forward's tokens, each with whether it is real; pads come last.
     pub fn begin_padded_step(&self, tokens: &[(SeqId, bool)]) -> Result<(), KvError> {
-        self.with(|cache| cache.begin_padded_step(tokens))?
+        self.change(|cache| cache.begin_padded_step(tokens))?
     }
 }
 
@@ -325,35 +310,33 @@ impl CacheSession<Cells> {
     /// Moves rows together so that holes vanish and sequences lie in long runs again.
     pub fn compact(&self) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
-        let state = &mut *state;
-        let book: &mut dyn Any = &mut *state.book;
-        let cells: &mut Cells = book.downcast_mut().expect("checked at installation");
-        let before = cells.clone();
-        match cells.compact().map(|order| state.bytes.reorder(&order)) {
-            Some(Err(error)) => {
-                *cells = before;
-                Err(error)
-            }
-            _ => Ok(()),
+        let (cells, bytes) = parts::<Cells>(&mut state);
+        let mut after = cells.clone();
+        if let Some(order) = after.compact() {
+            bytes.reorder(&order)?;
+            *cells = after;
         }
+        Ok(())
     }
 }
 
 impl CacheSession<Tree> {
     /// Appends candidates as the next forward's tokens.
     pub fn propose(&self, parents: &[Option<u32>]) -> Result<(), KvError> {
-        self.with(|cache| cache.propose(parents))?
+        self.change(|cache| cache.propose(parents))?
     }
 
-    /// Makes a chain of candidates part of the prefix, compacts its rows and forgets the others.
+    /// Makes a chain of candidates part of the prefix, compacts its rows and forgets the others. A device that fails to
+    /// copy the rows leaves the prefix without candidates.
     pub fn accept(&self, path: &[u32]) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
-        let state = &mut *state;
-        let book: &mut dyn Any = &mut *state.book;
-        let tree: &mut Tree = book.downcast_mut().expect("checked at installation");
+        let (tree, bytes) = parts::<Tree>(&mut state);
         let gather = tree.commit_path(path)?;
-        state.bytes.gather(&gather);
-        Ok(())
+        let gathered = bytes.gather(&gather);
+        if gathered.is_err() {
+            tree.rewind(gather.base)?;
+        }
+        gathered
     }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::plan::{Classes, LayerPlan};
 use crate::ring::Rings;
+use crate::step::{Role, StepToken};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, Gather, KvError, KvErrorKind, Run, StepPlan, TreeCache,
+    Bookkeeping, Cache, CacheConfig, Gather, KvError, KvErrorKind, Run, Step, StepPlan, TreeCache,
 };
 
 /// A sequence whose next tokens are tried as a tree.
@@ -24,7 +25,7 @@ pub struct Tree {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Node {
+pub(crate) struct Node {
     parent: Option<u32>,
     /// 0 for a candidate that follows the prefix.
     depth: u32,
@@ -63,92 +64,85 @@ impl Tree {
         self.nodes.len() - self.computed as usize
     }
 
-    /// The tokens' positions that the next step must have, from the first.
-    fn expected(&self, index: usize) -> u32 {
-        match self.nodes.get(self.computed as usize + index) {
-            Some(node) => self.len + node.depth,
-            None => self.len + index as u32,
-        }
-    }
-
-    fn check(&self, positions: &[i32]) -> Result<(), KvError> {
-        if positions.is_empty() {
-            return Err(KvErrorKind::EmptyStep.into());
-        }
-        if self.nodes.is_empty() {
-            let needed = self.len as u64 + positions.len() as u64;
-            if needed > self.capacity as u64 {
-                return Err(KvErrorKind::Full {
-                    needed,
-                    capacity: self.capacity,
-                }
-                .into());
-            }
-            self.rings.check(positions.len())?;
-        } else if self.frontier() == 0 {
+    /// Refuses a step that does not fit, or whose tokens do not continue the prefix.
+    fn check_next(&self, tokens: &[StepToken]) -> Result<(), KvError> {
+        if !self.nodes.is_empty() {
             return Err(KvErrorKind::TreeActive {
                 candidates: self.candidates(),
             }
             .into());
-        } else if self.frontier() != positions.len() {
-            return Err(KvErrorKind::TokenCount {
-                declared: self.frontier(),
-                found: positions.len(),
-            }
-            .into());
         }
-        for (index, &found) in positions.iter().enumerate() {
-            let expected = self.expected(index);
-            if i64::from(found) != i64::from(expected) {
-                return Err(KvErrorKind::Position {
-                    index,
-                    found: found.into(),
-                    expected,
-                }
-                .into());
-            }
+        self.check_room(tokens.len())?;
+        for (index, (token, expected)) in tokens.iter().zip(self.len..).enumerate() {
+            token.check_position(index, expected)?;
         }
         Ok(())
     }
 
-    /// One past the last cell that a step of so many tokens writes.
-    fn end(&self, tokens: u32) -> u32 {
-        match self.nodes.is_empty() {
-            true => self.len + tokens,
-            false => self.len + self.candidates(),
+    /// Refuses more tokens than fit behind the computed candidates.
+    fn check_room(&self, tokens: usize) -> Result<(), KvError> {
+        let needed = u64::from(self.len) + u64::from(self.computed) + tokens as u64;
+        if needed > u64::from(self.capacity) {
+            return Err(KvErrorKind::Full {
+                needed,
+                capacity: self.capacity,
+            }
+            .into());
+        }
+        self.rings.check(self.computed as usize + tokens)
+    }
+
+    /// Appends the candidates of a step to the computed ones, with their depths.
+    fn append_candidates(
+        &self,
+        tokens: &[StepToken],
+        nodes: &mut Vec<Node>,
+    ) -> Result<(), KvError> {
+        self.check_room(tokens.len())?;
+        nodes.clear();
+        nodes.extend_from_slice(&self.nodes[..self.computed as usize]);
+        for (index, token) in tokens.iter().enumerate() {
+            let Role::Candidate { parent } = token.role else {
+                return Err(KvErrorKind::MixedStep { index }.into());
+            };
+            let node = Node::behind(nodes, parent)?;
+            token.check_position(index, self.len + node.depth)?;
+            nodes.push(node);
+        }
+        Ok(())
+    }
+
+    fn plan_next(&self, window: Option<u32>, tokens: u32, plan: &mut LayerPlan) {
+        let ring = self.rings.of(window);
+        let end = self.len + tokens;
+        plan.cells = ring.cells(end);
+        let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
+        let list = plan.visible.open_list();
+        ring.runs(first(self.len)..end)
+            .for_each(|run| plan.visible.push_run(run));
+        for position in self.len..end {
+            let seen = first(position)..position + 1;
+            plan.visible.push_query(list, seen);
+            plan.writes.push(ring.cell(position));
         }
     }
 
-    fn plan_class(
+    fn plan_candidates(
         &self,
         window: Option<u32>,
-        tokens: u32,
+        nodes: &[Node],
         plan: &mut LayerPlan,
         chain: &mut Vec<u64>,
     ) {
         let ring = self.rings.of(window);
-        plan.visible.clear();
-        plan.writes.clear();
-        plan.cells = ring.cells(self.end(tokens));
+        plan.cells = ring.cells(self.len + nodes.len() as u32);
         let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
-        if self.nodes.is_empty() {
-            let list = plan.visible.open_list();
-            let end = self.len + tokens;
-            ring.runs(first(self.len)..end)
-                .for_each(|run| plan.visible.push_run(run));
-            for position in self.len..end {
-                let seen = first(position)..position + 1;
-                plan.visible.push_query(list, seen);
-                plan.writes.push(ring.cell(position));
-            }
-            return;
-        }
-        for node in self.computed..self.candidates() {
+        for node in self.computed..nodes.len() as u32 {
             chain.clear();
             let mut at = Some(node);
             while let Some(ancestor) = at {
                 chain.push(u64::from(ancestor));
-                at = self.nodes[ancestor as usize].parent;
+                at = nodes[ancestor as usize].parent;
             }
             let list = plan.visible.open_list();
             ring.runs(first(self.len)..self.len)
@@ -162,10 +156,30 @@ impl Tree {
                     len,
                 });
             }
-            let position = self.len + self.nodes[node as usize].depth;
+            let position = self.len + nodes[node as usize].depth;
             plan.visible.push_query(list, first(position)..position + 1);
             plan.writes.push(ring.cell(self.len + node));
         }
+    }
+
+    /// One past the last cell that a planned step writes.
+    fn end(&self, plan: &StepPlan) -> u32 {
+        self.len + self.computed + plan.step.real_len() as u32
+    }
+}
+
+impl Node {
+    /// The candidate that follows `parent`, behind these candidates.
+    fn behind(nodes: &[Node], parent: Option<u32>) -> Result<Node, KvError> {
+        let depth = match parent.map(|p| nodes.get(p as usize)) {
+            None => 0,
+            Some(Some(parent)) => parent.depth + 1,
+            Some(None) => {
+                let (node, parent) = (nodes.len() as u32, parent.unwrap_or_default());
+                return Err(KvErrorKind::Parent { node, parent }.into());
+            }
+        };
+        Ok(Node { parent, depth })
     }
 }
 
@@ -219,26 +233,15 @@ impl TreeCache for Tree {
         if parents.is_empty() {
             return Err(KvErrorKind::EmptyStep.into());
         }
-        let needed = self.len as u64 + self.nodes.len() as u64 + parents.len() as u64;
-        if needed > self.capacity as u64 {
-            return Err(KvErrorKind::Full {
-                needed,
-                capacity: self.capacity,
-            }
-            .into());
-        }
-        let before = self.nodes.len();
-        self.rings.check(before + parents.len())?;
-        for (node, &parent) in (before as u32..).zip(parents) {
-            let depth = match parent {
-                None => 0,
-                Some(p) if p < node => self.nodes[p as usize].depth + 1,
-                Some(parent) => {
-                    self.nodes.truncate(before);
-                    return Err(KvErrorKind::Parent { node, parent }.into());
+        self.check_room(parents.len())?;
+        for &parent in parents {
+            match Node::behind(&self.nodes, parent) {
+                Ok(node) => self.nodes.push(node),
+                Err(error) => {
+                    self.nodes.truncate(self.computed as usize);
+                    return Err(error);
                 }
-            };
-            self.nodes.push(Node { parent, depth });
+            }
         }
         Ok(())
     }
@@ -263,26 +266,68 @@ impl TreeCache for Tree {
     }
 }
 
+/// Whether a step is one of candidates.
+fn has_candidates(tokens: &[StepToken]) -> bool {
+    let first = tokens.first();
+    first.is_some_and(|token| matches!(token.role, Role::Candidate { .. }))
+}
+
 impl Bookkeeping for Tree {
-    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
-        self.check(positions)?;
-        let tokens = positions.len() as u32;
-        plan.reset(tokens, &self.classes);
-        let StepPlan {
-            classes, scratch, ..
-        } = plan;
-        for (class, window) in classes.iter_mut().zip(&self.classes.windows) {
-            self.plan_class(*window, tokens, class, scratch);
+    fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
+        step.at(positions);
+        if self.frontier() == 0 {
+            return Ok(());
+        }
+        let (declared, found) = (self.frontier(), positions.len());
+        if declared != found {
+            return Err(KvErrorKind::TokenCount { declared, found }.into());
+        }
+        let proposed = &self.nodes[self.computed as usize..];
+        for (token, node) in step.tokens_mut().iter_mut().zip(proposed) {
+            let parent = node.parent;
+            token.role = Role::Candidate { parent };
         }
         Ok(())
     }
 
+    fn is_declared(&self) -> bool {
+        self.frontier() > 0
+    }
+
+    fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        let tokens = step.real()?;
+        let mut nodes = std::mem::take(&mut plan.nodes);
+        let checked = match has_candidates(tokens) {
+            true => self.append_candidates(tokens, &mut nodes),
+            false => crate::step::no_candidates(tokens).and_then(|()| self.check_next(tokens)),
+        };
+        if checked.is_ok() {
+            plan.reset(step, &self.classes);
+            let StepPlan {
+                classes, scratch, ..
+            } = plan;
+            for (class, window) in classes.iter_mut().zip(&self.classes.windows) {
+                class.visible.clear();
+                class.writes.clear();
+                match has_candidates(tokens) {
+                    true => self.plan_candidates(*window, &nodes, class, scratch),
+                    false => self.plan_next(*window, tokens.len() as u32, class),
+                }
+                (tokens.len()..step.len()).for_each(|_| class.push_padding());
+            }
+        }
+        plan.nodes = nodes;
+        checked
+    }
+
     fn commit(&mut self, plan: &StepPlan) {
-        self.rings.wrote(self.end(plan.tokens));
-        if self.nodes.is_empty() {
-            self.len += plan.tokens;
-        } else {
+        self.rings.wrote(self.end(plan));
+        let tokens = plan.step.tokens();
+        if has_candidates(tokens) {
+            self.nodes.clone_from(&plan.nodes);
             self.computed = self.candidates();
+        } else {
+            self.len += plan.step.real_len() as u32;
         }
     }
 
@@ -290,7 +335,7 @@ impl Bookkeeping for Tree {
     fn abort(&mut self, plan: Option<&StepPlan>) {
         // The failed step may have written its rows, over the oldest ones of a ring.
         if let Some(plan) = plan {
-            self.rings.wrote(self.end(plan.tokens));
+            self.rings.wrote(self.end(plan));
         }
         self.nodes.truncate(self.computed as usize);
     }

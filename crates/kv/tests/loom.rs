@@ -30,15 +30,18 @@ impl KvBytes for Watched {
         self.rows.with(|_| 0)
     }
 
-    fn gather(&mut self, _: &Gather) {
+    fn gather(&mut self, _: &Gather) -> Result<(), KvError> {
         self.rows.with_mut(|_| thread::yield_now());
+        Ok(())
     }
 
     fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
         Ok(())
     }
 
-    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) {}
+    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) -> Result<(), KvError> {
+        Ok(())
+    }
 
     fn write_rows(&mut self, _: &[RowBlock<'_>]) -> Result<(), KvError> {
         Ok(())
@@ -70,7 +73,7 @@ fn session(registry: &CacheRegistry) -> (CacheSession<Contiguous>, CacheKey) {
 /// A forward of one token, as an executable runs it.
 fn forward(entry: &CacheEntry, position: i32) -> Result<(), KvError> {
     let mut state = entry.try_lock()?;
-    state.step(&[position], |_, bytes| {
+    state.run_declared(&[position], |_, bytes| {
         bytes.gather(&Gather::default());
         Ok(())
     })

@@ -20,7 +20,10 @@
 
 pub mod catalogue;
 
-pub use backend::{Backend, CompileOptions, ExecutorKind, Loading, NodeTime, Trace};
+pub use backend::{
+    Backend, CompileOptions, ExecutorKind, Loading, NodeTime, RunMode, ScoredToken, StepOptions,
+    StepOutputs, Trace, UnknownRunMode, Wanted,
+};
 pub use base::{Bytes, DType, size_text};
 pub use cpu::{Cpu, Isa, Probe};
 pub use graph::passes::{PassSelection, UnknownPass};
@@ -35,9 +38,9 @@ pub use kv::metadata::Value as CacheMetadata;
 pub mod cache {
     pub use kv::{
         Bookkeeping, Cache, CacheConfig, CacheSession, Cells, Contiguous, LayerConfig, RingPolicy,
-        ScatterIndex, ScatterStep, SeqCache, SharedPrefix, StepPlan, Tree, TreeCache,
-        make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
-        make_tree_session,
+        Role, ScatterIndex, ScatterStep, SeqCache, SharedPrefix, Step, StepPlan, StepToken, Tree,
+        TreeCache, make_decode_session, make_prefixed_session, make_scatter_session,
+        make_seq_session, make_tree_session,
     };
 }
 
@@ -48,10 +51,11 @@ pub use kv::{
 pub use runtime::{
     ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, EmbedOptions, Embedder, Embedding, Finish,
     GenerateOptions, Generated, InferenceOptions, InferenceSession, Memory, MemoryLimit,
-    MemoryPlan, Misfit, Model, Module, ModuleOptions, OpenOptions, Piece, Planned, Policy, Prefix,
-    RandomInputs, Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler, SamplerOptions, Score,
-    Sequence, Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind, StepSize, TensorInfo,
-    Timings, Token, WeightSection, generate, open_artifact, open_artifact_with, open_tokenizer,
+    MemoryPlan, MethodId, Misfit, Model, Module, ModuleOptions, OpenOptions, Piece, Planned,
+    Policy, Prefix, RandomInputs, Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler,
+    SamplerOptions, Score, Sequence, Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind,
+    StepSize, TensorInfo, Timings, Token, WeightSection, generate, open_artifact,
+    open_artifact_with, open_tokenizer,
 };
 pub use text::{
     ChatTemplate, EncodeOptions, Error as TextError, Message, Prompt, Tokenizer, Utf8Stream,

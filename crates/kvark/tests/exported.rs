@@ -23,12 +23,14 @@ const COMPILES: [CompileOptions; 2] = [
     CompileOptions {
         threads: Some(2),
         executor: ExecutorKind::Compiled,
+        run_mode: None,
         packed_folder: None,
         loading: None,
     },
     CompileOptions {
         threads: Some(1),
         executor: ExecutorKind::Interpreted,
+        run_mode: None,
         packed_folder: None,
         loading: None,
     },
@@ -394,7 +396,7 @@ impl<'a> Subject<'a> {
         let prefix = self.tokens(13, 15);
         let mut first = self.runner();
         feed(&mut first, &prefix);
-        let shared = first.freeze().unwrap();
+        let shared = first.freeze(self.model).unwrap();
         let behind = || Runner::behind(&shared, self.model, &self.cpu, &self.policy).unwrap();
         for (seed, mut runner) in (14..).zip([first, behind(), behind()]) {
             let tail = self.tokens(seed, 7);

@@ -90,11 +90,10 @@ impl Run {
     }
 
     fn shift(&mut self, dropped: u32) {
-        let graph = self.module.graph("forward").unwrap();
+        let graph = self.module.graph(self.module.method("forward").unwrap());
         let rotations = Rotations::of(graph, self.config.layers.len()).unwrap();
-        let lower = |layer, positions, rows: &mut [u8]| {
-            rotations.lower(&self.config, layer, positions, dropped, rows);
-        };
+        let lower =
+            |shift: &kv::RowShift, bytes: &mut dyn kv::KvBytes| rotations.shift(shift, bytes);
         self.session.shift(0, KEEP as u32, dropped, lower).unwrap();
     }
 

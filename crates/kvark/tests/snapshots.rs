@@ -222,7 +222,7 @@ fn a_frozen_prefix_is_saved_with_what_follows_and_not_replaced() {
         let text = tokens(60);
         let mut first = runner(&model, &policy);
         first.feed(&text[..30], |_| true).unwrap();
-        let prefix = first.freeze().unwrap();
+        let prefix = first.freeze(&model).unwrap();
         let mut behind = Runner::behind(&prefix, &model, &Cpu::new().unwrap(), &policy).unwrap();
         behind.feed(&text[30..33], |_| true).unwrap();
         behind.save(&model, &file.0, b"").unwrap();

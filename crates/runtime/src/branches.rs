@@ -1,13 +1,16 @@
 //! Several sequences on one model and one pool of cells: forks, batches, and going back.
 
-use crate::generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, Writer};
+use crate::decoder::Decoder;
+use crate::generate::{
+    GenerateOptions, Generated, Lane, Piece, Sequence, Sequences, Timings, Writer, generate_lanes,
+};
 use crate::memory::CacheKind;
-use crate::runner::{Memory, Policy, check_ids, forward, plan_run};
+use crate::runner::{Memory, Policy, plan_run};
 use crate::shift::{Shift, Shifter};
 use crate::snapshot::{self, Contents, Snapshot};
-use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::Backend;
-use kv::{CacheSession, Cells, MAX_SEQUENCES, Run, SeqId, make_seq_session};
+use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::{Backend, RunMode};
+use kv::{CacheSession, Cells, MAX_SEQUENCES, Role, Run, SeqId, StepToken, make_seq_session};
 use std::path::Path;
 use std::time::Instant;
 
@@ -24,12 +27,12 @@ pub struct Token {
 
 /// A model with many branches of text.
 pub struct Branches {
-    module: Module,
+    decoder: Decoder,
     session: CacheSession<Cells>,
-    vocab: usize,
-    batch: usize,
     /// Per sequence, its tokens and the logits behind the last one.
     states: Vec<State>,
+    /// Per sequence, the position of its next token in the step in the making.
+    next: Vec<i32>,
     shifter: Option<Shifter>,
 }
 
@@ -48,29 +51,39 @@ impl Branches {
         policy: &Policy,
     ) -> Result<Branches, RuntimeError> {
         let sequences = u32::try_from(policy.logit_rows).unwrap_or(u32::MAX);
-        let plan = plan_run(model, backend, policy, CacheKind::Cells { sequences })?;
+        let kind = CacheKind::Cells { sequences };
+        let plan = plan_run(model, backend, policy, kind, None)?;
         let (session, options) = make_seq_session(backend.id(), &plan.cache)?;
-        let options = ModuleOptions {
-            backend: options,
-            compile: policy.compile.clone(),
-        };
-        let mut module = Module::from_artifact(model.artifact(), backend, &options)?;
-        module.reserve("forward", &plan.step.shapes())?;
+        let sequences = policy.logit_rows.clamp(1, MAX_SEQUENCES as usize);
         Ok(Branches {
-            module,
+            decoder: Decoder::load(model, backend, policy, plan.step, sequences, options)?,
             session,
-            vocab: model.facts().vocab_size,
-            batch: plan.step.tokens,
             states: vec![State::default(); MAX_SEQUENCES as usize],
+            next: Vec::new(),
             shifter: None,
         })
+    }
+
+    /// The mode that steps are run in: the policy's, or what the backend supports of it.
+    pub fn run_mode(&self) -> RunMode {
+        self.decoder.run_mode()
+    }
+
+    /// Runs steps in another mode from now on, on the same weights and the same cache.
+    pub fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
+        self.decoder.set_run_mode(mode)
+    }
+
+    /// Recordings of steps made so far, and how many there can be.
+    pub fn captures(&self) -> (usize, usize) {
+        self.decoder.captures()
     }
 
     /// Lets generations go on past the end of the context: the first `keep` tokens of a branch stay, and the older half of
     /// its others makes room. Refused where the model's keys cannot be moved.
     pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
-        self.shifter = Some(Shifter::new(&self.module, layers, keep)?);
+        self.shifter = Some(Shifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
@@ -227,51 +240,52 @@ impl Branches {
 
     /// Bytes held now.
     pub fn memory(&self) -> Result<Memory, RuntimeError> {
-        Ok(Memory {
-            weights: self.module.weights_bytes(),
-            kv: self.session.resident_bytes()?,
-            arena: self.module.arena_bytes(),
-            packed: self.module.packed_bytes(),
-        })
+        Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
 
     /// One forward over tokens of any branches.
     pub fn step(&mut self, tokens: &[Token]) -> Result<(), RuntimeError> {
-        let ids: Vec<u32> = tokens.iter().map(|t| t.id).collect();
-        check_ids(&ids, self.vocab)?;
-        let seqs: Vec<SeqId> = tokens.iter().map(|t| t.branch).collect();
-        self.session.begin_step(&seqs)?;
-        let mut next: Vec<i32> = self.states.iter().map(|s| s.tokens.len() as i32).collect();
-        let mut position = |branch: SeqId| {
-            next[branch as usize] += 1;
-            next[branch as usize] - 1
-        };
-        let positions = seqs.iter().map(|branch| position(*branch)).collect();
-        let rows = (0..)
-            .zip(tokens)
-            .filter(|(_, t)| t.logits)
-            .map(|(i, _)| i)
-            .collect();
-        let logits = forward(&mut self.module, &ids, positions, rows)?;
-        for token in tokens {
+        self.run(tokens.iter().copied())
+    }
+
+    fn run(&mut self, tokens: impl Iterator<Item = Token> + Clone) -> Result<(), RuntimeError> {
+        self.decoder.check(tokens.clone().map(|token| token.id))?;
+        self.next.clear();
+        let held = self.states.iter().map(|state| state.tokens.len());
+        self.next.extend(held.map(|tokens| tokens as i32));
+        let step = &mut self.decoder.step;
+        step.clear();
+        for token in tokens.clone() {
+            // The cache itself refuses a branch that there is not.
+            let next = self.next.get_mut(token.branch as usize);
+            let position = next.map_or(0, |next| std::mem::replace(next, *next + 1));
+            let row = step.push(StepToken {
+                id: token.id,
+                position,
+                seq: token.branch,
+                role: Role::Next,
+            });
+            if token.logits {
+                step.want(row);
+            }
+        }
+        self.decoder.run()?;
+        for token in tokens.clone() {
             let state = &mut self.states[token.branch as usize];
             state.tokens.push(token.id);
             state.logits.clear();
         }
-        for (token, row) in tokens
-            .iter()
-            .filter(|t| t.logits)
-            .zip(logits.chunks(self.vocab))
-        {
+        for (row, token) in tokens.filter(|token| token.logits).enumerate() {
             let kept = &mut self.states[token.branch as usize].logits;
             kept.clear();
-            kept.extend_from_slice(row);
+            kept.extend_from_slice(self.decoder.outputs.logits(row));
         }
         Ok(())
     }
 
     /// Generates on several branches at once, one forward for all of them, each with its own sampler. Every branch must
-    /// have logits to continue from. `show` learns which branch a text belongs to.
+    /// have logits to continue from. `show` learns which branch a text belongs to. Where
+    /// [`allow_shifts`](Branches::allow_shifts) lets it, a full context makes room in the branches that are generated.
     pub fn generate(
         &mut self,
         model: &Model,
@@ -280,66 +294,53 @@ impl Branches {
         mut show: impl FnMut(SeqId, Piece<'_>) -> bool,
     ) -> Result<Vec<Generated>, RuntimeError> {
         let start = Instant::now();
-        let mut writers = Vec::new();
-        for (id, _) in branches.iter() {
+        let mut lanes = Vec::new();
+        for (id, sampler) in branches {
             if self.logits(*id).is_empty() {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
-            writers.push(Writer::new(model, options, self.tokens(*id).iter()));
+            let writer = Writer::new(model, options, self.tokens(*id).iter());
+            lanes.push(Lane::new(*id, sampler, writer));
         }
-        let mut ends: Vec<Option<Finish>> = vec![None; branches.len()];
-        loop {
-            let mut step = Vec::new();
-            let mut go_on = true;
-            for (((id, sampler), writer), end) in
-                branches.iter_mut().zip(&mut writers).zip(&mut ends)
-            {
-                if end.is_none() {
-                    let token = sampler.sample(&self.states[*id as usize].logits, writer.history());
-                    let (text, finish) = writer.push(token);
-                    go_on &= show(*id, Piece::Text(&text));
-                    *end = finish;
-                    step.extend(finish.is_none().then_some(Token {
-                        branch: *id,
-                        id: token,
-                        logits: true,
-                    }));
-                }
-            }
-            let forced = match (go_on, self.can_extend(step.len())?) {
-                (false, _) => Some(Finish::Interrupted),
-                (true, false) => Some(Finish::Context),
-                (true, true) => None,
+        generate_lanes(self, &mut lanes, &mut show)?;
+        let end = |lane: Lane<'_>| {
+            let seq = lane.seq;
+            let mut generated = lane.end(|text| {
+                show(seq, Piece::Text(text));
+            });
+            generated.timings = Timings {
+                generated_tokens: generated.tokens.len(),
+                generated: start.elapsed(),
+                decoded_tokens: generated.decoded(),
+                ..Timings::default()
             };
-            if forced.is_some() {
-                ends.iter_mut().for_each(|end| *end = end.or(forced));
-            }
-            if ends.iter().all(Option::is_some) {
+            generated
+        };
+        Ok(lanes.into_iter().map(end).collect())
+    }
+}
+
+impl Sequences for Branches {
+    fn logits(&self, seq: SeqId) -> &[f32] {
+        Branches::logits(self, seq)
+    }
+
+    fn make_room(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
+        for (branch, _) in next {
+            if self.can_extend(next.len())? {
                 break;
             }
-            self.step(&step)?;
+            self.shift(*branch)?;
         }
-        let finish =
-            |((writer, end), (id, _)): ((Writer<'_>, Option<Finish>), &(SeqId, Sampler))| {
-                let mut generated = writer.finish(end.unwrap_or(Finish::Interrupted), |text| {
-                    show(*id, Piece::Text(text));
-                });
-                let generated_tokens = generated.tokens.len();
-                generated.timings = Timings {
-                    generated_tokens,
-                    generated: start.elapsed(),
-                    // Every token but the last was fed.
-                    decoded_tokens: generated_tokens.saturating_sub(1),
-                    ..Timings::default()
-                };
-                generated
-            };
-        Ok(writers
-            .into_iter()
-            .zip(ends)
-            .zip(branches.iter())
-            .map(finish)
-            .collect())
+        self.can_extend(next.len())
+    }
+
+    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
+        self.run(next.iter().map(|&(branch, id)| Token {
+            branch,
+            id,
+            logits: true,
+        }))
     }
 }
 
@@ -384,9 +385,9 @@ impl Sequence for Branch<'_> {
             }
             .into());
         }
-        check_ids(tokens, self.branches.vocab)?;
+        self.branches.decoder.check(tokens.iter().copied())?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.branches.batch) {
+        for chunk in tokens.chunks(self.branches.decoder.batch()) {
             done += chunk.len();
             let last = done == tokens.len();
             let token = |(i, id): (usize, &u32)| Token {

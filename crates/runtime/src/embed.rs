@@ -88,7 +88,7 @@ impl Embedder {
         };
         let planned = Planned::try_from(artifact)?;
         MemoryPlan::new(&planned, backend, &policy, CacheKind::Sequence, None)?
-            .check(options.memory)?;
+            .check(options.memory, backend)?;
         let module_options = ModuleOptions {
             compile: options.compile.clone(),
             ..ModuleOptions::default()

@@ -2,6 +2,7 @@
 
 use crate::stop::StopFilter;
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use kv::SeqId;
 use std::time::{Duration, Instant};
 use text::{TokenKind, Tokenizer, Utf8Stream};
 
@@ -95,6 +96,13 @@ pub struct Generated {
     pub timings: Timings,
 }
 
+impl Generated {
+    /// Tokens that were computed: every one but the last was fed.
+    pub(crate) fn decoded(&self) -> usize {
+        self.tokens.len().saturating_sub(1)
+    }
+}
+
 /// Something that tokens can be fed to one after another: a runner, or a branch of several.
 pub trait Sequence {
     /// The tokens held.
@@ -115,6 +123,99 @@ pub trait Sequence {
     ) -> Result<bool, RuntimeError>;
 }
 
+/// Sequences that advance together: a sequence alone, or branches of one pool.
+pub(crate) trait Sequences {
+    /// The logits behind the last token of a sequence.
+    fn logits(&self, seq: SeqId) -> &[f32];
+    /// Makes room for one more token of each of these, where the caller has allowed it; tells whether there is some.
+    fn make_room(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError>;
+    /// Feeds a token to each of these in one forward.
+    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError>;
+}
+
+/// A sequence alone.
+struct Alone<'a, S>(&'a mut S);
+
+impl<S: Sequence> Sequences for Alone<'_, S> {
+    fn logits(&self, _: SeqId) -> &[f32] {
+        self.0.logits()
+    }
+
+    fn make_room(&mut self, _: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
+        self.0.make_room()
+    }
+
+    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
+        for (_, token) in next {
+            self.0.feed(&[*token], &mut |_| true)?;
+        }
+        Ok(())
+    }
+}
+
+/// One sequence in a generation.
+pub(crate) struct Lane<'a> {
+    pub(crate) seq: SeqId,
+    pub(crate) sampler: &'a mut Sampler,
+    pub(crate) writer: Writer<'a>,
+    /// Why it has ended, once it has.
+    pub(crate) finish: Option<Finish>,
+}
+
+impl<'a> Lane<'a> {
+    pub(crate) fn new(seq: SeqId, sampler: &'a mut Sampler, writer: Writer<'a>) -> Lane<'a> {
+        Lane {
+            seq,
+            sampler,
+            writer,
+            finish: None,
+        }
+    }
+
+    /// Ends the lane; `show` gets the text that was still held back.
+    pub(crate) fn end(self, show: impl FnOnce(&str)) -> Generated {
+        let finish = self.finish.unwrap_or(Finish::Interrupted);
+        self.writer.finish(finish, show)
+    }
+}
+
+/// The generation loop: samples a token for each lane, shows its text, feeds them all in one forward, until every lane has
+/// ended. `show` ends all of them by returning false.
+pub(crate) fn generate_lanes(
+    sequences: &mut impl Sequences,
+    lanes: &mut [Lane<'_>],
+    mut show: impl FnMut(SeqId, Piece<'_>) -> bool,
+) -> Result<(), RuntimeError> {
+    let mut next = Vec::with_capacity(lanes.len());
+    loop {
+        next.clear();
+        let mut go_on = true;
+        for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
+            let logits = sequences.logits(lane.seq);
+            let token = lane.sampler.sample(logits, lane.writer.history());
+            let (text, finish) = lane.writer.push(token);
+            go_on &= show(lane.seq, Piece::Text(&text));
+            lane.finish = finish;
+            next.extend(finish.is_none().then_some((lane.seq, token)));
+        }
+        if next.is_empty() {
+            return Ok(());
+        }
+        let end = match go_on {
+            false => Some(Finish::Interrupted),
+            true if !sequences.make_room(&next)? => Some(Finish::Context),
+            true => None,
+        };
+        if end.is_some() {
+            lanes
+                .iter_mut()
+                .for_each(|lane| lane.finish = lane.finish.or(end));
+            return Ok(());
+        }
+        sequences.advance(&next)?;
+    }
+}
+
 /// Feeds `prompt` behind what a sequence holds and generates from there.
 ///
 /// `show` receives progress and text as they arrive and ends the run by returning false. The tokens generated stay in the
@@ -130,27 +231,17 @@ pub fn generate(
     if prompt.is_empty() && sequence.logits().is_empty() {
         return Err(RuntimeErrorKind::EmptyPrompt.into());
     }
-    let mut writer = Writer::new(model, options, sequence.tokens().iter().chain(prompt));
+    let writer = Writer::new(model, options, sequence.tokens().iter().chain(prompt));
     let start = Instant::now();
     if !prompt.is_empty() && !sequence.feed(prompt, &mut |done| show(Piece::Prompt(done)))? {
         return Ok(writer.finish(Finish::Interrupted, |_| {}));
     }
     let prompt_time = start.elapsed();
     let start = Instant::now();
-    let mut decoded_tokens = 0;
-    let finish = loop {
-        let token = sampler.sample(sequence.logits(), writer.history());
-        let (text, end) = writer.push(token);
-        let go_on = show(Piece::Text(&text));
-        match end {
-            Some(finish) => break finish,
-            None if !go_on => break Finish::Interrupted,
-            None if !sequence.make_room()? => break Finish::Context,
-            None => sequence.feed(&[token], &mut |_| true)?,
-        };
-        decoded_tokens += 1;
-    };
-    let mut generated = writer.finish(finish, |text| {
+    let mut lane = Lane::new(0, sampler, writer);
+    let lanes = std::slice::from_mut(&mut lane);
+    generate_lanes(&mut Alone(sequence), lanes, |_, piece| show(piece))?;
+    let mut generated = lane.end(|text| {
         show(Piece::Text(text));
     });
     generated.timings = Timings {
@@ -158,7 +249,7 @@ pub fn generate(
         prompt: prompt_time,
         generated_tokens: generated.tokens.len(),
         generated: start.elapsed(),
-        decoded_tokens,
+        decoded_tokens: generated.decoded(),
     };
     Ok(generated)
 }

@@ -72,6 +72,8 @@ pub struct InferenceSession {
     outputs: Vec<TensorInfo>,
     /// The cache of the session's own, which is empty when a run begins.
     cache: Option<CacheSession<Contiguous>>,
+    /// Bytes that the backend's device had free when the session was made, where it tells.
+    free_memory: Option<u64>,
 }
 
 impl InferenceSession {
@@ -129,6 +131,7 @@ impl InferenceSession {
             inputs,
             outputs,
             cache: None,
+            free_memory: backend.free_memory(),
         })
     }
 

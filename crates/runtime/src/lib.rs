@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod branches;
+mod decoder;
 mod embed;
 mod error;
 mod fingerprint;
@@ -28,7 +29,7 @@ pub use memory::{
     WeightSection,
 };
 pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
-pub use module::{Module, ModuleOptions};
+pub use module::{MethodId, Module, ModuleOptions};
 pub use runner::{Memory, Policy, Prefix, Runner};
 pub use sampler::{Sampler, SamplerOptions};
 pub use score::{Score, log_softmax_at};

@@ -2,18 +2,15 @@
 
 mod arena;
 mod budget;
-mod machine;
 mod weights;
 
 pub use arena::{ArenaBuffer, ArenaPlan};
 pub use budget::{Misfit, Remedy};
 pub use weights::WeightSection;
 
-pub(crate) use machine::available_bytes;
-
-use crate::runner::{Policy, make_config, step_size};
+use crate::runner::{Policy, Prefix, make_config, step_size};
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, BackendError, Footprint};
+use backend::{Backend, BackendError, Footprint, FootprintRequest};
 use graph::{Bindings, Graph, TensorId};
 use import::hugging_face::{Blueprint, STEP_INPUTS};
 use import::{Artifact, ModelFacts};
@@ -46,7 +43,7 @@ impl CacheKind {
 /// How much memory a run may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the machine has free now, where it tells.
+    /// What the backend's device has free now, where it tells.
     #[default]
     Machine,
     /// So many bytes; a run takes no more than the machine has free either.
@@ -150,8 +147,10 @@ pub struct MemoryPlan {
     pub cache: CacheConfig,
     /// Which kind it is.
     pub kind: CacheKind,
-    /// Where keys and values lie once the context is full.
+    /// Where keys and values lie once the context is full; behind a shared prefix, the run's own.
     pub kv: KvLayout,
+    /// Bytes of a shared prefix's keys and values, which are there before the run and held once for all.
+    pub prefix_bytes: usize,
     /// Activations and work space of the longest step.
     pub arena: ArenaPlan,
     /// The longest step.
@@ -176,15 +175,21 @@ impl MemoryPlan {
         let step = step_size(facts, policy, cache.capacity);
         let bindings = model.bindings(&step)?;
         let is_weight = |id: TensorId| model.is_weight(id);
-        let Footprint { arena, packed } =
-            backend.footprint(model.graph, bindings, &policy.compile, &is_weight)?;
+        let request = FootprintRequest {
+            bindings,
+            options: &policy.compile,
+            is_weight: &is_weight,
+            cache: (&cache, kind.sequences()),
+        };
+        let Footprint { arena, packed, kv } = backend.footprint(model.graph, &request)?;
         let kept = match kind {
             CacheKind::Cells { .. } => step.rows + kind.sequences() as usize,
             CacheKind::Sequence | CacheKind::Tree => step.rows,
         };
         Ok(MemoryPlan {
             weights: weights::sections(model.graph, &is_weight, &packed),
-            kv: cache.layout(cache.capacity, kind.sequences()),
+            kv,
+            prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),
             step,
             logits_bytes: kept * facts.vocab_size * size_of::<f32>(),
@@ -192,6 +197,14 @@ impl MemoryPlan {
             kind,
             draft: draft.map(Box::new),
         })
+    }
+
+    /// The plan of a run whose first tokens are a shared prefix: only those behind it need memory of their own.
+    pub(crate) fn behind(mut self, prefix: &Prefix) -> MemoryPlan {
+        let own = self.cache.capacity.saturating_sub(prefix.len() as u32);
+        self.kv = self.cache.layout(own, self.kind.sequences());
+        self.prefix_bytes = prefix.resident_bytes();
+        self
     }
 
     /// Bytes of the model's constants; mapped from its file.
@@ -221,6 +234,7 @@ impl MemoryPlan {
             self.weights_bytes(),
             self.packed_bytes(),
             self.kv_bytes(),
+            self.prefix_bytes,
             self.arena.bytes,
             self.logits_bytes,
             self.draft.as_ref().map_or(0, |draft| draft.total_bytes()),
@@ -229,10 +243,13 @@ impl MemoryPlan {
     }
 
     /// Refuses a plan that is larger than the limit, before anything is loaded, and says what would fit.
-    pub fn check(&self, limit: MemoryLimit) -> Result<(), RuntimeError> {
+    pub fn check(&self, limit: MemoryLimit, backend: &dyn Backend) -> Result<(), RuntimeError> {
         let limit = match limit {
             MemoryLimit::None => None,
-            MemoryLimit::Machine => available_bytes(),
+            // A prefix is there already.
+            MemoryLimit::Machine => backend
+                .free_memory()
+                .map(|free| free.saturating_add(self.prefix_bytes as u64)),
             MemoryLimit::Bytes(n) => Some(n),
         };
         match limit.and_then(|limit| Misfit::of(self, limit)) {

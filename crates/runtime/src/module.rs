@@ -1,11 +1,10 @@
 //! A loaded model: methods by name, each bound to the session's cache.
 
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, CompileOptions, NodeTime, Runnable};
+use backend::{Backend, CompileOptions, Dispatcher, NodeTime, Runnable, StepOptions, StepOutputs};
 use graph::{Graph, Value};
 use import::Artifact;
-use kv::{BackendOptions, CacheRegistry};
-use std::collections::HashMap;
+use kv::{BackendOptions, CacheRegistry, Step};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,9 +17,14 @@ pub struct ModuleOptions {
     pub compile: CompileOptions,
 }
 
-/// The methods of a model, ready to run. [`execute`](Module::execute) is the only way in.
+/// A method of a module, by its number: what its name was resolved to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MethodId(usize);
+
+/// The methods of a model, ready to run: on tensors ([`execute`](Module::execute)), or step by step
+/// ([`run_step`](Module::run_step)).
 pub struct Module {
-    methods: HashMap<String, Runnable>,
+    methods: Vec<(String, Runnable)>,
     weights_bytes: usize,
 }
 
@@ -46,16 +50,14 @@ impl Module {
             .as_ref()
             .map(|key| CacheRegistry::global().get(key))
             .transpose()?;
-        let mut methods = HashMap::new();
+        let mut methods = Vec::new();
         let mut weights_bytes = 0;
         for method in &artifact.methods {
             let graph = Arc::new(method.graph.clone());
             weights_bytes += graph.constant_bytes();
             let executable = backend.compile(graph.clone(), &options.compile)?;
-            methods.insert(
-                method.name.clone(),
-                Runnable::bind(graph, executable, cache.clone())?,
-            );
+            let runnable = Runnable::bind(graph, executable, cache.clone())?;
+            methods.push((method.name.clone(), runnable));
         }
         Ok(Module {
             methods,
@@ -63,9 +65,37 @@ impl Module {
         })
     }
 
+    /// The method of this name.
+    ///
+    /// # Errors
+    /// `UnknownMethod` when the model has none.
+    pub fn method(&self, name: &str) -> Result<MethodId, RuntimeError> {
+        let found = self.methods.iter().position(|(known, _)| known == name);
+        let found = found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(name.to_owned()))?;
+        Ok(MethodId(found))
+    }
+
     /// Runs a method on its inputs.
     pub fn execute(&mut self, method: &str, inputs: &[Value]) -> Result<Vec<Value>, RuntimeError> {
-        Ok(self.method(method)?.run(inputs)?)
+        let method = self.method(method)?;
+        Ok(self.runnable(method).run(inputs)?)
+    }
+
+    /// Runs one step of a decoder's method and gives the wanted outputs of its rows. When it fails, the cache holds what
+    /// it held before.
+    pub fn run_step(
+        &mut self,
+        method: MethodId,
+        step: &Step,
+        outputs: &mut StepOutputs,
+    ) -> Result<(), RuntimeError> {
+        Ok(self.runnable(method).run_step(step, outputs)?)
+    }
+
+    /// Makes all memory for steps of a decoder's method and records decodes before the first one. May be called again to
+    /// run steps otherwise.
+    pub fn prepare(&mut self, method: MethodId, options: &StepOptions) -> Result<(), RuntimeError> {
+        Ok(self.runnable(method).prepare(options)?)
     }
 
     /// Bytes of the model's constants.
@@ -73,41 +103,54 @@ impl Module {
         self.weights_bytes
     }
 
-    /// Makes all memory for steps of a method with inputs of these shapes, where the backend plans it.
-    pub fn reserve(&mut self, method: &str, shapes: &[Vec<usize>]) -> Result<(), RuntimeError> {
-        Ok(self.method(method)?.reserve(shapes)?)
+    /// Makes all memory for runs of a method on inputs of these shapes, where the backend plans it.
+    pub fn reserve(&mut self, method: MethodId, shapes: &[Vec<usize>]) -> Result<(), RuntimeError> {
+        Ok(self.runnable(method).reserve(shapes)?)
     }
 
-    fn method(&mut self, method: &str) -> Result<&mut Runnable, RuntimeError> {
-        let found = self.methods.get_mut(method);
-        Ok(found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?)
+    fn runnable(&mut self, MethodId(method): MethodId) -> &mut Runnable {
+        &mut self.methods[method].1
+    }
+
+    /// How a method's steps are dispatched.
+    pub fn dispatcher(&self, MethodId(method): MethodId) -> &Dispatcher {
+        self.methods[method].1.dispatcher()
     }
 
     /// The graph of a method.
-    pub fn graph(&self, method: &str) -> Result<&Graph, RuntimeError> {
-        let found = self.methods.get(method);
-        let found = found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(method.to_owned()))?;
-        Ok(found.graph())
+    pub fn graph(&self, MethodId(method): MethodId) -> &Graph {
+        self.methods[method].1.graph()
+    }
+
+    fn sum(&self, of: impl Fn(&Runnable) -> usize) -> usize {
+        self.methods.iter().map(|(_, runnable)| of(runnable)).sum()
     }
 
     /// Bytes of weights held in another layout besides the model's own.
     pub fn packed_bytes(&self) -> usize {
-        self.methods.values().map(Runnable::packed_bytes).sum()
+        self.sum(Runnable::packed_bytes)
+    }
+
+    /// Recordings of steps made so far.
+    pub fn captures(&self) -> usize {
+        self.sum(Runnable::captures)
     }
 
     /// Measures every node from now on, or no longer.
     pub fn set_profiling(&mut self, on: bool) {
-        let methods = self.methods.values_mut();
-        methods.for_each(|method| method.set_profiling(on));
+        for (_, runnable) in &mut self.methods {
+            runnable.set_profiling(on);
+        }
     }
 
     /// Where the time went since profiling began.
     pub fn profile(&self) -> Vec<NodeTime> {
-        self.methods.values().flat_map(Runnable::profile).collect()
+        let runnables = self.methods.iter().map(|(_, runnable)| runnable);
+        runnables.flat_map(Runnable::profile).collect()
     }
 
     /// Bytes of activations and scratch held now.
     pub fn arena_bytes(&self) -> usize {
-        self.methods.values().map(Runnable::arena_bytes).sum()
+        self.sum(Runnable::arena_bytes)
     }
 }

@@ -1,12 +1,12 @@
 //! One sequence on one model: feeds tokens, keeps the last logits, goes back.
 
+use crate::decoder::Decoder;
 use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
 use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned, StepSize};
 use crate::shift::{Shift, Shifter};
 use crate::snapshot::{self, Contents, Snapshot};
-use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::{Backend, CompileOptions, NodeTime};
-use graph::Value;
+use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::{Backend, CompileOptions, NodeTime, RunMode};
 use import::ModelFacts;
 use kv::{
     BackendOptions, CacheConfig, CacheFacts, CachePolicy, CacheSession, Contiguous, RingPolicy,
@@ -65,14 +65,12 @@ pub struct Memory {
 
 /// A decode session on a module.
 pub struct Runner {
-    module: Module,
+    decoder: Decoder,
     session: CacheSession<Contiguous>,
-    vocab: usize,
-    batch: usize,
     /// The tokens whose keys and values are cached.
     tokens: Vec<u32>,
-    /// The logits behind the last token, when they were asked for.
-    logits: Vec<f32>,
+    /// Whether the decoder's outputs are the logits behind the last token.
+    has_logits: bool,
     shifter: Option<Shifter>,
 }
 
@@ -81,12 +79,24 @@ pub struct Runner {
 pub struct Prefix {
     shared: SharedPrefix,
     tokens: Vec<u32>,
+    /// Which model the rows belong to.
+    fingerprint: u64,
 }
 
 impl Prefix {
     /// The tokens of the prefix.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Tokens of the prefix.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
     }
 
     /// Bytes of its keys and values, held once for all.
@@ -116,6 +126,7 @@ pub(crate) fn plan_run(
     backend: &dyn Backend,
     policy: &Policy,
     kind: CacheKind,
+    prefix: Option<&Prefix>,
 ) -> Result<MemoryPlan, RuntimeError> {
     if model.facts().embedding.is_some() {
         let architecture = model.artifact().architecture.clone();
@@ -125,10 +136,14 @@ pub(crate) fn plan_run(
         return Err(RuntimeErrorKind::NotADecoder.into());
     }
     let planned = Planned::try_from(model.artifact())?;
-    let plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
-    plan.check(policy.memory)?;
+    let mut plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
+    if let Some(prefix) = prefix {
+        prefix.shared.check(&plan.cache)?;
+        plan = plan.behind(prefix);
+    }
+    plan.check(policy.memory, backend)?;
     if policy.memory != MemoryLimit::None {
-        plan.check(MemoryLimit::Machine)?;
+        plan.check(MemoryLimit::Machine, backend)?;
     }
     Ok(plan)
 }
@@ -180,22 +195,31 @@ impl Runner {
         backend: &dyn Backend,
         policy: &Policy,
     ) -> Result<Runner, RuntimeError> {
-        let plan = plan_run(model, backend, policy, CacheKind::Sequence)?;
+        let plan = plan_run(model, backend, policy, CacheKind::Sequence, None)?;
         let made = make_decode_session(backend.id(), &plan.cache)?;
         Runner::load(model, backend, policy, plan.step, made, vec![])
     }
 
-    /// Opens a session whose first tokens are a frozen prefix of another runner's on the same backend.
+    /// Opens a session whose first tokens are a frozen prefix of another runner's on the same model and backend.
+    ///
+    /// # Errors
+    /// `Policy` for a prefix of another model, a refused prefix where context or storage differ, and what
+    /// [`new`](Runner::new) refuses.
     pub fn behind(
         prefix: &Prefix,
         model: &Model,
         backend: &dyn Backend,
         policy: &Policy,
     ) -> Result<Runner, RuntimeError> {
-        let capacity = make_config(model.facts(), policy)?.capacity;
-        let step = step_size(model.facts(), policy, capacity);
+        if prefix.fingerprint != model.fingerprint() {
+            let reason = "the shared prefix belongs to another model".to_owned();
+            return Err(RuntimeErrorKind::Policy(reason).into());
+        }
+        let kind = CacheKind::Sequence;
+        let plan = plan_run(model, backend, policy, kind, Some(prefix))?;
         let made = make_prefixed_session(&prefix.shared)?;
-        Runner::load(model, backend, policy, step, made, prefix.tokens.clone())
+        let tokens = prefix.tokens.clone();
+        Runner::load(model, backend, policy, plan.step, made, tokens)
     }
 
     fn load(
@@ -206,29 +230,30 @@ impl Runner {
         (session, options): (CacheSession<Contiguous>, BackendOptions),
         tokens: Vec<u32>,
     ) -> Result<Runner, RuntimeError> {
-        let options = ModuleOptions {
-            backend: options,
-            compile: policy.compile.clone(),
-        };
-        let mut module = Module::from_artifact(model.artifact(), backend, &options)?;
-        module.reserve("forward", &step.shapes())?;
-        let vocab = model.facts().vocab_size;
         Ok(Runner {
-            module,
+            decoder: Decoder::load(model, backend, policy, step, 1, options)?,
             session,
-            vocab,
-            batch: step.tokens,
             tokens,
-            logits: vec![],
+            has_logits: false,
             shifter: None,
         })
+    }
+
+    /// The mode that steps are run in: the policy's, or what the backend supports of it.
+    pub fn run_mode(&self) -> RunMode {
+        self.decoder.run_mode()
+    }
+
+    /// Runs steps in another mode from now on, on the same weights and the same cache.
+    pub fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
+        self.decoder.set_run_mode(mode)
     }
 
     /// Lets generations go on past the end of the context: the first `keep` tokens stay, and the older half of the others
     /// makes room. Refused where the model's keys cannot be moved.
     pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
-        self.shifter = Some(Shifter::new(&self.module, layers, keep)?);
+        self.shifter = Some(Shifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
@@ -244,11 +269,12 @@ impl Runner {
         Ok(shift)
     }
 
-    /// Freezes what the context holds, for other runners to share; this one goes on behind it.
-    pub fn freeze(&mut self) -> Result<Prefix, RuntimeError> {
+    /// Freezes what the context holds of `model`, for other runners to share; this one goes on behind it.
+    pub fn freeze(&mut self, model: &Model) -> Result<Prefix, RuntimeError> {
         Ok(Prefix {
             shared: self.session.freeze()?,
             tokens: self.tokens.clone(),
+            fingerprint: model.fingerprint(),
         })
     }
 
@@ -284,7 +310,10 @@ impl Runner {
 
     /// The logits behind the last token that was fed; empty before the first and after a rewind.
     pub fn logits(&self) -> &[f32] {
-        &self.logits
+        match self.has_logits {
+            true => self.decoder.outputs.logits(0),
+            false => &[],
+        }
     }
 
     /// Feeds tokens in steps of at most the batch size; `progress` is told how many are done and may stop the run by
@@ -296,16 +325,15 @@ impl Runner {
     ) -> Result<bool, RuntimeError> {
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.batch) {
+        for chunk in tokens.chunks(self.decoder.batch()) {
             let last = done + chunk.len() == tokens.len();
-            let rows: Vec<i32> = if last {
-                vec![chunk.len() as i32 - 1]
-            } else {
-                vec![]
-            };
-            let logits = self.step(chunk, rows)?;
+            self.begin_step(chunk);
+            if last {
+                self.decoder.step.want_last();
+            }
+            self.run_step(chunk)?;
+            self.has_logits = last;
             done += chunk.len();
-            self.logits = logits;
             if !progress(done) && !last {
                 return Ok(false);
             }
@@ -321,10 +349,12 @@ impl Runner {
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.batch.min(Runner::SCORED_STEP)) {
-            let logits = self.step(chunk, (0..chunk.len() as i32).collect())?;
-            for logits in logits.chunks(self.vocab) {
-                if !row(done, logits) {
+        for chunk in tokens.chunks(self.decoder.batch().min(Runner::SCORED_STEP)) {
+            self.begin_step(chunk);
+            (0..chunk.len() as u32).for_each(|row| self.decoder.step.want(row));
+            self.run_step(chunk)?;
+            for i in 0..chunk.len() {
+                if !row(done, self.decoder.outputs.logits(i)) {
                     return Ok(());
                 }
                 done += 1;
@@ -348,7 +378,7 @@ impl Runner {
             );
         }
         self.tokens.truncate(len);
-        self.logits.clear();
+        self.has_logits = false;
         Ok(())
     }
 
@@ -369,7 +399,7 @@ impl Runner {
     ) -> Result<(), RuntimeError> {
         snapshot::restore(snapshot, model, &self.session, 0, len)?;
         self.tokens = snapshot.tokens()[..len].to_vec();
-        self.logits.clear();
+        self.has_logits = false;
         Ok(())
     }
 
@@ -394,22 +424,17 @@ impl Runner {
 
     /// Measures every node from now on, or no longer.
     pub fn set_profiling(&mut self, on: bool) {
-        self.module.set_profiling(on);
+        self.decoder.set_profiling(on);
     }
 
     /// Where the time went since profiling began.
     pub fn profile(&self) -> Vec<NodeTime> {
-        self.module.profile()
+        self.decoder.profile()
     }
 
     /// Bytes held now.
     pub fn memory(&self) -> Result<Memory, RuntimeError> {
-        Ok(Memory {
-            weights: self.module.weights_bytes(),
-            kv: self.session.resident_bytes()?,
-            arena: self.module.arena_bytes(),
-            packed: self.module.packed_bytes(),
-        })
+        Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
@@ -423,16 +448,22 @@ impl Runner {
             }
             .into());
         }
-        check_ids(tokens, self.vocab)
+        self.decoder.check(tokens.iter().copied())
     }
 
-    /// One forward; the logits of the wanted rows.
-    fn step(&mut self, tokens: &[u32], rows: Vec<i32>) -> Result<Vec<f32>, RuntimeError> {
-        let start = self.tokens.len() as i32;
-        let positions = (start..).take(tokens.len()).collect();
-        let logits = forward(&mut self.module, tokens, positions, rows)?;
+    /// Makes the step that feeds these tokens, which wants no rows yet.
+    fn begin_step(&mut self, tokens: &[u32]) {
+        let step = &mut self.decoder.step;
+        step.clear();
+        step.extend(0, self.tokens.len() as u32, tokens);
+    }
+
+    /// Runs the step of these tokens.
+    fn run_step(&mut self, tokens: &[u32]) -> Result<(), RuntimeError> {
+        self.has_logits = false;
+        self.decoder.run()?;
         self.tokens.extend_from_slice(tokens);
-        Ok(logits)
+        Ok(())
     }
 }
 
@@ -442,7 +473,7 @@ impl Sequence for Runner {
     }
 
     fn logits(&self) -> &[f32] {
-        &self.logits
+        Runner::logits(self)
     }
 
     fn has_room(&self) -> Result<bool, RuntimeError> {
@@ -465,31 +496,4 @@ impl Sequence for Runner {
 /// Length of the common beginning.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// Every id must be one of the model's.
-pub(crate) fn check_ids(tokens: &[u32], vocab: usize) -> Result<(), RuntimeError> {
-    match tokens.iter().find(|id| **id as usize >= vocab) {
-        Some(&id) => Err(RuntimeErrorKind::UnknownToken { id, vocab }.into()),
-        None => Ok(()),
-    }
-}
-
-/// One forward of a decoder: the logits of the wanted rows.
-pub(crate) fn forward(
-    module: &mut Module,
-    tokens: &[u32],
-    positions: Vec<i32>,
-    rows: Vec<i32>,
-) -> Result<Vec<f32>, RuntimeError> {
-    let inputs = [
-        Value::i32([tokens.len()], tokens.iter().map(|t| *t as i32).collect()),
-        Value::i32([positions.len()], positions),
-        Value::i32([rows.len()], rows),
-    ];
-    let mut outputs = module.execute("forward", &inputs)?;
-    match outputs.swap_remove(0).data {
-        graph::Data::F32(logits) => Ok(logits),
-        _ => unreachable!("logits are f32 by the graph's type"),
-    }
 }

@@ -1,7 +1,8 @@
 //! Going on past the end of the context: the older half of what is not to be kept makes room.
 
-use crate::{Module, RuntimeError};
+use crate::RuntimeError;
 use backend::Rotations;
+use graph::Graph;
 use kv::{Bookkeeping, CacheSession, Restorable, SeqId};
 
 /// Tokens that were taken out of a sequence.
@@ -33,12 +34,8 @@ pub(crate) struct Shifter {
 
 impl Shifter {
     /// Shifts that keep the first `keep` tokens, if the model's keys can be moved.
-    pub(crate) fn new(
-        module: &Module,
-        layers: usize,
-        keep: usize,
-    ) -> Result<Shifter, RuntimeError> {
-        let rotations = Rotations::of(module.graph("forward")?, layers)?;
+    pub(crate) fn new(graph: &Graph, layers: usize, keep: usize) -> Result<Shifter, RuntimeError> {
+        let rotations = Rotations::of(graph, layers)?;
         Ok(Shifter { rotations, keep })
     }
 
@@ -56,10 +53,8 @@ impl Shifter {
         if dropped == 0 {
             return Ok(None);
         }
-        let config = session.config()?;
-        let down = dropped as u32;
-        session.shift(seq, keep as u32, down, |layer, positions, rows| {
-            self.rotations.lower(&config, layer, positions, down, rows);
+        session.shift(seq, keep as u32, dropped as u32, |shift, bytes| {
+            self.rotations.shift(shift, bytes)
         })?;
         Ok(Some(Shift { keep, dropped }))
     }

@@ -23,13 +23,11 @@ mod write;
 pub use error::{SnapshotError, SnapshotErrorKind};
 pub(crate) use write::{Contents, save};
 
-use crate::runner::check_ids;
+use crate::decoder::check_ids;
 use crate::{Model, RuntimeError};
+use backend::{SavedLayer, SavedRows};
 use base::{Bytes, parallel, xxh64};
-use kv::{
-    Bookkeeping, CacheConfig, CacheSession, LayerConfig, Restorable, SavedLayer, SavedRows, SeqId,
-    Storage,
-};
+use kv::{Bookkeeping, CacheConfig, CacheSession, LayerConfig, Restorable, SeqId, Storage};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -169,7 +167,7 @@ impl Snapshot {
                 "its layers are not the model's".into(),
             )));
         }
-        check_ids(&self.tokens, model.facts().vocab_size)
+        check_ids(self.tokens.iter().copied(), model.facts().vocab_size)
     }
 
     fn refused(&self, kind: SnapshotErrorKind) -> RuntimeError {
@@ -231,7 +229,7 @@ pub(crate) fn restore<K: Bookkeeping + Restorable>(
             capacity: config.capacity as usize,
         }));
     }
-    Ok(session.restore(seq, len as u32, &snapshot.rows())?)
+    Ok(snapshot.rows().restore(session, seq, len as u32)?)
 }
 
 /// The numbers of the head, behind magic and version.

@@ -113,7 +113,7 @@ impl CacheCase {
         let most = rows.len();
         for len in [most, most - 3] {
             session.rewind(len).map_err(|e| e.to_string())?;
-            let put = restored.restore(0, len, &rows.saved());
+            let put = rows.saved().restore(&restored, 0, len);
             put.map_err(|e| e.to_string())?;
             let inputs = self.inputs(&mut noise, 4, len);
             let expect = found.run(&inputs).map_err(|e| e.to_string())?;

@@ -1,7 +1,7 @@
 //! One op on random operands.
 
 use super::Noise;
-use crate::{Backend, CompileOptions, Executable};
+use crate::{Backend, CompileOptions};
 use base::DType;
 use graph::ops::{Linear, Op};
 use graph::{Data, Dim, Graph, GraphBuilder, Node, Symbol, Value};
@@ -123,11 +123,11 @@ impl OpCase {
         backend: &dyn Backend,
         options: &CompileOptions,
     ) -> Result<Value, String> {
-        let mut executable: Box<dyn Executable> = backend
+        let mut executable = backend
             .compile(self.graph.clone(), options)
             .map_err(|e| e.to_string())?;
         let mut outputs = executable
-            .run(&self.inputs, None)
+            .run(&self.inputs, None, None)
             .map_err(|e| e.to_string())?;
         Ok(outputs.remove(0))
     }

@@ -1,21 +1,27 @@
-//! The suite that every backend runs: each op and whole cached steps, against the reference backend.
+//! The suites that a backend is held to, case by case against the reference backend.
 //!
-//! A backend's test calls [`run`] for each of its variants (instruction-set tiers, executors).
+//! [`decoder`] has what decoding needs: the ops of decoders, cached attention of every kind of cache over random histories
+//! of verbs, and steps in every run mode. [`primitives`] has the other ops, which exported graphs use. A backend's test calls
+//! them for each of its variants (instruction-set tiers, executors).
 
 mod cache;
 mod case;
-mod decoder;
-mod primitives;
+mod decoder_ops;
+mod histories;
+mod primitive_ops;
 mod rows;
+mod shared;
+mod steps;
 
 pub use rows::RowsCopy;
 
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions};
 use base::{Bytes, DType};
+use case::OpCase;
 use graph::{Data, Value};
 
-/// Runs every case and returns how many there were; the error names the first case that fails and how.
+/// Runs both suites and returns how many cases there were; the error names the first case that fails and how.
 ///
 /// Results must agree with the reference within `tolerance`, relative to the largest magnitude of the expected tensor;
 /// products with quantised weights within [`INTEGER_PRODUCTS`].
@@ -24,31 +30,73 @@ pub fn run(
     options: &CompileOptions,
     tolerance: f32,
 ) -> Result<usize, String> {
-    let mut cases = 0;
-    for case in decoder::cases().into_iter().chain(primitives::cases()) {
-        let compare = |case: &case::OpCase| -> Result<(), String> {
-            let reference =
-                |case: &case::OpCase| case.evaluate(&Reference::new(), &CompileOptions::default());
-            let expect = reference(case)?;
-            // Sums that an activation makes small are as exact as they were before it.
-            let sums = case.before.as_deref().map(reference).transpose()?;
-            let growth = sums.map_or(1.0, |sums| largest(&sums) / largest(&expect));
-            let tolerance = if case.has_quantised_weight() {
-                tolerance.max(INTEGER_PRODUCTS)
-            } else {
-                tolerance
-            } * growth.max(1.0);
-            close(&case.evaluate(backend, options)?, &expect, tolerance)
-        };
-        compare(&case).map_err(|e| format!("{}: {e}", case.name))?;
-        cases += 1;
-    }
+    Ok(decoder(backend, options, tolerance)? + primitives(backend, options, tolerance)?)
+}
+
+/// What decoding needs.
+pub fn decoder(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+) -> Result<usize, String> {
+    let mut cases = op_cases(decoder_ops::cases(), backend, options, tolerance)?;
     for case in cache::cases() {
         case.check(backend, options, tolerance)
             .map_err(|e| format!("{case:?}: {e}"))?;
         cases += 1;
     }
-    Ok(cases)
+    shared::check(backend, options)?;
+    cases += 1 + steps::run(backend, options, tolerance)?;
+    random_histories(backend, options, tolerance, HISTORIES)?;
+    Ok(cases + HISTORIES as usize)
+}
+
+/// The ops of exported graphs.
+pub fn primitives(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+) -> Result<usize, String> {
+    op_cases(primitive_ops::cases(), backend, options, tolerance)
+}
+
+/// Random histories in the decoder suite.
+const HISTORIES: u64 = 60;
+
+/// Runs so many random histories of verbs on every kind of cache.
+pub fn random_histories(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+    histories: u64,
+) -> Result<(), String> {
+    // Sums of few rows of noise are small.
+    histories::run(backend, options, tolerance.max(1e-5), histories)
+}
+
+fn op_cases(
+    cases: Vec<OpCase>,
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+) -> Result<usize, String> {
+    let reference = |case: &OpCase| case.evaluate(&Reference::new(), &CompileOptions::default());
+    let compare = |case: &OpCase| -> Result<(), String> {
+        let expect = reference(case)?;
+        // Sums that an activation makes small are as exact as they were before it.
+        let sums = case.before.as_deref().map(reference).transpose()?;
+        let growth = sums.map_or(1.0, |sums| largest(&sums) / largest(&expect));
+        let tolerance = if case.has_quantised_weight() {
+            tolerance.max(INTEGER_PRODUCTS)
+        } else {
+            tolerance
+        } * growth.max(1.0);
+        close(&case.evaluate(backend, options)?, &expect, tolerance)
+    };
+    for case in &cases {
+        compare(case).map_err(|e| format!("{}: {e}", case.name))?;
+    }
+    Ok(cases.len())
 }
 
 /// How far a product with quantised weights may be off: backends multiply integers, with activations of twelve bits or

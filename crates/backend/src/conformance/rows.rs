@@ -1,6 +1,7 @@
 //! A sequence's rows outside of any cache.
 
-use kv::{Bookkeeping, CacheSession, KvError, Restorable, SavedLayer, SavedRows, SeqId, Side};
+use crate::{SavedLayer, SavedRows};
+use kv::{Bookkeeping, CacheSession, KvError, Restorable, SeqId, Side};
 
 /// A copy of a sequence's rows, as they are encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,22 +17,21 @@ impl RowsCopy {
         session: &CacheSession<K>,
         seq: SeqId,
     ) -> Result<RowsCopy, KvError> {
-        session.held(seq, |held, bytes| {
+        session.read_sequence(seq, |held, bytes| {
             let config = bytes.config();
-            let side = |layer: usize, side: Side| {
+            let side = |layer: usize, side: Side| -> Result<Vec<u8>, KvError> {
                 let rows = config.layers[layer].kv_heads * held.rows(layer);
                 let mut copy = vec![0; rows * config.row_bytes(layer, side)];
-                bytes.read_rows(layer, side, held.runs(layer), &mut copy);
-                copy
+                bytes.read_rows(layer, side, held.runs(layer), &mut copy)?;
+                Ok(copy)
             };
-            let sides = |layer| [Side::Key, Side::Value].map(|s| side(layer, s));
-            RowsCopy {
+            let layer = |i| Ok((held.first(i), [side(i, Side::Key)?, side(i, Side::Value)?]));
+            let layers: Result<_, KvError> = (0..held.layers()).map(layer).collect();
+            Ok(RowsCopy {
                 len: held.len,
-                layers: (0..held.layers())
-                    .map(|i| (held.first(i), sides(i)))
-                    .collect(),
-            }
-        })
+                layers: layers?,
+            })
+        })?
     }
 
     /// Tokens of the sequence.

@@ -4,7 +4,7 @@ use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
 use kvark::cache::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, StepPlan};
-use kvark::{Branches, Cpu, Model, Sequence, Token};
+use kvark::{Branches, Model, Sequence, Token};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn filled(n: u32, tokens_each: u32) -> Result<Cells> {
                 .map(|p| p as i32)
                 .collect();
             cells.begin_step(&vec![seq; positions.len()])?;
-            cells.plan(&positions, &mut plan)?;
+            cells.plan_declared(&positions, &mut plan)?;
             cells.commit(&plan);
         }
     }
@@ -90,7 +90,7 @@ fn verbs(repetitions: u32) -> Result<Vec<(&'static str, f64, &'static str)>> {
     for _ in 0..repetitions.max(3) * 100 {
         cells.begin_step(&seqs)?;
         let start = Instant::now();
-        cells.plan(&positions, &mut plan)?;
+        cells.plan_declared(&positions, &mut plan)?;
         plans.push(start.elapsed());
         cells.abort(Some(&plan));
     }
@@ -113,7 +113,7 @@ fn branches(
     repetitions: u32,
 ) -> Result<Vec<(&'static str, f64, &'static str)>> {
     const STEPS: usize = 8;
-    let mut branches = Branches::new(model, &Cpu::new()?, &engine.policy()?)?;
+    let mut branches = Branches::new(model, &*engine.device.backend()?, &engine.policy()?)?;
     let vocab = model.facts().vocab_size as u32;
     let trunk: Vec<u32> = (0..TRUNK as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % vocab)

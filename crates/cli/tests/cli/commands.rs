@@ -352,3 +352,56 @@ fn a_profile_keeps_its_columns_and_its_drawing_explains_itself() {
         }
     }
 }
+
+#[test]
+fn every_run_mode_gives_the_same_tokens() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let run = |more: &[&str]| {
+        let args = ["run", &tiny, "-p", "Hello!", "-n", "9", "--temp", "0"];
+        folder.run(&[&args[..], &["--ignore-eos"], more].concat())
+    };
+    let expect = run(&["--json"]).json()["tokens"].clone();
+    for mode in [
+        "none",
+        "piecewise",
+        "full",
+        "full_decode_only",
+        "FULL_AND_PIECEWISE",
+    ] {
+        let found = run(&["--json", "--run-mode", mode]).json();
+        assert_eq!(found["tokens"], expect, "{mode}");
+    }
+    let several = run(&["--parallel", "3", "--run-mode", "piecewise", "--json"]).json();
+    for branch in several["branches"].as_array().unwrap() {
+        assert_eq!(branch["tokens"], expect);
+    }
+    let all = run(&["--run-mode", "all"]).error();
+    assert!(all.contains("--run-mode all compares the modes in kvark bench"));
+    let unknown = run(&["--run-mode", "sometimes"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("full_decode_only"), "{unknown:?}");
+    let device = run(&["--device", "abacus"]);
+    assert_eq!(device.code, Some(2));
+    assert!(device.stderr.contains("possible values: cpu"), "{device:?}");
+}
+
+#[test]
+fn bench_compares_run_modes() {
+    let folder = Folder::new();
+    let bare = folder.file("bare.gguf", bare_model());
+    let args = ["bench", &bare, "-p", "4", "-n", "3", "-r", "1"];
+    let found = folder
+        .run(&[&args[..], &["--run-mode", "all", "--json"]].concat())
+        .json();
+    let names = |key: &str| -> Vec<String> {
+        let rows = found["results"].as_array().unwrap().iter();
+        rows.map(|row| row[key].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names("test")[..5], ["pp4"; 5]);
+    assert_eq!(names("test")[5..], ["tg3"; 5]);
+    let modes = names("run_mode");
+    assert_eq!(modes[..5], modes[5..]);
+    assert_eq!((&modes[0][..], &modes[1][..]), ("none", "piecewise"));
+}

@@ -322,9 +322,11 @@ fn a_save_that_is_killed_leaves_the_old_snapshot_or_the_new_one() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
-        // Every third is killed anywhere, the others while they save.
-        if round % 3 > 0 {
-            lines.read_line(&mut String::new()).unwrap();
+        // Every third is killed anywhere, the others while they save for the second time.
+        let mut line = String::new();
+        while round % 3 > 0 && !line.contains("saved]") {
+            line.clear();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "it saves for ever");
         }
         random ^= random << 13;
         random ^= random >> 7;

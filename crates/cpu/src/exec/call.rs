@@ -18,15 +18,12 @@ use crate::kernels::rows::{Gather, Norm};
 use crate::kernels::tiled::{self, TiledLinear};
 use crate::kv::{CpuKv, Rows};
 use backend::{BackendErrorKind, CacheStep};
-use std::any::Any;
 
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
-    /// The result is the first operand under another shape, from this byte on.
-    Alias {
-        offset: usize,
-    },
+    /// The result is a part of the first operand under another shape; the memory plan says where.
+    Alias,
     /// A weight of half precision, and what is done to the product.
     Linear(Linear, Option<Elementwise>),
     /// A quantised weight, and what is done to the product.
@@ -131,13 +128,11 @@ impl Call {
     }
 
     /// Tells the threads what an attention will read of its cache.
-    pub(crate) fn read_ahead(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_>>) {
+    pub(crate) fn read_ahead(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_, CpuKv>>) {
         if let (Call::Attend(op), Some(step)) = (self, cache) {
-            let bytes: &dyn Any = &*step.bytes;
-            if let Some(kv) = bytes.downcast_ref::<CpuKv>() {
-                let plan = step.plan.layer(op.cache_id);
-                op.attend.read_ahead(ctx, &plan.visible, (kv, op.cache_id));
-            }
+            let plan = step.plan.layer(op.cache_id);
+            let kv = &*step.bytes;
+            op.attend.read_ahead(ctx, &plan.visible, (kv, op.cache_id));
         }
     }
 
@@ -163,7 +158,7 @@ impl Call {
         ctx: &Context<'_>,
         (rotation, from): (&Call, Addresses<'_>),
         at: Addresses<'_>,
-        cache: &mut Option<CacheStep<'_>>,
+        cache: &mut Option<CacheStep<'_, CpuKv>>,
     ) -> Result<(), CallError> {
         let (Call::Rope(rope), Call::Attend(attend)) = (rotation, self) else {
             unreachable!("{rotation:?} and {self:?} run alone");
@@ -222,13 +217,13 @@ impl Call {
         &self,
         ctx: &Context<'_>,
         at: Addresses<'_>,
-        cache: &mut Option<CacheStep<'_>>,
+        cache: &mut Option<CacheStep<'_, CpuKv>>,
     ) -> Result<(), CallError> {
         let out = at.output.cast::<f32>();
         // SAFETY: the caller vouches for the addresses, whose types were fixed by inference.
         unsafe {
             match self {
-                Call::Alias { .. } => {}
+                Call::Alias => {}
                 Call::Linear(op, activation) => {
                     op.run(ctx, at.product());
                     activate(ctx, activation, out);
@@ -314,7 +309,7 @@ unsafe fn update_and_attend(
     op: &CachedAttend,
     (keys, rotation): (*const f32, Option<Rotation<'_>>),
     at: Addresses<'_>,
-    cache: &mut Option<CacheStep<'_>>,
+    cache: &mut Option<CacheStep<'_, CpuKv>>,
 ) -> Result<(), CallError> {
     let Some(step) = cache else {
         return Err("needs a cache".to_owned().into());
@@ -323,11 +318,7 @@ unsafe fn update_and_attend(
         attend, cache_id, ..
     } = *op;
     let plan = step.plan.layer(cache_id);
-    let bytes: &mut dyn Any = step.bytes;
-    let Some(kv) = bytes.downcast_mut::<CpuKv>() else {
-        let reason = "it was not built by the CPU backend".to_owned();
-        return Err(CallError::Other(BackendErrorKind::CacheMismatch(reason)));
-    };
+    let kv = &mut *step.bytes;
     // SAFETY: the caller vouches for the operands.
     unsafe {
         let rows = |p, dim| std::slice::from_raw_parts(p, op.tokens * attend.kv_heads * dim);

@@ -2,7 +2,7 @@
 //! keys.
 
 use super::call::Call;
-use super::compiled::{Entry, Location};
+use super::tape::{Entry, Location};
 use crate::ahead::Stretches;
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::packed::{self, PackedLinear, TOGETHER};
@@ -46,9 +46,16 @@ impl Group {
     }
 }
 
-/// Finds the groups of a tape.
-pub(super) fn join(graph: &Graph, calls: &mut [Entry], locations: &[Location], threads: usize) {
+/// Finds the groups of a tape; `rotates_keys` lets an attention rotate its keys as they are stored.
+pub(super) fn join(
+    graph: &Graph,
+    calls: &mut [Entry],
+    locations: &[Location],
+    threads: usize,
+    rotates_keys: bool,
+) {
     let found = Found {
+        rotates_keys,
         graph,
         locations,
         threads,
@@ -123,6 +130,7 @@ fn uses(graph: &Graph) -> Vec<usize> {
 }
 
 struct Found<'a> {
+    rotates_keys: bool,
     graph: &'a Graph,
     locations: &'a [Location],
     threads: usize,
@@ -165,7 +173,8 @@ impl Found<'_> {
     /// Whether a rotation is of the keys of an attention, and of nothing else.
     fn rotates_keys(&self, rotation: &Entry, attend: &Entry) -> bool {
         let keys = self.graph.node(rotation.node).output;
-        matches!(attend.call, Call::Attend(_))
+        self.rotates_keys
+            && matches!(attend.call, Call::Attend(_))
             && self.graph.node(attend.node).inputs[1] == keys
             && self.uses[keys.0 as usize] == 1
     }

@@ -1,18 +1,18 @@
-//! From a node to a kernel call. Both executors resolve nodes here and run the same kernels, so they agree bit for bit.
+//! From a node to a kernel call. All run modes resolve nodes here and run the same kernels, so they agree bit for bit.
 
 mod call;
-mod compiled;
 mod constants;
+mod executable;
 mod forms;
-mod interpreted;
 mod join;
 mod profile;
 mod resolve;
+mod tape;
 
-pub(crate) use compiled::{Compiled, plan_step};
 pub(crate) use constants::moved_bytes;
+pub(crate) use executable::CpuExecutable;
 pub(crate) use forms::WeightForms;
-pub(crate) use interpreted::Interpreted;
+pub(crate) use tape::plan_step;
 
 use backend::{BackendError, BackendErrorKind};
 use graph::{Bindings, Data, Graph, Node, TensorId, Value};

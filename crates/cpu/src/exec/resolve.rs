@@ -110,8 +110,8 @@ impl<'a> Sizes<'a> {
     }
 
     fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightForms) -> Result<Call, String> {
-        if let Sharing::Alias { offset } = op.sharing(&self.types, bindings)? {
-            return Ok(Call::Alias { offset });
+        if let Sharing::Alias { .. } = op.sharing(&self.types, bindings)? {
+            return Ok(Call::Alias);
         }
         let (rows, width) = self.rows();
         let output = &self.output;

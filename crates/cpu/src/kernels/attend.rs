@@ -19,7 +19,7 @@ use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
 use cut::{Cut, How, Which};
 use decoded::Decoded;
-use kv::Visibility;
+use kv::{Query, Visibility};
 use parts::{PART, Partials, State, merge};
 use passes::{Pass, Passes};
 use score::Keys;
@@ -65,7 +65,13 @@ impl Attend {
         q: *const f32,
         out: *mut f32,
     ) {
-        let queries = visible.queries();
+        let queries = attending(visible);
+        let padding = visible.queries().len() - queries.len();
+        if padding > 0 {
+            let row = self.heads * self.value_dim;
+            // SAFETY: the output has a row for every query.
+            unsafe { out.add(queries.len() * row).write_bytes(0, padding * row) };
+        }
         let cut = &Cut::new(self, queries, ctx.threads.count());
         let (q, out) = (Shared(q.cast_mut()), Shared(out));
         let item = |which: Which| Item {
@@ -101,6 +107,13 @@ impl Attend {
             }
         }
     }
+}
+
+/// The queries that see something: all before the padding at the end of a step.
+fn attending(visible: &Visibility) -> &[Query] {
+    let queries = visible.queries();
+    let padding = queries.iter().rev().take_while(|q| q.positions.is_empty());
+    &queries[..queries.len() - padding.count()]
 }
 
 /// Some query heads of one KV head, for some queries of the step.

@@ -8,8 +8,8 @@ use super::{Context, FEW_ROWS, Shared, split};
 use crate::ahead::{Course, Stretch, Stretches};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
-use crate::threads::share_start;
 use base::DType;
+use base::gate::chunk_start;
 use std::marker::PhantomData;
 
 /// Weight rows that are decoded together before a block of activation rows passes over them.
@@ -71,7 +71,7 @@ impl Linear {
         let step = self.task_rows(threads);
         let row = self.k * self.weight.block_bytes() / self.weight.block_len();
         let start = |thread| {
-            let task = share_start(self.n.div_ceil(step), threads, thread);
+            let task = chunk_start(self.n.div_ceil(step), threads, thread);
             (task * step).min(self.n) * row
         };
         let course = |thread| {

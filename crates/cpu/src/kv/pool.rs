@@ -4,7 +4,7 @@ use super::layout::RowLayout;
 use crate::kernels::Shared;
 use crate::kernels::rope::Rotation;
 use backend::{KvPool, storage};
-use kv::{Growth, KvError, KvErrorKind, RowBlock, Storage};
+use kv::{Growth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -71,7 +71,8 @@ impl Writer<'_> {
             // What a row has behind its elements is zero.
             encoded.clear();
             encoded.resize(self.layout.row_bytes(), 0);
-            for (token, cell) in self.cells.iter().enumerate() {
+            let cells = self.cells.iter().enumerate();
+            for (token, cell) in cells.filter(|(_, cell)| **cell != NO_CELL) {
                 let row = &self.rows.data[(token * self.heads + head) * self.dim..][..self.dim];
                 let row = match &self.rows.rotation {
                     Some(rotation) => {
@@ -220,7 +221,7 @@ impl KvPool for CpuPool {
         (0..heads).for_each(|head| unsafe { writer.write(head) });
     }
 
-    fn gather_into(&mut self, base: u32, rows: &[u32]) {
+    fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
         let (len, layout) = (self.head_bytes(), self.layout);
         let ring = self.growth.ring as usize;
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
@@ -231,6 +232,7 @@ impl KvPool for CpuPool {
                 }
             }
         }
+        Ok(())
     }
 
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
@@ -301,7 +303,7 @@ mod tests {
                     }
                 };
                 (0..50).for_each(|cell| check(&pool, cell, cell));
-                pool.gather_into(10, &[10, 13, 14, 20]);
+                pool.gather_into(10, &[10, 13, 14, 20]).unwrap();
                 [10, 13, 14, 20]
                     .into_iter()
                     .zip(10..)

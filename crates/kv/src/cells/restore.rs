@@ -3,11 +3,11 @@
 use super::Cells;
 use super::allocator::Allocator;
 use super::rows::Rows;
-use crate::held::common_first;
-use crate::{Cache, Held, KvError, KvErrorKind, Restorable, Run, SeqId};
+use crate::sequence_rows::common_first;
+use crate::{Cache, KvError, KvErrorKind, Restorable, Run, SeqId, SequenceRows};
 
 impl Restorable for Cells {
-    fn held(&self, seq: SeqId) -> Result<Held, KvError> {
+    fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
         let seq = self.known(seq)?;
         let all = &self.rows[0].sequences[seq as usize];
         let mut end = 0;
@@ -19,7 +19,7 @@ impl Restorable for Cells {
         }
         let layers = 0..self.classes.class_of.len();
         let place_of = layers.map(|layer| self.rows_of(layer) as u16).collect();
-        let mut held = Held::new(end, place_of);
+        let mut held = SequenceRows::new(end, place_of);
         for rows in &self.rows {
             let runs = &rows.sequences[seq as usize].runs;
             held.push(tail(runs, end).iter().copied(), rows.high_water);
@@ -27,14 +27,28 @@ impl Restorable for Cells {
         Ok(held)
     }
 
-    fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Cells, Held), KvError> {
+    fn restored(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Cells, SequenceRows), KvError> {
         self.refilled(seq, 0, len, first)
     }
 
-    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Cells, Held), KvError> {
-        let held = self.held(seq)?;
+    fn shifted(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<(Cells, SequenceRows), KvError> {
+        let held = self.sequence_rows(seq)?;
         let first = held.shifted_first(keep, dropped)?;
         self.refilled(seq, keep, held.len - dropped, &first)
+    }
+
+    fn forget(&mut self, seq: SeqId) {
+        self.remove(seq, &(0..u32::MAX));
     }
 }
 
@@ -46,7 +60,7 @@ impl Cells {
         keep: u32,
         len: u32,
         first: &[u32],
-    ) -> Result<(Cells, Held), KvError> {
+    ) -> Result<(Cells, SequenceRows), KvError> {
         let seq = self.known(seq)?;
         if !self.declared.is_empty() {
             return Err(KvErrorKind::StepPending.into());
@@ -75,7 +89,7 @@ impl Cells {
                 return Err(full.into());
             }
         }
-        let held = after.held(seq)?;
+        let held = after.sequence_rows(seq)?;
         Ok((after, held))
     }
 }

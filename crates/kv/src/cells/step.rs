@@ -4,12 +4,33 @@ use super::allocator::Allocator;
 use super::rows::Rows;
 use super::{Cells, MAX_SEQUENCES};
 use crate::plan::LayerPlan;
-use crate::{Bookkeeping, KvError, KvErrorKind, Run, SeqId, StepPlan};
+use crate::step::{StepToken, no_candidates};
+use crate::{Bookkeeping, KvError, KvErrorKind, Run, SeqId, Step, StepPlan};
 
 impl Bookkeeping for Cells {
-    fn plan(&self, positions: &[i32], plan: &mut StepPlan) -> Result<(), KvError> {
-        self.check(positions)?;
-        plan.reset(positions.len() as u32, &self.classes);
+    fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
+        if self.declared.is_empty() {
+            return Err(KvErrorKind::NoStep.into());
+        }
+        if self.declared.len() != positions.len() {
+            let (declared, found) = (self.declared.len(), positions.len());
+            return Err(KvErrorKind::TokenCount { declared, found }.into());
+        }
+        step.at(positions);
+        for (token, seq) in step.tokens_mut().iter_mut().zip(&self.declared) {
+            token.seq = *seq;
+        }
+        Ok(())
+    }
+
+    fn is_declared(&self) -> bool {
+        !self.declared.is_empty()
+    }
+
+    fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        let tokens = step.real()?;
+        self.check(tokens)?;
+        plan.reset(step, &self.classes);
         let StepPlan {
             classes, scratch, ..
         } = plan;
@@ -18,7 +39,9 @@ impl Bookkeeping for Cells {
         let most = classes.len().max(known.unwrap_or(0));
         classes.resize_with(most, LayerPlan::default);
         for rows in &self.rows {
-            self.plan_rows(rows, positions, &mut classes[rows.class], scratch);
+            let class = &mut classes[rows.class];
+            self.plan_rows(rows, tokens, class, scratch);
+            (tokens.len()..step.len()).for_each(|_| class.push_padding());
         }
         if self.ring.is_none() && !self.classes.windows.is_empty() {
             plan.narrow_classes(&self.classes);
@@ -27,12 +50,12 @@ impl Bookkeeping for Cells {
     }
 
     fn commit(&mut self, plan: &StepPlan) {
-        self.give_up();
+        let tokens = &plan.step.tokens()[..plan.step.real_len()];
+        self.give_up(tokens);
         for rows in &mut self.rows {
             let class = &plan.classes[rows.class];
-            let tokens = self.declared.iter().zip(&class.writes);
-            for ((&seq, &cell), query) in tokens.zip(class.visible.queries()) {
-                rows.append(seq, query.positions.end - 1, cell);
+            for (token, cell) in tokens.iter().zip(&class.writes) {
+                rows.append(token.seq, token.position as u32, *cell);
             }
             rows.settle();
         }
@@ -41,8 +64,8 @@ impl Bookkeeping for Cells {
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
         // The failed step may have written its rows, over the oldest ones of a ring.
-        if plan.is_some() {
-            self.give_up();
+        if let Some(plan) = plan {
+            self.give_up(&plan.step.tokens()[..plan.step.real_len()]);
         }
         self.declared.clear();
     }
@@ -52,16 +75,16 @@ impl Bookkeeping for Cells {
 type Counts = [u32; MAX_SEQUENCES as usize];
 
 impl Cells {
-    /// Tokens of each sequence in the declared step.
-    pub(super) fn counts(seqs: &[SeqId]) -> Counts {
+    /// Tokens of each sequence in a step.
+    pub(super) fn counts(seqs: impl Iterator<Item = SeqId>) -> Counts {
         let mut counts = [0; MAX_SEQUENCES as usize];
-        seqs.iter().for_each(|seq| counts[*seq as usize] += 1);
+        seqs.for_each(|seq| counts[seq as usize] += 1);
         counts
     }
 
-    /// Takes out of the rings what the declared step overwrites.
-    fn give_up(&mut self) {
-        let counts = Cells::counts(&self.declared);
+    /// Takes out of the rings what a step overwrites.
+    fn give_up(&mut self, tokens: &[StepToken]) {
+        let counts = Cells::counts(tokens.iter().map(|token| token.seq));
         for seq in (0..MAX_SEQUENCES).filter(|seq| counts[*seq as usize] > 0) {
             let next = self.rows[0].sequences[seq as usize].next();
             let end = next.unwrap_or(0) + counts[seq as usize];
@@ -71,28 +94,24 @@ impl Cells {
         }
     }
 
-    /// Whether the positions continue the declared sequences.
-    fn check(&self, positions: &[i32]) -> Result<(), KvError> {
-        if self.declared.is_empty() {
-            return Err(KvErrorKind::NoStep.into());
-        }
-        if self.declared.len() != positions.len() {
-            let (declared, found) = (self.declared.len(), positions.len());
-            return Err(KvErrorKind::TokenCount { declared, found }.into());
-        }
+    /// Whether the tokens fit and continue their sequences.
+    fn check(&self, tokens: &[StepToken]) -> Result<(), KvError> {
+        no_candidates(tokens)?;
+        self.check_tokens(tokens.iter().map(|token| token.seq))?;
         // Per sequence in the step, where it goes on.
         let mut next = [None; MAX_SEQUENCES as usize];
-        for (index, (&seq, &found)) in self.declared.iter().zip(positions).enumerate() {
-            let sequence = &self.rows[0].sequences[seq as usize];
-            let expected = next[seq as usize].or(sequence.next());
-            let position = u32::try_from(found).ok().filter(|p| *p < i32::MAX as u32);
+        for (index, token) in tokens.iter().enumerate() {
+            let sequence = &self.rows[0].sequences[token.seq as usize];
+            let expected = next[token.seq as usize].or(sequence.next());
+            let position = u32::try_from(token.position).ok();
+            let position = position.filter(|p| *p < i32::MAX as u32);
             let position = position.filter(|p| expected.is_none_or(|e| e == *p));
             let position = position.ok_or(KvErrorKind::Position {
                 index,
-                found: found.into(),
+                found: token.position.into(),
                 expected: expected.unwrap_or(0),
             })?;
-            next[seq as usize] = Some(position + 1);
+            next[token.seq as usize] = Some(position + 1);
         }
         Ok(())
     }
@@ -101,7 +120,7 @@ impl Cells {
     fn plan_rows(
         &self,
         rows: &Rows,
-        positions: &[i32],
+        tokens: &[StepToken],
         plan: &mut LayerPlan,
         marks: &mut Vec<u64>,
     ) {
@@ -109,7 +128,7 @@ impl Cells {
         plan.writes.clear();
         let mut allocator = Allocator::new(rows, marks);
         if rows.ring.is_some() {
-            let counts = Cells::counts(&self.declared);
+            let counts = Cells::counts(tokens.iter().map(|token| token.seq));
             let given_up = |seq: usize| {
                 let next = self.rows[0].sequences[seq]
                     .next()
@@ -130,19 +149,19 @@ impl Cells {
         // Per sequence in the step: the cell behind its last one, and its list.
         let mut after = [None; MAX_SEQUENCES as usize];
         let mut lists = [u32::MAX; MAX_SEQUENCES as usize];
-        for &seq in &self.declared {
-            let seq = seq as usize;
+        for token in tokens {
+            let seq = token.seq as usize;
             let last = || rows.sequences[seq].runs.last();
             let wanted = after[seq].or_else(|| last().map(|run| run.cell + run.len));
             let cell = allocator.take(wanted);
-            let cell = cell.expect("begin_step and verbs leave room for a declared step");
+            let cell = cell.expect("the check found room for the step");
             plan.writes.push(cell);
             after[seq] = Some(cell + 1);
         }
         let cells = plan.writes.iter().map(|cell| cell + 1);
         plan.cells = cells.fold(rows.high_water, u32::max);
-        for (token, &seq) in self.declared.iter().enumerate() {
-            let position = positions[token] as u32;
+        for (index, token) in tokens.iter().enumerate() {
+            let (seq, position) = (token.seq, token.position as u32);
             let list = &mut lists[seq as usize];
             if *list == u32::MAX {
                 *list = plan.visible.open_list();
@@ -150,9 +169,9 @@ impl Cells {
                 let runs = rows.sequences[seq as usize].runs.iter();
                 runs.filter_map(|run| run.clip(&seen))
                     .for_each(|run| plan.visible.push_run(run));
-                let tokens = self.declared.iter().zip(positions).zip(&plan.writes);
-                for ((_, &position), &cell) in tokens.skip(token).filter(|t| *t.0.0 == seq) {
-                    let (position, len) = (position as u32, 1);
+                let own = tokens.iter().zip(&plan.writes).skip(index);
+                for (token, &cell) in own.filter(|(token, _)| token.seq == seq) {
+                    let (position, len) = (token.position as u32, 1);
                     plan.visible.push_run(Run {
                         position,
                         cell,

@@ -32,7 +32,7 @@ fn step(cells: &mut Cells, seq: SeqId, tokens: u32) -> u32 {
     let positions: Vec<i32> = (start..start + tokens as i32).collect();
     let mut plan = StepPlan::default();
     cells.begin_step(&vec![seq; tokens as usize]).unwrap();
-    cells.plan(&positions, &mut plan).unwrap();
+    cells.plan_declared(&positions, &mut plan).unwrap();
     cells.commit(&plan);
     plan.layer(0).cells
 }
@@ -64,7 +64,7 @@ fn windows_hold_as_many_rows_as_they_need() {
         let mut plan = StepPlan::default();
         cells.begin_step(&[0, 1]).unwrap();
         let next = cells.seq_next(0).unwrap().unwrap() as i32;
-        cells.plan(&[next, next], &mut plan).unwrap();
+        cells.plan_declared(&[next, next], &mut plan).unwrap();
         cells.commit(&plan);
         assert!(plan.layer(0).cells <= 16);
     }

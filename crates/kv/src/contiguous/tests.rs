@@ -21,7 +21,7 @@ fn step(cache: &mut Contiguous, tokens: u32) -> Result<StepPlan, KvError> {
         .map(|p| p as i32)
         .collect();
     let mut plan = StepPlan::default();
-    cache.plan(&positions, &mut plan)?;
+    cache.plan_declared(&positions, &mut plan)?;
     cache.commit(&plan);
     Ok(plan)
 }
@@ -51,7 +51,7 @@ fn refusals_name_the_number_and_change_nothing() {
     ] {
         assert_eq!(
             cache
-                .plan(positions, &mut StepPlan::default())
+                .plan_declared(positions, &mut StepPlan::default())
                 .unwrap_err()
                 .to_string(),
             message
@@ -64,7 +64,11 @@ fn refusals_name_the_number_and_change_nothing() {
     );
     assert!(cache.can_extend(2) && !cache.can_extend(3));
     cache.rewind(1).unwrap();
-    assert!(cache.plan(&[1, 2, 3], &mut StepPlan::default()).is_ok());
+    assert!(
+        cache
+            .plan_declared(&[1, 2, 3], &mut StepPlan::default())
+            .is_ok()
+    );
 }
 
 #[test]
@@ -110,7 +114,7 @@ fn a_failed_step_may_have_overwritten_a_ring() {
     step(&mut cache, 3).unwrap();
     assert_eq!(cache.rewind_floor(), 0);
     let mut plan = StepPlan::default();
-    cache.plan(&[6, 7, 8], &mut plan).unwrap();
+    cache.plan_declared(&[6, 7, 8], &mut plan).unwrap();
     cache.abort(Some(&plan));
     assert_eq!((cache.len(), cache.rewind_floor()), (6, 5));
 }
@@ -142,7 +146,7 @@ proptest! {
             let start = cache.len();
             let positions: Vec<i32> = (start..start + tokens).map(|p| p as i32).collect();
             let mut plan = StepPlan::default();
-            cache.plan(&positions, &mut plan).unwrap();
+            cache.plan_declared(&positions, &mut plan).unwrap();
             let mut tried = history.clone();
             for i in 0..tokens as usize {
                 stamp += 1;

@@ -461,16 +461,18 @@ impl History {
             *next += 1;
         }
         if positions.is_empty() {
-            let refused = kind(self.cache.plan(&[0], &mut self.plan));
+            let refused = kind(self.cache.plan_declared(&[0], &mut self.plan));
             assert_eq!(refused, Err(KvErrorKind::NoStep));
             return;
         }
         if let Some(wrong) = &forward.wrong {
             self.refused(wrong, &positions);
         }
-        self.cache.plan(&positions, &mut self.plan).unwrap();
+        self.cache
+            .plan_declared(&positions, &mut self.plan)
+            .unwrap();
         let mut fresh = StepPlan::default();
-        self.cache.plan(&positions, &mut fresh).unwrap();
+        self.cache.plan_declared(&positions, &mut fresh).unwrap();
         for layer in 0..fresh.layers() {
             assert_eq!(fresh.layer(layer), self.plan.layer(layer));
         }
@@ -540,7 +542,7 @@ impl History {
             }
         };
         let before = self.cache.clone();
-        let result = self.cache.plan(&positions, &mut self.plan);
+        let result = self.cache.plan_declared(&positions, &mut self.plan);
         assert_eq!(kind(result).err(), expected);
         assert_eq!(self.cache, before);
     }

@@ -81,7 +81,7 @@ impl History {
                     found,
                     expected,
                 };
-                let refused = self.cache.plan(&positions, &mut self.plan);
+                let refused = self.cache.plan_declared(&positions, &mut self.plan);
                 assert_eq!(kind(refused), Err(wrong));
                 self.cache.abort(None);
                 assert_eq!(self.cache, before);
@@ -168,7 +168,7 @@ impl History {
         if let Some(wrong) = self.refusal(tokens) {
             let before = self.cache.clone();
             let positions = self.positions(tokens);
-            let refused = self.cache.plan(&positions, &mut self.plan);
+            let refused = self.cache.plan_declared(&positions, &mut self.plan);
             assert_eq!(kind(refused), Err(wrong));
             self.cache.abort(None);
             assert_eq!(self.cache, before);
@@ -179,9 +179,11 @@ impl History {
             return;
         }
         let positions = self.positions(tokens);
-        self.cache.plan(&positions, &mut self.plan).unwrap();
+        self.cache
+            .plan_declared(&positions, &mut self.plan)
+            .unwrap();
         let mut fresh = StepPlan::default();
-        self.cache.plan(&positions, &mut fresh).unwrap();
+        self.cache.plan_declared(&positions, &mut fresh).unwrap();
         for layer in 0..fresh.layers() {
             assert_eq!(fresh.layer(layer), self.plan.layer(layer));
         }

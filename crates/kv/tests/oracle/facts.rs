@@ -128,7 +128,7 @@ impl Step<'_> {
     /// Writes the step's rows in the first `written` layers and checks what every query sees there.
     pub(crate) fn run(&self, bytes: &mut Bytes, written: usize) {
         let tokens = self.stamps.len();
-        assert_eq!(self.plan.tokens as usize, tokens);
+        assert_eq!(self.plan.step().len(), tokens);
         assert_eq!(self.plan.layers(), self.config.layers.len());
         for (layer, facts) in self.config.layers.iter().enumerate() {
             let plan = self.plan.layer(layer);

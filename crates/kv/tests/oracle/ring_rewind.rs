@@ -28,7 +28,9 @@ impl Ring {
     fn decode_to(&mut self, len: u32) {
         let mut plan = StepPlan::default();
         for position in self.cache.len()..len {
-            self.cache.plan(&[position as i32], &mut plan).unwrap();
+            self.cache
+                .plan_declared(&[position as i32], &mut plan)
+                .unwrap();
             self.rows[plan.layer(0).writes[0] as usize] = position;
             self.cache.commit(&plan);
         }

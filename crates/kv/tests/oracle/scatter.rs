@@ -237,7 +237,7 @@ impl History {
             let expected = positions[index] as u32;
             positions[index] += by;
             let found = positions[index].into();
-            let refused = kind(self.cache.plan(&positions, &mut self.plan));
+            let refused = kind(self.cache.plan_declared(&positions, &mut self.plan));
             assert_eq!(
                 refused,
                 Err(KvErrorKind::Position {
@@ -247,7 +247,9 @@ impl History {
                 })
             );
         }
-        self.cache.plan(&positions, &mut self.plan).unwrap();
+        self.cache
+            .plan_declared(&positions, &mut self.plan)
+            .unwrap();
         let see = |(&(seq, _), &position): (&(SeqId, bool), &i32)| {
             let upto = &written[seq as usize][..=position as usize];
             (0..).zip(upto.iter().copied()).collect()

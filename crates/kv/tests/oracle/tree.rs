@@ -164,7 +164,7 @@ impl History {
                     let (declared, found) = (positions.len() - 1, positions.len());
                     KvErrorKind::TokenCount { declared, found }
                 };
-                let refused = self.cache.plan(&positions, &mut self.plan);
+                let refused = self.cache.plan_declared(&positions, &mut self.plan);
                 assert_eq!(kind(refused), Err(wrong));
                 assert_eq!(self.cache, before);
                 self.forward(2, End::Commit);
@@ -339,14 +339,16 @@ impl History {
                 true => KvErrorKind::EmptyStep,
                 false => expected,
             };
-            let refused = self.cache.plan(&asked, &mut self.plan);
+            let refused = self.cache.plan_declared(&asked, &mut self.plan);
             assert_eq!(kind(refused), Err(expected));
             assert_eq!(self.cache, before);
             return;
         }
-        self.cache.plan(&positions, &mut self.plan).unwrap();
+        self.cache
+            .plan_declared(&positions, &mut self.plan)
+            .unwrap();
         let mut fresh = StepPlan::default();
-        self.cache.plan(&positions, &mut fresh).unwrap();
+        self.cache.plan_declared(&positions, &mut fresh).unwrap();
         for layer in 0..fresh.layers() {
             assert_eq!(fresh.layer(layer), self.plan.layer(layer));
         }

@@ -71,7 +71,7 @@ fn rings(window: u32) -> CacheConfig {
 fn append(cache: &mut impl Bookkeeping, tokens: u32) -> StepPlan {
     let positions: Vec<i32> = (cache.len() as i32..).take(tokens as usize).collect();
     let mut plan = StepPlan::default();
-    cache.plan(&positions, &mut plan).unwrap();
+    cache.plan_declared(&positions, &mut plan).unwrap();
     cache.commit(&plan);
     plan
 }
@@ -88,7 +88,7 @@ fn step(cells: &mut Cells, seqs: &[SeqId]) -> StepPlan {
     }
     let mut plan = StepPlan::default();
     cells.begin_step(seqs).unwrap();
-    cells.plan(&positions, &mut plan).unwrap();
+    cells.plan_declared(&positions, &mut plan).unwrap();
     cells.commit(&plan);
     plan
 }
@@ -150,10 +150,13 @@ fn a_step_beyond_the_capacity_is_refused() {
     let full = "the cache is full: 5 cells are needed and its capacity is 3";
     let step = [0, 1, 2, 3, 4];
     assert_eq!(
-        refused(Contiguous::new(&config).plan(&step, &mut plan)),
+        refused(Contiguous::new(&config).plan_declared(&step, &mut plan)),
         full
     );
-    assert_eq!(refused(Tree::new(&config).plan(&step, &mut plan)), full);
+    assert_eq!(
+        refused(Tree::new(&config).plan_declared(&step, &mut plan)),
+        full
+    );
 }
 
 #[test]
@@ -276,8 +279,8 @@ fn a_window_of_nothing_is_refused() {
     let message = "bad cache configuration: layer 1 has a window of 0";
     assert_eq!(refused(config(&[None, Some(0)]).check()), message);
     assert!(config(&[None, Some(1)]).check().is_ok());
-    CacheBuilderRegistry::global().register("windows", "cells", |_| panic!("checked before"));
-    let built = CacheBuilderRegistry::global().build("windows", "cells", &config(&[None, Some(0)]));
+    CacheBuilderRegistry::global().register("windows", |_| panic!("checked before"));
+    let built = CacheBuilderRegistry::global().bytes("windows", &config(&[None, Some(0)]));
     assert_eq!(refused(built), message);
 }
 

@@ -19,13 +19,17 @@ impl KvBytes for NoBytes {
         0
     }
 
-    fn gather(&mut self, _: &Gather) {}
+    fn gather(&mut self, _: &Gather) -> Result<(), KvError> {
+        Ok(())
+    }
 
     fn reorder(&mut self, _: &Compaction) -> Result<(), KvError> {
         Ok(())
     }
 
-    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) {}
+    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) -> Result<(), KvError> {
+        Ok(())
+    }
 
     fn write_rows(&mut self, _: &[RowBlock<'_>]) -> Result<(), KvError> {
         Ok(())
@@ -52,7 +56,7 @@ fn verb<R>(entry: &CacheEntry, verb: impl FnOnce(&mut Cells) -> R) -> R {
 /// A forward that succeeds if it is planned.
 fn forward(entry: &CacheEntry, positions: &[i32]) -> Result<(), KvError> {
     let mut state = entry.try_lock().unwrap();
-    state.step(positions, |_, _| Ok(()))
+    state.run_declared(positions, |_, _| Ok(()))
 }
 
 #[test]

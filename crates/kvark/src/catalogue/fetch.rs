@@ -192,12 +192,8 @@ impl Pip {
     /// Ends pip and all that it has started.
     fn kill(&mut self) {
         #[cfg(unix)]
-        {
-            let kill = format!("kill -KILL -- -{}", self.child.id());
-            let _ = Command::new("sh")
-                .args(["-c", &kill])
-                .stderr(Stdio::null())
-                .status();
+        if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

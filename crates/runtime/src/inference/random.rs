@@ -1,7 +1,6 @@
 //! Random inputs for a session, of chosen sizes.
 
 use super::{InferenceSession, list};
-use crate::memory::available_bytes;
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{BackendError, integer_source};
 use base::DType;
@@ -66,7 +65,7 @@ impl InferenceSession {
         let needed = sizes
             .iter()
             .fold(plan.arena_bytes, |sum, own| sum.saturating_add(*own));
-        match available_bytes() {
+        match self.free_memory {
             Some(available) if needed as u64 > available => Err(RuntimeErrorKind::TooMuchMemory {
                 needed: needed as u64,
                 available,

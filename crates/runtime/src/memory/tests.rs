@@ -105,7 +105,9 @@ fn what_does_not_fit_is_refused_with_the_smallest_change() {
     let hopeless = misfit(total - kv - 1);
     assert!(hopeless.remedies.is_empty());
     assert!(hopeless.to_string().contains("smaller model"), "{hopeless}");
-    let error = plan.check(MemoryLimit::Bytes(1)).unwrap_err();
+    let error = plan
+        .check(MemoryLimit::Bytes(1), &Reference::new())
+        .unwrap_err();
     assert!(matches!(error.kind(), RuntimeErrorKind::DoesNotFit(_)));
-    plan.check(MemoryLimit::None).unwrap();
+    plan.check(MemoryLimit::None, &Reference::new()).unwrap();
 }

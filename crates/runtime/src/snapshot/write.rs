@@ -3,7 +3,7 @@
 use super::{ALIGNMENT, HEAD, LAYER, MAGIC, SnapshotError, SnapshotErrorKind, VERSION};
 use crate::{Model, RuntimeError};
 use base::{replace, xxh64};
-use kv::{Bookkeeping, CacheSession, Held, KvBytes, Restorable, SeqId, Side};
+use kv::{Bookkeeping, CacheSession, KvBytes, Restorable, SeqId, SequenceRows, Side};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) fn save<K: Bookkeeping + Restorable>(
     contents: Contents<'_>,
 ) -> Result<(), RuntimeError> {
     let fingerprint = model.fingerprint();
-    let written = session.held(seq, |held, bytes| {
+    let written = session.read_sequence(seq, |held, bytes| {
         assert_eq!(held.len as usize, contents.tokens.len());
         replace(path, |file| {
             write(file, fingerprint, &contents, held, bytes)
@@ -37,7 +37,7 @@ fn write(
     file: &mut File,
     fingerprint: u64,
     contents: &Contents<'_>,
-    held: &Held,
+    held: &SequenceRows,
     bytes: &dyn KvBytes,
 ) -> io::Result<()> {
     let config = bytes.config();
@@ -51,7 +51,9 @@ fn write(
         for side in [Side::Key, Side::Value] {
             let row = config.row_bytes(layer, side);
             rows.resize(facts.kv_heads * held.rows(layer) * row, 0);
-            bytes.read_rows(layer, side, held.runs(layer), &mut rows);
+            bytes
+                .read_rows(layer, side, held.runs(layer), &mut rows)
+                .map_err(io::Error::other)?;
             sums.push(xxh64(&rows, 0));
             file.write_all(&rows)?;
             end += rows.len();

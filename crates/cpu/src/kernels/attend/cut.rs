@@ -6,7 +6,7 @@ use crate::ahead::{Stretch, Stretches};
 use crate::kernels::{Context, reads_once};
 use crate::kv::layout::TILE;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
-use crate::threads::share_start;
+use base::gate::chunk_start;
 use kv::{Query, Visibility};
 use std::ops::Range;
 
@@ -104,7 +104,7 @@ impl Cut {
             How::Alone if thread == 0 => 0..self.tasks(),
             How::Alone | How::Whole => 0..0,
             How::Apart | How::Shared => {
-                let start = |thread| share_start(self.tasks(), threads, thread);
+                let start = |thread| chunk_start(self.tasks(), threads, thread);
                 start(thread)..start(thread + 1)
             }
         }
@@ -150,7 +150,7 @@ impl Attend {
         (kv, id): (&CpuKv, usize),
     ) {
         let threads = ctx.threads.count();
-        let cut = Cut::new(self, visible.queries(), threads);
+        let cut = Cut::new(self, super::attending(visible), threads);
         for thread in 0..threads {
             let mut found = Found::default();
             for task in cut.share(threads, thread) {
@@ -251,7 +251,7 @@ mod tests {
             let (mut cache, mut kv) = (Contiguous::new(&config), CpuKv::new(&config));
             let mut plan = StepPlan::default();
             let positions: Vec<i32> = (0..held).collect();
-            cache.plan(&positions, &mut plan).unwrap();
+            cache.plan_declared(&positions, &mut plan).unwrap();
             let rows = vec![0.5; held as usize * op.kv_heads * DIM];
             let step = plan.layer(0);
             let rows = Rows {
@@ -265,7 +265,7 @@ mod tests {
             };
             kv.update(&ctx, 0, step, [rows, rows]).unwrap();
             cache.commit(&plan);
-            cache.plan(&[held], &mut plan).unwrap();
+            cache.plan_declared(&[held], &mut plan).unwrap();
             let visible = &plan.layer(0).visible;
             for count in [1, 2, 3] {
                 let threads = Threads::new(count);

@@ -3,7 +3,7 @@
 use super::weights::STRIP;
 use super::{PackedLinear, TOGETHER};
 use crate::ahead::{Stretch, Stretches};
-use crate::threads::share_start;
+use base::gate::chunk_start;
 use std::ops::Range;
 
 /// Strips of a task in panels, at most: a panel has room for so many.
@@ -63,7 +63,7 @@ impl Cut {
 
     /// The strips of a task, counted through all products.
     fn strips(&self, task: usize) -> Range<usize> {
-        let start = |task| share_start(self.all, self.tasks, task);
+        let start = |task| chunk_start(self.all, self.tasks, task);
         start(task)..start(task + 1)
     }
 
@@ -108,7 +108,7 @@ pub(crate) fn reading(
         .filter(|_| gated)
         .and_then(|(part, _)| Cut::paired(part, false, threads));
     let cut = paired.unwrap_or_else(|| Cut::in_turn(parts, false, threads));
-    let tasks = |thread| share_start(cut.tasks(), threads, thread);
+    let tasks = |thread| chunk_start(cut.tasks(), threads, thread);
     let course = |thread| {
         let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| cut.task(task));
         let stretch = |(part, strips): (usize, Range<usize>)| {

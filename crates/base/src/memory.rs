@@ -4,7 +4,7 @@ use std::fs;
 
 /// Bytes that can be had without pushing anything out, by the system's own estimate and the process's group limit.
 /// `None` where neither is told.
-pub(crate) fn available_bytes() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let whole = read("/proc/meminfo").and_then(|text| field(&text, "MemAvailable:", 1024));
     let group = || {

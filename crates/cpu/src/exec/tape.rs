@@ -1,44 +1,51 @@
-//! Replays a tape: every node resolved once per plan, every result at its planned place in one arena.
+//! A tape: every node of a graph resolved for one size of step, every result at its planned place in one arena.
 
 use super::call::{Addresses, Call};
 use super::constants::Constants;
 use super::forms::WeightForms;
 use super::join::{Group, Next, Then, join, look_ahead};
 use super::profile::{Profile, Work};
-use super::{input_address, named, value_at};
+use super::{named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kernels::packed::{After, Gate, TOGETHER};
+use crate::kv::CpuKv;
 use crate::threads::Threads;
-use backend::{BackendError, CacheStep, CompileOptions, Executable, NodeTime};
+use backend::{BackendError, CacheStep, Trace};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Tapes kept at once: a decode step, a full prefill chunk and a few odd lengths.
-const TAPES: usize = 8;
-
-/// The fast executor.
-pub(crate) struct Compiled {
-    graph: Arc<Graph>,
-    constants: Constants,
-    threads: Threads,
-    isa: Isa,
+/// What tapes are recorded from and run on: one set of weights and one arena for all of them.
+pub(super) struct Machine {
+    pub(super) graph: Arc<Graph>,
+    pub(super) constants: Constants,
+    pub(super) threads: Threads,
+    pub(super) isa: Isa,
     /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
-    arena: Aligned,
-    /// Most recently used first.
-    tapes: Vec<Tape>,
+    pub(super) arena: Aligned,
     /// What was measured, while calls are.
-    profile: Option<Profile>,
+    pub(super) profile: Option<Profile>,
+}
+
+/// Which calls of a tape run as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fusion {
+    /// All that can.
+    Whole,
+    /// Those between two attention nodes; these are resolved anew in every step.
+    Pieces,
+    /// None: every node runs on its own, so that its result can be shown.
+    None,
 }
 
 /// A graph resolved for inputs of certain shapes.
-struct Tape {
-    shapes: Vec<Vec<usize>>,
+pub(super) struct Tape {
     bindings: Bindings,
+    fusion: Fusion,
     calls: Vec<Entry>,
     /// Where every operand, result and work space of the calls is, and behind them the graph's outputs.
     locations: Vec<Location>,
@@ -49,6 +56,8 @@ struct Tape {
     /// The places in `locations` that are a caller's input.
     inputs: Vec<usize>,
     outputs: Range<usize>,
+    /// Elements of the first output, and of one of its rows.
+    first_output: (usize, usize),
 }
 
 // SAFETY: addresses point into the constants and the arena, which the executable owns, or are made anew for a run.
@@ -74,51 +83,22 @@ pub(super) enum Location {
     Input { index: usize, offset: usize },
 }
 
-impl Compiled {
-    pub(crate) fn new(
-        graph: Arc<Graph>,
-        threads: Threads,
-        isa: Isa,
-        options: &CompileOptions,
-    ) -> Result<Compiled, BackendError> {
-        let context = Context {
-            isa,
-            threads: &threads,
-        };
-        let constants = Constants::new(&graph, &context, options)?;
-        Ok(Compiled {
-            graph,
-            constants,
-            threads,
-            isa,
-            arena: Aligned::default(),
-            tapes: Vec::new(),
-            profile: None,
-        })
-    }
-
-    /// Brings the tape for these inputs to the front, making it if need be, and gives it their addresses.
-    fn select_tape(&mut self, inputs: &[Value]) -> Result<(), BackendError> {
-        let same = |tape: &Tape| {
-            let mut shapes = tape.shapes.iter().zip(inputs);
-            tape.shapes.len() == inputs.len() && shapes.all(|(shape, v)| *shape == v.shape)
-        };
-        match self.tapes.iter().position(same) {
-            Some(i) => self.tapes[..=i].rotate_right(1),
-            None => {
-                let tape = self.record(inputs.iter().map(|v| v.shape.clone()).collect())?;
-                self.tapes.truncate(TAPES - 1);
-                self.tapes.insert(0, tape);
-            }
+impl Machine {
+    fn context(&self) -> Context<'_> {
+        Context {
+            isa: self.isa,
+            threads: &self.threads,
         }
-        self.tapes[0].resolve(self.arena.as_mut_ptr(), inputs);
-        Ok(())
     }
 
     /// Resolves and plans the graph for inputs of these shapes, and makes the arena large enough.
-    fn record(&mut self, shapes: Vec<Vec<usize>>) -> Result<Tape, BackendError> {
+    pub(super) fn record(
+        &mut self,
+        shapes: &[&[usize]],
+        fusion: Fusion,
+    ) -> Result<Tape, BackendError> {
         let graph = &*self.graph;
-        let bindings = graph.bind(&shapes.iter().map(|s| &s[..]).collect::<Vec<_>>())?;
+        let bindings = graph.bind(shapes)?;
         let forms = self.constants.forms();
         let (resolved, plan) = plan_step(graph, bindings, forms, self.threads.count())?;
         let context = Context {
@@ -143,7 +123,7 @@ impl Compiled {
         let mut locations = Vec::new();
         let mut calls = Vec::new();
         for (i, call) in resolved.into_iter().enumerate() {
-            if let Call::Alias { .. } = call {
+            if matches!(call, Call::Alias) && fusion != Fusion::None {
                 // Resolved by the plan.
                 continue;
             }
@@ -168,31 +148,41 @@ impl Compiled {
                 next: None,
             });
         }
-        join(graph, &mut calls, &locations, self.threads.count());
-        look_ahead(&mut calls, &locations, self.threads.count());
+        let threads = self.threads.count();
+        if fusion != Fusion::None {
+            let rotates_keys = fusion == Fusion::Whole;
+            join(graph, &mut calls, &locations, threads, rotates_keys);
+            look_ahead(&mut calls, &locations, threads);
+        }
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
+        let first = graph.outputs().first();
+        let dims = first.and_then(|id| graph.tensor(*id).ty.dims(&bindings));
+        let first_output = dims.map_or((0, 0), |dims| {
+            (dims.iter().product(), dims.last().copied().unwrap_or(1))
+        });
         let inputs = (0..locations.len())
             .filter(|i| matches!(locations[*i], Location::Input { .. }))
             .collect();
         Ok(Tape {
-            shapes,
             bindings,
+            fusion,
             calls,
             addresses: Vec::new(),
             arena: std::ptr::null_mut(),
             inputs,
             outputs: start..locations.len(),
+            first_output,
             locations,
         })
     }
 }
 
 /// What calls that ran as one had to read and to multiply.
-fn work(graph: &Graph, calls: &[Entry], cache: &Option<CacheStep<'_>>) -> Work {
+fn work(graph: &Graph, calls: &[Entry], cache: &Option<CacheStep<'_, CpuKv>>) -> Work {
     let one = |entry: &Entry| match (&entry.call, cache) {
         (Call::Attend(op), Some(step)) => {
-            let config = step.bytes.config();
+            let config = kv::KvBytes::config(step.bytes);
             let storage = [config.key_storage, config.value_storage];
             Work::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
         }
@@ -279,12 +269,12 @@ impl Tape {
     }
 
     /// Makes the addresses for an arena and a run's inputs.
-    fn resolve(&mut self, arena: *mut u8, inputs: &[Value]) {
+    fn resolve(&mut self, arena: *mut u8, inputs: &[*const u8]) {
         let address = |location: &Location| match *location {
             Location::None => std::ptr::null(),
             Location::Fixed(p) => p,
             Location::Arena(offset) => arena.wrapping_add(offset).cast_const(),
-            Location::Input { index, offset } => input_address(&inputs[index]).wrapping_add(offset),
+            Location::Input { index, offset } => inputs[index].wrapping_add(offset),
         };
         if self.addresses.is_empty() || self.arena != arena {
             self.arena = arena;
@@ -298,39 +288,49 @@ impl Tape {
     }
 }
 
-impl Executable for Compiled {
-    fn run(
+impl Tape {
+    /// Runs the tape on inputs of its shapes; `trace` is shown every call's result.
+    ///
+    /// # Safety
+    /// The inputs must hold as many elements as the shapes say that the tape was recorded for, of the graph's types.
+    pub(super) unsafe fn run(
         &mut self,
-        inputs: &[Value],
-        mut cache: Option<CacheStep<'_>>,
-    ) -> Result<Vec<Value>, BackendError> {
-        self.select_tape(inputs)?;
-        let (graph, tape) = (&*self.graph, &self.tapes[0]);
-        let ctx = Context {
-            isa: self.isa,
-            threads: &self.threads,
-        };
+        machine: &mut Machine,
+        inputs: &[*const u8],
+        cache: &mut Option<CacheStep<'_, CpuKv>>,
+        mut trace: Option<Trace<'_>>,
+    ) -> Result<(), BackendError> {
+        self.resolve(machine.arena.as_mut_ptr(), inputs);
+        let (graph, tape) = (&*machine.graph, &*self);
+        let ctx = machine.context();
+        let mut measured = machine.profile.is_some().then(Vec::new);
         let mut calls = &tape.calls[..];
         while let [entry, ..] = calls {
             let (now, later) = calls.split_at(entry.group.len());
             calls = later;
-            let started = self.profile.as_ref().map(|_| Instant::now());
+            let started = measured.as_ref().map(|_| Instant::now());
             match &entry.next {
-                Some(Next::Weights(stretches)) => self.threads.read_ahead(stretches),
-                Some(Next::Attention(i)) => tape.calls[*i].call.read_ahead(&ctx, &cache),
+                Some(Next::Weights(stretches)) => machine.threads.read_ahead(stretches),
+                Some(Next::Attention(i)) => tape.calls[*i].call.read_ahead(&ctx, cache),
                 None => {}
             }
             // The plan keeps every operand whole until its last use and lets a result share memory only where its op
             // allows; no result is planned into an input or a constant.
-            // SAFETY: addresses are the plan's, inside an arena as large as the plan.
+            // SAFETY: addresses are the plan's, inside an arena as large as the plan, and the caller's inputs.
             unsafe {
                 let last = &now[now.len() - 1];
                 let done = match now {
-                    [entry] => entry.call.run(&ctx, tape.addresses(entry), &mut cache),
+                    [entry] if tape.is_between_pieces(entry) => {
+                        let node = graph.node(entry.node);
+                        let forms = machine.constants.forms();
+                        let call = Call::new(graph, node, &tape.bindings, forms)?;
+                        call.run(&ctx, tape.addresses(entry), cache)
+                    }
+                    [entry] => entry.call.run(&ctx, tape.addresses(entry), cache),
                     [rotation, attend] if matches!(attend.call, Call::Attend(_)) => {
                         let from = (&rotation.call, tape.addresses(rotation));
                         let at = tape.addresses(attend);
-                        attend.call.run_rotated(&ctx, from, at, &mut cache)
+                        attend.call.run_rotated(&ctx, from, at, cache)
                     }
                     _ => {
                         tape.run_products(&ctx, entry.group, now);
@@ -339,45 +339,52 @@ impl Executable for Compiled {
                 };
                 done.map_err(|e| named(graph, graph.node(last.node), e))?;
             }
-            if let (Some(profile), Some(started)) = (&mut self.profile, started) {
-                let time = started.elapsed();
-                // Called after what it is for.
-                let (before, others) = now.split_at(usize::from(entry.group.before));
-                let nodes = others.iter().chain(before);
-                let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
-                profile.add(graph, &nodes, time, work(graph, now, &cache));
+            if let (Some(measured), Some(started)) = (&mut measured, started) {
+                measured.push((now, started.elapsed(), work(graph, now, cache)));
+            }
+            if let Some(trace) = &mut trace {
+                let node = graph.node(entry.node);
+                let at = tape.addresses[entry.operands.end];
+                // SAFETY: the call has just computed the result.
+                let value = unsafe { value_at(graph, node.output, &tape.bindings, at) };
+                trace(graph.node_name(node), node.op.name(), &value);
             }
         }
-        let addresses = &tape.addresses[tape.outputs.clone()];
-        // SAFETY: outputs live to the end of the plan.
-        let output = |(id, at): (&TensorId, &*const u8)| unsafe {
-            value_at(graph, *id, &tape.bindings, *at)
-        };
-        Ok(graph.outputs().iter().zip(addresses).map(output).collect())
-    }
-
-    fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
-        if !self.tapes.iter().any(|tape| tape.shapes == shapes) {
-            let tape = self.record(shapes.to_vec())?;
-            self.tapes.truncate(TAPES - 1);
-            self.tapes.push(tape);
+        if let (Some(profile), Some(measured)) = (&mut machine.profile, measured) {
+            for (calls, time, work) in measured {
+                // A prologue is named behind the products that it is computed for.
+                let (prologue, others) = calls.split_at(usize::from(calls[0].group.before));
+                let nodes = others.iter().chain(prologue);
+                let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
+                profile.add(graph, &nodes, time, work);
+            }
         }
         Ok(())
     }
 
-    fn set_profiling(&mut self, on: bool) {
-        self.profile = on.then(Profile::default);
+    /// Whether a call is not part of a recorded piece.
+    fn is_between_pieces(&self, entry: &Entry) -> bool {
+        self.fusion == Fusion::Pieces && matches!(entry.call, Call::Attend(_))
     }
 
-    fn profile(&self) -> Vec<NodeTime> {
-        self.profile.as_ref().map_or_else(Vec::new, Profile::get)
+    /// The graph's outputs, copied out of the arena after a run.
+    pub(super) fn outputs(&self, graph: &Graph) -> Vec<Value> {
+        let addresses = &self.addresses[self.outputs.clone()];
+        // SAFETY: outputs live to the end of the plan.
+        let output = |(id, at): (&TensorId, &*const u8)| unsafe {
+            value_at(graph, *id, &self.bindings, *at)
+        };
+        graph.outputs().iter().zip(addresses).map(output).collect()
     }
 
-    fn arena_bytes(&self) -> usize {
-        self.arena.len()
-    }
-
-    fn packed_bytes(&self) -> usize {
-        self.constants.packed_bytes()
+    /// The first output where a run left it: rows of f32, and the elements of a row.
+    pub(super) fn rows(&self) -> (&[f32], usize) {
+        let (len, width) = self.first_output;
+        if len == 0 {
+            return (&[], width);
+        }
+        let at = self.addresses[self.outputs.start].cast();
+        // SAFETY: outputs live to the end of the plan, and the arena as long as nothing else is run.
+        (unsafe { std::slice::from_raw_parts(at, len) }, width)
     }
 }

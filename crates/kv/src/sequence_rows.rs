@@ -7,22 +7,31 @@ use std::ops::Range;
 /// A cache whose sequences can be taken out and put back.
 pub trait Restorable: Cache + Sized {
     /// Where the rows of a sequence lie. Only a sequence without gaps can be taken out.
-    fn held(&self, seq: SeqId) -> Result<Held, KvError>;
+    fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError>;
 
     /// The cache as it is once `seq` holds `len` tokens in the place of what it held, and where their rows go. Layer `i`
     /// has rows from position `first[i]` on. Changes nothing.
-    fn restored(&self, seq: SeqId, len: u32, first: &[u32]) -> Result<(Self, Held), KvError>;
+    fn restored(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Self, SequenceRows), KvError>;
 
     /// The cache as it is once `seq` has given up the `dropped` tokens behind its first `keep` and the later ones have
     /// moved down, and where its rows lie then. Rows of the first `keep` stay where they are. Changes nothing.
-    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(Self, Held), KvError>;
+    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32)
+    -> Result<(Self, SequenceRows), KvError>;
+
+    /// Forgets all that a sequence holds, because its rows are unknown.
+    fn forget(&mut self, seq: SeqId);
 }
 
 /// Where the rows of one sequence lie, layer by layer.
 ///
 /// A layer holds the positions from some first one, which is 0 unless it has a window, to the end of the sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct SequenceRows {
     /// Tokens of the sequence.
     pub len: u32,
     /// One entry for each numbering of cells.
@@ -37,9 +46,9 @@ struct Place {
     cells: u32,
 }
 
-impl Held {
-    pub(crate) fn new(len: u32, place_of: Vec<u16>) -> Held {
-        Held {
+impl SequenceRows {
+    pub(crate) fn new(len: u32, place_of: Vec<u16>) -> SequenceRows {
+        SequenceRows {
             len,
             places: vec![],
             place_of,
@@ -139,80 +148,60 @@ pub struct RowBlock<'a> {
     pub head_stride: usize,
 }
 
-/// A sequence that was taken out of a cache: `[heads, rows, row]` of every layer and side, in storage type.
-#[derive(Clone, Debug, Default)]
-pub struct SavedRows<'a> {
-    /// Tokens of the sequence.
-    pub len: u32,
-    /// One entry per cache id.
-    pub layers: Vec<SavedLayer<'a>>,
+/// What a shift moves: in every layer, the rows of the later positions down to lower ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowShift {
+    /// Tokens that stay where they are.
+    pub keep: u32,
+    /// Tokens that are dropped behind them: how far the later ones move down.
+    pub dropped: u32,
+    before: SequenceRows,
+    after: SequenceRows,
 }
 
-/// What was taken out of one layer.
-#[derive(Clone, Copy, Debug)]
-pub struct SavedLayer<'a> {
-    /// The position of the first row.
-    pub first: u32,
-    /// Keys.
-    pub keys: &'a [u8],
-    /// Values.
-    pub values: &'a [u8],
+/// The rows of one layer that a shift moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedRows {
+    /// The positions that they had.
+    pub positions: Range<u32>,
+    /// Where they lie.
+    pub from: Vec<Run>,
+    /// Where they go, in the same order. May overlap `from`.
+    pub to: Vec<Run>,
+    /// Cells of the layer that must exist.
+    pub cells: u32,
 }
 
-impl SavedRows<'_> {
-    /// The first position of every layer.
-    pub(crate) fn first(&self) -> Vec<u32> {
-        self.layers.iter().map(|layer| layer.first).collect()
+impl RowShift {
+    pub(crate) fn new(
+        keep: u32,
+        dropped: u32,
+        before: SequenceRows,
+        after: SequenceRows,
+    ) -> RowShift {
+        RowShift {
+            keep,
+            dropped,
+            before,
+            after,
+        }
     }
 
-    /// Refuses rows that are not those of such a cache.
-    pub(crate) fn check(&self, config: &CacheConfig) -> Result<(), KvError> {
-        let bad = |reason: String| Err(KvErrorKind::SavedRows(reason).into());
-        if self.layers.len() != config.layers.len() {
-            let (found, wanted) = (self.layers.len(), config.layers.len());
-            return bad(format!("they have {found} layers, the cache {wanted}"));
-        }
-        for (i, (saved, layer)) in self.layers.iter().zip(&config.layers).enumerate() {
-            let rows = self.len.checked_sub(saved.first);
-            let bytes = |side: Side| {
-                let rows = usize::try_from(rows?).ok()?;
-                let heads = rows.checked_mul(layer.kv_heads)?;
-                heads.checked_mul(config.row_bytes(i, side))
-            };
-            let wanted = [bytes(Side::Key), bytes(Side::Value)];
-            if wanted != [Some(saved.keys.len()), Some(saved.values.len())] {
-                let first = saved.first;
-                let (keys, values) = (saved.keys.len(), saved.values.len());
-                return bad(format!(
-                    "layer {i} has {keys} and {values} bytes from position {first} on"
-                ));
-            }
-        }
-        Ok(())
+    /// Layers of the cache.
+    pub fn layers(&self) -> usize {
+        self.after.layers()
     }
 
-    /// The rows that go to these places.
-    pub(crate) fn blocks<'b>(&'b self, config: &CacheConfig, to: &'b Held) -> Vec<RowBlock<'b>> {
-        let block = |layer: usize, side: Side| {
-            let (saved, row) = (&self.layers[layer], config.row_bytes(layer, side));
-            let bytes = match side {
-                Side::Key => saved.keys,
-                Side::Value => saved.values,
-            };
-            let skipped = (to.first(layer) - saved.first) as usize * row;
-            RowBlock {
-                layer,
-                side,
-                runs: to.runs(layer),
-                cells: to.cells(layer),
-                bytes: &bytes[skipped.min(bytes.len())..],
-                head_stride: (self.len - saved.first) as usize * row,
-            }
-        };
-        let layers = 0..self.layers.len();
-        layers
-            .flat_map(|layer| [block(layer, Side::Key), block(layer, Side::Value)])
-            .collect()
+    /// What moves in a layer.
+    pub fn layer(&self, layer: usize) -> MovedRows {
+        let to = self.after.first(layer).max(self.keep)..self.after.len;
+        let positions = to.start + self.dropped..self.before.len;
+        MovedRows {
+            from: self.before.clipped(layer, &positions),
+            to: self.after.clipped(layer, &to),
+            cells: self.after.cells(layer),
+            positions,
+        }
     }
 }
 

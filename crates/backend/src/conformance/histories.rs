@@ -1,0 +1,350 @@
+//! Random histories of verbs on every kind of cache: a backend against the reference, step by step, and the same refusals
+//! on both.
+
+use super::{Noise, RowsCopy, close};
+use crate::reference::Reference;
+use crate::{Backend, CompileOptions, Runnable, shift_rows};
+use base::DType;
+use graph::ops::UpdateAndAttend;
+use graph::{Graph, GraphBuilder, Value};
+use kv::{
+    Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvBytes, KvError,
+    LayerConfig, MadeSession, Restorable, RingPolicy, RowShift, SeqId, SharedPrefix, Storage, Tree,
+    make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
+};
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Runs so many random histories; the error names the first that fails, and how.
+pub(super) fn run(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+    histories: u64,
+) -> Result<(), String> {
+    let subject = Subject {
+        backend,
+        options,
+        tolerance,
+        graph: graph(),
+    };
+    for seed in 0..histories {
+        let noise = &mut Noise::new(seed + 1);
+        let (kind, result) = match seed % 4 {
+            0 => ("contiguous", contiguous(noise, &subject)),
+            1 => ("cells", cells(noise, &subject)),
+            2 => ("tree", tree(noise, &subject)),
+            _ => ("frozen prefix", frozen(noise, &subject)),
+        };
+        result.map_err(|e| format!("history {seed} of a {kind} cache: {e}"))?;
+    }
+    Ok(())
+}
+
+/// What is compared with the reference.
+struct Subject<'a> {
+    backend: &'a dyn Backend,
+    options: &'a CompileOptions,
+    tolerance: f32,
+    graph: Arc<Graph>,
+}
+
+/// A session with the module that runs on it.
+type Bound<K> = (CacheSession<K>, Runnable);
+
+/// One cache on both backends.
+struct Twin<K> {
+    reference: Bound<K>,
+    found: Bound<K>,
+    tolerance: f32,
+}
+
+const HEADS: usize = 2;
+const DIM: usize = 8;
+const WINDOWS: [Option<u32>; 2] = [None, Some(3)];
+
+fn graph() -> Arc<Graph> {
+    let mut b = GraphBuilder::new("attention");
+    let t = b.symbol("T");
+    let q = b.input("q", DType::F32, [t, HEADS.into(), DIM.into()]);
+    let k = b.input("k", DType::F32, [t, 1.into(), DIM.into()]);
+    let v = b.input("v", DType::F32, [t, 1.into(), DIM.into()]);
+    let position = b.input("position", DType::I32, [t]);
+    let attend = |b: &mut GraphBuilder, cache_id: u32| {
+        let op = UpdateAndAttend {
+            cache_id,
+            scale: 0.4,
+            softcap: None,
+        };
+        b.node(&format!("out{cache_id}"), op, &[q, k, v, position])
+            .expect("fitting operands")
+    };
+    let ids = 0..WINDOWS.len() as u32;
+    let outputs: Vec<_> = ids.map(|id| attend(&mut b, id)).collect();
+    Arc::new(b.finish(&outputs).expect("a valid graph"))
+}
+
+/// Both must have come to the same.
+fn same<T: PartialEq + Debug>(expect: T, found: T) -> Result<T, String> {
+    match expect == found {
+        true => Ok(found),
+        false => Err(format!("{found:?}, expected {expect:?}")),
+    }
+}
+
+impl Subject<'_> {
+    fn bind<K>(&self, backend: &dyn Backend, made: MadeSession<K>) -> Result<Bound<K>, String> {
+        let text = |e: KvError| e.to_string();
+        let (session, bound) = made.map_err(text)?;
+        let key = bound.cache_key.ok_or("no cache key")?;
+        let entry = CacheRegistry::global().get(&key).map_err(text)?;
+        let executable = backend.compile(self.graph.clone(), self.options);
+        let executable = executable.map_err(|e| e.to_string())?;
+        let runnable = Runnable::bind(self.graph.clone(), executable, Some(entry));
+        Ok((session, runnable.map_err(|e| e.to_string())?))
+    }
+
+    fn twin<K: Bookkeeping>(
+        &self,
+        config: &CacheConfig,
+        make: fn(&str, &CacheConfig) -> MadeSession<K>,
+    ) -> Result<Twin<K>, String> {
+        let reference = Reference::new();
+        Ok(Twin {
+            reference: self.bind(&reference, make(Reference::ID, config))?,
+            found: self.bind(self.backend, make(self.backend.id(), config))?,
+            tolerance: self.tolerance,
+        })
+    }
+
+    /// Sessions behind two prefixes, one of each backend.
+    fn behind(&self, [reference, found]: [&SharedPrefix; 2]) -> Result<Twin<Contiguous>, String> {
+        Ok(Twin {
+            reference: self.bind(&Reference::new(), make_prefixed_session(reference))?,
+            found: self.bind(self.backend, make_prefixed_session(found))?,
+            tolerance: self.tolerance,
+        })
+    }
+}
+
+impl<K: Bookkeeping> Twin<K> {
+    fn sessions(&self) -> [&CacheSession<K>; 2] {
+        [&self.reference.0, &self.found.0]
+    }
+
+    /// Calls a verb on both; they must agree on what it gives or why it is refused.
+    fn verb<T: PartialEq + Debug>(
+        &self,
+        verb: impl Fn(&CacheSession<K>) -> Result<T, KvError>,
+    ) -> Result<Result<T, KvError>, String> {
+        let [expect, found] = self.sessions().map(verb);
+        same(expect, found)
+    }
+
+    /// Tokens held.
+    fn len(&self) -> Result<u32, String> {
+        self.verb(CacheSession::len)?.map_err(|e| e.to_string())
+    }
+
+    /// Takes a sequence out of both caches and puts all but its last `less` tokens back as `to`; the rows must be the
+    /// same bytes.
+    fn move_rows(&self, from: SeqId, to: SeqId, less: u32) -> Result<(), String>
+    where
+        K: Restorable,
+    {
+        if let Ok(rows) = self.verb(|session| RowsCopy::take(session, from))? {
+            let len = rows.len().saturating_sub(less);
+            let _ = self.verb(|session| rows.saved().restore(session, to, len))?;
+        }
+        Ok(())
+    }
+
+    /// Drops tokens of a sequence and moves the later ones down.
+    fn shift(&self, seq: SeqId, keep: u32, dropped: u32) -> Result<(), String>
+    where
+        K: Restorable,
+    {
+        let moved = |shift: &RowShift, bytes: &mut dyn KvBytes| shift_rows(shift, bytes, turn);
+        let _ = self.verb(|session| session.shift(seq, keep, dropped, moved))?;
+        Ok(())
+    }
+
+    /// One forward on both with rows of noise.
+    fn step(&mut self, noise: &mut Noise, positions: &[u32]) -> Result<(), String> {
+        let n = positions.len();
+        let mut rows = |heads| Value::f32([n, heads, DIM], noise.units(n * heads * DIM));
+        let position = Value::i32([n], positions.iter().map(|p| *p as i32).collect());
+        let inputs = [rows(HEADS), rows(1), rows(1), position];
+        let [expect, found] =
+            [&mut self.reference.1, &mut self.found.1].map(|runnable| runnable.run(&inputs));
+        match (expect, found) {
+            (Ok(expect), Ok(found)) => {
+                let mut outputs = expect.iter().zip(&found);
+                outputs.try_for_each(|(e, f)| close(f, e, self.tolerance))
+            }
+            (expect, found) => {
+                let text = |result: Result<Vec<Value>, crate::BackendError>| {
+                    result.map(|_| ()).map_err(|e| e.to_string())
+                };
+                same(text(expect), text(found)).map(drop)
+            }
+        }
+    }
+}
+
+fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
+    let layer = |window| LayerConfig {
+        kv_heads: 1,
+        key_dim: DIM,
+        value_dim: DIM,
+        window,
+    };
+    let mut config = CacheConfig::new(48, WINDOWS.map(layer).to_vec());
+    let mut storage = || Storage::ALL[noise.bits() as usize % Storage::ALL.len()];
+    (config.key_storage, config.value_storage, config.min_cells) = (storage(), storage(), 2);
+    config.ring = ring.then_some(RingPolicy {
+        max_step: 5,
+        max_rewind: 4,
+    });
+    config
+}
+
+fn below(noise: &mut Noise, n: u32) -> u32 {
+    (noise.bits() >> 20) as u32 % n.max(1)
+}
+
+/// Changes keys in a way that shows which of them were moved, and from where.
+fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
+    let size = rows.len() / positions.len().max(1);
+    for (position, row) in positions.zip(rows.chunks_mut(size.max(1))) {
+        row[0] ^= (position as u8 ^ layer as u8) & 3;
+    }
+}
+
+fn contiguous(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+    let ring = noise.bits() & 64 == 0;
+    let config = config(noise, ring);
+    let mut twin = subject.twin(&config, make_decode_session)?;
+    for _ in 0..12 {
+        one_sequence(noise, &mut twin)?;
+    }
+    Ok(())
+}
+
+/// One verb or step of a session over one sequence.
+fn one_sequence(noise: &mut Noise, twin: &mut Twin<Contiguous>) -> Result<(), String> {
+    let len = twin.len()?;
+    match below(noise, 4) {
+        0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))?),
+        1 if below(noise, 6) == 0 => drop(twin.verb(CacheSession::clear)?),
+        1 if below(noise, 2) == 0 => twin.move_rows(0, 0, below(noise, 3))?,
+        1 => twin.shift(0, below(noise, 4), below(noise, 9))?,
+        _ => {
+            let n = 1 + below(noise, 5);
+            twin.step(noise, &(len..len + n).collect::<Vec<_>>())?;
+        }
+    }
+    Ok(())
+}
+
+/// Sessions that share a frozen prefix, each with a history of its own behind it.
+fn frozen(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+    let ring = noise.bits() & 64 == 0;
+    let config = config(noise, ring);
+    let mut first = subject.twin(&config, make_decode_session)?;
+    let prefix = 1 + below(noise, 5);
+    first.step(noise, &(0..prefix).collect::<Vec<_>>())?;
+    let text = |e: KvError| e.to_string();
+    let frozen = [
+        first.reference.0.freeze().map_err(text)?,
+        first.found.0.freeze().map_err(text)?,
+    ];
+    let prefixes = [&frozen[0], &frozen[1]];
+    let mut twins = [first, subject.behind(prefixes)?, subject.behind(prefixes)?];
+    for _ in 0..10 {
+        let twin = &mut twins[below(noise, 3) as usize];
+        one_sequence(noise, twin)?;
+    }
+    Ok(())
+}
+
+fn cells(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+    let ring = noise.bits() & 64 == 0;
+    let config = config(noise, ring);
+    let mut twin: Twin<Cells> = subject.twin(&config, make_seq_session)?;
+    for _ in 0..14 {
+        let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
+        match below(noise, 11) {
+            10 => twin.shift(a, b, p)?,
+            9 => twin.move_rows(a, b, p / 4)?,
+            0 => drop(twin.verb(|s| s.seq_cp(a, b, ..))?),
+            1 => drop(twin.verb(|s| s.seq_cp(a, b, ..p))?),
+            2 => drop(twin.verb(|s| s.seq_rm(a, p..))?),
+            3 => drop(twin.verb(|s| s.seq_rm(a, p..p + 2))?),
+            4 if p < 3 => drop(twin.verb(|s| s.seq_keep(a))?),
+            5 => drop(twin.verb(CacheSession::compact)?),
+            _ => {
+                let seqs: Vec<u32> = (0..1 + below(noise, 5)).map(|_| below(noise, 4)).collect();
+                let next = |s| twin.verb(|session| session.seq_next(s));
+                let mut next: Vec<u32> = (0..4)
+                    .map(|s| Ok(next(s)?.map_err(|e| e.to_string())?.unwrap_or(0)))
+                    .collect::<Result<_, String>>()?;
+                let mut position = |s: u32| {
+                    next[s as usize] += 1;
+                    next[s as usize] - 1
+                };
+                let positions: Vec<u32> = seqs.iter().map(|s| position(*s)).collect();
+                if twin.verb(|s| s.begin_step(&seqs))?.is_ok() {
+                    twin.step(noise, &positions)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn tree(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+    let ring = noise.bits() & 64 == 0;
+    let config = config(noise, ring);
+    let mut twin: Twin<Tree> = subject.twin(&config, make_tree_session)?;
+    for _ in 0..6 {
+        let len = twin.len()?;
+        let n = 1 + below(noise, 4);
+        twin.step(noise, &(len..len + n).collect::<Vec<_>>())?;
+        let len = twin.len()?;
+        let mut parents: Vec<Option<u32>> = vec![];
+        for _ in 0..1 + below(noise, 2) {
+            let before = parents.len();
+            for _ in 0..1 + below(noise, 5) {
+                let parent = below(noise, parents.len() as u32 + 1).checked_sub(1);
+                parents.push(parent);
+            }
+            if twin.verb(|s| s.propose(&parents[before..]))?.is_err() {
+                parents.truncate(before);
+                break;
+            }
+            let depth = |mut node: u32| {
+                let mut depth = 0;
+                while let Some(parent) = parents[node as usize] {
+                    (node, depth) = (parent, depth + 1);
+                }
+                depth
+            };
+            let positions: Vec<u32> = (before as u32..parents.len() as u32)
+                .map(|n| len + depth(n))
+                .collect();
+            twin.step(noise, &positions)?;
+        }
+        let mut path = vec![];
+        let mut at = below(noise, parents.len() as u32 + 1).checked_sub(1);
+        while let Some(node) = at {
+            path.insert(0, node);
+            at = parents[node as usize];
+        }
+        if !parents.is_empty() {
+            let _ = twin.verb(|s| s.accept(&path))?;
+        }
+    }
+    Ok(())
+}

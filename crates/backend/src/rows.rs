@@ -1,0 +1,164 @@
+//! A sequence's rows on their way out of a cache, into it, and to other positions of it.
+
+use crate::Rotations;
+use kv::{
+    Bookkeeping, CacheConfig, CacheSession, KvBytes, KvError, KvErrorKind, Restorable, RowBlock,
+    RowShift, SeqId, SequenceRows, Side,
+};
+use std::ops::Range;
+
+/// A sequence outside of any cache: `[heads, rows, row]` of every layer and side, in storage type.
+#[derive(Clone, Debug, Default)]
+pub struct SavedRows<'a> {
+    /// Tokens of the sequence.
+    pub len: u32,
+    /// One entry per cache id.
+    pub layers: Vec<SavedLayer<'a>>,
+}
+
+/// The rows of one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct SavedLayer<'a> {
+    /// The position of the first row.
+    pub first: u32,
+    /// Keys.
+    pub keys: &'a [u8],
+    /// Values.
+    pub values: &'a [u8],
+}
+
+impl SavedRows<'_> {
+    /// Puts the first `len` tokens in the place of what `seq` holds. What is refused changes nothing.
+    pub fn restore<K: Bookkeeping + Restorable>(
+        &self,
+        session: &CacheSession<K>,
+        seq: SeqId,
+        len: u32,
+    ) -> Result<(), KvError> {
+        self.check(&session.config()?)?;
+        if len > self.len {
+            let reason = format!("{len} tokens are wanted, and they have {}", self.len);
+            return Err(KvErrorKind::SavedRows(reason).into());
+        }
+        let first: Vec<u32> = self.layers.iter().map(|layer| layer.first).collect();
+        session.replace_sequence(seq, len, &first, |rows, bytes| {
+            let blocks = self.blocks(bytes.config(), rows);
+            bytes.write_rows(&blocks)
+        })
+    }
+
+    /// Refuses rows that are not those of such a cache.
+    fn check(&self, config: &CacheConfig) -> Result<(), KvError> {
+        let bad = |reason: String| Err(KvErrorKind::SavedRows(reason).into());
+        if self.layers.len() != config.layers.len() {
+            let (found, wanted) = (self.layers.len(), config.layers.len());
+            return bad(format!("they have {found} layers, the cache {wanted}"));
+        }
+        for (i, (saved, layer)) in self.layers.iter().zip(&config.layers).enumerate() {
+            let rows = self.len.checked_sub(saved.first);
+            let bytes = |side: Side| {
+                let rows = usize::try_from(rows?).ok()?;
+                let heads = rows.checked_mul(layer.kv_heads)?;
+                heads.checked_mul(config.row_bytes(i, side))
+            };
+            let wanted = [bytes(Side::Key), bytes(Side::Value)];
+            if wanted != [Some(saved.keys.len()), Some(saved.values.len())] {
+                let first = saved.first;
+                let (keys, values) = (saved.keys.len(), saved.values.len());
+                return bad(format!(
+                    "layer {i} has {keys} and {values} bytes from position {first} on"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows as blocks that go to these cells.
+    fn blocks<'b>(&'b self, config: &CacheConfig, to: &'b SequenceRows) -> Vec<RowBlock<'b>> {
+        let block = |layer: usize, side: Side| {
+            let (saved, row) = (&self.layers[layer], config.row_bytes(layer, side));
+            let bytes = match side {
+                Side::Key => saved.keys,
+                Side::Value => saved.values,
+            };
+            let skipped = (to.first(layer) - saved.first) as usize * row;
+            RowBlock {
+                layer,
+                side,
+                runs: to.runs(layer),
+                cells: to.cells(layer),
+                bytes: &bytes[skipped.min(bytes.len())..],
+                head_stride: (self.len - saved.first) as usize * row,
+            }
+        };
+        sides(self.layers.len())
+            .map(|(layer, side)| block(layer, side))
+            .collect()
+    }
+}
+
+/// Every layer's keys and values.
+fn sides(layers: usize) -> impl Iterator<Item = (usize, Side)> + Clone {
+    (0..layers).flat_map(|layer| [(layer, Side::Key), (layer, Side::Value)])
+}
+
+impl Rotations {
+    /// Moves the rows of a shift to their new cells and rotates the keys to their new positions.
+    pub fn shift(&self, shift: &RowShift, bytes: &mut dyn KvBytes) -> Result<(), KvError> {
+        let config = bytes.config().clone();
+        shift_rows(shift, bytes, |layer, positions, rows| {
+            self.lower(&config, layer, positions, shift.dropped, rows);
+        })
+    }
+}
+
+/// Moves the rows of a shift to their new cells. `rotate` gets a layer, the positions that its moved keys had, and these
+/// keys, `[heads, rows, row]`, to make them those of the new positions.
+///
+/// # Errors
+/// Memory that cannot be had fails before any row has moved; a device may fail later.
+pub fn shift_rows(
+    shift: &RowShift,
+    bytes: &mut dyn KvBytes,
+    mut rotate: impl FnMut(usize, Range<u32>, &mut [u8]),
+) -> Result<(), KvError> {
+    let config = bytes.config().clone();
+    let moves: Vec<_> = (0..shift.layers())
+        .map(|layer| shift.layer(layer))
+        .collect();
+    let size = |(layer, side): (usize, Side)| {
+        let rows = config.layers[layer].kv_heads * moves[layer].positions.len();
+        rows * config.row_bytes(layer, side)
+    };
+    let most = sides(moves.len()).map(size).max().unwrap_or(0);
+    let mut rows = Vec::new();
+    rows.try_reserve_exact(most)
+        .map_err(|_| KvErrorKind::OutOfMemory(most))?;
+    let block = |layer: usize, side: Side| RowBlock {
+        layer,
+        side,
+        runs: &[],
+        cells: moves[layer].cells,
+        bytes: &[],
+        head_stride: 0,
+    };
+    let places: Vec<_> = sides(moves.len()).map(|(i, side)| block(i, side)).collect();
+    bytes.write_rows(&places)?;
+    for (layer, side) in sides(moves.len()) {
+        let moved = &moves[layer];
+        let stride = moved.positions.len() * config.row_bytes(layer, side);
+        rows.resize(config.layers[layer].kv_heads * stride, 0);
+        bytes.read_rows(layer, side, &moved.from, &mut rows)?;
+        if side == Side::Key {
+            rotate(layer, moved.positions.clone(), &mut rows);
+        }
+        let block = RowBlock {
+            runs: &moved.to,
+            bytes: &rows,
+            head_stride: stride,
+            ..block(layer, side)
+        };
+        bytes.write_rows(&[block])?;
+    }
+    Ok(())
+}

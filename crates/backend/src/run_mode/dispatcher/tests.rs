@@ -1,0 +1,209 @@
+use super::RunMode::{Full, FullAndPiecewise, FullDecodeOnly, None as NoReplay, Piecewise};
+use super::*;
+
+fn dispatcher(mode: RunMode) -> Dispatcher {
+    Dispatcher::new(DispatcherOptions {
+        mode,
+        sizes: CaptureSizes::new([8, 1]),
+        max_sequences: 8,
+        query_len: 1,
+        max_padding: None,
+    })
+}
+
+fn batch(tokens: usize, uniform: bool) -> BatchDescriptor {
+    BatchDescriptor {
+        tokens,
+        rows: 0,
+        sequences: Some(tokens),
+        uniform,
+    }
+}
+
+fn mode_of(dispatcher: &Dispatcher, tokens: usize, uniform: bool) -> RunMode {
+    dispatcher
+        .dispatch(batch(tokens, uniform), ValidModes::ALL)
+        .mode
+}
+
+#[test]
+fn five_configurations_have_their_keys() {
+    // Keys of whole steps and of pieces.
+    let table = [
+        (Full, 2, 0),
+        (Piecewise, 0, 2),
+        (FullDecodeOnly, 2, 0),
+        (FullAndPiecewise, 2, 2),
+        (NoReplay, 0, 0),
+    ];
+    for (mode, full, piecewise) in table {
+        let dispatcher = dispatcher(mode);
+        let found = (dispatcher.full.len(), dispatcher.piecewise.len());
+        assert_eq!(found, (full, piecewise), "{mode}");
+        assert!(
+            dispatcher
+                .full
+                .iter()
+                .all(|key| key.uniform == mode.is_dual())
+        );
+        assert!(dispatcher.piecewise.iter().all(|key| *key == key.relaxed()));
+    }
+}
+
+#[test]
+fn five_configurations_dispatch_decodes_and_mixed_steps() {
+    // The modes of a mixed step and of a uniform decode.
+    let table = [
+        (Full, Full, Full),
+        (Piecewise, Piecewise, Piecewise),
+        (FullDecodeOnly, NoReplay, Full),
+        (FullAndPiecewise, Piecewise, Full),
+        (NoReplay, NoReplay, NoReplay),
+    ];
+    for (mode, mixed, decode) in table {
+        let dispatcher = dispatcher(mode);
+        assert_eq!(mode_of(&dispatcher, 8, false), mixed, "{mode}");
+        assert_eq!(mode_of(&dispatcher, 8, true), decode, "{mode}");
+        let over = dispatcher.dispatch(batch(15, false), ValidModes::ALL);
+        let expect = Dispatch {
+            mode: NoReplay,
+            batch: batch(15, false).relaxed(),
+        };
+        assert_eq!(
+            over, expect,
+            "{mode}: 15 tokens are more than any recording has"
+        );
+    }
+}
+
+#[test]
+fn steps_are_padded_to_the_next_size() {
+    let found = dispatcher(FullAndPiecewise).dispatch(batch(5, true), ValidModes::ALL);
+    let expect = BatchDescriptor {
+        tokens: 8,
+        rows: 0,
+        sequences: Some(8),
+        uniform: true,
+    };
+    assert_eq!((found.mode, found.batch), (Full, expect));
+    let found = dispatcher(Piecewise).dispatch(batch(5, true), ValidModes::ALL);
+    assert_eq!((found.mode, found.batch), (Piecewise, expect.relaxed()));
+    // In a single mode, a decode is served by the recording of any step of its size.
+    let found = dispatcher(Full).dispatch(batch(5, true), ValidModes::ALL);
+    let any = BatchDescriptor {
+        uniform: false,
+        ..expect
+    };
+    assert_eq!((found.mode, found.batch), (Full, any));
+}
+
+#[test]
+fn valid_modes_narrow_the_choice() {
+    let table = [
+        (FullAndPiecewise, ValidModes::NOT_FULL, true, Piecewise),
+        (FullAndPiecewise, ValidModes::EAGER, true, NoReplay),
+        (FullAndPiecewise, ValidModes::EAGER, false, NoReplay),
+        (Full, ValidModes::NOT_FULL, false, NoReplay),
+        (FullDecodeOnly, ValidModes::NOT_FULL, true, NoReplay),
+        (Piecewise, ValidModes::NOT_FULL, false, Piecewise),
+    ];
+    for (mode, valid, uniform, expect) in table {
+        let found = dispatcher(mode).dispatch(batch(8, uniform), valid).mode;
+        assert_eq!(found, expect, "{mode} {valid:?}");
+    }
+}
+
+#[test]
+fn speculative_decodes_have_keys_of_their_length() {
+    let dispatcher = Dispatcher::new(DispatcherOptions {
+        mode: FullDecodeOnly,
+        sizes: CaptureSizes::new([1, 3, 4, 6, 12, 30]),
+        max_sequences: 4,
+        query_len: 3,
+        max_padding: None,
+    });
+    let tokens: Vec<usize> = dispatcher.full.iter().map(|key| key.tokens).collect();
+    assert_eq!(tokens, [3, 6, 12], "multiples of 3, for 1 to 4 sequences");
+    let found = dispatcher.dispatch(batch(9, true), ValidModes::ALL);
+    assert_eq!(found.batch.sequences, Some(4));
+    assert_eq!(mode_of(&dispatcher, 30, true), NoReplay);
+}
+
+#[test]
+fn rows_are_padded_to_few_sizes() {
+    let dispatcher = dispatcher(Full);
+    let rows = |rows: usize| {
+        let wanted = BatchDescriptor {
+            rows,
+            ..batch(8, false)
+        };
+        dispatcher.dispatch(wanted, ValidModes::ALL).batch.rows
+    };
+    let found = [0, 1, 2, 3, 4, 5, 8, 11].map(rows);
+    assert_eq!(found, [0, 1, 2, 4, 4, 8, 8, 11]);
+    // 0 and 1 rows of one token; 0, 1, 2, 4 and 8 rows of eight.
+    assert_eq!(dispatcher.descriptors(), 2 + 5);
+}
+
+#[test]
+fn too_much_padding_is_not_worth_a_recording() {
+    let dispatcher = Dispatcher::new(DispatcherOptions {
+        mode: Full,
+        sizes: CaptureSizes::new([16, 512]),
+        max_sequences: 1,
+        query_len: 1,
+        max_padding: Some(8),
+    });
+    let table = [
+        (14, Full),
+        (13, NoReplay),
+        (448, Full),
+        (447, NoReplay),
+        (17, NoReplay),
+    ];
+    for (tokens, expect) in table {
+        assert_eq!(mode_of(&dispatcher, tokens, false), expect, "{tokens}");
+    }
+}
+
+#[test]
+fn captures_come_in_groups_the_largest_first() {
+    let captures = dispatcher(FullAndPiecewise).captures();
+    let found: Vec<_> = captures
+        .iter()
+        .map(|c| (c.mode, c.batch.tokens, c.batch.uniform))
+        .collect();
+    let expect = [
+        (Piecewise, 8, false),
+        (Piecewise, 1, false),
+        (Full, 8, true),
+        (Full, 1, true),
+    ];
+    assert_eq!(found, expect);
+    assert!(
+        captures
+            .iter()
+            .all(|c| dispatcher(FullAndPiecewise).knows(c.mode, &c.batch))
+    );
+    assert!(dispatcher(NoReplay).captures().is_empty());
+    assert!(Dispatcher::eager().captures().is_empty());
+}
+
+#[test]
+fn sizes_follow_their_rules() {
+    let sparse = CaptureSizes::sparse(256, 1, 8192);
+    assert_eq!(&sparse.as_slice()[..6], [1, 2, 4, 8, 16, 24]);
+    assert_eq!(sparse.largest(), 512);
+    assert!(sparse.as_slice().windows(2).all(|w| w[1] - w[0] <= 16));
+    assert_eq!(CaptureSizes::sparse(4, 1, 8192).as_slice(), [1, 2, 4, 8]);
+    assert_eq!(CaptureSizes::sparse(4, 1, 3).as_slice(), [1, 2]);
+    assert_eq!(CaptureSizes::sparse(2, 3, 8192).as_slice(), [3, 6, 9]);
+    let dense = CaptureSizes::dense(64, 1, 512);
+    assert_eq!(&dense.as_slice()[..64], (1..=64).collect::<Vec<_>>());
+    assert_eq!(
+        &dense.as_slice()[64..],
+        [72, 80, 88, 96, 104, 112, 120, 128, 512]
+    );
+    assert_eq!(CaptureSizes::dense(1, 1, 512).as_slice()[63..], [64, 512]);
+    assert_eq!(CaptureSizes::dense(1, 1, 5).as_slice(), [1, 2, 3, 4, 5]);
+}

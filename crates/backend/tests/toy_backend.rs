@@ -1,0 +1,283 @@
+//! A second backend in one file: reference arithmetic over a storage of its own. It passes the decoder suite and needs
+//! nothing of another crate but its public interface, so it shows what a backend must bring along.
+
+use backend::{
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
+    conformance, storage,
+};
+use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
+use graph::{Data, Graph, Tensor, TensorId, Value};
+use kv::{
+    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, Gather, KvBytes, KvError, NO_CELL,
+    RowBlock, Run, Side, Storage,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Layer, whether it is a value, and head of a row.
+type Place = (usize, bool, usize);
+
+/// Encoded rows by place and cell, in a map.
+#[derive(Clone)]
+struct ToyKv {
+    config: CacheConfig,
+    rows: HashMap<(Place, u32), Vec<u8>>,
+}
+
+fn place(layer: usize, side: Side, head: usize) -> Place {
+    (layer, side == Side::Value, head)
+}
+
+impl ToyKv {
+    fn places(&self) -> Vec<Place> {
+        let mut places = vec![];
+        for (layer, facts) in self.config.layers.iter().enumerate() {
+            for head in 0..facts.kv_heads {
+                places.extend([(layer, false, head), (layer, true, head)]);
+            }
+        }
+        places
+    }
+
+    fn storage(&self, is_value: bool) -> Storage {
+        match is_value {
+            false => self.config.key_storage,
+            true => self.config.value_storage,
+        }
+    }
+
+    fn decoded(&self, place: Place, cell: u32) -> Vec<f32> {
+        let layer = &self.config.layers[place.0];
+        let dim = if place.1 {
+            layer.value_dim
+        } else {
+            layer.key_dim
+        };
+        let mut row = vec![0.0; dim];
+        storage::decode(self.storage(place.1), &self.rows[&(place, cell)], &mut row);
+        row
+    }
+}
+
+impl KvBytes for ToyKv {
+    fn config(&self) -> &CacheConfig {
+        &self.config
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.rows.values().map(Vec::len).sum()
+    }
+
+    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+        for place in self.places() {
+            // A ring has the row of cell `c` at `c mod slots`.
+            let ring = self.config.growth(&self.config.layers[place.0]).ring;
+            for (to, from) in (gather.base..).zip(&gather.rows) {
+                let row = self.rows[&(place, from % ring)].clone();
+                self.rows.insert((place, to % ring), row);
+            }
+        }
+        Ok(())
+    }
+
+    fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
+        for place in self.places() {
+            let Some(order) = order.layer(place.0) else {
+                continue;
+            };
+            let row = |cell: &u32| self.rows.get(&(place, *cell)).cloned();
+            let moved: Vec<Option<Vec<u8>>> = order.iter().map(row).collect();
+            self.rows.retain(|(known, _), _| *known != place);
+            for (cell, row) in (0..).zip(moved) {
+                self.rows.extend(row.map(|row| ((place, cell), row)));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_rows(
+        &self,
+        layer: usize,
+        side: Side,
+        runs: &[Run],
+        out: &mut [u8],
+    ) -> Result<(), KvError> {
+        let mut out = out.chunks_mut(self.config.row_bytes(layer, side));
+        for head in 0..self.config.layers[layer].kv_heads {
+            for cell in runs.iter().flat_map(Run::cells) {
+                let row = &self.rows[&(place(layer, side, head), cell)];
+                let to = out.next().expect("a place for every row");
+                to.copy_from_slice(row);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
+        for block in blocks {
+            let row = self.config.row_bytes(block.layer, block.side);
+            for head in 0..self.config.layers[block.layer].kv_heads {
+                let rows = block.bytes.get(head * block.head_stride..);
+                let rows = rows.unwrap_or_default().chunks(row);
+                let cells = block.runs.iter().flat_map(Run::cells);
+                for (cell, bytes) in cells.zip(rows) {
+                    let place = place(block.layer, block.side, head);
+                    self.rows.insert((place, cell), bytes.to_vec());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+        Ok(Arc::new(FrozenToy(self.clone())))
+    }
+}
+
+/// A frozen copy: nothing is written before its length, so a copy is as good as a shared one.
+struct FrozenToy(ToyKv);
+
+impl FrozenKv for FrozenToy {
+    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(self.0.clone()))
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.0.resident_bytes()
+    }
+}
+
+struct Toy;
+
+impl Toy {
+    fn new() -> Toy {
+        CacheBuilderRegistry::global().register("toy", |config| {
+            Ok(Box::new(ToyKv {
+                config: config.clone(),
+                rows: HashMap::new(),
+            }))
+        });
+        Toy
+    }
+}
+
+impl Backend for Toy {
+    fn id(&self) -> &'static str {
+        "toy"
+    }
+
+    fn compile(&self, graph: Arc<Graph>, _: &CompileOptions) -> Result<Compiled, BackendError> {
+        let lacking = graph.nodes().iter().find(|n| n.op.name() == "cum_sum");
+        match lacking {
+            None => Ok(Compiled::new(ToyExecutable(graph))),
+            Some(node) => Err(BackendErrorKind::Unsupported {
+                backend: self.id(),
+                node: graph.node_name(node).to_owned(),
+                op: node.op.name(),
+                reason: "running sums are not implemented".into(),
+            }
+            .into()),
+        }
+    }
+}
+
+struct ToyExecutable(Arc<Graph>);
+
+impl Executable for ToyExecutable {
+    type Kv = ToyKv;
+
+    fn run(
+        &mut self,
+        inputs: &[Value],
+        mut cache: Option<CacheStep<'_, ToyKv>>,
+    ) -> Result<Vec<Value>, BackendError> {
+        let graph = &self.0;
+        let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
+        let bindings = graph.bind(&shapes)?;
+        let constant = |tensor: &Tensor| {
+            let bytes = tensor.constant()?;
+            let shape = tensor.ty.dims(&bindings)?;
+            let data = Data::from_bytes(tensor.ty.dtype, bytes, shape.iter().product())?;
+            Some(Value { shape, data })
+        };
+        let mut values: Vec<Option<Value>> = graph.tensors().iter().map(constant).collect();
+        for (id, value) in graph.inputs().iter().zip(inputs) {
+            values[id.0 as usize] = Some(value.clone());
+        }
+        for node in graph.nodes() {
+            let output = &graph.tensor(node.output).ty;
+            let shape = output.dims(&bindings).expect("bound sizes");
+            let operand = |id: &TensorId| values[id.0 as usize].as_ref().expect("computed");
+            let operands: Vec<&Value> = node.inputs.iter().map(operand).collect();
+            let result = match (&node.op, &mut cache) {
+                (Op::UpdateAndAttend(op), Some(step)) => attend(op, &operands, step),
+                (op, _) => op
+                    .evaluate(&operands, &shape, &bindings)
+                    .expect("the suite's operands fit"),
+            };
+            values[node.output.0 as usize] = Some(result);
+        }
+        let output = |id: &TensorId| values[id.0 as usize].clone().expect("computed");
+        Ok(graph.outputs().iter().map(output).collect())
+    }
+
+    fn arena_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Stores the step's rows and attends what each query sees.
+fn attend(op: &UpdateAndAttend, operands: &[&Value], step: &mut CacheStep<'_, ToyKv>) -> Value {
+    let id = op.cache_id as usize;
+    let (plan, kv) = (step.plan.layer(id), &mut *step.bytes);
+    let layer = kv.config.layers[id];
+    let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().expect("inferred as f32"));
+    for (side, dim, rows) in [
+        (Side::Key, layer.key_dim, k),
+        (Side::Value, layer.value_dim, v),
+    ] {
+        for (i, row) in rows.chunks(dim).enumerate() {
+            let cell = plan.writes[i / layer.kv_heads];
+            if cell != NO_CELL {
+                let place = place(id, side, i % layer.kv_heads);
+                let mut encoded = vec![0; kv.config.row_bytes(id, side)];
+                storage::encode(kv.storage(place.1), row, &mut encoded);
+                kv.rows.insert((place, cell), encoded);
+            }
+        }
+    }
+    let heads = operands[0].shape[1];
+    let queries = plan.visible.queries().len();
+    let mut out = vec![0.0; queries * heads * layer.value_dim];
+    let rows = q.chunks(layer.key_dim).zip(out.chunks_mut(layer.value_dim));
+    for (i, (query, out)) in rows.enumerate() {
+        let head = i % heads / (heads / layer.kv_heads);
+        let cells = plan.visible.runs(i / heads).flat_map(|run| run.cells());
+        let row = |cell| [false, true].map(|is_value| kv.decoded((id, is_value, head), cell));
+        let seen: Vec<[Vec<f32>; 2]> = cells.map(row).collect();
+        let attended: Vec<AttendedRow<'_>> = seen
+            .iter()
+            .map(|[key, value]| AttendedRow {
+                key,
+                value,
+                bias: 0.0,
+            })
+            .collect();
+        attend_row(op.scoring(), query, &attended, out);
+    }
+    Value::f32([queries, heads, layer.value_dim], out)
+}
+
+#[test]
+fn a_backend_in_one_file_passes_the_decoder_suite() {
+    let cases = conformance::decoder(&Toy::new(), &CompileOptions::default(), 0.0).unwrap();
+    assert!(cases > 400, "the suite ran only {cases} cases");
+}
+
+#[test]
+fn an_op_that_a_backend_lacks_is_refused_by_name() {
+    let error = conformance::primitives(&Toy::new(), &CompileOptions::default(), 0.0).unwrap_err();
+    let expect =
+        "the toy backend does not support cum_sum (node y): running sums are not implemented";
+    assert!(error.contains(expect), "{error}");
+}

@@ -1,0 +1,29 @@
+//! `--device`: the one place where the command makes its backend.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use kvark::{Backend, Cpu};
+
+/// Where to compute.
+#[derive(Args)]
+pub(crate) struct DeviceArgs {
+    /// The device to compute on
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Device,
+}
+
+/// A device that this build has a backend for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Device {
+    /// The processor, with the best instructions that it has (KVARK_ISA forces others)
+    Cpu,
+}
+
+impl DeviceArgs {
+    /// The backend of the chosen device.
+    pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
+        match self.device {
+            Device::Cpu => Ok(Box::new(Cpu::new()?)),
+        }
+    }
+}

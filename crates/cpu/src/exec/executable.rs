@@ -1,0 +1,341 @@
+//! The CPU's executable: one set of weights and one arena, and a tape for every size of step.
+
+use super::constants::Constants;
+use super::input_address;
+use super::profile::Profile;
+use super::tape::{Fusion, Machine, Tape};
+use crate::aligned::Aligned;
+use crate::isa::Isa;
+use crate::kernels::Context;
+use crate::kv::CpuKv;
+use crate::threads::Threads;
+use backend::{
+    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
+    Dispatch, Executable, ExecutorKind, GraphSupport, NodeTime, Replay, ReplayWrapper, RunMode,
+    StepOutputs, Trace,
+};
+use graph::{Graph, Value};
+use kv::Step;
+use std::sync::Arc;
+
+/// Tapes kept of sizes that no descriptor has: a full prefill chunk and a few odd lengths.
+const ODD_TAPES: usize = 8;
+/// Padding may take up this part of a recorded size: it is computed as real rows are.
+const MAX_PADDING: usize = 8;
+
+/// A graph on the CPU.
+///
+/// A step that is dispatched to [`RunMode::Full`] replays a tape of its descriptor, one of [`RunMode::Piecewise`] a tape
+/// that resolves attention anew. Any other is resolved node by node where [`RunMode::None`] was asked for; else it
+/// replays a tape of its own size, of which the last few are kept.
+pub(crate) struct CpuExecutable {
+    machine: Machine,
+    /// Whether steps and graphs without a descriptor are run node by node.
+    eager: bool,
+    full: ReplayWrapper<Tape>,
+    pieces: ReplayWrapper<Tape>,
+    odd: OddTapes,
+    encoded: EncodedStep,
+}
+
+impl CpuExecutable {
+    pub(crate) fn new(
+        graph: Arc<Graph>,
+        threads: Threads,
+        isa: Isa,
+        options: &CompileOptions,
+    ) -> Result<CpuExecutable, BackendError> {
+        let context = Context {
+            isa,
+            threads: &threads,
+        };
+        let constants = Constants::new(&graph, &context, options)?;
+        Ok(CpuExecutable {
+            machine: Machine {
+                graph,
+                constants,
+                threads,
+                isa,
+                arena: Aligned::default(),
+                profile: None,
+            },
+            eager: options.executor == ExecutorKind::Interpreted,
+            full: ReplayWrapper::new(RunMode::Full),
+            pieces: ReplayWrapper::new(RunMode::Piecewise),
+            odd: OddTapes::default(),
+            encoded: EncodedStep::default(),
+        })
+    }
+
+    fn run_values(
+        &mut self,
+        inputs: &[Value],
+        mut cache: Option<CacheStep<'_, CpuKv>>,
+        trace: Option<Trace<'_>>,
+    ) -> Result<Vec<Value>, BackendError> {
+        let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
+        let addresses: Vec<*const u8> = inputs.iter().map(input_address).collect();
+        let mut eager;
+        let tape = if self.eager || trace.is_some() {
+            eager = self.machine.record(&shapes, Fusion::None)?;
+            &mut eager
+        } else {
+            self.odd.get(&mut self.machine, &shapes)?
+        };
+        // SAFETY: the shapes and types are the inputs' own, which `Runnable` has checked.
+        unsafe { tape.run(&mut self.machine, &addresses, &mut cache, trace)? };
+        Ok(tape.outputs(&self.machine.graph))
+    }
+}
+
+impl Executable for CpuExecutable {
+    type Kv = CpuKv;
+
+    fn run(
+        &mut self,
+        inputs: &[Value],
+        cache: Option<CacheStep<'_, CpuKv>>,
+    ) -> Result<Vec<Value>, BackendError> {
+        self.run_values(inputs, cache, None)
+    }
+
+    fn run_traced(
+        &mut self,
+        inputs: &[Value],
+        cache: Option<CacheStep<'_, CpuKv>>,
+        trace: Trace<'_>,
+    ) -> Result<Vec<Value>, BackendError> {
+        if !self.eager {
+            return Err(BackendErrorKind::NoTrace.into());
+        }
+        self.run_values(inputs, cache, Some(trace))
+    }
+
+    fn run_step(
+        &mut self,
+        dispatch: Dispatch,
+        cache: CacheStep<'_, CpuKv>,
+        outputs: &mut StepOutputs,
+    ) -> Result<(), BackendError> {
+        let CpuExecutable {
+            machine,
+            eager,
+            full,
+            pieces,
+            odd,
+            encoded,
+        } = self;
+        encoded.set(cache.plan.step());
+        let work = StepWork {
+            machine,
+            odd: (!*eager).then_some(odd),
+            encoded,
+            cache: Some(cache),
+            outputs,
+        };
+        let mut whole = Whole {
+            work: Pieces(work),
+            pieces,
+            dispatch,
+        };
+        full.run(Some(dispatch), &mut whole)
+    }
+
+    fn graph_support(&self) -> GraphSupport {
+        GraphSupport::Always
+    }
+
+    fn splits_attention(&self) -> bool {
+        true
+    }
+
+    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
+        let sizes = CaptureSizes::dense(sequences, 1, max_tokens);
+        (sizes, Some(MAX_PADDING))
+    }
+
+    fn set_step_mode(&mut self, mode: RunMode) {
+        self.eager = mode == RunMode::None;
+    }
+
+    fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
+        let (wrapper, fusion) = match mode {
+            RunMode::Full => (&mut self.full, Fusion::Whole),
+            RunMode::Piecewise => (&mut self.pieces, Fusion::Pieces),
+            _ => return Ok(()),
+        };
+        let sizes = [batch.tokens, batch.tokens, batch.rows];
+        let machine = &mut self.machine;
+        wrapper.capture(batch, vec![], || machine.record_step(sizes, fusion))
+    }
+
+    fn captures(&self) -> usize {
+        self.full.counts().captures + self.pieces.counts().captures
+    }
+
+    fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        self.odd.get(&mut self.machine, &shapes)?;
+        Ok(())
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        self.machine.profile = on.then(Profile::default);
+    }
+
+    fn profile(&self) -> Vec<NodeTime> {
+        let profile = self.machine.profile.as_ref();
+        profile.map_or_else(Vec::new, Profile::get)
+    }
+
+    fn arena_bytes(&self) -> usize {
+        self.machine.arena.len()
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.machine.constants.packed_bytes()
+    }
+}
+
+/// Tapes by the shapes of their inputs, the most recently used first.
+#[derive(Default)]
+struct OddTapes(Vec<(Vec<Vec<usize>>, Tape)>);
+
+impl OddTapes {
+    fn get(
+        &mut self,
+        machine: &mut Machine,
+        shapes: &[&[usize]],
+    ) -> Result<&mut Tape, BackendError> {
+        match self.0.iter().position(|(known, _)| known == shapes) {
+            Some(i) => self.0[..=i].rotate_right(1),
+            None => {
+                let tape = machine.record(shapes, Fusion::Whole)?;
+                self.0.truncate(ODD_TAPES - 1);
+                let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
+                self.0.insert(0, (shapes, tape));
+            }
+        }
+        Ok(&mut self.0[0].1)
+    }
+}
+
+/// A step as the graph's three inputs.
+#[derive(Default)]
+struct EncodedStep {
+    inputs: [Vec<i32>; 3],
+    /// Rows whose outputs are wanted.
+    wanted: usize,
+}
+
+impl EncodedStep {
+    fn set(&mut self, step: &Step) {
+        let [tokens, positions, rows] = &mut self.inputs;
+        tokens.clear();
+        tokens.extend(step.tokens().iter().map(|token| token.id as i32));
+        positions.clear();
+        positions.extend(step.tokens().iter().map(|token| token.position));
+        rows.clear();
+        rows.extend(step.rows().iter().map(|row| *row as i32));
+        self.wanted = step.wanted_rows();
+    }
+
+    fn sizes(&self) -> [usize; 3] {
+        self.inputs.each_ref().map(Vec::len)
+    }
+}
+
+impl Machine {
+    /// A tape for steps of so many tokens, positions and rows.
+    fn record_step(&mut self, sizes: [usize; 3], fusion: Fusion) -> Result<Tape, BackendError> {
+        let shapes = sizes.each_ref().map(std::slice::from_ref);
+        self.record(&shapes, fusion)
+    }
+}
+
+/// One step, as every mode runs it.
+struct StepWork<'a, 'c> {
+    machine: &'a mut Machine,
+    /// Where tapes of odd sizes are kept; `None` to run node by node.
+    odd: Option<&'a mut OddTapes>,
+    encoded: &'a EncodedStep,
+    cache: Option<CacheStep<'c, CpuKv>>,
+    outputs: &'a mut StepOutputs,
+}
+
+impl StepWork<'_, '_> {
+    /// Runs the step without a recording.
+    fn run(&mut self) -> Result<(), BackendError> {
+        let sizes = self.encoded.sizes();
+        match self.odd.take() {
+            Some(odd) => {
+                let shapes = sizes.each_ref().map(std::slice::from_ref);
+                let tape = odd.get(self.machine, &shapes)?;
+                self.replay(tape)
+            }
+            None => {
+                let mut tape = self.machine.record_step(sizes, Fusion::None)?;
+                self.replay(&mut tape)
+            }
+        }
+    }
+
+    /// Runs a tape of the step's sizes and takes the outputs that are wanted.
+    fn replay(&mut self, tape: &mut Tape) -> Result<(), BackendError> {
+        let inputs = self.encoded.inputs.each_ref();
+        let inputs = inputs.map(|input| input.as_ptr().cast());
+        // SAFETY: a tape is kept under the sizes of its inputs, and a decoder's are i32 by `Runnable`'s check.
+        unsafe { tape.run(self.machine, &inputs, &mut self.cache, None)? };
+        let (logits, width) = tape.rows();
+        self.outputs.fill(self.encoded.wanted, width, logits);
+        Ok(())
+    }
+
+    fn record(&mut self, fusion: Fusion) -> Result<Tape, BackendError> {
+        self.machine.record_step(self.encoded.sizes(), fusion)
+    }
+}
+
+/// A step whose pieces between attention nodes are recorded.
+struct Pieces<'a, 'c>(StepWork<'a, 'c>);
+
+impl Replay for Pieces<'_, '_> {
+    type Recording = Tape;
+    type Error = BackendError;
+
+    fn run(&mut self) -> Result<(), BackendError> {
+        self.0.run()
+    }
+
+    fn record(&mut self) -> Result<Tape, BackendError> {
+        self.0.record(Fusion::Pieces)
+    }
+
+    fn replay(&mut self, tape: &mut Tape) -> Result<(), BackendError> {
+        self.0.replay(tape)
+    }
+}
+
+/// A step that is recorded whole, over one whose pieces are.
+struct Whole<'a, 'c> {
+    work: Pieces<'a, 'c>,
+    pieces: &'a mut ReplayWrapper<Tape>,
+    dispatch: Dispatch,
+}
+
+impl Replay for Whole<'_, '_> {
+    type Recording = Tape;
+    type Error = BackendError;
+
+    fn run(&mut self) -> Result<(), BackendError> {
+        self.pieces.run(Some(self.dispatch), &mut self.work)
+    }
+
+    fn record(&mut self) -> Result<Tape, BackendError> {
+        self.work.0.record(Fusion::Whole)
+    }
+
+    fn replay(&mut self, tape: &mut Tape) -> Result<(), BackendError> {
+        self.work.0.replay(tape)
+    }
+}
