@@ -1,4 +1,4 @@
-//! Every interleaving of a pool's caller and a worker, model-checked:
+//! The interleavings of a pool's caller and a worker, model-checked:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p kvark-base --test loom`.
 #![cfg(loom)]
 
@@ -7,6 +7,16 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+
+/// Explores all interleavings with up to this many forced switches between threads, which finds what more of them would and
+/// takes seconds instead of minutes.
+const MAX_PREEMPTIONS: usize = 3;
+
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(MAX_PREEMPTIONS);
+    builder.check(body);
+}
 
 /// A pool of one worker, whose job is a number that the caller writes while no one takes part.
 struct Pool {
@@ -56,7 +66,7 @@ impl Pool {
 
 #[test]
 fn every_task_of_every_job_runs_once_and_no_job_is_written_under_a_worker() {
-    loom::model(|| {
+    model(|| {
         let pool = Pool::new();
         let worker = {
             let pool = pool.clone();
@@ -88,7 +98,7 @@ fn every_task_of_every_job_runs_once_and_no_job_is_written_under_a_worker() {
 
 #[test]
 fn a_worker_that_falls_asleep_is_woken_by_the_next_job_or_the_end() {
-    loom::model(|| {
+    model(|| {
         let pool = Pool::new();
         let worker = {
             let pool = pool.clone();
