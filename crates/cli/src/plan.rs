@@ -2,9 +2,9 @@
 
 mod compare;
 mod font;
+mod image;
 mod map;
 mod picture;
-mod png;
 mod report;
 pub(crate) mod scene;
 pub(crate) mod svg;
@@ -229,7 +229,7 @@ impl Plan {
             write(path, svg::text(&scene).as_bytes())?;
         }
         if let Some(path) = &self.png {
-            write(path, &png::image(&scene))?;
+            write(path, &image::png(&scene)?)?;
         }
         Ok(())
     }
