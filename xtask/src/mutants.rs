@@ -27,14 +27,7 @@ impl Mutants {
         let out = shell::target().join("mutants");
         let mut run = shell::command("cargo");
         run.env("PATH", path_with(&tool)?);
-        run.args([
-            "mutants",
-            "--package",
-            "kvark-kv",
-            "--in-place",
-            "--baseline",
-            "run",
-        ]);
+        run.args(["mutants", "--package", "kvark-kv", "--baseline", "run"]);
         run.args(["--shard", &self.shard, "--output"]).arg(&out);
         run.args(["--no-shuffle", "--profile", "test"]);
         if let Some(file) = &self.file {
