@@ -6,6 +6,8 @@
     reason = "a command line talks to its terminal"
 )]
 
+#[cfg(test)]
+mod documents;
 mod fuzz;
 mod layers;
 mod model;
