@@ -43,7 +43,7 @@ impl Isa {
                 (avx2 && has!("avxvnni"), Tier::AvxVnni),
                 (avx512, Tier::Avx512),
                 (vnni, Tier::Avx512Vnni),
-                (vnni && crate::amx::available(), Tier::Amx),
+                (vnni && crate::simd::amx::available(), Tier::Amx),
             ];
             tiers.extend(
                 more.into_iter()

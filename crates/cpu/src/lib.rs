@@ -3,27 +3,26 @@
 //! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
 //! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
 
-mod ahead;
 mod aligned;
-mod amx;
 mod exec;
 mod isa;
 mod kernels;
 mod kv;
-mod probe;
+mod prefetch;
+mod roofline;
 mod simd;
-mod threads;
+mod thread_pool;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
-pub use kernels::packed::kept::tidy as tidy_packed;
-pub use probe::Probe;
+pub use kernels::matmul::quantised::packed_file::tidy as tidy_packed;
+pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{Backend, BackendError, CompileOptions, Compiled, Footprint, FootprintRequest};
 use exec::{CpuExecutable, WeightForms, plan_step};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
-use threads::Threads;
+use thread_pool::Threads;
 
 /// The CPU with one tier of kernels.
 pub struct Cpu {

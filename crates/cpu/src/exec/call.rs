@@ -1,21 +1,25 @@
 //! A kernel with all its sizes, ready to be given addresses.
 
 use crate::kernels::Context;
-use crate::kernels::attend::Attend;
-use crate::kernels::attention::{self, Attention};
-use crate::kernels::copy::CopyStrided;
-use crate::kernels::dense::{self, MatMul};
+use crate::kernels::attention::cached::Attend;
+use crate::kernels::attention::plain::{Attention, AttentionOperands};
+use crate::kernels::attention::rope::{Rope, RopeTable, Rotation};
 use crate::kernels::elementwise::Elementwise;
-use crate::kernels::index::{Index, Take, TakeElements};
-use crate::kernels::linear::{Linear, Operands};
-use crate::kernels::lines::{CumSum, Softmax};
-use crate::kernels::packed::{self, After, Before, PackedLinear, TOGETHER};
-use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
-use crate::kernels::reduce::Reduce;
-use crate::kernels::rope::{Rope, RopeTable, Rotation};
-use crate::kernels::rows::{Gather, Norm};
+use crate::kernels::elementwise::generate::Make;
+use crate::kernels::elementwise::scalar::{Cast, Compare, PlainBinary, PlainUnary, Where};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::tiled::{self, TiledLinear};
+use crate::kernels::matmul::f32::tiles::{self, TiledLinear};
+use crate::kernels::matmul::f32::{MatMul, MatMulOperands};
+use crate::kernels::matmul::quantised::{self, After, Before, PackedLinear, TOGETHER};
+use crate::kernels::matmul::{LinearOperands, half::Linear};
+use crate::kernels::normalise::norm::Norm;
+use crate::kernels::normalise::softmax::Softmax;
+use crate::kernels::rearrange::copy::CopyStrided;
+use crate::kernels::rearrange::gather::{Index, Take, TakeElements};
+use crate::kernels::rearrange::gather_rows::Gather;
+use crate::kernels::rearrange::triangle::Triangle;
+use crate::kernels::reduce::Reduce;
+use crate::kernels::reduce::cumsum::CumSum;
 use crate::kv::{CpuKv, Rows};
 use backend::{BackendErrorKind, CacheStep};
 
@@ -79,8 +83,8 @@ impl Addresses<'_> {
     }
 
     /// The operands of a product with a weight.
-    fn product(&self) -> Operands {
-        Operands {
+    fn product(&self) -> LinearOperands {
+        LinearOperands {
             x: self.input(0),
             weight: self.input(1),
             bias: self.input(2),
@@ -198,11 +202,11 @@ impl Call {
                 #[cfg(target_arch = "x86_64")]
                 [(Call::TiledLinear(_), _), ..] => {
                     let all = products!(Call::TiledLinear(op) => op);
-                    tiled::run_together(ctx, &all[..calls.len()]);
+                    tiles::run_together(ctx, &all[..calls.len()]);
                 }
                 _ => {
                     let all = products!(Call::PackedLinear(op, _) => op);
-                    packed::run_together(ctx, before, &all[..calls.len()], after);
+                    quantised::run_together(ctx, before, &all[..calls.len()], after);
                 }
             }
         }
@@ -236,7 +240,7 @@ impl Call {
                 Call::TiledLinear(op) => op.run(ctx, at.product()),
                 Call::MatMul(op) => op.run(
                     ctx,
-                    dense::Operands {
+                    MatMulOperands {
                         a: at.input(0),
                         b: at.input(1),
                         bias: at.input(2),
@@ -246,7 +250,7 @@ impl Call {
                 ),
                 Call::Attention(op) => op.run(
                     ctx,
-                    attention::Operands {
+                    AttentionOperands {
                         q: at.input(0),
                         k: at.input(1),
                         v: at.input(2),

@@ -1,12 +1,12 @@
 //! The model's constants as the kernels read them.
 
 use super::call::Call;
-use super::forms::{WeightForm, WeightForms};
+use super::weight_layouts::{WeightForm, WeightForms};
 use crate::aligned::Aligned;
 use crate::kernels::Context;
-use crate::kernels::dense::Layout;
-use crate::kernels::pack::Pack;
-use crate::kernels::packed::load::{Packed, Source};
+use crate::kernels::matmul::f32::Layout;
+use crate::kernels::matmul::f32::pack::Pack;
+use crate::kernels::matmul::quantised::packed_weight::{Packed, Source};
 use backend::{BackendError, CompileOptions};
 use base::Bytes;
 use graph::{Graph, Node, Tensor, TensorId};

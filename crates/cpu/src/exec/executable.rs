@@ -8,7 +8,7 @@ use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kv::CpuKv;
-use crate::threads::Threads;
+use crate::thread_pool::Threads;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Executable, ExecutorKind, GraphSupport, NodeTime, Replay, ReplayWrapper, RunMode,

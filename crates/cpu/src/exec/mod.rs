@@ -3,16 +3,17 @@
 mod call;
 mod constants;
 mod executable;
-mod forms;
-mod join;
+mod fusion;
+mod prefetch;
 mod profile;
 mod resolve;
 mod tape;
+mod weight_layouts;
 
 pub(crate) use constants::moved_bytes;
 pub(crate) use executable::CpuExecutable;
-pub(crate) use forms::WeightForms;
 pub(crate) use tape::plan_step;
+pub(crate) use weight_layouts::WeightForms;
 
 use backend::{BackendError, BackendErrorKind};
 use graph::{Bindings, Data, Graph, Node, TensorId, Value};

@@ -1,7 +1,7 @@
 //! Measures the calls of a tape.
 
 use super::call::Call;
-use crate::kernels::attend::Attend;
+use crate::kernels::attention::cached::Attend;
 use backend::NodeTime;
 use graph::{Bindings, Graph, Node};
 use kv::{LayerPlan, Storage};

@@ -1,25 +1,30 @@
 //! Finds a node's kernel and its sizes.
 
 use super::call::{CachedAttend, Call};
-use super::forms::WeightForms;
 use super::node_error;
-use crate::kernels::attend::Attend;
-use crate::kernels::attention::{Attention, Mask};
-use crate::kernels::copy::CopyStrided;
-use crate::kernels::dense::{Layout, MatMul};
+use super::weight_layouts::WeightForms;
+use crate::kernels::attention::cached::Attend;
+use crate::kernels::attention::plain::{Attention, Mask};
+use crate::kernels::attention::rope::{Rope, RopeTable};
+use crate::kernels::axis_view::Lines;
+use crate::kernels::elementwise::generate::Make;
+use crate::kernels::elementwise::scalar::{Cast, Compare, PlainBinary, PlainUnary, Where};
 use crate::kernels::elementwise::{Elementwise, Function};
-use crate::kernels::index::{Index, Take, TakeElements};
-use crate::kernels::linear::Linear;
-use crate::kernels::lines::{CumSum, Lines, Softmax};
-use crate::kernels::nest::Nest;
-use crate::kernels::packed::PackedLinear;
-use crate::kernels::packed::weights::Form;
-use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
-use crate::kernels::reduce::Reduce;
-use crate::kernels::rope::{Rope, RopeTable};
-use crate::kernels::rows::{Gather, Norm};
+use crate::kernels::loop_nest::Nest;
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::tiled::TiledLinear;
+use crate::kernels::matmul::f32::tiles::TiledLinear;
+use crate::kernels::matmul::f32::{Layout, MatMul};
+use crate::kernels::matmul::half::Linear;
+use crate::kernels::matmul::quantised::PackedLinear;
+use crate::kernels::matmul::quantised::format::Form;
+use crate::kernels::normalise::norm::Norm;
+use crate::kernels::normalise::softmax::Softmax;
+use crate::kernels::rearrange::copy::CopyStrided;
+use crate::kernels::rearrange::gather::{Index, Take, TakeElements};
+use crate::kernels::rearrange::gather_rows::Gather;
+use crate::kernels::rearrange::triangle::Triangle;
+use crate::kernels::reduce::Reduce;
+use crate::kernels::reduce::cumsum::CumSum;
 use backend::BackendError;
 use base::DType;
 use graph::ops::{self, Op, Sharing, broadcast_strides, strides};

@@ -2,16 +2,17 @@
 
 use super::call::{Addresses, Call};
 use super::constants::Constants;
-use super::forms::WeightForms;
-use super::join::{Group, Next, Then, join, look_ahead};
+use super::fusion::{Group, Then, join};
+use super::prefetch::{Next, look_ahead};
 use super::profile::{Profile, Work};
+use super::weight_layouts::WeightForms;
 use super::{named, value_at};
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::packed::{After, Gate, TOGETHER};
+use crate::kernels::matmul::quantised::{After, Gate, TOGETHER};
 use crate::kv::CpuKv;
-use crate::threads::Threads;
+use crate::thread_pool::Threads;
 use backend::{BackendError, CacheStep, Trace};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
@@ -66,7 +67,7 @@ unsafe impl Send for Tape {}
 pub(super) struct Entry {
     pub(super) call: Call,
     pub(super) node: NodeId,
-    /// Operands, and behind them result and work space.
+    /// LinearOperands, and behind them result and work space.
     pub(super) operands: Range<usize>,
     /// Calls from this one on that run as one, itself among them.
     pub(super) group: Group,

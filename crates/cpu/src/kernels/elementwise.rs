@@ -1,10 +1,14 @@
 //! Elementwise arithmetic and functions of f32. The result may be any operand's own memory.
 
-use super::functions::{self, Map, activate, with_function};
-use super::nest::{Nest, Part};
+pub(crate) mod functions;
+pub(crate) mod generate;
+pub(crate) mod scalar;
+
+use super::loop_nest::{Nest, Part};
 use super::{Context, Shared, split};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
+use functions::{Map, activate, with_function};
 use graph::ops::{Activation, BinaryFunction, UnaryFunction};
 
 /// One function of one or two elements.

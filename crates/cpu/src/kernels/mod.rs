@@ -4,31 +4,19 @@
     reason = "index loops over register tiles are what gets unrolled"
 )]
 
-pub(crate) mod attend;
 pub(crate) mod attention;
-pub(crate) mod copy;
-pub(crate) mod dense;
+pub(crate) mod axis_view;
+pub(crate) mod decode;
 pub(crate) mod elementwise;
-pub(crate) mod format;
-mod functions;
-mod gemm;
-pub(crate) mod index;
-pub(crate) mod linear;
-pub(crate) mod lines;
-pub(crate) mod nest;
-pub(crate) mod pack;
-pub(crate) mod packed;
-pub(crate) mod plain;
+pub(crate) mod loop_nest;
+pub(crate) mod matmul;
+pub(crate) mod normalise;
+pub(crate) mod rearrange;
 pub(crate) mod reduce;
-pub(crate) mod rope;
-pub(crate) mod rows;
-mod stored;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod tiled;
 
 use crate::isa::Isa;
 use crate::simd::LANES;
-use crate::threads::Threads;
+use crate::thread_pool::Threads;
 
 /// What every kernel runs with.
 pub(crate) struct Context<'a> {
@@ -54,14 +42,6 @@ impl<T> Shared<T> {
         // SAFETY: the caller vouches for the offset.
         unsafe { self.0.add(offset) }
     }
-}
-
-/// Rows of a step that weights are read once for, at most.
-const FEW_ROWS: usize = 8;
-
-/// Whether a step of so many rows reads everything once, and waits for it.
-pub(crate) fn reads_once(rows: usize) -> bool {
-    rows <= FEW_ROWS
 }
 
 /// Below this many elements a kernel stays on the calling thread: waking others would cost more.

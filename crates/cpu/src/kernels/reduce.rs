@@ -1,6 +1,8 @@
 //! Many elements to one: sums, means and extremes over axes.
 
-use super::nest::Nest;
+pub(crate) mod cumsum;
+
+use super::loop_nest::Nest;
 use super::{Context, Shared, over_rows};
 use base::DType;
 use graph::ops::ReduceFunction;

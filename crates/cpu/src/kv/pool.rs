@@ -2,7 +2,7 @@
 
 use super::layout::RowLayout;
 use crate::kernels::Shared;
-use crate::kernels::rope::Rotation;
+use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, storage};
 use kv::{Growth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
 use std::cell::RefCell;

@@ -3,19 +3,20 @@
 //! All tiers have the same sixteen lanes and the same order of horizontal sums, so one kernel source has one order of
 //! operations everywhere; tiers differ only in whether a product and a sum are rounded once or twice.
 
+pub(crate) mod amx;
 mod generic;
-mod integers;
-mod whole;
+mod int_dot;
+mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
-mod x86_integers;
+mod x86_int_dot;
 #[cfg(target_arch = "x86_64")]
-mod x86_whole;
+mod x86_row_scaled_dot;
 
 pub(crate) use generic::Generic;
-pub(crate) use integers::{Integers, LARGEST_ACTIVATION};
-pub(crate) use whole::{LARGEST_WHOLE, Whole};
+pub(crate) use int_dot::{Integers, LARGEST_ACTIVATION};
+pub(crate) use row_scaled_dot::{LARGEST_WHOLE, Whole};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 

@@ -1,0 +1,231 @@
+//! Keys and values of a block as f32, in the order in which many rows multiply them.
+
+use super::BLOCK;
+use super::score::Keys;
+use super::segments::Segment;
+use crate::kernels::decode::kv_rows::{self, Stored, with_storage};
+use crate::kv::HeadRows;
+use crate::kv::layout::{RowLayout, TILE};
+use crate::prefetch::Reader;
+use crate::simd::{LANES, Simd};
+use kv::Storage;
+use std::ops::Range;
+
+/// Dimensions that are decoded together.
+pub(super) const DEPTH: usize = 64;
+
+/// A block's keys by dimension, with room on both sides for the rest of a tile that begins or ends elsewhere; or its values
+/// by position. Either has some dimensions only.
+#[repr(align(64))]
+pub(super) struct Decoded([[f32; WIDTH]; DEPTH]);
+
+const WIDTH: usize = LANES + BLOCK + LANES;
+
+impl Decoded {
+    pub(super) const fn new() -> Decoded {
+        Decoded([[0.0; WIDTH]; DEPTH])
+    }
+
+    /// A vector of columns of one of the dimensions of keys.
+    #[inline(always)]
+    pub(super) fn key(&self, dimension: usize, vector: usize) -> *const f32 {
+        self.0[dimension][LANES + vector * LANES..].as_ptr()
+    }
+
+    /// A vector of dimensions of the value in a column.
+    ///
+    /// # Safety
+    /// The column must be one of the block, the vector below four.
+    #[inline(always)]
+    pub(super) unsafe fn value(&self, column: usize, vector: usize) -> *const f32 {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            self.0
+                .as_ptr()
+                .cast::<f32>()
+                .add(column * WIDTH + vector * LANES)
+        }
+    }
+
+    /// Some dimensions of the values, whose rows are `dim` long: whole vectors.
+    #[inline(always)]
+    pub(super) fn values<S: Simd, E: Stored>(
+        &mut self,
+        s: S,
+        segments: &[Segment],
+        side: &HeadRows<'_>,
+        dims: Range<usize>,
+        dim: usize,
+        reader: &mut Reader<'_>,
+    ) {
+        let row_bytes = side.row_bytes;
+        for segment in segments {
+            let rows = &segment.rows(side)[..segment.len() * row_bytes];
+            for (i, to) in self.0[segment.start..segment.end].iter_mut().enumerate() {
+                // SAFETY: the segment has the row, the row these dimensions, and the place room for them.
+                unsafe {
+                    let row = rows.as_ptr().add(i * row_bytes);
+                    reader.used(row_bytes * dims.len() / dim);
+                    for vector in 0..dims.len() / LANES {
+                        let v = E::load(s, row, dims.start / LANES + vector, dim);
+                        s.store(to.as_mut_ptr().add(vector * LANES), v);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Some dimensions of the keys, whatever their layout.
+    #[inline(always)]
+    pub(super) fn keys<S: Simd>(
+        &mut self,
+        s: S,
+        keys: &Keys<'_>,
+        dims: Range<usize>,
+        dim: usize,
+        reader: &mut Reader<'_>,
+    ) {
+        let storage = keys.side.storage;
+        match (keys.side.layout, storage) {
+            (RowLayout::Rows { .. }, _) => self.turn(s, keys, storage, dims, dim, reader),
+            (_, Storage::F32) => self.copy::<S, kv_rows::F32>(s, keys, dims, reader),
+            (_, Storage::BF16) => self.copy::<S, kv_rows::Bf16>(s, keys, dims, reader),
+            _ => self.copy::<S, kv_rows::F16>(s, keys, dims, reader),
+        }
+    }
+
+    /// Takes some dimensions of keys that are stored turned.
+    #[inline(always)]
+    fn copy<S: Simd, E: Stored>(
+        &mut self,
+        s: S,
+        keys: &Keys<'_>,
+        dims: Range<usize>,
+        reader: &mut Reader<'_>,
+    ) {
+        let RowLayout::Turned { row_bytes, element } = keys.side.layout else {
+            return;
+        };
+        for segment in keys.segments {
+            let (bytes, first) = segment.place(&keys.side);
+            let cells = bytes.len() / row_bytes;
+            let end = first + (segment.end - segment.start);
+            assert!(end <= cells, "a segment's rows exist");
+            let mut tile = first / TILE * TILE;
+            while tile < end {
+                let width = (cells - tile).min(TILE);
+                // Where the tile's first cell belongs, counted from the room before the block.
+                let column = LANES + segment.start + tile - first;
+                // Cells before the segment's first may only be written where no other segment is.
+                let keep = if segment.start > 0 {
+                    first.saturating_sub(tile)
+                } else {
+                    0
+                };
+                for d in dims.clone() {
+                    let to = &mut self.0[d - dims.start][column..];
+                    // SAFETY: the tile lies inside the side's bytes, and a row of the block has room for a vector from
+                    // any column of it on, or one vector before.
+                    unsafe {
+                        let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
+                        reader.used(width * element);
+                        let v = if width == TILE {
+                            E::load(s, from, 0, TILE)
+                        } else {
+                            E::load_part(s, from, 0, width)
+                        };
+                        if keep == 0 {
+                            s.store(to.as_mut_ptr(), v);
+                        } else {
+                            let mut lanes = [0.0; LANES];
+                            s.store(lanes.as_mut_ptr(), v);
+                            to[keep..LANES].copy_from_slice(&lanes[keep..]);
+                        }
+                    }
+                }
+                tile += TILE;
+            }
+        }
+    }
+
+    /// Takes some dimensions of the keys, whose rows are of this storage type and `dim` long.
+    #[inline(always)]
+    fn turn<S: Simd>(
+        &mut self,
+        s: S,
+        keys: &Keys<'_>,
+        storage: Storage,
+        dims: Range<usize>,
+        dim: usize,
+        reader: &mut Reader<'_>,
+    ) {
+        let found = KeyRows::new(keys);
+        let used = keys.side.row_bytes * dims.len() / dim;
+        let mut plain = [[0.0f32; DEPTH]; LANES];
+        for vector in 0..keys.vectors {
+            let rows = &found.0[vector * LANES..][..LANES];
+            reader.used(LANES * used);
+            with_storage!(storage, E => decode::<S, E>(s, rows, dims.clone(), dim, &mut plain));
+            for chunk in 0..dims.len().div_ceil(LANES) {
+                let mut square = [s.zero(); LANES];
+                for lane in 0..LANES {
+                    // SAFETY: a row of `plain` holds whole vectors.
+                    square[lane] = unsafe { s.load(plain[lane].as_ptr().add(chunk * LANES)) };
+                }
+                let square = s.transpose(square);
+                for i in 0..LANES {
+                    let to = &mut self.0[chunk * LANES + i][LANES + vector * LANES..];
+                    // SAFETY: a row of the block holds whole vectors, and this one's index is below their number.
+                    unsafe { s.store(to.as_mut_ptr(), square[i]) };
+                }
+            }
+        }
+    }
+}
+
+/// Decodes some dimensions of some rows; rows that are not there become zeros.
+#[inline(always)]
+fn decode<S: Simd, E: Stored>(
+    s: S,
+    rows: &[*const u8],
+    dims: Range<usize>,
+    dim: usize,
+    plain: &mut [[f32; DEPTH]; LANES],
+) {
+    for (row, plain) in rows.iter().zip(plain) {
+        for chunk in 0..dims.len().div_ceil(LANES) {
+            let at = dims.start / LANES + chunk;
+            // SAFETY: an address that is not null is that of a stored row of `dim` elements; a row of `plain` holds whole
+            // vectors.
+            unsafe {
+                let v = if row.is_null() {
+                    s.zero()
+                } else if (at + 1) * LANES <= dim {
+                    E::load(s, *row, at, dim)
+                } else {
+                    E::load_part(s, *row, at, dim)
+                };
+                s.store(plain.as_mut_ptr().add(chunk * LANES), v);
+            }
+        }
+    }
+}
+
+/// Where the keys of a block are, by column; null where there is none.
+struct KeyRows([*const u8; BLOCK]);
+
+impl KeyRows {
+    #[inline(always)]
+    fn new(keys: &Keys<'_>) -> KeyRows {
+        let mut rows = [std::ptr::null(); BLOCK];
+        let row_bytes = keys.side.row_bytes;
+        for segment in keys.segments {
+            let stored = segment.rows(&keys.side);
+            for column in segment.start..segment.end {
+                let at = (column - segment.start) * row_bytes;
+                rows[column] = stored[at..][..row_bytes].as_ptr();
+            }
+        }
+        KeyRows(rows)
+    }
+}

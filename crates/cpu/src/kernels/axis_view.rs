@@ -1,0 +1,29 @@
+//! A tensor as lines along one axis, for kernels that work line by line.
+
+/// The lines along an axis: `outer` blocks of `len` elements that lie `inner` apart, `inner` lines each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lines {
+    pub(crate) outer: usize,
+    pub(crate) len: usize,
+    pub(crate) inner: usize,
+}
+
+impl Lines {
+    pub(crate) fn new(shape: &[usize], axis: usize) -> Lines {
+        Lines {
+            outer: shape[..axis].iter().product(),
+            len: shape[axis],
+            inner: shape[axis + 1..].iter().product(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.outer * self.inner
+    }
+
+    /// Offset of a line's first element.
+    #[inline(always)]
+    pub(crate) fn start(&self, line: usize) -> usize {
+        line / self.inner * self.len * self.inner + line % self.inner
+    }
+}

@@ -1,0 +1,346 @@
+//! Products of f32 matrices.
+//!
+//! The right side is read in panels of columns, one step of the depth after the other, and a few rows of the left side
+//! are kept in registers against it. Every output is a chain of multiply-adds along [`DEPTH`] elements, and the chains of
+//! one output are added in their order. That order is the same for one row and for many, so a row's result never
+//! depends on its neighbours.
+
+use crate::isa::{Isa, Kernel};
+use crate::kernels::elementwise::functions::{Map, activate};
+use crate::kernels::split;
+use crate::simd::{LANES, Simd};
+use graph::ops::Activation;
+
+/// Columns of a panel.
+pub(crate) const PANEL: usize = 2 * LANES;
+/// Elements of the depth that are summed in registers: a panel's part of that depth stays in the nearest cache.
+const DEPTH: usize = 256;
+/// How many steps of the depth ahead of their use columns are asked for. Hardware alone brings a panel that is used once
+/// from the second cache at a quarter of the speed.
+const AHEAD: usize = 16;
+
+/// The left side: rows of `k` elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    pub(crate) at: *const f32,
+    /// Elements from one row to the next.
+    pub(crate) row: usize,
+}
+
+/// The right side, as panels of columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Right {
+    pub(crate) at: *const f32,
+    /// Elements from one step of the depth to the next.
+    pub(crate) row: usize,
+    /// Elements from one panel to the next.
+    pub(crate) panel: usize,
+}
+
+impl Right {
+    /// Panels as [`Pack`](super::pack::Pack) writes them.
+    pub(crate) fn packed(at: *const f32, k: usize) -> Right {
+        Right {
+            at,
+            row: PANEL,
+            panel: k * PANEL,
+        }
+    }
+
+    /// A row-major matrix as it is, `width` elements from row to row; its columns must be a multiple of [`LANES`].
+    pub(crate) fn plain(at: *const f32, width: usize) -> Right {
+        Right {
+            at,
+            row: width,
+            panel: PANEL,
+        }
+    }
+}
+
+/// What becomes of a sum.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish {
+    pub(crate) alpha: f32,
+    /// Added to what the output holds, instead of replacing it.
+    pub(crate) add: bool,
+    /// One number a column; null without a bias.
+    pub(crate) bias: *const f32,
+    pub(crate) activation: Option<Activation>,
+}
+
+impl Finish {
+    /// The product itself.
+    pub(crate) const PLAIN: Finish = Finish {
+        alpha: 1.0,
+        add: false,
+        bias: std::ptr::null(),
+        activation: None,
+    };
+}
+
+/// `out [m, n] = activation(alpha · left [m, k] · right [k, n] + bias [n])`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) left: Left,
+    pub(crate) right: Right,
+    pub(crate) out: *mut f32,
+    /// Elements from one row of the output to the next.
+    pub(crate) out_row: usize,
+    pub(crate) finish: Finish,
+}
+
+/// Calls `$self.tile::<S, V, R>` for the `V` and `R` that `$v` and `$r` name. Tiles that a tier has no registers for are
+/// not compiled for it.
+macro_rules! tile {
+    ($self:ident, $s:ident, $at:expr, ($v:expr, $r:expr), $($V:literal: $($R:literal)*;)*) => {
+        match ($v, $r) {
+            $($(($V, $R) => {
+                if const { fits::<S>($V, $R) } {
+                    $self.tile::<S, $V, $R>($s, $at);
+                }
+            })*)*
+            (v, r) => unreachable!("a tile of {v} vectors and {r} rows"),
+        }
+    };
+}
+
+/// Whether a tile's sums fit the registers of a tier.
+const fn fits<S: Simd>(vectors: usize, rows: usize) -> bool {
+    vectors * rows <= accumulators::<S>() && rows <= tile_rows::<S>()
+}
+
+/// Vectors of sums that fit the registers of a tier.
+const fn accumulators<S: Simd>() -> usize {
+    S::TILE.0 * S::TILE.1
+}
+
+/// Rows that a tile of a panel's width takes at most.
+const fn tile_rows<S: Simd>() -> usize {
+    accumulators::<S>() / 2
+}
+
+/// Where a tile lies in the product.
+#[derive(Clone, Copy)]
+struct Place {
+    row: usize,
+    column: usize,
+    depth: usize,
+    depth_end: usize,
+}
+
+impl Product {
+    /// # Safety
+    /// All operands must be valid for their sizes, panels readable to whole vectors, and the output must overlap none.
+    pub(crate) unsafe fn run(&self, isa: Isa) {
+        isa.run(Run(*self));
+    }
+
+    /// # Safety
+    /// As for [`run`](Product::run).
+    #[inline(always)]
+    unsafe fn on<S: Simd>(&self, s: S) {
+        let (m, n) = (self.m, self.n);
+        if m == 0 {
+            return;
+        }
+        // Few rows leave registers for more columns, which hides the latency of a chain.
+        let wide = match accumulators::<S>() / m {
+            8.. => 8,
+            4..8 => 4,
+            _ => 2,
+        };
+        let blocks = m.div_ceil(tile_rows::<S>());
+        let rows = m.div_ceil(blocks);
+        let mut column = 0;
+        while column < n {
+            let vectors = match n - column {
+                rest if rest >= wide * LANES => wide,
+                1..=LANES => 1,
+                _ => 2,
+            };
+            let mut depth = 0;
+            loop {
+                let depth_end = (depth + DEPTH).min(self.k);
+                for row in (0..m).step_by(rows) {
+                    let place = Place {
+                        row,
+                        column,
+                        depth,
+                        depth_end,
+                    };
+                    let count = rows.min(m - row);
+                    // SAFETY: the tile lies inside the product, for which the caller vouches.
+                    unsafe {
+                        tile!(self, s, place, (vectors, count),
+                            8: 1 2 3;
+                            4: 1 2 3 4 5 6;
+                            2: 1 2 3 4 5 6 7 8 9 10 11 12;
+                            1: 1 2 3 4 5 6 7 8 9 10 11 12;);
+                        if depth_end == self.k {
+                            self.activate(s, place, count, vectors);
+                        }
+                    }
+                }
+                depth = depth_end;
+                if depth == self.k {
+                    break;
+                }
+            }
+            column += vectors * LANES;
+        }
+    }
+
+    /// # Safety
+    /// As for [`run`](Product::run); `R` rows and `V` vectors of columns must lie behind the place.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const V: usize, const R: usize>(&self, s: S, place: Place) {
+        let mut sums = [[s.zero(); V]; R];
+        // SAFETY: the caller vouches for the rows and columns; the depth lies inside both sides.
+        unsafe {
+            let left = self.left.at.add(place.row * self.left.row);
+            let (panel, within) = (place.column / PANEL, place.column % PANEL);
+            let mut right = self
+                .right
+                .at
+                .add(panel * self.right.panel + within + place.depth * self.right.row);
+            for k in place.depth..place.depth_end {
+                let mut columns = [s.zero(); V];
+                for v in 0..V {
+                    columns[v] = s.load(right.add(v / 2 * self.right.panel + v % 2 * LANES));
+                }
+                for v in 0..V {
+                    let at = right.add(v / 2 * self.right.panel + v % 2 * LANES);
+                    s.prefetch(at.wrapping_add(AHEAD * self.right.row).cast());
+                }
+                for r in 0..R {
+                    let x = s.splat(*left.add(r * self.left.row + k));
+                    for v in 0..V {
+                        sums[r][v] = s.fma(x, columns[v], sums[r][v]);
+                    }
+                }
+                right = right.add(self.right.row);
+            }
+            let scales = self.finish.alpha != 1.0;
+            let adds = self.finish.add || place.depth > 0;
+            let ends = place.depth_end == self.k && !self.finish.bias.is_null();
+            let whole = place.column + V * LANES <= self.n;
+            for r in 0..R {
+                let out = self.out.add((place.row + r) * self.out_row + place.column);
+                for v in 0..V {
+                    let at = out.add(v * LANES);
+                    let mut sum = sums[r][v];
+                    if scales {
+                        sum = s.mul(sum, s.splat(self.finish.alpha));
+                    }
+                    if whole {
+                        if adds {
+                            sum = s.add(s.load(at), sum);
+                        }
+                        if ends {
+                            let bias = self.finish.bias.add(place.column + v * LANES);
+                            sum = s.add(sum, s.load(bias));
+                        }
+                        s.store(at, sum);
+                    } else {
+                        self.store_part(s, at, place.column + v * LANES, sum, adds, ends);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores a vector of sums that reaches over the last column.
+    ///
+    /// # Safety
+    /// The columns from `column` on that exist must be writable at `at`.
+    #[inline(always)]
+    unsafe fn store_part<S: Simd>(
+        &self,
+        s: S,
+        at: *mut f32,
+        column: usize,
+        sum: S::V,
+        adds: bool,
+        ends: bool,
+    ) {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: `lanes` holds a vector, and only columns below `n` are touched.
+        unsafe {
+            s.store(lanes.as_mut_ptr(), sum);
+            for i in 0..LANES.min(self.n.saturating_sub(column)) {
+                if adds {
+                    lanes[i] += *at.add(i);
+                }
+                if ends {
+                    lanes[i] += *self.finish.bias.add(column + i);
+                }
+                *at.add(i) = lanes[i];
+            }
+        }
+    }
+
+    /// Applies the activation to a finished tile, which is still near.
+    ///
+    /// # Safety
+    /// As for [`run`](Product::run); `rows` rows must lie behind the place.
+    #[inline(always)]
+    unsafe fn activate<S: Simd>(&self, s: S, place: Place, rows: usize, vectors: usize) {
+        let Some(activation) = self.finish.activation else {
+            return;
+        };
+        let width = (vectors * LANES).min(self.n - place.column);
+        // SAFETY: the tile lies inside the output.
+        unsafe {
+            let out = self.out.add(place.row * self.out_row + place.column);
+            activate!(activation, f => map_tile(s, f, out, self.out_row, rows, width));
+        }
+    }
+}
+
+/// The product as a kernel of its own: its many tiles are compiled once a tier, whoever multiplies.
+struct Run(Product);
+
+impl Kernel for Run {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: made by `Product::run` alone, whose caller vouches for the operands.
+        unsafe { self.0.on(s) }
+    }
+}
+
+/// Applies a function to part of a matrix.
+///
+/// # Safety
+/// `rows` rows of `width` elements must be writable from `out`.
+#[inline(always)]
+unsafe fn map_tile<S: Simd>(
+    s: S,
+    function: impl Map,
+    out: *mut f32,
+    out_row: usize,
+    rows: usize,
+    width: usize,
+) {
+    let (chunks, tail) = split(width);
+    for r in 0..rows {
+        // SAFETY: the caller vouches for the rows.
+        unsafe {
+            let row = out.add(r * out_row);
+            for chunk in 0..chunks {
+                let at = row.add(chunk * LANES);
+                let x = s.load(at);
+                s.store(at, function.apply(s, x, x));
+            }
+            if tail > 0 {
+                let at = row.add(chunks * LANES);
+                let x = s.load_part(at, tail);
+                s.store_part(at, function.apply(s, x, x), tail);
+            }
+        }
+    }
+}

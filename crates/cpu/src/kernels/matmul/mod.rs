@@ -1,0 +1,16 @@
+//! Matrix products, by the format of the right side: f32, half precision, or packed quantised weights.
+
+pub(crate) mod f32;
+pub(crate) mod half;
+mod operands;
+pub(crate) mod quantised;
+
+pub(crate) use operands::LinearOperands;
+
+/// Rows of a step that weights are read once for, at most.
+pub(crate) const FEW_ROWS: usize = 8;
+
+/// Whether a step of so many rows reads everything once, and waits for it.
+pub(crate) fn reads_once(rows: usize) -> bool {
+    rows <= FEW_ROWS
+}

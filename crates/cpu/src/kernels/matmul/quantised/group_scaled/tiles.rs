@@ -1,0 +1,199 @@
+//! Many rows of activations times strips of weights, on matrix tiles.
+//!
+//! The tiles give the exact integers that the vector path gives, and the rest is the same arithmetic in the same order,
+//! so both paths give the same bits.
+
+use super::super::format::{BLOCK, LINE, Quant};
+use super::super::{Task, write};
+use super::activations::{Activations, Rows};
+use super::microkernel::{Lines, Scales, with_lines};
+use crate::isa::TileKernel;
+use crate::simd::amx::{SIDE, Tiles};
+use crate::simd::{Avx512, Integers, Simd};
+
+/// The only tier with tiles.
+type S = Avx512<true>;
+
+/// Products of two planes.
+const PRODUCTS: usize = 2 * SIDE * SIDE;
+
+/// Groups whose products wait to be scaled, so that tiles and vectors work at the same time.
+const BUFFERS: usize = 4;
+
+#[repr(align(64))]
+struct Products([[i32; PRODUCTS]; BUFFERS]);
+
+impl Products {
+    /// Multiplies a group's block of sixteen rows with its weights. Tiles run ahead of the vectors by as many groups as
+    /// there are buffers.
+    ///
+    /// # Safety
+    /// As for [`panel`].
+    #[inline(always)]
+    unsafe fn fill<const GROUP: usize>(
+        &mut self,
+        tiles: &Tiles,
+        group: usize,
+        x: Rows,
+        weights: *const u8,
+    ) {
+        let to = self.0[group % BUFFERS].as_mut_ptr();
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let x = x.block(group * GROUP / BLOCK).cast_const();
+            let quants = weights.add((LEAD + group * SPACING) * LINE);
+            let half = group * GROUP % BLOCK / (BLOCK / 2);
+            let quants = quants.sub(half * 4 * LINE);
+            tiles.multiply_both(x, LINE, [quants, quants.sub(PLANE * LINE)], to);
+        }
+    }
+}
+
+/// Repeats `$body` for the rows of a tile, `$R` being a constant: the rows' sums stay in registers.
+macro_rules! each_row {
+    ($R:ident => $body:block) => {
+        each_row!($R => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($R:ident => $body:block, $($row:literal)*) => {$({
+        const $R: usize = $row;
+        $body
+    })*};
+}
+
+/// The strips of a task, for all rows of activations.
+pub(super) struct Panel<'a>(pub(super) Task<'a, Activations>);
+
+/// Lines from one group's weights to the next: its own and zeros, so that sixteen lines can be taken in which the group
+/// meets its own activations, and all else meets zeros.
+const SPACING: usize = SIDE;
+/// Lines of zeros before the first group: as far as a tile begins before the weights in it.
+const LEAD: usize = 12;
+/// Lines that meet high bytes; as many follow that meet low ones.
+const PLANE: usize = SIDE / 2;
+
+/// Bytes of a strip with `groups` groups, spread out.
+pub(super) fn spread_bytes(groups: usize) -> usize {
+    (LEAD + groups * SPACING) * LINE
+}
+
+impl TileKernel for Panel<'_> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let form = self.0.linear.form;
+        // SAFETY: `PackedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
+        unsafe {
+            with_lines!(form.quant, L => if form.group == BLOCK {
+                panel::<L, BLOCK>(s, &self.0);
+            } else {
+                panel::<L, { BLOCK / 2 }>(s, &self.0);
+            });
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::PackedLinear::run`], within the task's strips; tiles must be available.
+#[inline(always)]
+unsafe fn panel<L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
+    let linear = &task.linear;
+    let (_, _, strip_bytes) = linear.form.offsets(linear.k);
+    let mut products = Products([[0; PRODUCTS]; BUFFERS]);
+    // SAFETY: as the caller vouches. Activations are laid out for whole tiles of rows, and the panel has room for the
+    // bytes of its strips.
+    unsafe {
+        let tiles = Tiles::new();
+        let spread = spread_bytes(linear.k / GROUP);
+        for (i, strip) in task.strips.clone().enumerate() {
+            let start = task.operands.weight.add(strip * strip_bytes);
+            spread_out::<L, GROUP>(s, task, start, task.panel.add(i * spread));
+        }
+        for first in (0..linear.m).step_by(SIDE) {
+            let rows = (linear.m - first).min(SIDE);
+            for (i, strip) in task.strips.clone().enumerate() {
+                let start = task.operands.weight.add(strip * strip_bytes);
+                let weights = task.panel.add(i * spread).cast_const();
+                let scales = Scales::of(linear.form, linear.k, start);
+                tile::<GROUP>(
+                    s,
+                    task,
+                    &tiles,
+                    (weights, scales),
+                    (first, rows),
+                    strip,
+                    &mut products,
+                );
+            }
+        }
+    }
+}
+
+/// Sixteen rows and sixteen columns of the result.
+///
+/// # Safety
+/// As for [`panel`].
+#[inline(always)]
+unsafe fn tile<const GROUP: usize>(
+    s: S,
+    task: &Task<'_, Activations>,
+    tiles: &Tiles,
+    (weights, scales): (*const u8, Scales),
+    (first, rows): (usize, usize),
+    strip: usize,
+    products: &mut Products,
+) {
+    let linear = &task.linear;
+    let count = linear.k / GROUP;
+    // SAFETY: as the caller vouches; sixteen rows of activations are laid out from `first` on, whether used or not.
+    unsafe {
+        let x = task.activations.rows(first);
+        let mut out = [s.zero(); SIDE];
+        for ahead in 0..count.min(BUFFERS) {
+            products.fill::<GROUP>(tiles, ahead, x, weights);
+        }
+        for group in 0..count {
+            let done = products.0[group % BUFFERS].as_ptr();
+            let (scale, min) = scales.get(s, group);
+            let x_group = x.group(group).cast_const();
+            each_row!(R => {
+                let x = *x_group.add(R);
+                let sums = s.join(done.add(R * SIDE), done.add((SIDE + R) * SIDE));
+                let total = s.total(sums, x.offset);
+                out[R] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[R]);
+                out[R] = s.fma(min, s.splat(x.sum), out[R]);
+            });
+            if group + BUFFERS < count {
+                products.fill::<GROUP>(tiles, group + BUFFERS, x, weights);
+            }
+        }
+        for (r, out) in out.iter().enumerate().take(rows) {
+            write(s, task, first + r, strip, *out);
+        }
+    }
+}
+
+/// Writes the quants of a strip as bytes, with the zeros between them.
+///
+/// # Safety
+/// A packed strip must be at `from` and its bytes fit at `to`.
+#[inline(always)]
+unsafe fn spread_out<L: Lines, const GROUP: usize>(
+    s: S,
+    task: &Task<'_, Activations>,
+    from: *const u8,
+    to: *mut u8,
+) {
+    let block_bytes = task.linear.form.block_bytes();
+    // SAFETY: as the caller vouches.
+    unsafe {
+        to.write_bytes(0, spread_bytes(task.linear.k / GROUP));
+        for block in 0..task.linear.k / BLOCK {
+            for line in 0..BLOCK / 4 {
+                let quants = from.add(block * block_bytes);
+                let bytes = L::line(s, quants, line / 4, line % 4);
+                let group = (block * BLOCK + line * 4) / GROUP;
+                let tile = to.add((LEAD + group * SPACING) * LINE);
+                s.store_line(tile.add(line % (GROUP / 4) * LINE), bytes);
+            }
+        }
+    }
+}

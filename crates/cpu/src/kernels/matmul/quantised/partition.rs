@@ -1,0 +1,182 @@
+//! How products are cut into tasks, and what the threads therefore read.
+
+use super::format::STRIP;
+use super::{PackedLinear, TOGETHER};
+use crate::prefetch::{Stretch, Stretches};
+use base::gate::chunk_start;
+use std::ops::Range;
+
+/// Strips of a task in panels, at most: a panel has room for so many.
+pub(super) const PANEL_STRIPS: usize = 4;
+/// Tasks of a thread otherwise.
+const VECTOR_TASKS: usize = 4;
+
+/// The strips of products in tasks: of one product, then of the next.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    /// Strips of every product.
+    strips: [usize; TOGETHER],
+    /// How many strips are shared out, and among how many tasks.
+    all: usize,
+    tasks: usize,
+    /// Whether a task has the same strips of the first two products, and there are no others.
+    paired: bool,
+}
+
+impl Cut {
+    /// Tasks of all strips of some products.
+    pub(super) fn in_turn<T>(parts: &[(PackedLinear, T)], panels: bool, threads: usize) -> Cut {
+        let mut strips = [0; TOGETHER];
+        for (to, (part, _)) in strips.iter_mut().zip(parts) {
+            *to = part.n.div_ceil(STRIP);
+        }
+        let all = strips.iter().sum();
+        Cut {
+            strips,
+            all,
+            tasks: tasks(all, panels, threads),
+            paired: false,
+        }
+    }
+
+    /// Tasks of the same columns of two products of one shape; `None` where there are too many threads for the room that
+    /// their columns have.
+    pub(super) fn paired(part: &PackedLinear, panels: bool, threads: usize) -> Option<Cut> {
+        let strips = part.n.div_ceil(STRIP);
+        let cut = Cut {
+            strips: [strips; TOGETHER],
+            all: strips,
+            tasks: tasks(strips, panels, threads),
+            paired: true,
+        };
+        (threads * 2 * cut.columns() <= part.n).then_some(cut)
+    }
+
+    /// Columns of a task, at most.
+    pub(super) fn columns(&self) -> usize {
+        self.all.div_ceil(self.tasks) * STRIP
+    }
+
+    pub(super) fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// The strips of a task, counted through all products.
+    fn strips(&self, task: usize) -> Range<usize> {
+        let start = |task| chunk_start(self.all, self.tasks, task);
+        start(task)..start(task + 1)
+    }
+
+    /// The products that a task has strips of, and which.
+    pub(super) fn task(&self, task: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (strips, paired) = (self.strips(task), self.paired);
+        let mut first = 0;
+        let parts = self.strips.into_iter().enumerate();
+        let parts = parts.take(if paired { 2 } else { TOGETHER });
+        parts.filter_map(move |(part, count)| {
+            let own = if paired {
+                strips.clone()
+            } else {
+                let within = |strip: usize| strip.clamp(first, first + count) - first;
+                let own = within(strips.start)..within(strips.end);
+                first += count;
+                own
+            };
+            (!own.is_empty()).then_some((part, own))
+        })
+    }
+}
+
+/// Among how many tasks so many strips are shared out, the same number for every thread.
+fn tasks(strips: usize, panels: bool, threads: usize) -> usize {
+    let each = if panels {
+        strips.div_ceil(threads * PANEL_STRIPS)
+    } else {
+        VECTOR_TASKS
+    };
+    (threads * each).clamp(1, strips.max(1))
+}
+
+/// What every thread reads of products whose weights are at these addresses, when it is not disturbed.
+pub(crate) fn reading(
+    parts: &[(PackedLinear, usize)],
+    gated: bool,
+    threads: usize,
+) -> Vec<Stretches> {
+    let paired = parts
+        .first()
+        .filter(|_| gated)
+        .and_then(|(part, _)| Cut::paired(part, false, threads));
+    let cut = paired.unwrap_or_else(|| Cut::in_turn(parts, false, threads));
+    let tasks = |thread| chunk_start(cut.tasks(), threads, thread);
+    let course = |thread| {
+        let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| cut.task(task));
+        let stretch = |(part, strips): (usize, Range<usize>)| {
+            let (linear, weight): &(PackedLinear, usize) = &parts[part];
+            let (_, _, bytes) = linear.form.offsets(linear.k);
+            Stretch::new(weight + strips.start * bytes, strips.len() * bytes)
+        };
+        pieces.map(stretch).collect()
+    };
+    (0..threads).map(course).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::Form;
+    use super::*;
+    use base::DType;
+
+    fn linear(n: usize) -> PackedLinear {
+        let form = Form::of(DType::Q4_1).expect("a quantised type");
+        PackedLinear {
+            m: 1,
+            n,
+            k: 64,
+            form,
+        }
+    }
+
+    #[test]
+    fn tasks_are_even_and_fit_a_panel() {
+        for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
+            let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
+            for (threads, panels) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
+                let paired = Cut::paired(&parts[0].0, panels, threads);
+                for cut in [Some(Cut::in_turn(&parts, panels, threads)), paired] {
+                    let Some(cut) = cut else { continue };
+                    let strips = (0..cut.tasks()).map(|task| cut.strips(task).len());
+                    let (least, most) = (strips.clone().min(), strips.max().unwrap_or(0));
+                    assert!(least.is_some_and(|least| least > 0 && most <= least + 1));
+                    assert!(most * STRIP <= cut.columns());
+                    assert!(!panels || most <= PANEL_STRIPS);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_threads_together_read_every_strip_once() {
+        for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[1536, 1536]] {
+            for threads in 1..=5 {
+                for gated in [false, sizes.len() == 2] {
+                    let parts: Vec<_> = sizes.iter().map(|n| linear(*n)).zip(0..).collect();
+                    let parts: Vec<_> = parts.into_iter().map(|(l, i)| (l, i << 40)).collect();
+                    let all = reading(&parts, gated, threads);
+                    let all = all.iter().flat_map(Stretches::get);
+                    let mut all: Vec<_> = all.map(|stretch| stretch.sides[0]).collect();
+                    all.sort_unstable();
+                    let mut end = None;
+                    for (start, len) in &all {
+                        assert!(end.is_none_or(|end| end == *start) || start % (1 << 40) == 0);
+                        end = Some(start + len);
+                    }
+                    let read: usize = all.iter().map(|(_, len)| len).sum();
+                    let (_, _, bytes) = parts[0].0.form.offsets(64);
+                    let strips: usize = sizes.iter().map(|n| n.div_ceil(STRIP)).sum();
+                    assert_eq!(read, strips * bytes);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Activations as integers of fourteen bits, with a scale for every chunk of a row.
+
+use super::super::format::{BLOCK, Form, LINE};
+use crate::isa::IntegerKernel;
+use crate::simd::{LANES, LARGEST_WHOLE, Whole};
+use std::ops::Range;
+
+/// Most inputs of a chunk: so many products of the largest weight and a byte of an activation fit an integer of 32 bits.
+const CHUNK: usize = 960;
+/// Inputs of a row of a matrix tile; chunks begin at multiples of it.
+pub(super) const TILE: usize = 64;
+/// Most rows that lie together.
+pub(super) const TOGETHER: usize = 16;
+/// Bytes of a plane of a block.
+const PLANE: usize = BLOCK;
+/// Below this, a chunk is nothing: its reciprocal would not be finite.
+const NOTHING: f32 = 1e-30;
+
+/// The sizes of quantised activations.
+///
+/// Rows are taken sixteen at a time, or all of them where there are fewer. A block of such a row is a line: 32 high bytes,
+/// then 32 low ones. For matrix tiles, two blocks are a line of high bytes and a line of low ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    tiled: bool,
+    together: usize,
+    rows: usize,
+    k: usize,
+    /// Inputs of a group, and groups of a row.
+    group: usize,
+    groups: usize,
+}
+
+impl Layout {
+    /// For `m` rows of `k` activations.
+    pub(crate) fn new(form: &Form, m: usize, k: usize, tiled: bool) -> Layout {
+        let together = m.next_power_of_two().min(TOGETHER);
+        Layout {
+            tiled,
+            together,
+            rows: m.next_multiple_of(together),
+            k,
+            group: form.group,
+            groups: k / form.group,
+        }
+    }
+
+    /// Lines of a row.
+    fn lines(&self) -> usize {
+        self.k.next_multiple_of(TILE) / BLOCK
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.k.div_ceil(CHUNK)
+    }
+
+    /// The inputs of a chunk.
+    pub(super) fn chunk(&self, chunk: usize) -> Range<usize> {
+        let tiles = self.k.div_ceil(TILE);
+        let start = |chunk: usize| (tiles * chunk / self.chunks() * TILE).min(self.k);
+        start(chunk)..start(chunk + 1)
+    }
+
+    /// Bytes of all lines, of all sums and of all scales. There is room behind the rows for what a kernel may read without
+    /// need.
+    fn parts(&self) -> [usize; 3] {
+        let rows = self.rows + TOGETHER;
+        [
+            rows * self.lines() * LINE,
+            rows * self.groups * size_of::<[i32; 2]>(),
+            rows * self.chunks() * size_of::<f32>(),
+        ]
+    }
+
+    /// Bytes of all activations.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts().iter().sum::<usize>().next_multiple_of(LINE)
+    }
+}
+
+/// Where a step's quantised activations are.
+#[derive(Clone, Copy)]
+pub(crate) struct Activations {
+    lines: *mut u8,
+    sums: *mut [i32; 2],
+    scales: *mut f32,
+    pub(super) layout: Layout,
+}
+
+// SAFETY: rows are written by one task each before any task reads them.
+unsafe impl Send for Activations {}
+// SAFETY: as above.
+unsafe impl Sync for Activations {}
+
+impl Activations {
+    /// Lays the rows out from `scratch` on, a multiple of 64.
+    pub(crate) fn at(scratch: *mut u8, layout: Layout) -> Activations {
+        let [lines, sums, _] = layout.parts();
+        Activations {
+            lines: scratch,
+            sums: scratch.wrapping_add(lines).cast(),
+            scales: scratch.wrapping_add(lines + sums).cast(),
+            layout,
+        }
+    }
+
+    /// Where number `index` of `count` numbers of a row is; the same of the next row is behind it.
+    #[inline(always)]
+    fn index(&self, row: usize, count: usize, index: usize) -> usize {
+        let together = self.layout.together;
+        // A power of two, so nothing need be divided.
+        let beside = row & (together - 1);
+        (row - beside) * count + index * together + beside
+    }
+
+    /// A line of a row; the same line of the next is behind it.
+    ///
+    /// # Safety
+    /// The row must be laid out and have the line.
+    #[inline(always)]
+    pub(super) unsafe fn line(&self, row: usize, line: usize) -> *mut u8 {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let index = self.index(row, self.layout.lines(), line);
+            self.lines.add(index * LINE)
+        }
+    }
+
+    /// The high and the low bytes of a block.
+    ///
+    /// # Safety
+    /// The row must be laid out and have the block.
+    #[inline(always)]
+    unsafe fn planes(&self, row: usize, block: usize) -> [*mut u8; 2] {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if self.layout.tiled {
+                let at = block % 2 * PLANE;
+                [0, 1].map(|plane| self.line(row, block / 2 * 2 + plane).add(at))
+            } else {
+                let line = self.line(row, block);
+                [line, line.add(PLANE)]
+            }
+        }
+    }
+
+    /// The sums of a group's high and low bytes, times 65536; those of the next row are behind them.
+    ///
+    /// # Safety
+    /// The row must be laid out and have the group.
+    #[inline(always)]
+    pub(super) unsafe fn sums(&self, row: usize, group: usize) -> *mut [i32; 2] {
+        // SAFETY: as the caller vouches.
+        unsafe { self.sums.add(self.index(row, self.layout.groups, group)) }
+    }
+
+    /// The scale of a chunk; that of the next row is behind it.
+    ///
+    /// # Safety
+    /// The row must be laid out and have the chunk.
+    #[inline(always)]
+    pub(super) unsafe fn scale(&self, row: usize, chunk: usize) -> *mut f32 {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            self.scales
+                .add(self.index(row, self.layout.chunks(), chunk))
+        }
+    }
+}
+
+/// Quantises one row.
+pub(super) struct Quantise {
+    pub(super) x: *const f32,
+    pub(super) row: usize,
+    pub(super) to: Activations,
+}
+
+impl IntegerKernel for Quantise {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Whole>(self, s: S) {
+        let layout = self.to.layout;
+        // SAFETY: whoever made the kernel vouches for a row of `k` activations, a multiple of the block, and for the row
+        // laid out.
+        unsafe {
+            for chunk in 0..layout.chunks() {
+                let inputs = layout.chunk(chunk);
+                let mut top = s.zero();
+                for at in inputs.clone().step_by(LANES) {
+                    let x = s.load(self.x.add(at));
+                    top = s.max(top, s.max(x, s.sub(s.zero(), x)));
+                }
+                let top = s.largest(top);
+                let (scale, inverse) = if top < NOTHING {
+                    (0.0, 0.0)
+                } else {
+                    (top / LARGEST_WHOLE, LARGEST_WHOLE / top)
+                };
+                self.to.scale(self.row, chunk).write(scale);
+                let blocks = inputs.start / BLOCK..inputs.end / BLOCK;
+                for block in blocks.clone() {
+                    let [high, low] = self.to.planes(self.row, block);
+                    for at in (0..BLOCK).step_by(LANES) {
+                        let x = s.load(self.x.add(block * BLOCK + at));
+                        let x = s.round(s.mul(x, s.splat(inverse)));
+                        s.split(x, high.add(at), low.add(at));
+                    }
+                }
+                if !layout.tiled {
+                    for block in blocks {
+                        self.write_sums(s, block);
+                    }
+                }
+            }
+            if layout.tiled && !layout.k.is_multiple_of(TILE) {
+                for plane in self.to.planes(self.row, layout.k / BLOCK) {
+                    plane.write_bytes(0, PLANE);
+                }
+            }
+        }
+    }
+}
+
+impl Quantise {
+    /// Writes the sums of the high and low bytes of a block's groups.
+    ///
+    /// # Safety
+    /// The block must be one of the row's, and quantised.
+    #[inline(always)]
+    unsafe fn write_sums<S: Whole>(&self, s: S, block: usize) {
+        let group = self.to.layout.group;
+        let count = BLOCK / group;
+        // SAFETY: as the caller vouches; a group is one or two vectors long.
+        unsafe {
+            let [high, low] = self.to.planes(self.row, block);
+            for i in 0..count {
+                let mut sums = [0; 2];
+                for at in (i * group..(i + 1) * group).step_by(LANES) {
+                    sums[0] += s.sum_of_bytes(high.add(at)) << 16;
+                    sums[1] += s.sum_of_bytes(low.add(at)) << 16;
+                }
+                self.to.sums(self.row, block * count + i).write(sums);
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A strip of sixteen weight rows times some rows of activations, in vectors.
+
+use super::super::format::{BLOCK, LINE};
+use super::super::{Task, write};
+use super::activations::Activations;
+use crate::isa::IntegerKernel;
+use crate::prefetch::Reader;
+use crate::simd::Whole;
+
+/// The lines of half a block.
+macro_rules! half {
+    ($s:ident, $read:ident, $quants:ident) => {
+        [
+            $s.$read($quants),
+            $s.$read($quants.add(LINE)),
+            $s.$read($quants.add(2 * LINE)),
+            $s.$read($quants.add(3 * LINE)),
+        ]
+    };
+}
+
+/// Adds the products of lines with activations, each named by its index.
+macro_rules! dots {
+    ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
+        let mut sums = $sums;
+        $(sums = $s.dot_planes::<$input>(sums, $lines[$line], $x);)*
+        sums
+    }};
+}
+
+/// Adds the products of lines with the activations of two rows, in turns.
+macro_rules! dots_of_both {
+    ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
+        let [mut first, mut second] = $sums;
+        $(
+            first = $s.dot_planes::<$input>(first, $lines[$line], $x[0]);
+            second = $s.dot_planes::<$input>(second, $lines[$line], $x[1]);
+        )*
+        [first, second]
+    }};
+}
+
+/// Does something for every row below `$count`, written out: a loop would keep what it changes in memory.
+macro_rules! each_row {
+    ($r:ident in $($row:literal)*, $count:ident, $body:block) => {$(
+        if $row < $count {
+            let $r = $row;
+            $body
+        }
+    )*};
+}
+
+/// The strips of a task, for all rows of activations.
+pub(super) struct Strips<'a>(pub(super) Task<'a, Activations>);
+
+impl IntegerKernel for Strips<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Whole>(self, s: S) {
+        // SAFETY: `PackedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
+        unsafe {
+            if self.0.linear.form.group == BLOCK {
+                strips::<S, BLOCK>(s, &self.0);
+            } else {
+                strips::<S, { BLOCK / 2 }>(s, &self.0);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::super::PackedLinear::run`], within the task's strips.
+#[inline(always)]
+unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
+    let m = task.linear.m;
+    let mut reader = task.course.reader();
+    for strip in task.strips.clone() {
+        let mut row = 0;
+        while row < m {
+            let rows = (m - row).min(S::ROWS);
+            // SAFETY: as the caller vouches; at most as many rows as the constant are there.
+            unsafe {
+                match rows {
+                    1 => some_rows::<S, GROUP, 1>(s, task, &mut reader, strip, row, rows),
+                    2 => some_rows::<S, GROUP, 2>(s, task, &mut reader, strip, row, rows),
+                    _ if const { S::ROWS <= 4 } || rows <= 4 => {
+                        some_rows::<S, GROUP, 4>(s, task, &mut reader, strip, row, rows);
+                    }
+                    _ => some_rows::<S, GROUP, 8>(s, task, &mut reader, strip, row, rows),
+                }
+            }
+            row += rows;
+        }
+    }
+}
+
+/// `rows ≤ R` rows from `first` on; where there are fewer, what lies behind them is computed too and not written.
+///
+/// # Safety
+/// As for [`super::super::PackedLinear::run`]; strip and rows must exist.
+#[inline(always)]
+unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
+    s: S,
+    task: &Task<'_, Activations>,
+    reader: &mut Reader<'_>,
+    strip: usize,
+    first: usize,
+    rows: usize,
+) {
+    let linear = &task.linear;
+    let x = &task.activations;
+    let (scales_at, _, strip_bytes) = linear.form.offsets(linear.k);
+    const QUANTS: usize = 4 * LINE;
+    let stride = QUANTS + BLOCK / GROUP * LINE;
+    // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
+    unsafe {
+        let start = task.operands.weight.add(strip * strip_bytes);
+        let mut out = [s.zero(); R];
+        for chunk in 0..x.layout.chunks() {
+            let inputs = x.layout.chunk(chunk);
+            let mut totals = [s.no_totals(); R];
+            for block in inputs.start / BLOCK..inputs.end / BLOCK {
+                let quants = start.add(block * stride);
+                if first == 0 {
+                    reader.used(stride);
+                }
+                let x_block = x.line(first, block).cast_const();
+                let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
+                let later_sums = x.sums(first, (block + 1) * BLOCK / GROUP - 1).cast_const();
+                let factors = quants.add(QUANTS);
+                // One or two rows need few sums at a time, so eight rows' totals stay in registers beside the lines.
+                let lines = half!(s, low, quants);
+                let more = half!(s, high, quants);
+                if const { GROUP == BLOCK && R >= 4 && S::ROWS > 4 } {
+                    // A row's sums wait for themselves, so another row's are added in between.
+                    each_row!(r in 0 2 4 6, R, {
+                        let x = [x_block.add(r * LINE), x_block.add((r + 1) * LINE)];
+                        let sums = [s.no_planes(); 2];
+                        let sums = dots_of_both!(s, sums, lines, x, 0 0, 1 1, 2 2, 3 3);
+                        let sums = dots_of_both!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                        totals[r] = s.weigh(totals[r], sums[0], factors, x_sums.add(r));
+                        totals[r + 1] = s.weigh(totals[r + 1], sums[1], factors, x_sums.add(r + 1));
+                    });
+                    continue;
+                }
+                each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                    let x = x_block.add(r * LINE);
+                    let mut sums = dots!(s, s.no_planes(), lines, x, 0 0, 1 1, 2 2, 3 3);
+                    if GROUP < BLOCK {
+                        totals[r] = s.weigh(totals[r], sums, factors, x_sums.add(r));
+                        sums = s.no_planes();
+                    }
+                    if GROUP == BLOCK && R <= 2 {
+                        // Few rows leave it to the block's own products to be many at a time.
+                        let later = dots!(s, s.no_planes(), more, x, 0 4, 1 5, 2 6, 3 7);
+                        sums = s.add_planes(sums, later);
+                    } else {
+                        sums = dots!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                    }
+                    let factors = quants.add(stride - LINE);
+                    totals[r] = s.weigh(totals[r], sums, factors, later_sums.add(r));
+                });
+            }
+            let scale = x.scale(first, chunk);
+            for r in 0..R {
+                out[r] = s.fma(s.number(totals[r]), s.splat(*scale.add(r)), out[r]);
+            }
+        }
+        if first == 0 {
+            reader.used(LINE);
+        }
+        let units = s.load(start.add(scales_at).cast());
+        for (r, out) in out.iter().enumerate().take(rows) {
+            let out = s.mul(*out, units);
+            write(s, task, first + r, strip, out);
+        }
+    }
+}

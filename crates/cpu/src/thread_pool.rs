@@ -1,0 +1,231 @@
+//! A persistent pool for very short parallel sections: workers spin a little, then sleep.
+//!
+//! One job at a time. [`Gate`] is the protocol between the caller and the workers, which `base` model-checks.
+
+use crate::prefetch::{Course, Stretches};
+use base::gate::{CachePadded, Gate};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+
+/// How often an idle worker looks for work before it sleeps; about a millisecond, which is longer than what a loop of steps
+/// does between two of them.
+const SPINS: u32 = 20_000;
+
+/// The threads that kernels run on: the caller and `count - 1` workers.
+pub(crate) struct Threads {
+    shared: Arc<Shared>,
+    workers: Vec<(JoinHandle<()>, Thread)>,
+    /// Held while a job runs, so that two callers take turns.
+    turn: Mutex<()>,
+}
+
+struct Shared {
+    gate: Gate,
+    /// The open job; written only while no job is open and no worker takes part.
+    job: CachePadded<std::cell::UnsafeCell<Job>>,
+    /// Per thread, what it brings near.
+    courses: Box<[Course]>,
+    panicked: AtomicBool,
+}
+
+// SAFETY: `job` is written by the caller alone, before it opens the gate (release) and after all participants of the
+// last job have left (acquire); workers read it only between joining and leaving.
+unsafe impl Sync for Shared {}
+// SAFETY: the job's pointers are used only while `run` keeps what they point to alive.
+unsafe impl Send for Shared {}
+
+#[derive(Clone, Copy)]
+struct Job {
+    /// The lifetime is erased: `Threads::run` returns only when no participant is left.
+    task: *const (dyn Fn(usize, usize) + Sync),
+    /// Equal chunks that the tasks are partitioned into: one, or one a thread.
+    chunks: usize,
+}
+
+fn no_task(_: usize, _: usize) {}
+
+impl Threads {
+    /// A pool of `count` threads, the caller included.
+    pub(crate) fn new(count: usize) -> Threads {
+        let shared = Arc::new(Shared {
+            gate: Gate::new(count.max(1)),
+            job: CachePadded(std::cell::UnsafeCell::new(Job {
+                task: &no_task,
+                chunks: 1,
+            })),
+            courses: (0..count.max(1)).map(|_| Course::default()).collect(),
+            panicked: AtomicBool::new(false),
+        });
+        let spawn = |worker: usize| {
+            let shared = shared.clone();
+            let body = move || work(&shared, worker);
+            let handle = std::thread::Builder::new()
+                .name(format!("kvark-{worker}"))
+                .spawn(body)
+                .ok()?;
+            let thread = handle.thread().clone();
+            Some((handle, thread))
+        };
+        // A system that refuses more threads still computes, with fewer.
+        let workers = (1..count.max(1)).map_while(spawn).collect();
+        Threads {
+            shared,
+            workers,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Number of threads, the caller included.
+    pub(crate) fn count(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task(i, thread)` for every `i < tasks`, `thread < count()`, and returns when all are done. Tasks are taken
+    /// in their order.
+    pub(crate) fn run(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        self.start(tasks, 1, task);
+    }
+
+    /// As [`run`](Threads::run), but every thread begins with the same part of the tasks each time, and helps with the
+    /// others' parts, from their ends, when it is done: what a thread read last time is in its own cache this time.
+    pub(crate) fn run_near(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        self.start(tasks, self.count(), task);
+    }
+
+    /// Says what every thread will read after this job, so that it goes on to it: the share that
+    /// [`run_near`](Threads::run_near) begins with.
+    pub(crate) fn read_ahead(&self, stretches: &[Stretches]) {
+        for (course, stretches) in self.shared.courses.iter().zip(stretches) {
+            course.tell(stretches);
+        }
+    }
+
+    /// What a thread brings near.
+    pub(crate) fn course(&self, thread: usize) -> &Course {
+        &self.shared.courses[thread]
+    }
+
+    fn start(&self, tasks: usize, chunks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        if tasks <= 1 || self.workers.is_empty() {
+            (0..tasks).for_each(|i| task(i, 0));
+            return;
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes; this function does not return while a participant may use the reference.
+        let task: *const (dyn Fn(usize, usize) + Sync) =
+            unsafe { std::mem::transmute(std::ptr::from_ref(task)) };
+        // SAFETY: no job is open and the last one has no participants, so nobody else touches `job`.
+        unsafe { *shared.job.0.get() = Job { task, chunks } };
+        if shared.gate.open(tasks, chunks) {
+            self.workers.iter().for_each(|(_, thread)| thread.unpark());
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
+        shared.gate.close();
+        while !shared.gate.is_left() {
+            if !shared.courses[0].wait() {
+                std::hint::spin_loop();
+            }
+        }
+        // Written only when it changes: the workers look at what is beside it.
+        let panicked = shared.panicked.load(Ordering::Relaxed);
+        if panicked {
+            shared.panicked.store(false, Ordering::Relaxed);
+        }
+        if let Err(panic) = own {
+            resume_unwind(panic);
+        }
+        assert!(!panicked, "a worker panicked");
+    }
+}
+
+impl Shared {
+    fn take_tasks(&self, thread: usize) {
+        // SAFETY: the caller takes part in the open job, so `job` is not written until it leaves.
+        let job = unsafe { *self.job.0.get() };
+        // SAFETY: `Threads::run` keeps the task alive until all participants have left.
+        let task = unsafe { &*job.task };
+        for turn in 0..job.chunks {
+            // Of its own chunk, a thread takes what it has prefetched; of another's, what that one has not.
+            let chunk = (thread + turn) % job.chunks;
+            while let Some(i) = self.gate.take(chunk, turn == 0) {
+                task(i, thread);
+            }
+        }
+    }
+}
+
+fn work(shared: &Shared, thread: usize) {
+    let mut seen = 0;
+    let mut idle = 0;
+    while !shared.gate.has_quit() {
+        if let Some(epoch) = shared.gate.join(seen) {
+            seen = epoch;
+            idle = 0;
+            if catch_unwind(AssertUnwindSafe(|| shared.take_tasks(thread))).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+            shared.gate.leave();
+        } else if idle < SPINS {
+            if !shared.courses[thread].wait() {
+                idle += 1;
+                std::hint::spin_loop();
+            }
+        } else {
+            shared.gate.sleep(seen, std::thread::park);
+            idle = 0;
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.gate.quit();
+        for (handle, thread) in self.workers.drain(..) {
+            thread.unpark();
+            let _ = handle.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn every_task_runs_once_and_before_the_return() {
+        for count in [1, 2, 3, 8] {
+            let threads = Threads::new(count);
+            assert_eq!(threads.count(), count);
+            for round in 0..2000 {
+                let tasks = round % 17;
+                let hits: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                let task = |i: usize, thread: usize| {
+                    assert!(thread < count);
+                    hits[i].fetch_add(1, Ordering::Relaxed);
+                };
+                threads.run(tasks, &task);
+                threads.run_near(tasks, &task);
+                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2));
+                if round % 500 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let threads = Threads::new(3);
+        let run = || threads.run(64, &|i, _| assert!(i != 20, "task 20"));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        let done = AtomicUsize::new(0);
+        threads.run(10, &|_, _| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 10);
+    }
+}
