@@ -4,7 +4,7 @@ use backend::{BackendError, BackendErrorKind};
 
 /// Bytes from a line's beginning on, zero at first.
 #[derive(Default)]
-pub(crate) struct Aligned {
+pub(crate) struct AlignedBuffer {
     lines: Vec<Line>,
 }
 
@@ -12,16 +12,16 @@ pub(crate) struct Aligned {
 #[repr(align(64))]
 struct Line(#[allow(dead_code, reason = "read and written through raw addresses")] [u64; 8]);
 
-impl Aligned {
+impl AlignedBuffer {
     /// At least this many bytes.
-    pub(crate) fn new(bytes: usize) -> Result<Aligned, BackendError> {
+    pub(crate) fn new(bytes: usize) -> Result<AlignedBuffer, BackendError> {
         let count = bytes.div_ceil(size_of::<Line>());
         let mut lines = Vec::new();
         lines
             .try_reserve_exact(count)
             .map_err(|_| BackendErrorKind::OutOfMemory(bytes))?;
         lines.resize(count, Line::default());
-        Ok(Aligned { lines })
+        Ok(AlignedBuffer { lines })
     }
 
     /// Bytes that are held where so many are asked for.

@@ -1,6 +1,6 @@
 //! Which instruction set the kernels use, and the one place where that choice becomes code.
 
-use crate::simd::{Avx2, Avx512, Generic, Simd, Whole};
+use crate::simd::{Avx2, Avx512, Generic, RowScaledDot, Simd};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -175,7 +175,7 @@ pub(crate) trait IntegerKernel {
     /// What the kernel returns.
     type Output;
     /// The kernel's body.
-    fn run<S: Whole>(self, simd: S) -> Self::Output;
+    fn run<S: RowScaledDot>(self, simd: S) -> Self::Output;
 }
 
 /// As [`Kernel`], for kernels of matrix tiles.

@@ -14,7 +14,7 @@ use layout::RowLayout;
 use pool::{CpuPool, buffer};
 use std::sync::Arc;
 
-pub(crate) use pool::Rows;
+pub(crate) use pool::StepRows;
 
 /// The stored keys and values of one cache.
 pub(crate) struct CpuKv {
@@ -54,16 +54,16 @@ impl CpuKv {
         ctx: &Context<'_>,
         id: usize,
         step: &LayerPlan,
-        [keys, values]: [Rows<'_>; 2],
+        [keys, values]: [StepRows<'_>; 2],
     ) -> Result<(), KvError> {
-        let behind = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
+        let frozen_cells = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
         let layer = &mut self.layers[id];
-        layer.keys.ensure(step.cells - behind)?;
-        layer.values.ensure(step.cells - behind)?;
+        layer.keys.ensure(step.cells - frozen_cells)?;
+        layer.values.ensure(step.cells - frozen_cells)?;
         let (heads, elements) = (layer.keys.heads, keys.data.len() + values.data.len());
         let writers = [
-            layer.keys.writer(behind, &step.writes, keys),
-            layer.values.writer(behind, &step.writes, values),
+            layer.keys.writer(frozen_cells, &step.writes, keys),
+            layer.values.writer(frozen_cells, &step.writes, values),
         ];
         // SAFETY: every task has a head of a side for itself.
         let task = |i: usize| unsafe { writers[i / heads].write(i % heads) };
@@ -158,18 +158,18 @@ impl KvBytes for CpuKv {
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let prefix = self.prefix.as_deref();
-        let behind = prefix.map_or(0, |p| p.cells[layer]);
+        let frozen_cells = prefix.map_or(0, |p| p.cells[layer]);
         let own = self.layers[layer].side(side);
         let frozen = prefix.map_or(own, |p| p.layers[layer].side(side));
         let mut rest = out;
         for head in 0..own.heads {
             for cells in runs.iter().map(Run::cells) {
-                let middle = behind.clamp(cells.start, cells.end);
+                let middle = frozen_cells.clamp(cells.start, cells.end);
                 let parts = [
                     (frozen, cells.start..middle),
                     (
                         own,
-                        middle - behind.min(middle)..cells.end - behind.min(middle),
+                        middle - frozen_cells.min(middle)..cells.end - frozen_cells.min(middle),
                     ),
                 ];
                 for (pool, cells) in parts {

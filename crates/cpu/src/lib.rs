@@ -14,15 +14,15 @@ mod simd;
 mod thread_pool;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
-pub use kernels::matmul::quantised::packed_file::tidy as tidy_packed;
+pub use kernels::matmul::quantised::packed_file::remove_stale_packed_files as tidy_packed;
 pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{Backend, BackendError, CompileOptions, Compiled, Footprint, FootprintRequest};
-use exec::{CpuExecutable, WeightForms, plan_step};
+use exec::{CpuExecutable, WeightLayouts, plan_step};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
-use thread_pool::Threads;
+use thread_pool::ThreadPool;
 
 /// The CPU with one tier of kernels.
 pub struct Cpu {
@@ -73,7 +73,7 @@ impl Backend for Cpu {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Compiled, BackendError> {
-        let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
+        let threads = ThreadPool::new(options.threads.unwrap_or_else(Cpu::default_threads));
         let executable = CpuExecutable::new(graph, threads, self.isa, options)?;
         Ok(Compiled::new(executable))
     }
@@ -83,14 +83,14 @@ impl Backend for Cpu {
         graph: &Graph,
         request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
-        let forms = WeightForms::new(graph, self.isa, request.is_weight);
+        let layouts = WeightLayouts::new(graph, self.isa, request.is_weight);
         let threads = request.options.threads.unwrap_or_else(Cpu::default_threads);
-        let (calls, arena) = plan_step(graph, request.bindings, &forms, threads)?;
-        let mut packed = forms.bytes(graph, &calls);
+        let (calls, arena) = plan_step(graph, request.bindings, &layouts, threads)?;
+        let mut packed = layouts.bytes(graph, &calls);
         for (i, tensor) in graph.tensors().iter().enumerate() {
-            let moved = exec::moved_bytes(tensor);
-            if moved > 0 {
-                *packed.entry(TensorId(i as u32)).or_default() += moved;
+            let realigned = exec::realigned_bytes(tensor);
+            if realigned > 0 {
+                *packed.entry(TensorId(i as u32)).or_default() += realigned;
             }
         }
         let packed = packed.into_iter().collect();

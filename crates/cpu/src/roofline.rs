@@ -5,10 +5,10 @@
 )]
 
 use crate::isa::{IntegerKernel, Isa, Kernel};
-use crate::kernels::Shared;
-use crate::prefetch::{Reader, Stretch, Stretches};
-use crate::simd::{Integers, LANES, Simd};
-use crate::thread_pool::Threads;
+use crate::kernels::SendPtr;
+use crate::prefetch::{Prefetcher, Span, SpanList};
+use crate::simd::{IntDot, LANES, Simd};
+use crate::thread_pool::ThreadPool;
 use base::Bytes;
 use std::time::Instant;
 
@@ -32,41 +32,41 @@ const LOOPS: usize = 200_000;
 
 impl Probe {
     pub(crate) fn measure(isa: Isa, count: usize) -> Probe {
-        let threads = Threads::new(count);
+        let threads = ThreadPool::new(count);
         let memory = Bytes::filled(READ, |bytes| bytes.fill(1));
-        let at = Shared(memory.as_ptr().cast_mut());
-        let share = READ / count / LINES * LINES;
-        let whole = |i| Stretch::new(memory.as_ptr() as usize + i * share, share);
-        let shares = (0..count).map(|i| std::iter::once(whole(i)).collect());
-        let shares: Vec<Stretches> = shares.collect();
+        let at = SendPtr(memory.as_ptr().cast_mut());
+        let chunk = READ / count / READ_STEP * READ_STEP;
+        let whole = |i| Span::new(memory.as_ptr() as usize + i * chunk, chunk);
+        let chunks = (0..count).map(|i| std::iter::once(whole(i)).collect());
+        let chunks: Vec<SpanList> = chunks.collect();
         let best = |task: &(dyn Fn(usize, usize) + Sync)| {
             let once = || {
                 // The next round reads what this one does.
-                threads.read_ahead(&shares);
+                threads.set_next_spans(&chunks);
                 let start = Instant::now();
-                threads.run_near(count, task);
+                threads.run_chunked(count, task);
                 start.elapsed().as_secs_f64()
             };
             (0..ROUNDS).map(|_| once()).fold(f64::INFINITY, f64::min)
         };
         let read = best(&|i, thread| {
             // SAFETY: every share lies inside the memory.
-            let from = unsafe { at.at(i * share) };
-            let reader = threads.course(thread).reader();
-            let read = Read {
+            let from = unsafe { at.at(i * chunk) };
+            let prefetcher = threads.prefetch_plan(thread).prefetcher();
+            let read = ReadKernel {
                 from,
-                len: share,
-                reader,
+                len: chunk,
+                prefetcher,
             };
             std::hint::black_box(isa.run(read));
         });
         let bytes = best(&|_, _| multiply_bytes(isa));
         let floats = best(&|_, _| {
-            std::hint::black_box(isa.run(Floats));
+            std::hint::black_box(isa.run(FloatKernel));
         });
         let all = count as f64;
         Probe {
-            read_bytes: all * share as f64 / read,
+            read_bytes: all * chunk as f64 / read,
             byte_macs: all * byte_loop(isa) / bytes,
             float_macs: all * (LOOPS * CHAINS * LANES) as f64 / floats,
         }
@@ -74,22 +74,22 @@ impl Probe {
 }
 
 /// Bytes that one turn of the reading loop takes.
-const LINES: usize = 256;
+const READ_STEP: usize = 256;
 
-struct Read<'a> {
+struct ReadKernel<'a> {
     from: *const u8,
     len: usize,
-    reader: Reader<'a>,
+    prefetcher: Prefetcher<'a>,
 }
 
-impl Kernel for Read<'_> {
+impl Kernel for ReadKernel<'_> {
     type Output = f32;
 
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) -> f32 {
         let mut sums = [s.zero(); 4];
-        for at in (0..self.len).step_by(LINES) {
-            self.reader.used(LINES);
+        for at in (0..self.len).step_by(READ_STEP) {
+            self.prefetcher.consumed(READ_STEP);
             for i in 0..4 {
                 // SAFETY: the maker vouches for whole turns.
                 unsafe {
@@ -98,16 +98,16 @@ impl Kernel for Read<'_> {
                 }
             }
         }
-        s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
+        s.reduce_sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
     }
 }
 
 /// Chains of multiplications that do not wait for each other.
 const CHAINS: usize = 12;
 
-struct Floats;
+struct FloatKernel;
 
-impl Kernel for Floats {
+impl Kernel for FloatKernel {
     type Output = f32;
 
     #[inline(always)]
@@ -123,27 +123,27 @@ impl Kernel for Floats {
         for i in 0..CHAINS {
             all = s.add(all, sums[i]);
         }
-        s.sum(all)
+        s.reduce_sum(all)
     }
 }
 
-struct ByteDots;
+struct ByteKernel;
 
 /// Independent sums of the byte loop.
 const SUMS: usize = 8;
 
-impl IntegerKernel for ByteDots {
+impl IntegerKernel for ByteKernel {
     type Output = f32;
 
     #[inline(always)]
-    fn run<S: Integers>(self, s: S) -> f32 {
+    fn run<S: IntDot>(self, s: S) -> f32 {
         let line = [1u8; 64];
         let x = [1u8; 64];
-        let mut sums = [s.no_sums(); SUMS];
+        let mut sums = [s.zero_sums(); SUMS];
         let mut all = s.zero();
         // SAFETY: both arrays hold a line.
         unsafe {
-            let weights = s.bytes(line.as_ptr());
+            let weights = s.load_bytes(line.as_ptr());
             for _ in 0..LOOPS {
                 for i in 0..SUMS {
                     sums[i] = s.dot::<0>(sums[i], weights, x.as_ptr());
@@ -151,9 +151,9 @@ impl IntegerKernel for ByteDots {
             }
         }
         for i in 0..SUMS {
-            all = s.add(all, s.total(sums[i], 0));
+            all = s.add(all, s.sums_to_f32(sums[i], 0));
         }
-        s.sum(all)
+        s.reduce_sum(all)
     }
 }
 
@@ -161,10 +161,10 @@ fn multiply_bytes(isa: Isa) {
     #[cfg(target_arch = "x86_64")]
     if isa.has_tiles() {
         // SAFETY: the tier has tiles.
-        unsafe { crate::simd::amx::Tiles::new().spin(LOOPS / 8) };
+        unsafe { crate::simd::amx::AmxTiles::new().peak_loop(LOOPS / 8) };
         return;
     }
-    std::hint::black_box(isa.run_integers(ByteDots));
+    std::hint::black_box(isa.run_integers(ByteKernel));
 }
 
 /// Multiplications of one byte loop of a thread. A dot takes both bytes of sixteen times four activations.

@@ -2,7 +2,7 @@
 //!
 //! One job at a time. [`Gate`] is the protocol between the caller and the workers, which `base` model-checks.
 
-use crate::prefetch::{Course, Stretches};
+use crate::prefetch::{PrefetchPlan, SpanList};
 use base::gate::{CachePadded, Gate};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,34 +11,34 @@ use std::thread::{JoinHandle, Thread};
 
 /// How often an idle worker looks for work before it sleeps; about a millisecond, which is longer than what a loop of steps
 /// does between two of them.
-const SPINS: u32 = 20_000;
+const SPINS_BEFORE_PARK: u32 = 20_000;
 
 /// The threads that kernels run on: the caller and `count - 1` workers.
-pub(crate) struct Threads {
-    shared: Arc<Shared>,
+pub(crate) struct ThreadPool {
+    shared: Arc<PoolState>,
     workers: Vec<(JoinHandle<()>, Thread)>,
     /// Held while a job runs, so that two callers take turns.
-    turn: Mutex<()>,
+    job_lock: Mutex<()>,
 }
 
-struct Shared {
+struct PoolState {
     gate: Gate,
     /// The open job; written only while no job is open and no worker takes part.
     job: CachePadded<std::cell::UnsafeCell<Job>>,
     /// Per thread, what it brings near.
-    courses: Box<[Course]>,
+    prefetch_plans: Box<[PrefetchPlan]>,
     panicked: AtomicBool,
 }
 
 // SAFETY: `job` is written by the caller alone, before it opens the gate (release) and after all participants of the
 // last job have left (acquire); workers read it only between joining and leaving.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: the job's pointers are used only while `run` keeps what they point to alive.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 #[derive(Clone, Copy)]
 struct Job {
-    /// The lifetime is erased: `Threads::run` returns only when no participant is left.
+    /// The lifetime is erased: `ThreadPool::run` returns only when no participant is left.
     task: *const (dyn Fn(usize, usize) + Sync),
     /// Equal chunks that the tasks are partitioned into: one, or one a thread.
     chunks: usize,
@@ -46,21 +46,21 @@ struct Job {
 
 fn no_task(_: usize, _: usize) {}
 
-impl Threads {
+impl ThreadPool {
     /// A pool of `count` threads, the caller included.
-    pub(crate) fn new(count: usize) -> Threads {
-        let shared = Arc::new(Shared {
+    pub(crate) fn new(count: usize) -> ThreadPool {
+        let shared = Arc::new(PoolState {
             gate: Gate::new(count.max(1)),
             job: CachePadded(std::cell::UnsafeCell::new(Job {
                 task: &no_task,
                 chunks: 1,
             })),
-            courses: (0..count.max(1)).map(|_| Course::default()).collect(),
+            prefetch_plans: (0..count.max(1)).map(|_| PrefetchPlan::default()).collect(),
             panicked: AtomicBool::new(false),
         });
         let spawn = |worker: usize| {
             let shared = shared.clone();
-            let body = move || work(&shared, worker);
+            let body = move || worker_loop(&shared, worker);
             let handle = std::thread::Builder::new()
                 .name(format!("kvark-{worker}"))
                 .spawn(body)
@@ -70,10 +70,10 @@ impl Threads {
         };
         // A system that refuses more threads still computes, with fewer.
         let workers = (1..count.max(1)).map_while(spawn).collect();
-        Threads {
+        ThreadPool {
             shared,
             workers,
-            turn: Mutex::new(()),
+            job_lock: Mutex::new(()),
         }
     }
 
@@ -88,23 +88,23 @@ impl Threads {
         self.start(tasks, 1, task);
     }
 
-    /// As [`run`](Threads::run), but every thread begins with the same part of the tasks each time, and helps with the
+    /// As [`run`](ThreadPool::run), but every thread begins with the same part of the tasks each time, and helps with the
     /// others' parts, from their ends, when it is done: what a thread read last time is in its own cache this time.
-    pub(crate) fn run_near(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+    pub(crate) fn run_chunked(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         self.start(tasks, self.count(), task);
     }
 
     /// Says what every thread will read after this job, so that it goes on to it: the share that
-    /// [`run_near`](Threads::run_near) begins with.
-    pub(crate) fn read_ahead(&self, stretches: &[Stretches]) {
-        for (course, stretches) in self.shared.courses.iter().zip(stretches) {
-            course.tell(stretches);
+    /// [`run_chunked`](ThreadPool::run_chunked) begins with.
+    pub(crate) fn set_next_spans(&self, spans: &[SpanList]) {
+        for (prefetch_plan, spans) in self.shared.prefetch_plans.iter().zip(spans) {
+            prefetch_plan.set_next(spans);
         }
     }
 
     /// What a thread brings near.
-    pub(crate) fn course(&self, thread: usize) -> &Course {
-        &self.shared.courses[thread]
+    pub(crate) fn prefetch_plan(&self, thread: usize) -> &PrefetchPlan {
+        &self.shared.prefetch_plans[thread]
     }
 
     fn start(&self, tasks: usize, chunks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
@@ -112,7 +112,7 @@ impl Threads {
             (0..tasks).for_each(|i| task(i, 0));
             return;
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _job = self.job_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes; this function does not return while a participant may use the reference.
         let task: *const (dyn Fn(usize, usize) + Sync) =
@@ -125,7 +125,7 @@ impl Threads {
         let own = catch_unwind(AssertUnwindSafe(|| shared.take_tasks(0)));
         shared.gate.close();
         while !shared.gate.is_left() {
-            if !shared.courses[0].wait() {
+            if !shared.prefetch_plans[0].prefetch_while_waiting() {
                 std::hint::spin_loop();
             }
         }
@@ -141,23 +141,23 @@ impl Threads {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn take_tasks(&self, thread: usize) {
         // SAFETY: the caller takes part in the open job, so `job` is not written until it leaves.
         let job = unsafe { *self.job.0.get() };
-        // SAFETY: `Threads::run` keeps the task alive until all participants have left.
+        // SAFETY: `ThreadPool::run` keeps the task alive until all participants have left.
         let task = unsafe { &*job.task };
-        for turn in 0..job.chunks {
+        for step in 0..job.chunks {
             // Of its own chunk, a thread takes what it has prefetched; of another's, what that one has not.
-            let chunk = (thread + turn) % job.chunks;
-            while let Some(i) = self.gate.take(chunk, turn == 0) {
+            let chunk = (thread + step) % job.chunks;
+            while let Some(i) = self.gate.take(chunk, step == 0) {
                 task(i, thread);
             }
         }
     }
 }
 
-fn work(shared: &Shared, thread: usize) {
+fn worker_loop(shared: &PoolState, thread: usize) {
     let mut seen = 0;
     let mut idle = 0;
     while !shared.gate.has_quit() {
@@ -168,8 +168,8 @@ fn work(shared: &Shared, thread: usize) {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
             shared.gate.leave();
-        } else if idle < SPINS {
-            if !shared.courses[thread].wait() {
+        } else if idle < SPINS_BEFORE_PARK {
+            if !shared.prefetch_plans[thread].prefetch_while_waiting() {
                 idle += 1;
                 std::hint::spin_loop();
             }
@@ -180,7 +180,7 @@ fn work(shared: &Shared, thread: usize) {
     }
 }
 
-impl Drop for Threads {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.gate.quit();
         for (handle, thread) in self.workers.drain(..) {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn every_task_runs_once_and_before_the_return() {
         for count in [1, 2, 3, 8] {
-            let threads = Threads::new(count);
+            let threads = ThreadPool::new(count);
             assert_eq!(threads.count(), count);
             for round in 0..2000 {
                 let tasks = round % 17;
@@ -208,7 +208,7 @@ mod tests {
                     hits[i].fetch_add(1, Ordering::Relaxed);
                 };
                 threads.run(tasks, &task);
-                threads.run_near(tasks, &task);
+                threads.run_chunked(tasks, &task);
                 assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 2));
                 if round % 500 == 0 {
                     std::thread::sleep(std::time::Duration::from_millis(3));
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
-        let threads = Threads::new(3);
+        let threads = ThreadPool::new(3);
         let run = || threads.run(64, &|i, _| assert!(i != 20, "task 20"));
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
         let done = AtomicUsize::new(0);

@@ -4,11 +4,11 @@ use super::constants::Constants;
 use super::input_address;
 use super::profile::Profile;
 use super::tape::{Fusion, Machine, Tape};
-use crate::aligned::Aligned;
+use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kv::CpuKv;
-use crate::thread_pool::Threads;
+use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Executable, ExecutorKind, GraphSupport, NodeTime, Replay, ReplayWrapper, RunMode,
@@ -41,7 +41,7 @@ pub(crate) struct CpuExecutable {
 impl CpuExecutable {
     pub(crate) fn new(
         graph: Arc<Graph>,
-        threads: Threads,
+        threads: ThreadPool,
         isa: Isa,
         options: &CompileOptions,
     ) -> Result<CpuExecutable, BackendError> {
@@ -56,7 +56,7 @@ impl CpuExecutable {
                 constants,
                 threads,
                 isa,
-                arena: Aligned::default(),
+                arena: AlignedBuffer::default(),
                 profile: None,
             },
             eager: options.executor == ExecutorKind::Interpreted,

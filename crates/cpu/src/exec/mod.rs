@@ -10,10 +10,10 @@ mod resolve;
 mod tape;
 mod weight_layouts;
 
-pub(crate) use constants::moved_bytes;
+pub(crate) use constants::realigned_bytes;
 pub(crate) use executable::CpuExecutable;
 pub(crate) use tape::plan_step;
-pub(crate) use weight_layouts::WeightForms;
+pub(crate) use weight_layouts::WeightLayouts;
 
 use backend::{BackendError, BackendErrorKind};
 use graph::{Bindings, Data, Graph, Node, TensorId, Value};

@@ -2,17 +2,17 @@
 
 use super::call::{Addresses, Call};
 use super::constants::Constants;
-use super::fusion::{Group, Then, join};
-use super::prefetch::{Next, look_ahead};
-use super::profile::{Profile, Work};
-use super::weight_layouts::WeightForms;
+use super::fusion::{FusedEpilogue, FusedGroup, find_fused_groups};
+use super::prefetch::{NextReads, plan_prefetches};
+use super::profile::{Profile, WorkEstimate};
+use super::weight_layouts::WeightLayouts;
 use super::{named, value_at};
-use crate::aligned::Aligned;
+use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::matmul::quantised::{After, Gate, TOGETHER};
+use crate::kernels::matmul::quantised::{Epilogue, GateEpilogue, MAX_FUSED_PRODUCTS};
 use crate::kv::CpuKv;
-use crate::thread_pool::Threads;
+use crate::thread_pool::ThreadPool;
 use backend::{BackendError, CacheStep, Trace};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
@@ -24,10 +24,10 @@ use std::time::Instant;
 pub(super) struct Machine {
     pub(super) graph: Arc<Graph>,
     pub(super) constants: Constants,
-    pub(super) threads: Threads,
+    pub(super) threads: ThreadPool,
     pub(super) isa: Isa,
     /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
-    pub(super) arena: Aligned,
+    pub(super) arena: AlignedBuffer,
     /// What was measured, while calls are.
     pub(super) profile: Option<Profile>,
 }
@@ -47,7 +47,7 @@ pub(super) enum Fusion {
 pub(super) struct Tape {
     bindings: Bindings,
     fusion: Fusion,
-    calls: Vec<Entry>,
+    calls: Vec<TapeCall>,
     /// Where every operand, result and work space of the calls is, and behind them the graph's outputs.
     locations: Vec<Location>,
     /// The same as addresses; those of the caller's inputs are of the last run.
@@ -64,15 +64,15 @@ pub(super) struct Tape {
 // SAFETY: addresses point into the constants and the arena, which the executable owns, or are made anew for a run.
 unsafe impl Send for Tape {}
 
-pub(super) struct Entry {
+pub(super) struct TapeCall {
     pub(super) call: Call,
     pub(super) node: NodeId,
     /// LinearOperands, and behind them result and work space.
     pub(super) operands: Range<usize>,
     /// Calls from this one on that run as one, itself among them.
-    pub(super) group: Group,
+    pub(super) group: FusedGroup,
     /// What is read next, where this call reads much, and only once.
-    pub(super) next: Option<Next>,
+    pub(super) prefetch: Option<NextReads>,
 }
 
 /// Where a tensor is, as far as it is known before the run.
@@ -107,12 +107,12 @@ impl Machine {
             threads: &self.threads,
         };
         for (node, call) in graph.nodes().iter().zip(&resolved) {
-            self.constants.provide(node, call, &context)?;
+            self.constants.pack_for(node, call, &context)?;
         }
         if plan.arena_bytes > self.arena.len() {
             // Nothing in the arena outlives a step, so the old contents need not be kept.
-            self.arena = Aligned::default();
-            self.arena = Aligned::new(plan.arena_bytes)?;
+            self.arena = AlignedBuffer::default();
+            self.arena = AlignedBuffer::new(plan.arena_bytes)?;
         }
         let locate = |id: TensorId| match plan.place(id) {
             Place::Input { index, offset } => Location::Input { index, offset },
@@ -141,19 +141,19 @@ impl Machine {
             let operands = start..locations.len();
             let scratch = plan.scratch(i).map(|slot| Location::Arena(slot.offset));
             locations.extend([locate(node.output), scratch.unwrap_or(Location::None)]);
-            calls.push(Entry {
+            calls.push(TapeCall {
                 call,
                 node: NodeId(i as u32),
                 operands,
-                group: Group::ONE,
-                next: None,
+                group: FusedGroup::ONE,
+                prefetch: None,
             });
         }
         let threads = self.threads.count();
         if fusion != Fusion::None {
             let rotates_keys = fusion == Fusion::Whole;
-            join(graph, &mut calls, &locations, threads, rotates_keys);
-            look_ahead(&mut calls, &locations, threads);
+            find_fused_groups(graph, &mut calls, &locations, threads, rotates_keys);
+            plan_prefetches(&mut calls, &locations, threads);
         }
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
@@ -180,27 +180,30 @@ impl Machine {
 }
 
 /// What calls that ran as one had to read and to multiply.
-fn work(graph: &Graph, calls: &[Entry], cache: &Option<CacheStep<'_, CpuKv>>) -> Work {
-    let one = |entry: &Entry| match (&entry.call, cache) {
-        (Call::Attend(op), Some(step)) => {
+fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>) -> WorkEstimate {
+    let one = |entry: &TapeCall| match (&entry.call, cache) {
+        (Call::CachedAttention(op), Some(step)) => {
             let config = kv::KvBytes::config(step.bytes);
             let storage = [config.key_storage, config.value_storage];
-            Work::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
+            WorkEstimate::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
         }
-        (call, _) => Work::of(graph, graph.node(entry.node), call),
+        (call, _) => WorkEstimate::of(graph, graph.node(entry.node), call),
     };
-    calls.iter().map(one).fold(Work::default(), |a, b| Work {
-        bytes: a.bytes + b.bytes,
-        macs: a.macs + b.macs,
-        floats: b.floats,
-    })
+    calls
+        .iter()
+        .map(one)
+        .fold(WorkEstimate::default(), |a, b| WorkEstimate {
+            bytes: a.bytes + b.bytes,
+            macs: a.macs + b.macs,
+            floats: b.floats,
+        })
 }
 
 /// Every node's kernel under concrete symbols, and a place for all that they compute.
 pub(crate) fn plan_step(
     graph: &Graph,
     bindings: Bindings,
-    forms: &WeightForms,
+    forms: &WeightLayouts,
     threads: usize,
 ) -> Result<(Vec<Call>, MemoryPlan), BackendError> {
     let calls: Result<Vec<Call>, BackendError> = graph
@@ -214,7 +217,7 @@ pub(crate) fn plan_step(
 }
 
 impl Tape {
-    fn addresses(&self, entry: &Entry) -> Addresses<'_> {
+    fn addresses(&self, entry: &TapeCall) -> Addresses<'_> {
         let end = entry.operands.end;
         Addresses {
             inputs: &self.addresses[entry.operands.clone()],
@@ -227,27 +230,27 @@ impl Tape {
     ///
     /// # Safety
     /// As for [`Call::run`], for each; they must be a group.
-    unsafe fn run_products(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
-        let (norm, calls) = calls.split_at(usize::from(group.before));
-        let (products, then) = calls.split_at(group.together);
+    unsafe fn run_products(&self, ctx: &Context<'_>, group: FusedGroup, calls: &[TapeCall]) {
+        let (norm, calls) = calls.split_at(usize::from(group.has_prologue));
+        let (products, then) = calls.split_at(group.products);
         let before = norm.first().and_then(|entry| {
             let at = self.addresses(entry);
             entry.call.norm(at)
         });
-        let mut all: [_; TOGETHER] = std::array::from_fn(|i| {
+        let mut all: [_; MAX_FUSED_PRODUCTS] = std::array::from_fn(|i| {
             let entry = &products[i.min(products.len() - 1)];
             (&entry.call, self.addresses(entry))
         });
         let all = &mut all[..products.len()];
-        let after = match (then, group.then) {
-            ([then], Then::Add(addend)) => {
+        let after = match (then, group.epilogue) {
+            ([then], FusedEpilogue::Add(addend)) => {
                 let at = self.addresses(then);
-                After::Add {
+                Epilogue::Add {
                     addend: at.inputs[addend].cast(),
                     out: at.output.cast(),
                 }
             }
-            ([then], Then::Gate(activation, gate)) => {
+            ([then], FusedEpilogue::Gate(activation, gate)) => {
                 let scratch = all[1].1.scratch;
                 if gate == 1 {
                     all.swap(0, 1);
@@ -255,18 +258,18 @@ impl Tape {
                 all[1].1.scratch = scratch;
                 let out = self.addresses(then).output;
                 let places = [all[0].1.output, all[1].1.output];
-                After::Gate(Gate {
+                Epilogue::Gate(GateEpilogue {
                     activation,
                     out: out.cast(),
                     // Where the result is not.
-                    room: places[usize::from(places[1] != out)].cast(),
+                    scratch: places[usize::from(places[1] != out)].cast(),
                 })
             }
-            _ => After::Nothing,
+            _ => Epilogue::None,
         };
         // SAFETY: as the caller vouches; of calls that run as one, every result lives beside the last product's work
         // space, or the calls would not be a group.
-        unsafe { Call::run_together(ctx, before, all, after) };
+        unsafe { Call::run_fused(ctx, before, all, after) };
     }
 
     /// Makes the addresses for an arena and a run's inputs.
@@ -310,9 +313,9 @@ impl Tape {
             let (now, later) = calls.split_at(entry.group.len());
             calls = later;
             let started = measured.as_ref().map(|_| Instant::now());
-            match &entry.next {
-                Some(Next::Weights(stretches)) => machine.threads.read_ahead(stretches),
-                Some(Next::Attention(i)) => tape.calls[*i].call.read_ahead(&ctx, cache),
+            match &entry.prefetch {
+                Some(NextReads::Weights(spans)) => machine.threads.set_next_spans(spans),
+                Some(NextReads::Attention(i)) => tape.calls[*i].call.plan_prefetch(&ctx, cache),
                 None => {}
             }
             // The plan keeps every operand whole until its last use and lets a result share memory only where its op
@@ -328,7 +331,7 @@ impl Tape {
                         call.run(&ctx, tape.addresses(entry), cache)
                     }
                     [entry] => entry.call.run(&ctx, tape.addresses(entry), cache),
-                    [rotation, attend] if matches!(attend.call, Call::Attend(_)) => {
+                    [rotation, attend] if matches!(attend.call, Call::CachedAttention(_)) => {
                         let from = (&rotation.call, tape.addresses(rotation));
                         let at = tape.addresses(attend);
                         attend.call.run_rotated(&ctx, from, at, cache)
@@ -354,7 +357,7 @@ impl Tape {
         if let (Some(profile), Some(measured)) = (&mut machine.profile, measured) {
             for (calls, time, work) in measured {
                 // A prologue is named behind the products that it is computed for.
-                let (prologue, others) = calls.split_at(usize::from(calls[0].group.before));
+                let (prologue, others) = calls.split_at(usize::from(calls[0].group.has_prologue));
                 let nodes = others.iter().chain(prologue);
                 let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
                 profile.add(graph, &nodes, time, work);
@@ -364,8 +367,8 @@ impl Tape {
     }
 
     /// Whether a call is not part of a recorded piece.
-    fn is_between_pieces(&self, entry: &Entry) -> bool {
-        self.fusion == Fusion::Pieces && matches!(entry.call, Call::Attend(_))
+    fn is_between_pieces(&self, entry: &TapeCall) -> bool {
+        self.fusion == Fusion::Pieces && matches!(entry.call, Call::CachedAttention(_))
     }
 
     /// The graph's outputs, copied out of the arena after a run.

@@ -1,10 +1,10 @@
 //! How the weights of linear layers are held besides the file's own bytes, known before any of them is read.
 
 use super::call::Call;
-use crate::aligned::Aligned;
+use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
-use crate::kernels::matmul::f32::pack::Pack;
-use crate::kernels::matmul::quantised::format::Form;
+use crate::kernels::matmul::f32::pack::PanelPacking;
+use crate::kernels::matmul::quantised::format::PackedFormat;
 use base::DType;
 use graph::ops::Op;
 use graph::{Graph, Node, TensorId};
@@ -12,36 +12,42 @@ use std::collections::BTreeMap;
 
 /// How one weight is held for its products.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum WeightForm {
+pub(crate) enum WeightLayout {
     /// f32 in panels.
-    Panels(Pack),
+    Panels(PanelPacking),
     /// Quantised, `[n, k]`, in strips.
-    Strips { form: Form, n: usize, k: usize },
+    Strips {
+        form: PackedFormat,
+        n: usize,
+        k: usize,
+    },
 }
 
-impl WeightForm {
+impl WeightLayout {
     /// Bytes it takes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            WeightForm::Panels(pack) => Aligned::rounded(pack.elements() * size_of::<f32>()),
-            WeightForm::Strips { form, n, k } => form.packed_bytes(*n, *k),
+            WeightLayout::Panels(pack) => {
+                AlignedBuffer::rounded(pack.elements() * size_of::<f32>())
+            }
+            WeightLayout::Strips { form, n, k } => form.packed_bytes(*n, *k),
         }
     }
 }
 
 /// The forms of a graph's weights.
-pub(crate) struct WeightForms {
-    forms: BTreeMap<TensorId, WeightForm>,
+pub(crate) struct WeightLayouts {
+    forms: BTreeMap<TensorId, WeightLayout>,
     tiled: bool,
 }
 
-impl WeightForms {
+impl WeightLayouts {
     /// The forms of the tensors that are weights: those that do not change from step to step.
     pub(crate) fn new(
         graph: &Graph,
         isa: Isa,
         is_weight: &dyn Fn(TensorId) -> bool,
-    ) -> WeightForms {
+    ) -> WeightLayouts {
         let form = |node: &Node| {
             let Op::Linear(_) = node.op else { return None };
             let id = node.inputs[1];
@@ -49,15 +55,17 @@ impl WeightForms {
             let &[n, k] = &ty.dims(&Default::default())?[..] else {
                 return None;
             };
-            let form = match Form::of(ty.dtype) {
-                Some(form) => WeightForm::Strips { form, n, k },
-                None if ty.dtype == DType::F32 => WeightForm::Panels(Pack::new(n, k, true)),
+            let form = match PackedFormat::of(ty.dtype) {
+                Some(form) => WeightLayout::Strips { form, n, k },
+                None if ty.dtype == DType::F32 => {
+                    WeightLayout::Panels(PanelPacking::new(n, k, true))
+                }
                 None => return None,
             };
             is_weight(id).then_some((id, form))
         };
         let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
-        WeightForms {
+        WeightLayouts {
             forms: graph.nodes().iter().filter_map(form).collect(),
             tiled: isa.has_tiles() && !graph.nodes().iter().any(cached),
         }
@@ -76,8 +84,8 @@ impl WeightForms {
             let id = *node.inputs.get(1)?;
             let bytes = match call {
                 #[cfg(target_arch = "x86_64")]
-                Call::TiledLinear(op) => Aligned::rounded(op.weight().bytes()),
-                Call::PackedLinear(..) | Call::MatMul(_) => self.forms.get(&id)?.bytes(),
+                Call::AmxLinear(op) => AlignedBuffer::rounded(op.weight().bytes()),
+                Call::QuantisedLinear(..) | Call::MatMul(_) => self.forms.get(&id)?.bytes(),
                 _ => return None,
             };
             Some((id, bytes))
@@ -87,11 +95,11 @@ impl WeightForms {
 
     /// Whether a weight is held in panels.
     pub(crate) fn has_panels(&self, id: TensorId) -> bool {
-        matches!(self.forms.get(&id), Some(WeightForm::Panels(_)))
+        matches!(self.forms.get(&id), Some(WeightLayout::Panels(_)))
     }
 
     /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (TensorId, &WeightForm)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TensorId, &WeightLayout)> {
         self.forms.iter().map(|(id, form)| (*id, form))
     }
 }

@@ -2,15 +2,15 @@
 
 /// The lines along an axis: `outer` blocks of `len` elements that lie `inner` apart, `inner` lines each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lines {
+pub(crate) struct AxisView {
     pub(crate) outer: usize,
     pub(crate) len: usize,
     pub(crate) inner: usize,
 }
 
-impl Lines {
-    pub(crate) fn new(shape: &[usize], axis: usize) -> Lines {
-        Lines {
+impl AxisView {
+    pub(crate) fn new(shape: &[usize], axis: usize) -> AxisView {
+        AxisView {
             outer: shape[..axis].iter().product(),
             len: shape[axis],
             inner: shape[axis + 1..].iter().product(),

@@ -4,11 +4,11 @@ pub(crate) mod functions;
 pub(crate) mod generate;
 pub(crate) mod scalar;
 
-use super::loop_nest::{Nest, Part};
-use super::{Context, Shared, split};
+use super::loop_nest::{LoopNest, NestRange};
+use super::{Context, SendPtr, split_vectors};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
-use functions::{Map, activate, with_function};
+use functions::{VectorFunction, with_activation, with_function};
 use graph::ops::{Activation, BinaryFunction, UnaryFunction};
 
 /// One function of one or two elements.
@@ -26,7 +26,7 @@ pub(crate) enum Function {
 #[derive(Clone, Debug)]
 pub(crate) struct Elementwise {
     pub(crate) function: Function,
-    pub(crate) nest: Nest<3>,
+    pub(crate) nest: LoopNest<3>,
 }
 
 impl Elementwise {
@@ -42,9 +42,9 @@ impl Elementwise {
     ) {
         let reads_b = matches!(self.function, Function::Binary(_) | Function::Gated(_));
         let b = if reads_b { b } else { a };
-        let tensors = [Shared(out), Shared(a.cast_mut()), Shared(b.cast_mut())];
+        let tensors = [SendPtr(out), SendPtr(a.cast_mut()), SendPtr(b.cast_mut())];
         self.nest.run(ctx, &|part| {
-            ctx.isa.run(Rows {
+            ctx.isa.run(ElementwiseKernel {
                 op: self,
                 part,
                 tensors,
@@ -53,13 +53,13 @@ impl Elementwise {
     }
 }
 
-struct Rows<'a> {
+struct ElementwiseKernel<'a> {
     op: &'a Elementwise,
-    part: Part,
-    tensors: [Shared<f32>; 3],
+    part: NestRange,
+    tensors: [SendPtr<f32>; 3],
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for ElementwiseKernel<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -68,12 +68,14 @@ impl Kernel for Rows<'_> {
         match self.op.function {
             Function::Scale(factor) => self.map_together(s, functions::Scale(factor)),
             Function::SoftCap(cap) => self.map_together(s, functions::SoftCap(cap)),
-            Function::Gated(a) => activate!(a, f => self.map_together(s, functions::Gated(f))),
+            Function::Gated(a) => {
+                with_activation!(a, f => self.map_together(s, functions::Gated(f)))
+            }
             Function::Binary(function) => with_function!(function, f => self.map(s, f),
                 BinaryFunction { Add, Sub, Mul, Div, Min, Max }
                 _ => self.map(s, functions::BinaryByLane(function))),
             Function::Unary(UnaryFunction::Activation(a)) => {
-                activate!(a, f => self.map_together(s, f));
+                with_activation!(a, f => self.map_together(s, f));
             }
             Function::Unary(function) => with_function!(function, f => self.map_together(s, f),
                 UnaryFunction { Neg, Abs, Exp, Sqrt, Rsqrt, Reciprocal, Erf, Floor, Ceil, Round }
@@ -82,12 +84,12 @@ impl Kernel for Rows<'_> {
     }
 }
 
-impl Rows<'_> {
+impl ElementwiseKernel<'_> {
     /// Operands that have the result's shape.
     #[inline(always)]
-    fn map_together<S: Simd>(&self, s: S, function: impl Map) {
+    fn map_together<S: Simd>(&self, s: S, function: impl VectorFunction) {
         debug_assert_eq!((self.op.nest.rows(), self.op.nest.steps), (1, [1; 3]));
-        let Part {
+        let NestRange {
             column, columns, ..
         } = self.part;
         // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
@@ -99,7 +101,7 @@ impl Rows<'_> {
 
     /// Operands that broadcast.
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, function: impl Map) {
+    fn map<S: Simd>(&self, s: S, function: impl VectorFunction) {
         let (nest, part) = (&self.op.nest, self.part);
         let [_, a_moves, b_moves] = nest.steps.map(|step| step > 0);
         let mut cursor = nest.cursor(part.row);
@@ -130,13 +132,13 @@ impl Rows<'_> {
 #[inline(always)]
 pub(super) unsafe fn row<S: Simd, const A: bool, const B: bool>(
     s: S,
-    function: impl Map,
+    function: impl VectorFunction,
     out: *mut f32,
     a: *const f32,
     b: *const f32,
     n: usize,
 ) {
-    let (chunks, tail) = split(n);
+    let (chunks, tail) = split_vectors(n);
     // SAFETY: the caller vouches for the elements.
     unsafe {
         let (a_all, b_all) = (s.splat(*a), s.splat(*b));

@@ -1,10 +1,10 @@
 //! Nested loops over several tensors at once: what broadcasting, permuting, slicing and joining have in common.
 
-use super::{Context, SERIAL_ELEMENTS, over_rows};
+use super::{Context, SERIAL_ELEMENTS, for_row_ranges};
 
 /// The loops of an elementwise walk over `N` strided tensors, outermost first.
 #[derive(Clone, Debug)]
-pub(crate) struct Nest<const N: usize> {
+pub(crate) struct LoopNest<const N: usize> {
     /// Turns of the loops around the innermost one, and how far each tensor moves in one turn, in elements.
     outer: Vec<(usize, [usize; N])>,
     /// Turns of the innermost loop.
@@ -13,9 +13,9 @@ pub(crate) struct Nest<const N: usize> {
     pub(crate) steps: [usize; N],
 }
 
-impl<const N: usize> Nest<N> {
+impl<const N: usize> LoopNest<N> {
     /// The loops over `shape` with every tensor's strides, with loops that can be one made one.
-    pub(crate) fn new(shape: &[usize], strides: [&[usize]; N]) -> Nest<N> {
+    pub(crate) fn new(shape: &[usize], strides: [&[usize]; N]) -> LoopNest<N> {
         let mut loops: Vec<(usize, [usize; N])> = Vec::new();
         for (axis, &size) in shape.iter().enumerate().filter(|(_, size)| **size != 1) {
             let steps = strides.map(|s| s[axis]);
@@ -28,7 +28,7 @@ impl<const N: usize> Nest<N> {
             }
         }
         let (width, steps) = loops.pop().unwrap_or((1, [1; N]));
-        Nest {
+        LoopNest {
             outer: loops,
             width,
             steps,
@@ -77,35 +77,35 @@ impl<const N: usize> Nest<N> {
 
 /// Some rows of the loops, or a part of the only one.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct NestRange {
     pub(crate) row: usize,
     pub(crate) rows: usize,
     pub(crate) column: usize,
     pub(crate) columns: usize,
 }
 
-impl<const N: usize> Nest<N> {
+impl<const N: usize> LoopNest<N> {
     /// Runs all parts of the loops, on several threads when it is worth it.
-    pub(crate) fn run(&self, ctx: &Context<'_>, body: &(dyn Fn(Part) + Sync)) {
+    pub(crate) fn run(&self, ctx: &Context<'_>, body: &(dyn Fn(NestRange) + Sync)) {
         let (rows, width) = (self.rows(), self.width);
         if rows * width == 0 {
             return;
         }
         if rows > 1 {
             let all = |row, end| {
-                body(Part {
+                body(NestRange {
                     row,
                     rows: end - row,
                     column: 0,
                     columns: width,
                 });
             };
-            over_rows(ctx, rows, width, &all);
+            for_row_ranges(ctx, rows, width, &all);
         } else {
             let blocks = width.div_ceil(SERIAL_ELEMENTS / 4).max(1);
-            over_rows(ctx, blocks, width / blocks, &|start, end| {
+            for_row_ranges(ctx, blocks, width / blocks, &|start, end| {
                 let column = width * start / blocks;
-                body(Part {
+                body(NestRange {
                     row: 0,
                     rows: 1,
                     column,
@@ -116,9 +116,9 @@ impl<const N: usize> Nest<N> {
     }
 
     /// All of the loops as one part.
-    pub(crate) fn whole(&self) -> Part {
+    pub(crate) fn full_range(&self) -> NestRange {
         let empty = self.width == 0;
-        Part {
+        NestRange {
             row: 0,
             rows: if empty { 0 } else { self.rows() },
             column: 0,
@@ -128,7 +128,7 @@ impl<const N: usize> Nest<N> {
 
     /// Every tensor's offset of the first element of a part's row.
     #[inline(always)]
-    pub(crate) fn start(&self, cursor: &Cursor<'_, N>, part: Part) -> [usize; N] {
+    pub(crate) fn start(&self, cursor: &Cursor<'_, N>, part: NestRange) -> [usize; N] {
         let mut at = cursor.at;
         for i in 0..N {
             at[i] += part.column * self.steps[i];
@@ -142,7 +142,7 @@ const MAX_LOOPS: usize = 16;
 
 /// Where the tensors are in a row of the loops.
 pub(crate) struct Cursor<'a, const N: usize> {
-    nest: &'a Nest<N>,
+    nest: &'a LoopNest<N>,
     turns: [usize; MAX_LOOPS],
     /// Every tensor's offset of the row's first element.
     pub(crate) at: [usize; N],
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use graph::ops::{broadcast_strides, strides};
 
-    fn walk(nest: &Nest<2>, start: usize) -> Vec<[usize; 2]> {
+    fn walk(nest: &LoopNest<2>, start: usize) -> Vec<[usize; 2]> {
         let mut cursor = nest.cursor(start);
         let mut found = vec![];
         for _ in start..nest.rows() {
@@ -188,25 +188,25 @@ mod tests {
     #[test]
     fn loops_become_one_where_they_can() {
         let shape = [2, 3, 1, 4];
-        let whole = Nest::new(&shape, [&strides(&shape), &strides(&shape)]);
+        let whole = LoopNest::new(&shape, [&strides(&shape), &strides(&shape)]);
         assert_eq!((whole.rows(), whole.width, whole.steps), (1, 24, [1, 1]));
-        let row = Nest::new(&shape, [&strides(&shape), &broadcast_strides(&[4], &shape)]);
+        let row = LoopNest::new(&shape, [&strides(&shape), &broadcast_strides(&[4], &shape)]);
         assert_eq!((row.rows(), row.width, row.steps), (6, 4, [1, 1]));
-        let scalar = Nest::new(&shape, [&strides(&shape), &broadcast_strides(&[], &shape)]);
+        let scalar = LoopNest::new(&shape, [&strides(&shape), &broadcast_strides(&[], &shape)]);
         assert_eq!((scalar.rows(), scalar.width, scalar.steps), (1, 24, [1, 0]));
     }
 
     #[test]
     fn walks_in_order_from_any_row() {
         let (shape, moved) = ([2, 3, 4], [4, 8, 1]);
-        let nest = Nest::new(&shape, [&strides(&shape), &moved]);
+        let nest = LoopNest::new(&shape, [&strides(&shape), &moved]);
         let all = walk(&nest, 0);
         let expect: Vec<[usize; 2]> = (0..24)
             .map(|i| [i, i / 12 * 4 + i / 4 % 3 * 8 + i % 4])
             .collect();
         assert_eq!(all, expect);
         assert_eq!(walk(&nest, 4), all[4 * nest.width..]);
-        let empty = Nest::new(&[3, 0], [&[0, 1], &[0, 1]]);
+        let empty = LoopNest::new(&[3, 0], [&[0, 1], &[0, 1]]);
         assert_eq!(empty.rows() * empty.width, 0);
     }
 }

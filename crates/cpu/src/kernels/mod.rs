@@ -16,24 +16,24 @@ pub(crate) mod reduce;
 
 use crate::isa::Isa;
 use crate::simd::LANES;
-use crate::thread_pool::Threads;
+use crate::thread_pool::ThreadPool;
 
 /// What every kernel runs with.
 pub(crate) struct Context<'a> {
     pub(crate) isa: Isa,
-    pub(crate) threads: &'a Threads,
+    pub(crate) threads: &'a ThreadPool,
 }
 
 /// A pointer that tasks on several threads use for disjoint parts of a buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<T>(pub(crate) *mut T);
+pub(crate) struct SendPtr<T>(pub(crate) *mut T);
 
 // SAFETY: kernels hand every task its own part of the buffer.
-unsafe impl<T> Send for Shared<T> {}
+unsafe impl<T> Send for SendPtr<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SendPtr<T> {}
 
-impl<T> Shared<T> {
+impl<T> SendPtr<T> {
     /// The address `offset` elements on.
     ///
     /// # Safety
@@ -48,7 +48,7 @@ impl<T> Shared<T> {
 pub(crate) const SERIAL_ELEMENTS: usize = 16 * 1024;
 
 /// Splits `rows` rows of `width` elements into row ranges and runs them, on all threads when it is worth it.
-pub(crate) fn over_rows(
+pub(crate) fn for_row_ranges(
     ctx: &Context<'_>,
     rows: usize,
     width: usize,
@@ -59,13 +59,13 @@ pub(crate) fn over_rows(
         return;
     }
     let tasks = (ctx.threads.count() * 4).min(rows);
-    ctx.threads.run_near(tasks, &|i, _| {
+    ctx.threads.run_chunked(tasks, &|i, _| {
         body(rows * i / tasks, rows * (i + 1) / tasks)
     });
 }
 
 /// Full vectors in `n` elements, and how many elements are left over.
 #[inline(always)]
-pub(crate) fn split(n: usize) -> (usize, usize) {
+pub(crate) fn split_vectors(n: usize) -> (usize, usize) {
     (n / LANES, n % LANES)
 }

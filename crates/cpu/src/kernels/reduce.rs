@@ -2,8 +2,8 @@
 
 pub(crate) mod cumsum;
 
-use super::loop_nest::Nest;
-use super::{Context, Shared, over_rows};
+use super::loop_nest::LoopNest;
+use super::{Context, SendPtr, for_row_ranges};
 use base::DType;
 use graph::ops::ReduceFunction;
 
@@ -13,9 +13,9 @@ pub(crate) struct Reduce {
     pub(crate) function: ReduceFunction,
     pub(crate) dtype: DType,
     /// Over the results: the result and the group's first element.
-    pub(crate) kept: Nest<2>,
+    pub(crate) kept: LoopNest<2>,
     /// Over a group's elements.
-    pub(crate) group: Nest<1>,
+    pub(crate) group: LoopNest<1>,
 }
 
 impl Reduce {
@@ -51,10 +51,10 @@ impl Reduce {
     /// # Safety
     /// As for [`run`](Reduce::run), with elements of type `T`.
     unsafe fn typed<T: Number>(&self, ctx: &Context<'_>, x: *const u8, out: *mut u8) {
-        let (x, out) = (Shared(x.cast::<T>().cast_mut()), Shared(out));
+        let (x, out) = (SendPtr(x.cast::<T>().cast_mut()), SendPtr(out));
         let len = self.group.rows() * self.group.width;
         let (rows, width) = (self.kept.rows(), self.kept.width);
-        over_rows(ctx, rows * width, len, &|start, end| {
+        for_row_ranges(ctx, rows * width, len, &|start, end| {
             for i in start..end {
                 let (row, column) = (i / width, i % width);
                 let at = self.kept.cursor(row).at;

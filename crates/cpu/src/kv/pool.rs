@@ -1,7 +1,7 @@
 //! The rows of one layer and side.
 
 use super::layout::RowLayout;
-use crate::kernels::Shared;
+use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, storage};
 use kv::{Growth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
@@ -24,7 +24,7 @@ pub(crate) struct CpuPool {
 
 /// A step's rows, token-major, and how they are rotated on their way into a pool.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct StepRows<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) rotation: Option<Rotation<'a>>,
 }
@@ -36,23 +36,23 @@ pub(super) struct Writer<'a> {
     storage: Storage,
     layout: RowLayout,
     head_bytes: usize,
-    bytes: Shared<u8>,
+    bytes: SendPtr<u8>,
     /// Cells that lie elsewhere, and count.
-    behind: u32,
+    frozen_cells: u32,
     cells: &'a [u32],
-    rows: Rows<'a>,
+    rows: StepRows<'a>,
     pool: PhantomData<&'a mut CpuPool>,
 }
 
 /// A row on its way: as numbers, and encoded.
 #[derive(Default)]
-struct Way {
+struct RowScratch {
     numbers: Vec<f32>,
     encoded: Vec<u8>,
 }
 
 thread_local! {
-    static WAY: RefCell<Way> = RefCell::default();
+    static ROW_SCRATCH: RefCell<RowScratch> = RefCell::default();
 }
 
 impl Writer<'_> {
@@ -66,7 +66,7 @@ impl Writer<'_> {
             let start = self.bytes.at(head * self.head_bytes);
             std::slice::from_raw_parts_mut(start, self.head_bytes)
         };
-        WAY.with_borrow_mut(|Way { numbers, encoded }| {
+        ROW_SCRATCH.with_borrow_mut(|RowScratch { numbers, encoded }| {
             numbers.resize(self.dim, 0.0);
             // What a row has behind its elements is zero.
             encoded.clear();
@@ -83,7 +83,8 @@ impl Writer<'_> {
                     None => row,
                 };
                 storage::encode(self.storage, row, encoded);
-                self.layout.put(to, (cell - self.behind) as usize, encoded);
+                self.layout
+                    .put(to, (cell - self.frozen_cells) as usize, encoded);
             }
         });
     }
@@ -135,9 +136,9 @@ impl CpuPool {
     /// Lets a step's rows be written, head by head.
     pub(super) fn writer<'a>(
         &'a mut self,
-        behind: u32,
+        frozen_cells: u32,
         cells: &'a [u32],
-        rows: Rows<'a>,
+        rows: StepRows<'a>,
     ) -> Writer<'a> {
         Writer {
             heads: self.heads,
@@ -145,8 +146,8 @@ impl CpuPool {
             storage: self.storage,
             layout: self.layout,
             head_bytes: self.head_bytes(),
-            bytes: Shared(self.bytes.as_mut_ptr()),
-            behind,
+            bytes: SendPtr(self.bytes.as_mut_ptr()),
+            frozen_cells,
             cells,
             rows,
             pool: PhantomData,
@@ -204,7 +205,7 @@ impl KvPool for CpuPool {
                 .copy_within(head * old..(head + 1) * old, head * new);
             let head = &mut self.bytes[head * new..(head + 1) * new];
             head[old..].fill(0);
-            self.layout.widen(head, self.cells);
+            self.layout.relayout_last_tile(head, self.cells);
         }
         self.cells = cells;
         Ok(())
@@ -212,7 +213,7 @@ impl KvPool for CpuPool {
 
     fn write(&mut self, cells: &[u32], data: &[f32]) {
         let heads = self.heads;
-        let rows = Rows {
+        let rows = StepRows {
             data,
             rotation: None,
         };

@@ -38,19 +38,19 @@ fn permitted() -> bool {
 /// All are whole. Tiles of half the width take twice the time to load, so what is not to be multiplied is multiplied
 /// with zeros.
 #[cfg(target_arch = "x86_64")]
-pub(crate) struct Tiles(());
+pub(crate) struct AmxTiles(());
 
 /// Rows of a tile, and columns of products.
-pub(crate) const SIDE: usize = 16;
+pub(crate) const TILE_ROWS: usize = 16;
 /// Bytes of a tile's row.
 #[cfg(target_arch = "x86_64")]
-const ROW: usize = 64;
+const TILE_ROW_BYTES: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
-impl Tiles {
+impl AmxTiles {
     /// # Safety
     /// [`available`] must have been true.
-    pub(crate) unsafe fn new() -> Tiles {
+    pub(crate) unsafe fn new() -> AmxTiles {
         #[repr(C, align(64))]
         struct Config {
             palette: u8,
@@ -66,17 +66,17 @@ impl Tiles {
             row_bytes: [0; 16],
             rows: [0; 16],
         };
-        config.rows[..8].fill(SIDE as u8);
-        config.row_bytes[..8].fill(ROW as u16);
+        config.rows[..8].fill(TILE_ROWS as u8);
+        config.row_bytes[..8].fill(TILE_ROW_BYTES as u16);
         // SAFETY: the caller vouches for the instruction; the configuration is 64 bytes of a valid palette.
         unsafe {
             std::arch::asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
         }
-        Tiles(())
+        AmxTiles(())
     }
 
     /// Multiplies whatever the tiles hold, four times in each turn: as fast as tiles can be.
-    pub(crate) fn spin(&self, turns: usize) {
+    pub(crate) fn peak_loop(&self, turns: usize) {
         if turns == 0 {
             return;
         }
@@ -99,7 +99,7 @@ impl Tiles {
     }
 
     /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, in some steps, and stores
-    /// the products as [`store_products`](Tiles::store_products) does.
+    /// the products as [`store_accumulators`](AmxTiles::store_accumulators) does.
     ///
     /// # Safety
     /// The tiles of all steps must be readable, behind each other, and `out` have room for the products.
@@ -111,20 +111,20 @@ impl Tiles {
         steps: usize,
         out: *mut i32,
     ) {
-        const STEP: usize = 2 * SIDE * ROW;
-        self.no_products();
+        const STEP: usize = 2 * TILE_ROWS * TILE_ROW_BYTES;
+        self.zero_accumulators();
         // SAFETY: as the caller vouches.
         unsafe {
             for step in 0..steps {
-                self.add_products(activations.add(step * STEP), weights.add(step * STEP));
+                self.accumulate_planes(activations.add(step * STEP), weights.add(step * STEP));
             }
-            self.store_products(out);
+            self.store_accumulators(out);
         }
     }
 
-    /// Sets the products of [`add_products`](Tiles::add_products) to zero.
+    /// Sets the products of [`accumulate_planes`](AmxTiles::accumulate_planes) to zero.
     #[inline(always)]
-    pub(crate) fn no_products(&self) {
+    pub(crate) fn zero_accumulators(&self) {
         // SAFETY: `self` says that the tiles are set up; nothing else is touched.
         unsafe {
             std::arch::asm!(
@@ -145,7 +145,7 @@ impl Tiles {
     /// # Safety
     /// The four tiles must be readable.
     #[inline(always)]
-    pub(crate) unsafe fn add_products(&self, activations: *const u8, weights: *const u8) {
+    pub(crate) unsafe fn accumulate_planes(&self, activations: *const u8, weights: *const u8) {
         // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are named as
         // clobbered.
         unsafe {
@@ -160,7 +160,7 @@ impl Tiles {
                 "tdpbsud tmm3, tmm7, tmm6",
                 activations = in(reg) activations,
                 weights = in(reg) weights,
-                line = in(reg) ROW,
+                line = in(reg) TILE_ROW_BYTES,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack, readonly),
@@ -168,13 +168,13 @@ impl Tiles {
         }
     }
 
-    /// Stores what [`add_products`](Tiles::add_products) added: the products of high with high, high with low, low with high
+    /// Stores what [`accumulate_planes`](AmxTiles::accumulate_planes) added: the products of high with high, high with low, low with high
     /// and low with low bytes as `[4, 16, 16]`.
     ///
     /// # Safety
     /// `out` must have room for the products.
     #[inline(always)]
-    pub(crate) unsafe fn store_products(&self, out: *mut i32) {
+    pub(crate) unsafe fn store_accumulators(&self, out: *mut i32) {
         // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory.
         unsafe {
             std::arch::asm!(
@@ -183,7 +183,7 @@ impl Tiles {
                 "tilestored [{out} + {line} + 2048], tmm2",
                 "tilestored [{out} + {line} + 3072], tmm3",
                 out = in(reg) out,
-                line = in(reg) ROW,
+                line = in(reg) TILE_ROW_BYTES,
                 options(nostack),
             );
         }
@@ -195,7 +195,7 @@ impl Tiles {
     /// # Safety
     /// All of that must be readable, and `out` have room for the products.
     #[inline(always)]
-    pub(crate) unsafe fn multiply_both(
+    pub(crate) unsafe fn multiply_two(
         &self,
         activations: *const u8,
         stride: usize,
@@ -221,7 +221,7 @@ impl Tiles {
                 first = in(reg) weights[0],
                 second = in(reg) weights[1],
                 out = in(reg) out,
-                line = in(reg) ROW,
+                line = in(reg) TILE_ROW_BYTES,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
                 options(nostack),
             );
@@ -232,7 +232,7 @@ impl Tiles {
 /// How many bytes before their use columns are asked for: a block of columns where that fits the nearest cache, some
 /// steps of the depth otherwise.
 #[cfg(target_arch = "x86_64")]
-fn ahead(block: usize) -> usize {
+fn prefetch_distance(block: usize) -> usize {
     const STEPS: usize = 4 * 3072;
     if block <= 2 * STEPS { block } else { STEPS }
 }
@@ -319,7 +319,7 @@ macro_rules! split_product {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Tiles {
+impl AmxTiles {
     /// Multiplies 32 rows with 32 columns of numbers in three parts of bf16, and stores the products as `[2, 2, 16, 16]`.
     /// A step of 32 of the depth has sixteen rows, or columns, as three tiles; all steps of the first sixteen are followed,
     /// `strip` bytes on, by those of the next.
@@ -327,7 +327,7 @@ impl Tiles {
     /// # Safety
     /// All of that must be readable, and `out` have room for the products. There must be a step.
     #[inline(always)]
-    pub(crate) unsafe fn two_by_two(
+    pub(crate) unsafe fn bf16x3_2x2(
         &self,
         left: *const u8,
         right: *const u8,
@@ -361,8 +361,8 @@ impl Tiles {
                 next_right = inout(reg) right.wrapping_add(strip) => _,
                 steps = inout(reg) steps => _,
                 out = in(reg) out,
-                line = in(reg) ROW,
-                ahead = in(reg) ahead(2 * strip),
+                line = in(reg) TILE_ROW_BYTES,
+                ahead = in(reg) prefetch_distance(2 * strip),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -370,12 +370,12 @@ impl Tiles {
         }
     }
 
-    /// As [`two_by_two`](Tiles::two_by_two), sixteen rows with 64 columns: the products are `[4, 16, 16]`.
+    /// As [`two_by_two`](AmxTiles::two_by_two), sixteen rows with 64 columns: the products are `[4, 16, 16]`.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub(crate) unsafe fn one_by_four(
+    pub(crate) unsafe fn bf16x3_1x4(
         &self,
         left: *const u8,
         right: *const u8,
@@ -410,8 +410,8 @@ impl Tiles {
                 fourth = inout(reg) right.wrapping_add(3 * strip) => _,
                 steps = inout(reg) steps => _,
                 out = in(reg) out,
-                line = in(reg) ROW,
-                ahead = in(reg) ahead(4 * strip),
+                line = in(reg) TILE_ROW_BYTES,
+                ahead = in(reg) prefetch_distance(4 * strip),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -421,7 +421,7 @@ impl Tiles {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Drop for Tiles {
+impl Drop for AmxTiles {
     fn drop(&mut self) {
         // SAFETY: tiles are set up, so the instruction exists; it only clears them.
         unsafe {

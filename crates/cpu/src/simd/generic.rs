@@ -11,7 +11,7 @@ pub(crate) struct Generic;
 impl Simd for Generic {
     type V = [f32; LANES];
 
-    const TILE: (usize, usize) = (2, 2);
+    const REGISTER_TILE: (usize, usize) = (2, 2);
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -74,17 +74,17 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
-    fn any_larger(self, a: Self::V, b: Self::V) -> bool {
+    fn any_gt(self, a: Self::V, b: Self::V) -> bool {
         a.iter().zip(b).any(|(a, b)| *a > b)
     }
 
     #[inline(always)]
-    fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
+    fn select_ge_or_zero(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
         from_fn(|i| if x[i] >= limit[i] { v[i] } else { 0.0 })
     }
 
     #[inline(always)]
-    fn sum(self, mut a: Self::V) -> f32 {
+    fn reduce_sum(self, mut a: Self::V) -> f32 {
         let mut width = LANES / 2;
         while width > 0 {
             for i in 0..width {
@@ -96,7 +96,7 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
-    fn largest(self, a: Self::V) -> f32 {
+    fn reduce_max(self, a: Self::V) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
@@ -145,7 +145,7 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
+    unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
         // SAFETY: the caller vouches for sixteen bytes at `p`.
         let bytes = unsafe { p.cast::<[u8; LANES]>().read() };
         [

@@ -11,10 +11,10 @@ const BLOCK: usize = 32;
 /// How far the high byte of an activation is above the low one.
 pub(super) const SHIFT: u32 = 7;
 /// The largest magnitude of an activation: rounding its low part away must leave the high part a signed byte.
-pub(crate) const LARGEST_ACTIVATION: f32 = (127 << SHIFT) as f32;
+pub(crate) const MAX_GROUP_SCALED: f32 = (127 << SHIFT) as f32;
 
 /// A tier's integer arithmetic.
-pub(crate) trait Integers: Simd {
+pub(crate) trait IntDot: Simd {
     /// Sixteen rows of four bytes without a sign.
     type Line: Copy;
     /// Sixteen sums.
@@ -25,21 +25,21 @@ pub(crate) trait Integers: Simd {
 
     /// # Safety
     /// 64 bytes must be readable at `p`.
-    unsafe fn bytes(self, p: *const u8) -> Self::Line;
+    unsafe fn load_bytes(self, p: *const u8) -> Self::Line;
     /// The low halves of 64 bytes.
     ///
     /// # Safety
     /// 64 bytes must be readable at `p`.
-    unsafe fn low(self, p: *const u8) -> Self::Line;
+    unsafe fn load_low_nibbles(self, p: *const u8) -> Self::Line;
     /// The high halves of 64 bytes.
     ///
     /// # Safety
     /// 64 bytes must be readable at `p`.
-    unsafe fn high(self, p: *const u8) -> Self::Line;
+    unsafe fn load_high_nibbles(self, p: *const u8) -> Self::Line;
     /// Replaces numbers below sixteen by entries of a table.
     fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line;
 
-    fn no_sums(self) -> Self::Sums;
+    fn zero_sums(self) -> Self::Sums;
     /// Adds the products of a line with activations `4 · INDEX` to `4 · INDEX + 3` of an arranged block.
     ///
     /// # Safety
@@ -51,36 +51,36 @@ pub(crate) trait Integers: Simd {
         block: *const u8,
     ) -> Self::Sums;
     /// The sums and `offset`, as numbers.
-    fn total(self, sums: Self::Sums, offset: i32) -> Self::V;
-    /// Writes integral numbers of magnitude up to [`LARGEST_ACTIVATION`] as an arranged block.
+    fn sums_to_f32(self, sums: Self::Sums, offset: i32) -> Self::V;
+    /// Writes integral numbers of magnitude up to [`MAX_GROUP_SCALED`] as an arranged block.
     ///
     /// # Safety
     /// 64 bytes must be writable at `block`.
-    unsafe fn arrange(self, values: [Self::V; 2], block: *mut u8);
+    unsafe fn store_block(self, values: [Self::V; 2], block: *mut u8);
 }
 
-impl Integers for Generic {
+impl IntDot for Generic {
     type Line = [u8; 4 * LANES];
     type Sums = [i32; LANES];
 
     const ROWS: usize = 2;
 
     #[inline(always)]
-    unsafe fn bytes(self, p: *const u8) -> Self::Line {
+    unsafe fn load_bytes(self, p: *const u8) -> Self::Line {
         // SAFETY: the caller vouches for 64 bytes.
         unsafe { p.cast::<Self::Line>().read_unaligned() }
     }
 
     #[inline(always)]
-    unsafe fn low(self, p: *const u8) -> Self::Line {
+    unsafe fn load_low_nibbles(self, p: *const u8) -> Self::Line {
         // SAFETY: as the caller vouches.
-        unsafe { self.bytes(p) }.map(|b| b & 15)
+        unsafe { self.load_bytes(p) }.map(|b| b & 15)
     }
 
     #[inline(always)]
-    unsafe fn high(self, p: *const u8) -> Self::Line {
+    unsafe fn load_high_nibbles(self, p: *const u8) -> Self::Line {
         // SAFETY: as the caller vouches.
-        unsafe { self.bytes(p) }.map(|b| b >> 4)
+        unsafe { self.load_bytes(p) }.map(|b| b >> 4)
     }
 
     #[inline(always)]
@@ -89,7 +89,7 @@ impl Integers for Generic {
     }
 
     #[inline(always)]
-    fn no_sums(self) -> Self::Sums {
+    fn zero_sums(self) -> Self::Sums {
         [0; LANES]
     }
 
@@ -111,12 +111,12 @@ impl Integers for Generic {
     }
 
     #[inline(always)]
-    fn total(self, sums: Self::Sums, offset: i32) -> Self::V {
+    fn sums_to_f32(self, sums: Self::Sums, offset: i32) -> Self::V {
         sums.map(|sum| (sum + offset) as f32)
     }
 
     #[inline(always)]
-    unsafe fn arrange(self, values: [Self::V; 2], block: *mut u8) {
+    unsafe fn store_block(self, values: [Self::V; 2], block: *mut u8) {
         let [first, second] = values;
         let numbers: [i16; BLOCK] =
             std::array::from_fn(|i| *first.iter().chain(&second).nth(i).unwrap_or(&0.0) as i16);

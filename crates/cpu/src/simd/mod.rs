@@ -15,8 +15,8 @@ mod x86_int_dot;
 mod x86_row_scaled_dot;
 
 pub(crate) use generic::Generic;
-pub(crate) use int_dot::{Integers, LARGEST_ACTIVATION};
-pub(crate) use row_scaled_dot::{LARGEST_WHOLE, Whole};
+pub(crate) use int_dot::{IntDot, MAX_GROUP_SCALED};
+pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
@@ -29,7 +29,7 @@ pub(crate) trait Simd: Copy {
     type V: Copy;
 
     /// How many weight rows and activation rows a matrix tile of this tier takes.
-    const TILE: (usize, usize);
+    const REGISTER_TILE: (usize, usize);
 
     fn splat(self, x: f32) -> Self::V;
     /// One half-precision number.
@@ -47,13 +47,13 @@ pub(crate) trait Simd: Copy {
     /// `2ⁿ` for integral `n` from -126 to 127.
     fn pow2(self, n: Self::V) -> Self::V;
     /// Whether any lane of `a` is larger than that of `b`.
-    fn any_larger(self, a: Self::V, b: Self::V) -> bool;
+    fn any_gt(self, a: Self::V, b: Self::V) -> bool;
     /// `v` where `x ≥ limit`, zero elsewhere.
-    fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
+    fn select_ge_or_zero(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
     /// Sum of all lanes: halves added, then quarters, eighths, sixteenths.
-    fn sum(self, a: Self::V) -> f32;
+    fn reduce_sum(self, a: Self::V) -> f32;
     /// Largest lane.
-    fn largest(self, a: Self::V) -> f32;
+    fn reduce_max(self, a: Self::V) -> f32;
 
     /// # Safety
     /// Sixteen f32 must be readable at `p`.
@@ -82,7 +82,7 @@ pub(crate) trait Simd: Copy {
     ///
     /// # Safety
     /// Sixteen bytes must be readable at `p`.
-    unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
+    unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
 
     /// Sixteen vectors as a square, turned over: lane `j` of result `i` is lane `i` of vector `j`.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
@@ -166,7 +166,7 @@ pub(crate) trait Simd: Copy {
         ] {
             p = self.fma(p, r, self.splat(c));
         }
-        self.keep_ge(x, self.splat(-87.0), self.times_pow2(p, n))
+        self.select_ge_or_zero(x, self.splat(-87.0), self.times_pow2(p, n))
     }
 
     /// `v · 2ⁿ` for integral `n` from -126 to 127.
@@ -177,7 +177,7 @@ pub(crate) trait Simd: Copy {
 
     /// `2ˣ` for `x ≤ 0` to about one unit in the last place; exactly zero below -125.
     #[inline(always)]
-    fn exp2_below(self, x: Self::V) -> Self::V {
+    fn exp2_nonpositive(self, x: Self::V) -> Self::V {
         let clamped = self.max(x, self.splat(-125.0));
         let n = self.round(clamped);
         let r = self.sub(clamped, n);
@@ -192,7 +192,7 @@ pub(crate) trait Simd: Copy {
         ] {
             p = self.fma(p, r, self.splat(c));
         }
-        self.keep_ge(x, self.splat(-125.0), self.times_pow2(p, n))
+        self.select_ge_or_zero(x, self.splat(-125.0), self.times_pow2(p, n))
     }
 
     /// `tanh x`.
@@ -209,9 +209,9 @@ mod tests {
     use super::*;
     use crate::isa::{Isa, Kernel};
 
-    struct Probe;
+    struct AllOps;
 
-    impl Kernel for Probe {
+    impl Kernel for AllOps {
         type Output = Vec<f32>;
 
         #[inline(always)]
@@ -247,16 +247,16 @@ mod tests {
                 }
                 push(s.pow2(s.round(a)));
                 push(s.times_pow2(b, s.round(a)));
-                push(s.keep_ge(a, s.splat(-10.0), b));
+                push(s.select_ge_or_zero(a, s.splat(-10.0), b));
                 for limit in [-30.0, 0.0, 30.0] {
-                    let any = s.any_larger(a, s.splat(limit));
+                    let any = s.any_gt(a, s.splat(limit));
                     push(s.splat(f32::from(u8::from(any))));
                 }
                 push(s.load_f16(halves.as_ptr()));
                 push(s.load_bf16(brains.as_ptr()));
                 push(s.load_i8(bytes.as_ptr().cast()));
                 push(s.load_u8(bytes.as_ptr()));
-                for v in s.nibbles(bytes.as_ptr(), a, b) {
+                for v in s.lookup_nibbles(bytes.as_ptr(), a, b) {
                     push(v);
                 }
                 push(s.load_part(ramp.as_ptr(), 5));
@@ -272,8 +272,8 @@ mod tests {
                 for row in s.transpose(square) {
                     push(row);
                 }
-                push(s.splat(s.sum(a)));
-                push(s.splat(s.largest(a)));
+                push(s.splat(s.reduce_sum(a)));
+                push(s.splat(s.reduce_max(a)));
             }
             out
         }
@@ -281,15 +281,15 @@ mod tests {
 
     #[test]
     fn every_tier_has_the_generic_tier_s_lanes() {
-        let expect = Isa::GENERIC.run(Probe);
+        let expect = Isa::GENERIC.run(AllOps);
         for isa in Isa::available() {
-            assert_eq!(isa.run(Probe), expect, "{isa}");
+            assert_eq!(isa.run(AllOps), expect, "{isa}");
         }
     }
 
-    struct Curve(fn(f32) -> f32, bool);
+    struct ErrorSweep(fn(f32) -> f32, bool);
 
-    impl Kernel for Curve {
+    impl Kernel for ErrorSweep {
         type Output = f32;
 
         /// The largest relative error over a sweep.
@@ -303,23 +303,26 @@ mod tests {
                 } else {
                     s.tanh(s.splat(x))
                 };
-                let (found, expect) = (s.largest(v), (self.0)(x));
+                let (found, expect) = (s.reduce_max(v), (self.0)(x));
                 worst = worst.max(
                     (found - expect).abs() / expect.abs().max(if self.1 { 1e-37 } else { 1.0 }),
                 );
             }
             for i in 0..12_500 {
                 let x = i as f32 * -0.01;
-                let (found, expect) = (s.largest(s.exp2_below(s.splat(x))), x.exp2());
+                let (found, expect) = (s.reduce_max(s.exp2_nonpositive(s.splat(x))), x.exp2());
                 assert!(
                     (found - expect).abs() <= 2.5e-7 * expect,
                     "2^{x} is not {found:e}"
                 );
             }
-            assert_eq!(s.largest(s.exp2_below(s.splat(f32::NEG_INFINITY))), 0.0);
-            assert_eq!(s.largest(s.exp2_below(s.splat(0.0))), 1.0);
-            assert_eq!(s.largest(s.exp(s.splat(f32::NEG_INFINITY))), 0.0);
-            assert_eq!(s.largest(s.exp(s.splat(0.0))), 1.0);
+            assert_eq!(
+                s.reduce_max(s.exp2_nonpositive(s.splat(f32::NEG_INFINITY))),
+                0.0
+            );
+            assert_eq!(s.reduce_max(s.exp2_nonpositive(s.splat(0.0))), 1.0);
+            assert_eq!(s.reduce_max(s.exp(s.splat(f32::NEG_INFINITY))), 0.0);
+            assert_eq!(s.reduce_max(s.exp(s.splat(0.0))), 1.0);
             worst
         }
     }
@@ -328,8 +331,8 @@ mod tests {
     fn exp_and_tanh_are_close() {
         for isa in Isa::available() {
             let (exp, tanh) = (
-                isa.run(Curve(f32::exp, true)),
-                isa.run(Curve(f32::tanh, false)),
+                isa.run(ErrorSweep(f32::exp, true)),
+                isa.run(ErrorSweep(f32::tanh, false)),
             );
             assert!(
                 exp < 3e-7 && tanh < 3e-7,

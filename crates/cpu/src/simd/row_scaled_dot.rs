@@ -5,19 +5,19 @@
 //! bytes too, and one instruction multiplies it with the scale and the sum of the activations with the min. All sums are
 //! exact, so all tiers give the same ones.
 
-use super::{Generic, Integers, LANES};
+use super::{Generic, IntDot, LANES};
 
 /// The largest magnitude of an activation.
-pub(crate) const LARGEST_WHOLE: f32 = 8191.0;
+pub(crate) const MAX_ROW_SCALED: f32 = 8191.0;
 
 /// A tier's arithmetic for such weights.
-pub(crate) trait Whole: Integers {
+pub(crate) trait RowScaledDot: IntDot {
     /// The sums of a group, for high and low bytes.
     type Planes: Copy;
     /// The sums of groups with their scales and mins, for high and low bytes.
     type Totals: Copy;
 
-    fn no_planes(self) -> Self::Planes;
+    fn zero_planes(self) -> Self::Planes;
     /// Adds the products of a line of quants below sixteen with activations `4 · INDEX` to `4 · INDEX + 3` of a block: 32
     /// high bytes, then 32 low ones.
     ///
@@ -31,13 +31,13 @@ pub(crate) trait Whole: Integers {
     ) -> Self::Planes;
     /// The sums of two parts of a group.
     fn add_planes(self, a: Self::Planes, b: Self::Planes) -> Self::Planes;
-    fn no_totals(self) -> Self::Totals;
+    fn zero_totals(self) -> Self::Totals;
     /// Adds a group: its sums times the scales, and the sums of its activations times the mins. At `factors` are sixteen
     /// scales and mins in turn; the sums of activations are those of the high and of the low bytes, times 65536.
     ///
     /// # Safety
     /// 64 bytes must be readable at `factors`, and the sums of activations.
-    unsafe fn weigh(
+    unsafe fn add_scaled(
         self,
         totals: Self::Totals,
         sums: Self::Planes,
@@ -45,12 +45,12 @@ pub(crate) trait Whole: Integers {
         activations: *const [i32; 2],
     ) -> Self::Totals;
     /// `128 · high + low`.
-    fn number(self, totals: Self::Totals) -> Self::V;
-    /// Writes integral numbers of magnitude up to [`LARGEST_WHOLE`] as sixteen high and sixteen low bytes.
+    fn totals_to_f32(self, totals: Self::Totals) -> Self::V;
+    /// Writes integral numbers of magnitude up to [`MAX_ROW_SCALED`] as sixteen high and sixteen low bytes.
     ///
     /// # Safety
     /// Sixteen bytes must be writable at both addresses.
-    unsafe fn split(self, values: Self::V, high: *mut u8, low: *mut u8);
+    unsafe fn store_planes(self, values: Self::V, high: *mut u8, low: *mut u8);
     /// The sum of sixteen signed bytes.
     ///
     /// # Safety
@@ -60,15 +60,15 @@ pub(crate) trait Whole: Integers {
     ///
     /// # Safety
     /// They must be readable, all within 2 GiB, and 64 bytes writable.
-    unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8);
+    unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8);
 }
 
-impl Whole for Generic {
+impl RowScaledDot for Generic {
     type Planes = [[i32; LANES]; 2];
     type Totals = [[i32; LANES]; 2];
 
     #[inline(always)]
-    fn no_planes(self) -> Self::Planes {
+    fn zero_planes(self) -> Self::Planes {
         [[0; LANES]; 2]
     }
 
@@ -97,12 +97,12 @@ impl Whole for Generic {
     }
 
     #[inline(always)]
-    fn no_totals(self) -> Self::Totals {
+    fn zero_totals(self) -> Self::Totals {
         [[0; LANES]; 2]
     }
 
     #[inline(always)]
-    unsafe fn weigh(
+    unsafe fn add_scaled(
         self,
         mut totals: Self::Totals,
         sums: Self::Planes,
@@ -124,12 +124,12 @@ impl Whole for Generic {
     }
 
     #[inline(always)]
-    fn number(self, [high, low]: Self::Totals) -> Self::V {
+    fn totals_to_f32(self, [high, low]: Self::Totals) -> Self::V {
         std::array::from_fn(|i| high[i] as f32 * 128.0 + low[i] as f32)
     }
 
     #[inline(always)]
-    unsafe fn split(self, values: Self::V, high: *mut u8, low: *mut u8) {
+    unsafe fn store_planes(self, values: Self::V, high: *mut u8, low: *mut u8) {
         for (i, x) in values.into_iter().enumerate() {
             let x = x as i32;
             let top = (x + 64) >> 7;
@@ -149,7 +149,7 @@ impl Whole for Generic {
     }
 
     #[inline(always)]
-    unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
         for lane in 0..LANES {
             // SAFETY: as the caller vouches.
             unsafe {

@@ -80,7 +80,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type V = Pair;
 
     // 2 × 3 tiles hold twelve of the sixteen registers.
-    const TILE: (usize, usize) = (2, 3);
+    const REGISTER_TILE: (usize, usize) = (2, 3);
 
     pairwise! {
         add(a, b) = _mm256_add_ps;
@@ -129,7 +129,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn any_larger(self, a: Pair, b: Pair) -> bool {
+    fn any_gt(self, a: Pair, b: Pair) -> bool {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {
             let (low, high) = (
@@ -141,7 +141,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn keep_ge(self, x: Pair, limit: Pair, v: Pair) -> Pair {
+    fn select_ge_or_zero(self, x: Pair, limit: Pair, v: Pair) -> Pair {
         // SAFETY: `self` proves that the CPU has AVX2.
         let half = |x, limit, v| unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), v) };
         Pair(half(x.0, limit.0, v.0), half(x.1, limit.1, v.1))
@@ -175,13 +175,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn sum(self, a: Pair) -> f32 {
+    fn reduce_sum(self, a: Pair) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe { sum8(_mm256_add_ps(a.0, a.1)) }
     }
 
     #[inline(always)]
-    fn largest(self, a: Pair) -> f32 {
+    fn reduce_max(self, a: Pair) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe { max8(_mm256_max_ps(a.0, a.1)) }
     }
@@ -247,7 +247,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self, p: *const u8, low: Pair, high: Pair) -> [Pair; 2] {
+    unsafe fn lookup_nibbles(self, p: *const u8, low: Pair, high: Pair) -> [Pair; 2] {
         // SAFETY: AVX2 is proven. The low three bits choose among eight entries, bit 3 between the halves.
         let lookup = |index: __m256i, table: Pair| unsafe {
             let (first, second) = (
@@ -332,7 +332,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     // 4 × 6 tiles hold twenty-four of the thirty-two registers.
-    const TILE: (usize, usize) = (4, 6);
+    const REGISTER_TILE: (usize, usize) = (4, 6);
 
     whole! {
         add(a, b) = _mm512_add_ps;
@@ -381,13 +381,13 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn any_larger(self, a: __m512, b: __m512) -> bool {
+    fn any_gt(self, a: __m512, b: __m512) -> bool {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) != 0 }
     }
 
     #[inline(always)]
-    fn keep_ge(self, x: __m512, limit: __m512, v: __m512) -> __m512 {
+    fn select_ge_or_zero(self, x: __m512, limit: __m512, v: __m512) -> __m512 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v) }
     }
@@ -425,7 +425,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn sum(self, a: __m512) -> f32 {
+    fn reduce_sum(self, a: __m512) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
             sum8(_mm256_add_ps(
@@ -436,7 +436,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn largest(self, a: __m512) -> f32 {
+    fn reduce_max(self, a: __m512) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
             max8(_mm256_max_ps(
@@ -492,7 +492,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
+    unsafe fn lookup_nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
         // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven. The permutation looks at the low four
         // bits of every index alone.
         unsafe {

@@ -11,7 +11,7 @@
 
 use super::int_dot::SHIFT;
 use super::x86::Pair;
-use super::{Avx2, Avx512, Integers};
+use super::{Avx2, Avx512, IntDot};
 use std::arch::x86_64::*;
 
 /// Where the low plane of a block begins.
@@ -54,7 +54,7 @@ unsafe fn sra256(v: __m256i) -> __m256i {
 macro_rules! avx2_lines {
     () => {
         #[inline(always)]
-        unsafe fn bytes(self, p: *const u8) -> Halves {
+        unsafe fn load_bytes(self, p: *const u8) -> Halves {
             // SAFETY: the caller vouches for 64 bytes; AVX2 is proven.
             unsafe {
                 Halves(
@@ -65,10 +65,10 @@ macro_rules! avx2_lines {
         }
 
         #[inline(always)]
-        unsafe fn low(self, p: *const u8) -> Halves {
+        unsafe fn load_low_nibbles(self, p: *const u8) -> Halves {
             // SAFETY: as the caller vouches; AVX2 is proven.
             unsafe {
-                let (line, mask) = (self.bytes(p), _mm256_set1_epi8(15));
+                let (line, mask) = (self.load_bytes(p), _mm256_set1_epi8(15));
                 Halves(
                     _mm256_and_si256(line.0, mask),
                     _mm256_and_si256(line.1, mask),
@@ -77,10 +77,10 @@ macro_rules! avx2_lines {
         }
 
         #[inline(always)]
-        unsafe fn high(self, p: *const u8) -> Halves {
+        unsafe fn load_high_nibbles(self, p: *const u8) -> Halves {
             // SAFETY: as the caller vouches; AVX2 is proven.
             unsafe {
-                let (line, mask) = (self.bytes(p), _mm256_set1_epi8(15));
+                let (line, mask) = (self.load_bytes(p), _mm256_set1_epi8(15));
                 Halves(
                     _mm256_and_si256(_mm256_srli_epi16::<4>(line.0), mask),
                     _mm256_and_si256(_mm256_srli_epi16::<4>(line.1), mask),
@@ -102,7 +102,7 @@ macro_rules! avx2_lines {
     };
 }
 
-impl Integers for Avx2<false> {
+impl IntDot for Avx2<false> {
     type Line = Halves;
     type Sums = Halves;
 
@@ -111,7 +111,7 @@ impl Integers for Avx2<false> {
     avx2_lines!();
 
     #[inline(always)]
-    fn no_sums(self) -> Halves {
+    fn zero_sums(self) -> Halves {
         // SAFETY: AVX2 is proven.
         unsafe { Halves(_mm256_setzero_si256(), _mm256_setzero_si256()) }
     }
@@ -144,7 +144,7 @@ impl Integers for Avx2<false> {
     }
 
     #[inline(always)]
-    fn total(self, sums: Halves, offset: i32) -> Pair {
+    fn sums_to_f32(self, sums: Halves, offset: i32) -> Pair {
         // SAFETY: AVX2 is proven.
         unsafe {
             let offset = _mm256_set1_epi32(offset);
@@ -156,7 +156,7 @@ impl Integers for Avx2<false> {
     }
 
     #[inline(always)]
-    unsafe fn arrange(self, values: [Pair; 2], block: *mut u8) {
+    unsafe fn store_block(self, values: [Pair; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, sixteen for each of the four registers; AVX2 is proven.
         unsafe {
             // Of four numbers, the first and third come first, then the second and fourth.
@@ -174,7 +174,7 @@ impl Integers for Avx2<false> {
     }
 }
 
-impl Integers for Avx2<true> {
+impl IntDot for Avx2<true> {
     type Line = Halves;
     type Sums = Planes<Halves>;
 
@@ -183,7 +183,7 @@ impl Integers for Avx2<true> {
     avx2_lines!();
 
     #[inline(always)]
-    fn no_sums(self) -> Planes<Halves> {
+    fn zero_sums(self) -> Planes<Halves> {
         // SAFETY: AVX2 is proven.
         let zero = unsafe { Halves(_mm256_setzero_si256(), _mm256_setzero_si256()) };
         Planes(zero, zero)
@@ -214,7 +214,7 @@ impl Integers for Avx2<true> {
     }
 
     #[inline(always)]
-    fn total(self, sums: Planes<Halves>, offset: i32) -> Pair {
+    fn sums_to_f32(self, sums: Planes<Halves>, offset: i32) -> Pair {
         // SAFETY: AVX2 is proven.
         unsafe {
             let offset = _mm256_set1_epi32(offset);
@@ -231,7 +231,7 @@ impl Integers for Avx2<true> {
     }
 
     #[inline(always)]
-    unsafe fn arrange(self, values: [Pair; 2], block: *mut u8) {
+    unsafe fn store_block(self, values: [Pair; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, eight for each plane of the four registers; AVX2 is proven.
         unsafe {
             // The lowest bytes of four numbers.
@@ -258,21 +258,26 @@ impl Integers for Avx2<true> {
 macro_rules! avx512_lines {
     () => {
         #[inline(always)]
-        unsafe fn bytes(self, p: *const u8) -> __m512i {
+        unsafe fn load_bytes(self, p: *const u8) -> __m512i {
             // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
             unsafe { _mm512_loadu_si512(p.cast()) }
         }
 
         #[inline(always)]
-        unsafe fn low(self, p: *const u8) -> __m512i {
+        unsafe fn load_low_nibbles(self, p: *const u8) -> __m512i {
             // SAFETY: as the caller vouches; AVX-512 is proven.
-            unsafe { _mm512_and_si512(self.bytes(p), _mm512_set1_epi8(15)) }
+            unsafe { _mm512_and_si512(self.load_bytes(p), _mm512_set1_epi8(15)) }
         }
 
         #[inline(always)]
-        unsafe fn high(self, p: *const u8) -> __m512i {
+        unsafe fn load_high_nibbles(self, p: *const u8) -> __m512i {
             // SAFETY: as the caller vouches; AVX-512 is proven.
-            unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(self.bytes(p)), _mm512_set1_epi8(15)) }
+            unsafe {
+                _mm512_and_si512(
+                    _mm512_srli_epi16::<4>(self.load_bytes(p)),
+                    _mm512_set1_epi8(15),
+                )
+            }
         }
 
         #[inline(always)]
@@ -286,7 +291,7 @@ macro_rules! avx512_lines {
     };
 }
 
-impl Integers for Avx512<false> {
+impl IntDot for Avx512<false> {
     type Line = __m512i;
     type Sums = __m512i;
 
@@ -295,7 +300,7 @@ impl Integers for Avx512<false> {
     avx512_lines!();
 
     #[inline(always)]
-    fn no_sums(self) -> __m512i {
+    fn zero_sums(self) -> __m512i {
         // SAFETY: AVX-512 is proven.
         unsafe { _mm512_setzero_si512() }
     }
@@ -319,13 +324,13 @@ impl Integers for Avx512<false> {
     }
 
     #[inline(always)]
-    fn total(self, sums: __m512i, offset: i32) -> __m512 {
+    fn sums_to_f32(self, sums: __m512i, offset: i32) -> __m512 {
         // SAFETY: AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_add_epi32(sums, _mm512_set1_epi32(offset))) }
     }
 
     #[inline(always)]
-    unsafe fn arrange(self, values: [__m512; 2], block: *mut u8) {
+    unsafe fn store_block(self, values: [__m512; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, 32 for each register; AVX-512 is proven.
         unsafe {
             // Of four numbers, the first and third come first, then the second and fourth.
@@ -371,7 +376,7 @@ unsafe fn dot_planes<const INDEX: usize>(
     Planes(high, low)
 }
 
-impl Integers for Avx512<true> {
+impl IntDot for Avx512<true> {
     type Line = __m512i;
     type Sums = Planes<__m512i>;
 
@@ -380,7 +385,7 @@ impl Integers for Avx512<true> {
     avx512_lines!();
 
     #[inline(always)]
-    fn no_sums(self) -> Planes<__m512i> {
+    fn zero_sums(self) -> Planes<__m512i> {
         // SAFETY: AVX-512 is proven.
         let zero = unsafe { _mm512_setzero_si512() };
         Planes(zero, zero)
@@ -398,7 +403,7 @@ impl Integers for Avx512<true> {
     }
 
     #[inline(always)]
-    fn total(self, sums: Planes<__m512i>, offset: i32) -> __m512 {
+    fn sums_to_f32(self, sums: Planes<__m512i>, offset: i32) -> __m512 {
         // SAFETY: AVX-512 is proven.
         unsafe {
             let sum = _mm512_add_epi32(_mm512_slli_epi32::<SHIFT>(sums.0), sums.1);
@@ -407,7 +412,7 @@ impl Integers for Avx512<true> {
     }
 
     #[inline(always)]
-    unsafe fn arrange(self, values: [__m512; 2], block: *mut u8) {
+    unsafe fn store_block(self, values: [__m512; 2], block: *mut u8) {
         // SAFETY: the caller vouches for 64 bytes, sixteen for each plane of the two registers; AVX-512 is proven.
         unsafe {
             for i in 0..2 {
@@ -443,8 +448,8 @@ impl Avx512<true> {
     /// # Safety
     /// Sixteen numbers must be readable at both addresses.
     #[inline(always)]
-    pub(crate) unsafe fn join(self, high: *const i32, low: *const i32) -> Planes<__m512i> {
+    pub(crate) unsafe fn load_sums(self, high: *const i32, low: *const i32) -> Planes<__m512i> {
         // SAFETY: the caller vouches for sixteen numbers.
-        unsafe { Planes(self.bytes(high.cast()), self.bytes(low.cast())) }
+        unsafe { Planes(self.load_bytes(high.cast()), self.load_bytes(low.cast())) }
     }
 }

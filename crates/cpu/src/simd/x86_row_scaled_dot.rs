@@ -2,7 +2,7 @@
 
 use super::x86::Pair;
 use super::x86_int_dot::{Halves, Planes, quad};
-use super::{Avx2, Avx512, Integers, Whole};
+use super::{Avx2, Avx512, IntDot, RowScaledDot};
 use std::arch::x86_64::*;
 
 /// Where the low plane of a block begins.
@@ -95,7 +95,7 @@ macro_rules! avx2_whole {
         type Totals = Planes<Halves>;
 
         #[inline(always)]
-        fn no_planes(self) -> Planes<Halves> {
+        fn zero_planes(self) -> Planes<Halves> {
             // SAFETY: AVX2 is proven.
             let zero = unsafe { _mm256_setzero_si256() };
             Planes(Halves(zero, zero), Halves(zero, zero))
@@ -113,12 +113,12 @@ macro_rules! avx2_whole {
         }
 
         #[inline(always)]
-        fn no_totals(self) -> Planes<Halves> {
-            self.no_planes()
+        fn zero_totals(self) -> Planes<Halves> {
+            self.zero_planes()
         }
 
         #[inline(always)]
-        fn number(self, Planes(high, low): Planes<Halves>) -> Pair {
+        fn totals_to_f32(self, Planes(high, low): Planes<Halves>) -> Pair {
             // SAFETY: AVX2 is proven.
             unsafe { Pair(numbers256(high.0, low.0), numbers256(high.1, low.1)) }
         }
@@ -130,7 +130,7 @@ macro_rules! avx2_whole {
         }
 
         #[inline(always)]
-        unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8) {
+        unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
             // SAFETY: the caller vouches for both sides, and that distances fit; AVX2 is proven.
             unsafe {
                 let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -144,7 +144,7 @@ macro_rules! avx2_whole {
         }
 
         #[inline(always)]
-        unsafe fn split(self, values: Pair, high: *mut u8, low: *mut u8) {
+        unsafe fn store_planes(self, values: Pair, high: *mut u8, low: *mut u8) {
             // SAFETY: the caller vouches for sixteen bytes on both sides; AVX2 is proven.
             unsafe {
                 // The lowest bytes of four numbers.
@@ -168,7 +168,7 @@ macro_rules! avx2_whole {
     };
 }
 
-impl Whole for Avx2<false> {
+impl RowScaledDot for Avx2<false> {
     avx2_whole!(_mm256_add_epi16);
 
     #[inline(always)]
@@ -190,7 +190,7 @@ impl Whole for Avx2<false> {
     }
 
     #[inline(always)]
-    unsafe fn weigh(
+    unsafe fn add_scaled(
         self,
         Planes(high, low): Planes<Halves>,
         sums: Planes<Halves>,
@@ -199,7 +199,7 @@ impl Whole for Avx2<false> {
     ) -> Planes<Halves> {
         // SAFETY: the caller vouches for the factors; AVX2 is proven.
         unsafe {
-            let factors = self.bytes(factors);
+            let factors = self.load_bytes(factors);
             let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
             Planes(
                 Halves(
@@ -215,7 +215,7 @@ impl Whole for Avx2<false> {
     }
 }
 
-impl Whole for Avx2<true> {
+impl RowScaledDot for Avx2<true> {
     avx2_whole!(_mm256_add_epi32);
 
     #[inline(always)]
@@ -230,7 +230,7 @@ impl Whole for Avx2<true> {
     }
 
     #[inline(always)]
-    unsafe fn weigh(
+    unsafe fn add_scaled(
         self,
         Planes(high, low): Planes<Halves>,
         sums: Planes<Halves>,
@@ -239,7 +239,7 @@ impl Whole for Avx2<true> {
     ) -> Planes<Halves> {
         // SAFETY: the caller vouches for the factors; AVX-VNNI is proven.
         unsafe {
-            let factors = self.bytes(factors);
+            let factors = self.load_bytes(factors);
             let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
             Planes(
                 Halves(
@@ -277,7 +277,7 @@ macro_rules! avx512_whole {
         type Totals = Planes<__m512i>;
 
         #[inline(always)]
-        fn no_planes(self) -> Planes<__m512i> {
+        fn zero_planes(self) -> Planes<__m512i> {
             // SAFETY: AVX-512 is proven.
             let zero = unsafe { _mm512_setzero_si512() };
             Planes(zero, zero)
@@ -290,12 +290,12 @@ macro_rules! avx512_whole {
         }
 
         #[inline(always)]
-        fn no_totals(self) -> Planes<__m512i> {
-            self.no_planes()
+        fn zero_totals(self) -> Planes<__m512i> {
+            self.zero_planes()
         }
 
         #[inline(always)]
-        fn number(self, Planes(high, low): Planes<__m512i>) -> __m512 {
+        fn totals_to_f32(self, Planes(high, low): Planes<__m512i>) -> __m512 {
             // SAFETY: AVX-512 is proven.
             unsafe {
                 let high = _mm512_mul_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(128.0));
@@ -310,7 +310,7 @@ macro_rules! avx512_whole {
         }
 
         #[inline(always)]
-        unsafe fn collect(self, from: *const u8, stride: usize, to: *mut u8) {
+        unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
             // SAFETY: the caller vouches for both sides, and that distances fit; AVX-512 is proven.
             unsafe {
                 let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -321,7 +321,7 @@ macro_rules! avx512_whole {
         }
 
         #[inline(always)]
-        unsafe fn split(self, values: __m512, high: *mut u8, low: *mut u8) {
+        unsafe fn store_planes(self, values: __m512, high: *mut u8, low: *mut u8) {
             // SAFETY: the caller vouches for sixteen bytes on both sides; AVX-512 is proven.
             unsafe {
                 let v = _mm512_cvtps_epi32(values);
@@ -334,7 +334,7 @@ macro_rules! avx512_whole {
     };
 }
 
-impl Whole for Avx512<false> {
+impl RowScaledDot for Avx512<false> {
     avx512_whole!(_mm512_add_epi16);
 
     #[inline(always)]
@@ -356,7 +356,7 @@ impl Whole for Avx512<false> {
     }
 
     #[inline(always)]
-    unsafe fn weigh(
+    unsafe fn add_scaled(
         self,
         Planes(high, low): Planes<__m512i>,
         sums: Planes<__m512i>,
@@ -365,7 +365,7 @@ impl Whole for Avx512<false> {
     ) -> Planes<__m512i> {
         // SAFETY: the caller vouches for the factors; AVX-512 is proven.
         unsafe {
-            let factors = self.bytes(factors);
+            let factors = self.load_bytes(factors);
             let ones = _mm512_set1_epi16(1);
             let x_high = beside512(
                 _mm512_madd_epi16(sums.0, ones),
@@ -383,7 +383,7 @@ impl Whole for Avx512<false> {
     }
 }
 
-impl Whole for Avx512<true> {
+impl RowScaledDot for Avx512<true> {
     avx512_whole!(_mm512_add_epi32);
 
     #[inline(always)]
@@ -398,7 +398,7 @@ impl Whole for Avx512<true> {
     }
 
     #[inline(always)]
-    unsafe fn weigh(
+    unsafe fn add_scaled(
         self,
         Planes(high, low): Planes<__m512i>,
         sums: Planes<__m512i>,
@@ -407,7 +407,7 @@ impl Whole for Avx512<true> {
     ) -> Planes<__m512i> {
         // SAFETY: the caller vouches for the factors; AVX512-VNNI is proven.
         unsafe {
-            let factors = self.bytes(factors);
+            let factors = self.load_bytes(factors);
             Planes(
                 _mm512_dpwssd_epi32(
                     high,
@@ -450,7 +450,7 @@ impl Avx512<true> {
     /// # Safety
     /// Four lines must be readable at `quants`, one at both `factors`, and the lines writable.
     #[inline(always)]
-    pub(crate) unsafe fn write_whole(
+    pub(crate) unsafe fn expand_block(
         self,
         quants: *const u8,
         factors: [*const u8; 2],
@@ -465,7 +465,7 @@ impl Avx512<true> {
             ];
             let quant = _mm512_set1_epi16(15);
             for line in 0..4 {
-                let four = self.bytes(quants.add(line * LINE));
+                let four = self.load_bytes(quants.add(line * LINE));
                 let even = _mm512_and_si512(four, quant);
                 let odd = _mm512_and_si512(_mm512_srli_epi16::<8>(four), quant);
                 self.write_pair([even, odd], low, to.add(line * LINE), behind);
@@ -484,7 +484,7 @@ impl Avx512<true> {
     unsafe fn scales_and_mins(self, factors: *const u8) -> [__m512i; 2] {
         // SAFETY: as the caller vouches; AVX-512 is proven.
         unsafe {
-            let factors = self.bytes(factors);
+            let factors = self.load_bytes(factors);
             [
                 _mm512_mask_blend_epi16(ODD, factors, _mm512_slli_epi32::<16>(factors)),
                 _mm512_mask_blend_epi16(!ODD, factors, _mm512_srli_epi32::<16>(factors)),
@@ -522,15 +522,15 @@ impl Avx512<true> {
     /// # Safety
     /// Sixteen integers must be readable at each of the places, 256 apart.
     #[inline(always)]
-    pub(crate) unsafe fn number_of_products(self, products: *const i32) -> __m512 {
+    pub(crate) unsafe fn products_to_f32(self, products: *const i32) -> __m512 {
         // SAFETY: the caller vouches for the integers; AVX-512 is proven.
         unsafe {
             let [a, b] = [products, products.add(512)];
-            let high = _mm512_slli_epi32::<8>(self.bytes(a.cast()));
-            let low = _mm512_slli_epi32::<8>(self.bytes(b.cast()));
-            self.number(Planes(
-                _mm512_add_epi32(high, self.bytes(a.add(256).cast())),
-                _mm512_add_epi32(low, self.bytes(b.add(256).cast())),
+            let high = _mm512_slli_epi32::<8>(self.load_bytes(a.cast()));
+            let low = _mm512_slli_epi32::<8>(self.load_bytes(b.cast()));
+            self.totals_to_f32(Planes(
+                _mm512_add_epi32(high, self.load_bytes(a.add(256).cast())),
+                _mm512_add_epi32(low, self.load_bytes(b.add(256).cast())),
             ))
         }
     }

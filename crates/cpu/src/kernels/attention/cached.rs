@@ -13,16 +13,16 @@ mod segments;
 mod weighted_values;
 
 use crate::isa::Kernel;
-use crate::kernels::{Context, Shared};
+use crate::kernels::{Context, SendPtr};
 use crate::kv::{CpuKv, HeadKv};
-use crate::prefetch::Reader;
+use crate::prefetch::Prefetcher;
 use crate::simd::{LANES, Simd};
-use decoded_block::Decoded;
-use key_blocks::{Pass, Passes};
+use decoded_block::DecodedBlock;
+use key_blocks::{KeyBlockPass, KeyBlockPasses};
 use kv::{Query, Visibility};
-use kv_splits::{PART, Partials, State, merge};
-use partition::{Cut, How, Which};
-use score::Keys;
+use kv_splits::{KV_SPLIT, SoftmaxState, SplitResults, merge};
+use partition::{AttentionPartition, Schedule, TileRange};
+use score::BlockKeys;
 use segments::Segment;
 use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
@@ -30,21 +30,21 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Positions per block of the online softmax.
-const BLOCK: usize = 64;
+const KEY_BLOCK: usize = 64;
 /// The largest value for which an item has as many rows as it may.
-const MOST_DIM: usize = 256;
+const FULL_TILE_VALUE_DIM: usize = 256;
 /// Query rows that share a pass over a block of keys.
-const ROWS: usize = 48;
+const MAX_TILE_ROWS: usize = 48;
 /// Query rows whose sums are kept in registers at once, for four vectors of keys or values.
-const BATCH: usize = 6;
+const REGISTER_ROWS: usize = 6;
 /// Query rows that keys and values are not decoded for beforehand.
-const FEW: usize = 4;
+const MAX_UNDECODED_ROWS: usize = 4;
 /// Vectors of a block's scores.
-const VECTORS: usize = BLOCK / LANES;
+const VECTORS: usize = KEY_BLOCK / LANES;
 
 /// The attention of one step over one layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attend {
+pub(crate) struct CachedAttention {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) key_dim: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Attend {
     pub(crate) softcap: Option<f32>,
 }
 
-impl Attend {
+impl CachedAttention {
     /// # Safety
     /// `q` must hold `queries · heads · key_dim` elements and `out` `queries · heads · value_dim`, without overlap.
     /// Every visible cell must exist in layer `id` of `kv`.
@@ -72,9 +72,9 @@ impl Attend {
             // SAFETY: the output has a row for every query.
             unsafe { out.add(queries.len() * row).write_bytes(0, padding * row) };
         }
-        let cut = &Cut::new(self, queries, ctx.threads.count());
-        let (q, out) = (Shared(q.cast_mut()), Shared(out));
-        let item = |which: Which| Item {
+        let partition = &AttentionPartition::new(self, queries, ctx.threads.count());
+        let (q, out) = (SendPtr(q.cast_mut()), SendPtr(out));
+        let query_tile = |which: TileRange| QueryTile {
             op: self,
             visible,
             queries: which.queries,
@@ -85,25 +85,26 @@ impl Attend {
             out,
         };
         let whole = |task: usize, thread: usize| {
-            let item = item(cut.task(task).0);
-            let parts = kv_splits::of(&queries[item.queries.clone()]);
-            run_item(ctx, thread, item, parts, None);
+            let query_tile = query_tile(partition.task(task).0);
+            let parts = kv_splits::visible_splits(&queries[query_tile.queries.clone()]);
+            run_tile(ctx, thread, query_tile, parts, None);
         };
-        match cut.how {
-            How::Alone => (0..cut.tasks()).for_each(|task| whole(task, 0)),
-            How::Whole => ctx.threads.run(cut.tasks(), &whole),
-            How::Shared => ctx.threads.run_near(cut.tasks(), &whole),
-            How::Apart => {
-                let mut room = kv_splits::Room::new();
+        match partition.schedule {
+            Schedule::Serial => (0..partition.tasks()).for_each(|task| whole(task, 0)),
+            Schedule::Dynamic => ctx.threads.run(partition.tasks(), &whole),
+            Schedule::Chunked => ctx.threads.run_chunked(partition.tasks(), &whole),
+            Schedule::SplitKv => {
+                let mut buffer = kv_splits::SplitBuffer::new();
                 let rows = queries.len() * self.heads;
-                let partials = &Partials::new(&mut room, rows, cut.parts.len(), self.value_dim);
-                ctx.threads.run_near(cut.tasks(), &|task, thread| {
-                    let (which, part) = cut.task(task);
-                    let parts = cut.parts.start + part..cut.parts.start + part + 1;
-                    let apart = Some((partials, part));
-                    run_item(ctx, thread, item(which), parts, apart);
+                let results =
+                    &SplitResults::new(&mut buffer, rows, partition.parts.len(), self.value_dim);
+                ctx.threads.run_chunked(partition.tasks(), &|task, thread| {
+                    let (which, part) = partition.task(task);
+                    let parts = partition.parts.start + part..partition.parts.start + part + 1;
+                    let split = Some((results, part));
+                    run_tile(ctx, thread, query_tile(which), parts, split);
                 });
-                ctx.isa.run(kv_splits::Join { partials, out });
+                ctx.isa.run(kv_splits::MergeSplits { results, out });
             }
         }
     }
@@ -117,153 +118,158 @@ fn attending(visible: &Visibility) -> &[Query] {
 }
 
 /// Some query heads of one KV head, for some queries of the step.
-struct Item<'a> {
-    op: &'a Attend,
+struct QueryTile<'a> {
+    op: &'a CachedAttention,
     visible: &'a Visibility,
     queries: Range<usize>,
     first_head: usize,
     heads: usize,
     kv: HeadKv<'a>,
-    q: Shared<f32>,
-    out: Shared<f32>,
+    q: SendPtr<f32>,
+    out: SendPtr<f32>,
 }
 
 /// A block's scores, then its weights, by query row.
-type Scores = [[f32; BLOCK]; ROWS];
+type Scores = [[f32; KEY_BLOCK]; MAX_TILE_ROWS];
 
 /// Where an item's rows are summed, and how far they are.
-struct Sums<'a> {
+struct Accumulators<'a> {
     /// A row after the other, whatever their place in the output is.
-    mixed: &'a mut [f32],
+    weighted: &'a mut [f32],
     /// The sums of weights, in lanes; they are added up when the part is done.
-    totals: [[f32; LANES]; ROWS],
-    states: [State; ROWS],
+    weight_sums: [[f32; LANES]; MAX_TILE_ROWS],
+    states: [SoftmaxState; MAX_TILE_ROWS],
 }
 
-impl<'a> Sums<'a> {
+impl<'a> Accumulators<'a> {
     /// Memory for the rows of any item.
     #[inline(always)]
-    fn room() -> [MaybeUninit<f32>; ROWS * MOST_DIM] {
-        [MaybeUninit::uninit(); ROWS * MOST_DIM]
+    fn buffer() -> [MaybeUninit<f32>; MAX_TILE_ROWS * FULL_TILE_VALUE_DIM] {
+        [MaybeUninit::uninit(); MAX_TILE_ROWS * FULL_TILE_VALUE_DIM]
     }
 
     /// So many zeros, in rows.
     #[inline(always)]
-    fn new(room: &'a mut [MaybeUninit<f32>], count: usize) -> Sums<'a> {
-        let mixed = &mut room[..count];
-        mixed.fill(MaybeUninit::new(0.0));
-        Sums {
+    fn new(buffer: &'a mut [MaybeUninit<f32>], count: usize) -> Accumulators<'a> {
+        let weighted = &mut buffer[..count];
+        weighted.fill(MaybeUninit::new(0.0));
+        Accumulators {
             // SAFETY: they have just been written.
-            mixed: unsafe { std::slice::from_raw_parts_mut(mixed.as_mut_ptr().cast(), count) },
-            totals: [[0.0; LANES]; ROWS],
-            states: [State::NOTHING; ROWS],
+            weighted: unsafe {
+                std::slice::from_raw_parts_mut(weighted.as_mut_ptr().cast(), count)
+            },
+            weight_sums: [[0.0; LANES]; MAX_TILE_ROWS],
+            states: [SoftmaxState::NOTHING; MAX_TILE_ROWS],
         }
     }
 }
 
 /// Some parts of an item's positions.
-struct Parts<'a> {
-    item: Item<'a>,
+struct AttentionKernel<'a> {
+    query_tile: QueryTile<'a>,
     parts: Range<usize>,
     /// Where the only part goes, and which of the step's parts it is; else all parts are joined.
-    apart: Option<(&'a Partials<'a>, usize)>,
-    work: &'a mut Work,
-    reader: Reader<'a>,
+    split: Option<(&'a SplitResults<'a>, usize)>,
+    work: &'a mut BlockScratch,
+    prefetcher: Prefetcher<'a>,
 }
 
-fn run_item(
+fn run_tile(
     ctx: &Context<'_>,
     thread: usize,
-    item: Item<'_>,
+    query_tile: QueryTile<'_>,
     parts: Range<usize>,
-    apart: Option<(&Partials<'_>, usize)>,
+    split: Option<(&SplitResults<'_>, usize)>,
 ) {
-    WORK.with_borrow_mut(|work| {
-        ctx.isa.run(Parts {
-            item,
+    BLOCK_SCRATCH.with_borrow_mut(|work| {
+        ctx.isa.run(AttentionKernel {
+            query_tile,
             parts,
-            apart,
+            split,
             work,
-            reader: ctx.threads.course(thread).reader(),
+            prefetcher: ctx.threads.prefetch_plan(thread).prefetcher(),
         });
     });
 }
 
-impl Kernel for Parts<'_> {
+impl Kernel for AttentionKernel<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Parts {
-            item,
+        let AttentionKernel {
+            query_tile,
             parts,
-            apart,
+            split,
             work,
-            mut reader,
+            mut prefetcher,
         } = self;
-        let (rows, dim) = (item.queries.len() * item.heads, item.op.value_dim);
-        let mut room = Sums::room();
-        let mut all = [State::NOTHING; ROWS];
+        let (rows, dim) = (
+            query_tile.queries.len() * query_tile.heads,
+            query_tile.op.value_dim,
+        );
+        let mut buffer = Accumulators::buffer();
+        let mut all = [SoftmaxState::NOTHING; MAX_TILE_ROWS];
         for part in parts {
-            let sums = item.part(s, part, &mut room, work, &mut reader);
+            let sums = query_tile.part(s, part, &mut buffer, work, &mut prefetcher);
             for row in 0..rows {
-                let (state, mixed) = (sums.states[row], &sums.mixed[row * dim..][..dim]);
+                let (state, weighted) = (sums.states[row], &sums.weighted[row * dim..][..dim]);
                 // SAFETY: both hold a row; that of the output, or the row's part, is written by this task alone.
                 unsafe {
-                    if let Some((partials, index)) = apart {
-                        partials.put(item.place(row), index, state, mixed);
+                    if let Some((results, index)) = split {
+                        results.put(query_tile.output_row(row), index, state, weighted);
                     } else {
-                        let out = item.out_row(row);
-                        merge(s, dim, &mut all[row], out, state, mixed.as_ptr());
+                        let out = query_tile.out_row(row);
+                        merge(s, dim, &mut all[row], out, state, weighted.as_ptr());
                     }
                 }
             }
         }
-        if apart.is_none() {
+        if split.is_none() {
             for (row, state) in all.iter().enumerate().take(rows) {
                 // SAFETY: a row of the output.
-                unsafe { kv_splits::finish(s, dim, *state, item.out_row(row)) };
+                unsafe { kv_splits::finish(s, dim, *state, query_tile.out_row(row)) };
             }
         }
     }
 }
 
 /// What a pass over a block works with. Nothing is kept from one to the next.
-struct Work {
+struct BlockScratch {
     scores: Scores,
     /// The block's keys, then its values.
-    decoded: Decoded,
+    decoded: DecodedBlock,
 }
 
 thread_local! {
-    static WORK: RefCell<Work> = const {
-        RefCell::new(Work {
-            scores: [[0.0; BLOCK]; ROWS],
-            decoded: Decoded::new(),
+    static BLOCK_SCRATCH: RefCell<BlockScratch> = const {
+        RefCell::new(BlockScratch {
+            scores: [[0.0; KEY_BLOCK]; MAX_TILE_ROWS],
+            decoded: DecodedBlock::new(),
         })
     };
 }
 
-impl Item<'_> {
+impl QueryTile<'_> {
     /// The sums over one part of the positions.
     #[inline(always)]
     fn part<'a, S: Simd>(
         &self,
         s: S,
         part: usize,
-        room: &'a mut [MaybeUninit<f32>],
-        work: &mut Work,
-        reader: &mut Reader<'_>,
-    ) -> Sums<'a> {
+        buffer: &'a mut [MaybeUninit<f32>],
+        work: &mut BlockScratch,
+        prefetcher: &mut Prefetcher<'_>,
+    ) -> Accumulators<'a> {
         let rows = self.queries.len() * self.heads;
-        let mut sums = Sums::new(room, rows * self.op.value_dim);
-        let mut passes = Passes::new(self, part * PART..(part + 1) * PART);
+        let mut sums = Accumulators::new(buffer, rows * self.op.value_dim);
+        let mut passes = KeyBlockPasses::new(self, part * KV_SPLIT..(part + 1) * KV_SPLIT);
         while let Some(pass) = passes.next() {
-            self.pass(s, &pass, work, &mut sums, reader);
+            self.pass(s, &pass, work, &mut sums, prefetcher);
         }
         for row in 0..rows {
             // SAFETY: a row of totals is a vector.
-            sums.states[row].sum = s.sum(unsafe { s.load(sums.totals[row].as_ptr()) });
+            sums.states[row].sum = s.reduce_sum(unsafe { s.load(sums.weight_sums[row].as_ptr()) });
         }
         sums
     }
@@ -272,48 +278,48 @@ impl Item<'_> {
     fn pass<S: Simd>(
         &self,
         s: S,
-        pass: &Pass<'_>,
-        work: &mut Work,
-        sums: &mut Sums<'_>,
-        reader: &mut Reader<'_>,
+        pass: &KeyBlockPass<'_>,
+        work: &mut BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
-        let Pass { base, segments, .. } = *pass;
-        let keys = Keys::new(segments, self.kv.keys);
-        self.score(s, pass.rows.clone(), &keys, work, reader);
+        let KeyBlockPass { base, segments, .. } = *pass;
+        let keys = BlockKeys::new(segments, self.kv.keys);
+        self.score(s, pass.rows.clone(), &keys, work, prefetcher);
         let scores = &mut work.scores;
         for row in pass.rows.clone() {
-            self.weigh(s, row, base, segments, &mut scores[row], sums);
+            self.update_softmax(s, row, base, segments, &mut scores[row], sums);
         }
-        self.mix(s, pass.rows.clone(), segments, work, sums, reader);
+        self.add_weighted_values(s, pass.rows.clone(), segments, work, sums, prefetcher);
     }
 
     /// Token and query head of a row.
     #[inline(always)]
-    fn place(&self, row: usize) -> usize {
+    fn output_row(&self, row: usize) -> usize {
         (self.queries.start + row / self.heads) * self.op.heads + self.first_head + row % self.heads
     }
 
     #[inline(always)]
     fn q_row(&self, row: usize) -> *const f32 {
-        // SAFETY: `Attend::run`'s caller vouches for every query.
-        unsafe { self.q.at(self.place(row) * self.op.key_dim) }
+        // SAFETY: `CachedAttention::run`'s caller vouches for every query.
+        unsafe { self.q.at(self.output_row(row) * self.op.key_dim) }
     }
 
     #[inline(always)]
     fn out_row(&self, row: usize) -> *mut f32 {
-        // SAFETY: `Attend::run`'s caller vouches for every output row.
-        unsafe { self.out.at(self.place(row) * self.op.value_dim) }
+        // SAFETY: `CachedAttention::run`'s caller vouches for every output row.
+        unsafe { self.out.at(self.output_row(row) * self.op.value_dim) }
     }
 
     /// A row's scores, scaled and capped, as powers of two; those of keys that its query does not see are nothing.
     #[inline(always)]
-    fn seen<S: Simd>(
+    fn masked_scores<S: Simd>(
         &self,
         s: S,
         row: usize,
         base: usize,
         segments: &[Segment],
-        scores: &mut [f32; BLOCK],
+        scores: &mut [f32; KEY_BLOCK],
     ) -> [S::V; VECTORS] {
         let mut vectors = [s.zero(); VECTORS];
         for (i, v) in vectors.iter_mut().enumerate() {
@@ -327,10 +333,10 @@ impl Item<'_> {
             };
         }
         let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
-        let from = (view.start as usize).saturating_sub(base).min(BLOCK);
-        let to = (view.end as usize).saturating_sub(base).min(BLOCK);
-        if let ([segment], 0, BLOCK) = (segments, from, to)
-            && segment.len() == BLOCK
+        let from = (view.start as usize).saturating_sub(base).min(KEY_BLOCK);
+        let to = (view.end as usize).saturating_sub(base).min(KEY_BLOCK);
+        if let ([segment], 0, KEY_BLOCK) = (segments, from, to)
+            && segment.len() == KEY_BLOCK
         {
             return vectors;
         }
@@ -355,31 +361,31 @@ impl Item<'_> {
 
     /// Turns scores into weights relative to the largest so far, and rescales what was summed before.
     #[inline(always)]
-    fn weigh<S: Simd>(
+    fn update_softmax<S: Simd>(
         &self,
         s: S,
         row: usize,
         base: usize,
         segments: &[Segment],
-        scores: &mut [f32; BLOCK],
-        sums: &mut Sums<'_>,
+        scores: &mut [f32; KEY_BLOCK],
+        sums: &mut Accumulators<'_>,
     ) {
-        let vectors = self.seen(s, row, base, segments, scores);
+        let vectors = self.masked_scores(s, row, base, segments, scores);
         let largest = &mut sums.states[row].largest;
         let mut top = vectors[0];
         for v in &vectors[1..] {
             top = s.max(top, *v);
         }
-        let total = sums.totals[row].as_mut_ptr();
+        let total = sums.weight_sums[row].as_mut_ptr();
         // SAFETY: rows of sums and totals, and a block's whole vectors.
         unsafe {
-            if s.any_larger(top, s.splat(*largest)) {
-                let new = s.largest(top);
+            if s.any_gt(top, s.splat(*largest)) {
+                let new = s.reduce_max(top);
                 if *largest > f32::NEG_INFINITY {
-                    let factor = s.exp2_below(s.splat(*largest - new));
+                    let factor = s.exp2_nonpositive(s.splat(*largest - new));
                     let dim = self.op.value_dim;
-                    let mixed = sums.mixed[row * dim..][..dim].as_mut_ptr();
-                    kv_splits::scale(s, dim, mixed, factor);
+                    let weighted = sums.weighted[row * dim..][..dim].as_mut_ptr();
+                    kv_splits::scale(s, dim, weighted, factor);
                     s.store(total, s.mul(s.load(total), factor));
                 }
                 *largest = new;
@@ -389,7 +395,7 @@ impl Item<'_> {
             }
             let mut sum = s.load(total);
             for (i, v) in vectors.into_iter().enumerate() {
-                let weight = s.exp2_below(s.sub(v, s.splat(*largest)));
+                let weight = s.exp2_nonpositive(s.sub(v, s.splat(*largest)));
                 sum = s.add(sum, weight);
                 s.store(scores.as_mut_ptr().add(i * LANES), weight);
             }

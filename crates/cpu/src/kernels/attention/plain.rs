@@ -5,17 +5,17 @@
 //! was summed before when a larger score appears, so that its work space does not grow with the keys.
 
 use crate::isa::{Isa, Kernel};
-use crate::kernels::matmul::f32::microkernel::{Finish, Left, PANEL, Product, Right};
-use crate::kernels::matmul::f32::pack::Pack;
+use crate::kernels::matmul::f32::microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
+use crate::kernels::matmul::f32::pack::PanelPacking;
 use crate::kernels::normalise::softmax::largest;
-use crate::kernels::{Context, split};
+use crate::kernels::{Context, split_vectors};
 use crate::simd::{LANES, Simd};
 use base::DType;
 
 /// Queries of a task: whole tiles of every tier.
-const QUERIES: usize = 48;
+const QUERY_BLOCK: usize = 48;
 /// Keys of a block of the flash way.
-const KEYS: usize = 512;
+const FLASH_KEY_BLOCK: usize = 512;
 /// Keys from which on the flash way is taken: its blocks stay in the second cache, where all the scores of a task do not.
 /// Found by `cargo test --release -p kvark-cpu attention_crossover -- --ignored --nocapture`; the numbers are in
 /// docs/benchmarks/attention.md.
@@ -44,7 +44,7 @@ pub(crate) struct Attention {
 
 /// How the rows of an operand lie.
 #[derive(Clone, Copy)]
-struct Rows {
+struct HeadStrides {
     heads: usize,
     /// Elements from one token to the next, from one head to the next, and from one batch to the next.
     token: usize,
@@ -52,7 +52,7 @@ struct Rows {
     batch: usize,
 }
 
-impl Rows {
+impl HeadStrides {
     /// The first element of a head, counted over all batches.
     fn start(&self, head: usize) -> usize {
         head / self.heads * self.batch + head % self.heads * self.head
@@ -83,11 +83,11 @@ pub(crate) struct AttentionOperands {
     pub(crate) scratch: *mut f32,
 }
 
-struct SharedOperands(AttentionOperands);
+struct SharedAttentionOperands(AttentionOperands);
 // SAFETY: tasks read the operands and write disjoint rows of the output, panels, or their own thread's scratch.
-unsafe impl Sync for SharedOperands {}
+unsafe impl Sync for SharedAttentionOperands {}
 
-impl SharedOperands {
+impl SharedAttentionOperands {
     fn get(&self) -> AttentionOperands {
         self.0
     }
@@ -96,16 +96,20 @@ impl SharedOperands {
 impl Attention {
     /// The keys to score at once: all of them the standard way, a block the flash way.
     pub(crate) fn best_block(keys: usize) -> usize {
-        if keys >= FLASH_FROM { KEYS } else { keys }
+        if keys >= FLASH_FROM {
+            FLASH_KEY_BLOCK
+        } else {
+            keys
+        }
     }
 
     /// How `heads` heads of rows of `dim` elements lie.
-    fn rows(&self, heads: usize, tokens: usize, dim: usize) -> Rows {
+    fn rows(&self, heads: usize, tokens: usize, dim: usize) -> HeadStrides {
         let (token, head) = match self.token_major {
             true => (heads * dim, dim),
             false => (dim, tokens * dim),
         };
-        Rows {
+        HeadStrides {
             heads,
             token,
             head,
@@ -113,44 +117,44 @@ impl Attention {
         }
     }
 
-    fn query_rows(&self) -> Rows {
+    fn query_rows(&self) -> HeadStrides {
         self.rows(self.heads, self.queries, self.key_dim)
     }
 
-    fn key_rows(&self) -> Rows {
+    fn key_rows(&self) -> HeadStrides {
         self.rows(self.kv_heads, self.keys, self.key_dim)
     }
 
-    fn value_rows(&self) -> Rows {
+    fn value_rows(&self) -> HeadStrides {
         self.rows(self.kv_heads, self.keys, self.value_dim)
     }
 
-    fn out_rows(&self) -> Rows {
+    fn out_rows(&self) -> HeadStrides {
         self.rows(self.heads, self.queries, self.value_dim)
     }
 
-    fn pack_keys(&self) -> Pack {
-        Pack {
+    fn pack_keys(&self) -> PanelPacking {
+        PanelPacking {
             row: self.key_rows().token,
-            ..Pack::new(self.keys, self.key_dim, true)
+            ..PanelPacking::new(self.keys, self.key_dim, true)
         }
     }
 
     /// Values whose rows are whole vectors are read where they are.
-    fn pack_values(&self) -> Option<Pack> {
-        (!self.value_dim.is_multiple_of(LANES)).then(|| Pack {
+    fn pack_values(&self) -> Option<PanelPacking> {
+        (!self.value_dim.is_multiple_of(LANES)).then(|| PanelPacking {
             row: self.value_rows().token,
-            ..Pack::new(self.value_dim, self.keys, false)
+            ..PanelPacking::new(self.value_dim, self.keys, false)
         })
     }
 
     /// Elements of the scores of a task, rows padded to whole panels.
     fn score_row(&self) -> usize {
-        self.block.next_multiple_of(PANEL)
+        self.block.next_multiple_of(PANEL_COLUMNS)
     }
 
     fn score_elements(&self) -> usize {
-        QUERIES.min(self.queries) * self.score_row()
+        QUERY_BLOCK.min(self.queries) * self.score_row()
     }
 
     /// Elements of the panels: keys, then values.
@@ -168,8 +172,8 @@ impl Attention {
     /// # Safety
     /// The operands must be valid for the shapes of `self`, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: AttentionOperands) {
-        let o = SharedOperands(operands);
-        let (heads, blocks) = (self.batch * self.heads, self.queries.div_ceil(QUERIES));
+        let o = SharedAttentionOperands(operands);
+        let (heads, blocks) = (self.batch * self.heads, self.queries.div_ceil(QUERY_BLOCK));
         let kv_heads = self.batch * self.kv_heads;
         let dims = self.key_dim + self.value_dim;
         let serial = heads * self.queries * self.keys * dims < SERIAL_MACS;
@@ -182,25 +186,25 @@ impl Attention {
                     (Some(values), Some(panel)) => {
                         let behind = kv_heads * keys.elements() + head * values.elements();
                         let from = o.v.add(self.value_rows().start(head));
-                        values.panel(panel, from, o.scratch.add(behind));
+                        values.pack_panel(panel, from, o.scratch.add(behind));
                     }
                     _ => {
                         let from = o.k.add(self.key_rows().start(head));
-                        keys.panel(panel, from, o.scratch.add(head * keys.elements()));
+                        keys.pack_panel(panel, from, o.scratch.add(head * keys.elements()));
                     }
                 }
             }
         };
-        let panels = keys.panels() + values.as_ref().map_or(0, Pack::panels);
+        let panels = keys.panels() + values.as_ref().map_or(0, PanelPacking::panels);
         let attend = |head: usize, block: usize, thread: usize| {
-            let first = block * QUERIES;
-            let task = Task {
+            let first = block * QUERY_BLOCK;
+            let task = QueryBlock {
                 op: self,
                 o: o.get(),
                 isa: ctx.isa,
                 head,
                 first,
-                rows: QUERIES.min(self.queries - first),
+                rows: QUERY_BLOCK.min(self.queries - first),
                 thread,
             };
             // SAFETY: the caller vouches for the operands and the scratch.
@@ -219,7 +223,7 @@ impl Attention {
             return match serial {
                 true => (0..kv_heads).for_each(|kv_head| whole(kv_head, 0)),
                 // The tokens that it multiplied with weights are near too.
-                false => ctx.threads.run_near(kv_heads, &whole),
+                false => ctx.threads.run_chunked(kv_heads, &whole),
             };
         }
         ctx.threads.run(kv_heads * panels, &|task, _| {
@@ -233,7 +237,7 @@ impl Attention {
 }
 
 /// A block of queries of one head.
-struct Task<'a> {
+struct QueryBlock<'a> {
     op: &'a Attention,
     o: AttentionOperands,
     isa: Isa,
@@ -244,12 +248,12 @@ struct Task<'a> {
     thread: usize,
 }
 
-impl Task<'_> {
+impl QueryBlock<'_> {
     /// # Safety
     /// As for [`Attention::run`].
     unsafe fn run(&self) {
         let op = self.op;
-        let (mut maxima, mut sums) = ([f32::NEG_INFINITY; QUERIES], [0.0f32; QUERIES]);
+        let (mut maxima, mut sums) = ([f32::NEG_INFINITY; QUERY_BLOCK], [0.0f32; QUERY_BLOCK]);
         let seen = if op.causal {
             op.keys.min(self.first + self.rows)
         } else {
@@ -264,7 +268,7 @@ impl Task<'_> {
             for start in (0..seen).step_by(op.block.max(1)) {
                 let keys = op.block.min(seen - start);
                 self.score(start, keys, scores);
-                self.isa.run(Weigh {
+                self.isa.run(BlockSoftmax {
                     task: self,
                     start,
                     keys,
@@ -274,7 +278,7 @@ impl Task<'_> {
                 });
                 self.mix(start, keys, scores);
             }
-            self.isa.run(Divide {
+            self.isa.run(NormaliseOutput {
                 task: self,
                 sums: &sums,
             });
@@ -309,24 +313,24 @@ impl Task<'_> {
         // SAFETY: as the caller vouches.
         unsafe {
             let panels = self.o.scratch.add(self.kv_head() * pack.elements());
-            let mut right = Right::packed(panels, op.key_dim);
-            right.at = right.at.add(start / PANEL * right.panel);
+            let mut right = Rhs::packed(panels, op.key_dim);
+            right.at = right.at.add(start / PANEL_COLUMNS * right.panel);
             let rows = op.query_rows();
             let first = rows.start(self.head) + self.first * rows.token;
-            let product = Product {
+            let product = Gemm {
                 m: self.rows,
                 n: keys,
                 k: op.key_dim,
-                left: Left {
+                left: Lhs {
                     at: self.o.q.add(first),
                     row: rows.token,
                 },
                 right,
                 out: scores,
-                out_row: op.score_row(),
-                finish: Finish {
+                out_row_stride: op.score_row(),
+                epilogue: GemmEpilogue {
                     alpha: op.scale,
-                    ..Finish::PLAIN
+                    ..GemmEpilogue::NONE
                 },
             };
             product.run(self.isa);
@@ -346,8 +350,8 @@ impl Task<'_> {
                 Some(pack) => {
                     let behind = op.batch * op.kv_heads * op.pack_keys().elements();
                     let panels = self.o.scratch.add(behind + head * pack.elements());
-                    let right = Right::packed(panels, op.keys);
-                    Right {
+                    let right = Rhs::packed(panels, op.keys);
+                    Rhs {
                         at: right.at.add(start * right.row),
                         ..right
                     }
@@ -355,23 +359,23 @@ impl Task<'_> {
                 None => {
                     let rows = op.value_rows();
                     let first = rows.start(head) + start * rows.token;
-                    Right::plain(self.o.v.add(first), rows.token)
+                    Rhs::plain(self.o.v.add(first), rows.token)
                 }
             };
-            let product = Product {
+            let product = Gemm {
                 m: self.rows,
                 n: op.value_dim,
                 k: keys,
-                left: Left {
+                left: Lhs {
                     at: scores,
                     row: op.score_row(),
                 },
                 right,
                 out: self.out(0),
-                out_row: op.out_rows().token,
-                finish: Finish {
-                    add: start > 0,
-                    ..Finish::PLAIN
+                out_row_stride: op.out_rows().token,
+                epilogue: GemmEpilogue {
+                    accumulate: start > 0,
+                    ..GemmEpilogue::NONE
                 },
             };
             product.run(self.isa);
@@ -380,16 +384,16 @@ impl Task<'_> {
 }
 
 /// Makes weights of a block's scores.
-struct Weigh<'a> {
-    task: &'a Task<'a>,
+struct BlockSoftmax<'a> {
+    task: &'a QueryBlock<'a>,
     start: usize,
     keys: usize,
     scores: *mut f32,
-    maxima: &'a mut [f32; QUERIES],
-    sums: &'a mut [f32; QUERIES],
+    maxima: &'a mut [f32; QUERY_BLOCK],
+    sums: &'a mut [f32; QUERY_BLOCK],
 }
 
-impl Kernel for Weigh<'_> {
+impl Kernel for BlockSoftmax<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -414,7 +418,7 @@ impl Kernel for Weigh<'_> {
     }
 }
 
-impl Weigh<'_> {
+impl BlockSoftmax<'_> {
     /// Caps and masks a row's scores; how many of its keys may be visible.
     ///
     /// # Safety
@@ -459,12 +463,12 @@ impl Weigh<'_> {
 }
 
 /// Divides what was summed by the sum of its weights.
-struct Divide<'a> {
-    task: &'a Task<'a>,
-    sums: &'a [f32; QUERIES],
+struct NormaliseOutput<'a> {
+    task: &'a QueryBlock<'a>,
+    sums: &'a [f32; QUERY_BLOCK],
 }
 
-impl Kernel for Divide<'_> {
+impl Kernel for NormaliseOutput<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -516,7 +520,7 @@ unsafe fn weigh<S: Simd>(
             s.store(at, weight);
         }
         *maximum = new;
-        *sum = *sum * factor + s.sum(sums);
+        *sum = *sum * factor + s.reduce_sum(sums);
         factor
     }
 }
@@ -525,7 +529,7 @@ unsafe fn weigh<S: Simd>(
 /// `len` elements must be at `row`.
 #[inline(always)]
 unsafe fn scale<S: Simd>(s: S, row: *mut f32, len: usize, factor: f32) {
-    let (chunks, tail) = split(len);
+    let (chunks, tail) = split_vectors(len);
     // SAFETY: the caller vouches for the row.
     unsafe {
         for chunk in 0..chunks {

@@ -1,7 +1,7 @@
 //! The rotary embedding. Plain loops over slices: the compiler vectorises them, and they are a small part of a step.
 
-use crate::kernels::rearrange::gather::Integers;
-use crate::kernels::{Context, Shared, over_rows};
+use crate::kernels::rearrange::gather::IndexValues;
+use crate::kernels::{Context, SendPtr, for_row_ranges};
 use base::DType;
 use graph::ops::RopeLayout;
 
@@ -28,8 +28,8 @@ impl Rope {
         let width = self.heads * self.dim;
         // SAFETY: the caller vouches for the table.
         let rotation = unsafe { self.rotation(table) };
-        let (x, out) = (Shared(x.cast_mut()), Shared(out));
-        over_rows(ctx, self.tokens, width, &|start, end| {
+        let (x, out) = (SendPtr(x.cast_mut()), SendPtr(out));
+        for_row_ranges(ctx, self.tokens, width, &|start, end| {
             for token in start..end {
                 // SAFETY: the caller vouches for `tokens` rows; `copy` allows `x` to be `out`.
                 let row = unsafe {
@@ -99,7 +99,7 @@ impl RopeTable {
     /// # Safety
     /// `position` must hold `tokens` numbers, `frequency` `half`, and `out` `tokens · 2 · half`.
     pub(crate) unsafe fn run(&self, position: *const u8, frequency: *const f32, out: *mut f32) {
-        let position = Integers {
+        let position = IndexValues {
             at: position,
             dtype: self.position,
         };

@@ -5,7 +5,7 @@ use crate::simd::{LANES, Simd};
 use kv::Group;
 
 /// A storage type as the attention kernel reads it.
-pub(crate) trait Stored {
+pub(crate) trait KvDecoder {
     /// Elements `16 · chunk` to `16 · chunk + 15` of a row of `dim`.
     ///
     /// # Safety
@@ -23,7 +23,7 @@ macro_rules! plain {
     ($name:ident, $element:ty, $load:ident) => {
         pub(crate) struct $name;
 
-        impl Stored for $name {
+        impl KvDecoder for $name {
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, _: usize) -> S::V {
                 // SAFETY: as the caller vouches; vector loads need no alignment.
@@ -89,7 +89,7 @@ unsafe fn affine<S: Simd, G: GroupLen>(
 
 pub(crate) struct Q8<G>(std::marker::PhantomData<G>);
 
-impl<G: GroupLen> Stored for Q8<G> {
+impl<G: GroupLen> KvDecoder for Q8<G> {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
         // SAFETY: as the caller vouches; codes are padded to whole chunks.
@@ -108,14 +108,14 @@ impl<G: GroupLen> Stored for Q8<G> {
 
 pub(crate) struct Q4<G>(std::marker::PhantomData<G>);
 
-impl<G: GroupLen> Stored for Q4<G> {
+impl<G: GroupLen> KvDecoder for Q4<G> {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
         // SAFETY: as the caller vouches; codes are padded to pairs of chunks, which share sixteen bytes.
         unsafe {
             let (scale, offset, codes) = affine::<S, G>(s, row, chunk, dim);
             let values = s.add(s.mul(scale, s.load(RAMP.as_ptr())), offset);
-            let [low, high] = s.nibbles(codes.add(chunk / 2 * LANES), values, values);
+            let [low, high] = s.lookup_nibbles(codes.add(chunk / 2 * LANES), values, values);
             if chunk.is_multiple_of(2) { low } else { high }
         }
     }

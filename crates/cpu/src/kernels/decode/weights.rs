@@ -5,7 +5,7 @@ use crate::simd::{LANES, Simd};
 use base::quant;
 
 /// A weight format's decoder.
-pub(crate) trait Format {
+pub(crate) trait WeightDecoder {
     /// Elements in a block, a multiple of sixteen.
     const LEN: usize;
     /// Bytes in a block.
@@ -43,7 +43,7 @@ macro_rules! plain {
     ($name:ident, $bytes:expr, $load:ident, $element:ty) => {
         pub(crate) struct $name;
 
-        impl Format for $name {
+        impl WeightDecoder for $name {
             const LEN: usize = LANES;
             const BYTES: usize = $bytes * LANES;
 
@@ -65,7 +65,7 @@ macro_rules! scalar {
     ($($name:ident: $len:expr, $bytes:expr, $decode:path;)*) => {$(
         pub(crate) struct $name;
 
-        impl Format for $name {
+        impl WeightDecoder for $name {
             const LEN: usize = $len;
             const BYTES: usize = $bytes;
 
@@ -90,7 +90,7 @@ scalar! {
 
 pub(crate) struct Q4_0;
 
-impl Format for Q4_0 {
+impl WeightDecoder for Q4_0 {
     const LEN: usize = 32;
     const BYTES: usize = 18;
 
@@ -100,7 +100,7 @@ impl Format for Q4_0 {
         unsafe {
             let centred = s.sub(table(s, &RAMP), s.splat(8.0));
             let values = s.scaled(block, centred);
-            let [low, high] = s.nibbles(block.add(2), values, values);
+            let [low, high] = s.lookup_nibbles(block.add(2), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
         }
@@ -109,7 +109,7 @@ impl Format for Q4_0 {
 
 pub(crate) struct Q4_1;
 
-impl Format for Q4_1 {
+impl WeightDecoder for Q4_1 {
     const LEN: usize = 32;
     const BYTES: usize = 20;
 
@@ -118,7 +118,7 @@ impl Format for Q4_1 {
         // SAFETY: the caller vouches for the block and the output.
         unsafe {
             let values = s.affine(block, table(s, &RAMP));
-            let [low, high] = s.nibbles(block.add(4), values, values);
+            let [low, high] = s.lookup_nibbles(block.add(4), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
         }
@@ -127,7 +127,7 @@ impl Format for Q4_1 {
 
 pub(crate) struct Iq4Nl;
 
-impl Format for Iq4Nl {
+impl WeightDecoder for Iq4Nl {
     const LEN: usize = 32;
     const BYTES: usize = 18;
 
@@ -136,7 +136,7 @@ impl Format for Iq4Nl {
         // SAFETY: the caller vouches for the block and the output; the value table holds sixteen bytes.
         unsafe {
             let values = s.scaled(block, s.load_i8(quant::IQ4_VALUES.as_ptr()));
-            let [low, high] = s.nibbles(block.add(2), values, values);
+            let [low, high] = s.lookup_nibbles(block.add(2), values, values);
             s.store(out, low);
             s.store(out.add(LANES), high);
         }
@@ -145,7 +145,7 @@ impl Format for Iq4Nl {
 
 pub(crate) struct Q8_0;
 
-impl Format for Q8_0 {
+impl WeightDecoder for Q8_0 {
     const LEN: usize = 32;
     const BYTES: usize = 34;
 
@@ -164,7 +164,7 @@ impl Format for Q8_0 {
 
 pub(crate) struct Q4K;
 
-impl Format for Q4K {
+impl WeightDecoder for Q4K {
     const LEN: usize = 256;
     const BYTES: usize = 144;
 
@@ -183,7 +183,7 @@ impl Format for Q4K {
                 let (first, second) = (values(2 * group), values(2 * group + 1));
                 for half in 0..2 {
                     let quants = block.add(16 + 32 * group + LANES * half);
-                    let [low, high] = s.nibbles(quants, first, second);
+                    let [low, high] = s.lookup_nibbles(quants, first, second);
                     s.store(out.add(64 * group + LANES * half), low);
                     s.store(out.add(64 * group + 32 + LANES * half), high);
                 }
@@ -194,7 +194,7 @@ impl Format for Q4K {
 
 pub(crate) struct Q6K;
 
-impl Format for Q6K {
+impl WeightDecoder for Q6K {
     const LEN: usize = 256;
     const BYTES: usize = 210;
 

@@ -5,7 +5,7 @@ use crate::simd::{LANES, Simd};
 use graph::ops::{BinaryFunction, UnaryFunction};
 
 /// A function of one or two vectors; functions of one ignore `b`.
-pub(crate) trait Map: Copy {
+pub(crate) trait VectorFunction: Copy {
     fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V;
 }
 
@@ -14,7 +14,7 @@ macro_rules! maps {
         #[derive(Clone, Copy)]
         pub(crate) struct $name $((pub(crate) $($field),*))?;
 
-        impl Map for $name {
+        impl VectorFunction for $name {
             #[inline(always)]
             fn apply<S: Simd>(self, $s: S, $a: S::V, $b: S::V) -> S::V {
                 let $this = self;
@@ -60,7 +60,7 @@ maps! {
 #[derive(Clone, Copy)]
 pub(crate) struct Gated<F>(pub(crate) F);
 
-impl<F: Map> Map for Gated<F> {
+impl<F: VectorFunction> VectorFunction for Gated<F> {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V {
         s.mul(self.0.apply(s, a, b), b)
@@ -83,7 +83,7 @@ macro_rules! with_function {
 pub(crate) use with_function;
 
 /// Calls `$body` with `$f` as the function of an activation.
-macro_rules! activate {
+macro_rules! with_activation {
     ($activation:expr, $f:ident => $body:expr) => {{
         use graph::ops::Activation;
         $crate::kernels::elementwise::functions::with_function!(
@@ -92,7 +92,7 @@ macro_rules! activate {
         )
     }};
 }
-pub(crate) use activate;
+pub(crate) use with_activation;
 
 #[inline(always)]
 fn by_lane<S: Simd>(s: S, a: S::V, b: S::V, function: impl Fn(f32, f32) -> f32) -> S::V {
@@ -111,7 +111,7 @@ fn by_lane<S: Simd>(s: S, a: S::V, b: S::V, function: impl Fn(f32, f32) -> f32) 
 /// Zero for every number, also an infinite one; not a number for what is none.
 #[inline(always)]
 fn not_a_number<S: Simd>(s: S, x: S::V) -> S::V {
-    let number = s.keep_ge(x, s.splat(f32::NEG_INFINITY), s.splat(1.0));
+    let number = s.select_ge_or_zero(x, s.splat(f32::NEG_INFINITY), s.splat(1.0));
     s.div(s.zero(), number)
 }
 
@@ -193,7 +193,10 @@ fn absolute<S: Simd>(s: S, x: S::V) -> S::V {
 /// `a` where `x ≥ limit`, `b` elsewhere; both must be finite.
 #[inline(always)]
 fn select_ge<S: Simd>(s: S, x: S::V, limit: S::V, a: S::V, b: S::V) -> S::V {
-    s.add(s.keep_ge(x, limit, a), s.sub(b, s.keep_ge(x, limit, b)))
+    s.add(
+        s.select_ge_or_zero(x, limit, a),
+        s.sub(b, s.select_ge_or_zero(x, limit, b)),
+    )
 }
 
 /// The error function.
@@ -258,9 +261,9 @@ mod tests {
     use crate::isa::{Isa, Kernel};
     use graph::ops::Activation;
 
-    struct Curve<F>(F, f32, f32);
+    struct ApplyAt<F>(F, f32, f32);
 
-    impl<F: Map> Kernel for Curve<F> {
+    impl<F: VectorFunction> Kernel for ApplyAt<F> {
         type Output = f32;
 
         #[inline(always)]
@@ -273,11 +276,11 @@ mod tests {
         }
     }
 
-    fn check<F: Map>(name: &str, function: F, definition: impl Fn(f32) -> f32) {
+    fn check<F: VectorFunction>(name: &str, function: F, definition: impl Fn(f32) -> f32) {
         for isa in Isa::available() {
             for i in -3000..3000 {
                 let x = i as f32 * 0.0123 * if i % 3 == 0 { 1.0 } else { 0.05 };
-                let (found, expect) = (isa.run(Curve(function, x, x)), definition(x));
+                let (found, expect) = (isa.run(ApplyAt(function, x, x)), definition(x));
                 let error = (found - expect).abs() / expect.abs().max(x.abs()).max(1e-3);
                 assert!(
                     error < 4e-7 || found == expect || (found.is_nan() && expect.is_nan()),
@@ -285,7 +288,7 @@ mod tests {
                 );
             }
             for x in [f32::NAN, 89.0, -200.0, 1e30] {
-                let (found, expect) = (isa.run(Curve(function, x, x)), definition(x));
+                let (found, expect) = (isa.run(ApplyAt(function, x, x)), definition(x));
                 assert_eq!(
                     found.is_nan(),
                     expect.is_nan(),
@@ -322,11 +325,11 @@ mod tests {
             {
                 let same = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
                 assert!(same(
-                    isa.run(Curve(Min, a, b)),
+                    isa.run(ApplyAt(Min, a, b)),
                     BinaryFunction::Min.apply(a, b)
                 ));
                 assert!(same(
-                    isa.run(Curve(Max, a, b)),
+                    isa.run(ApplyAt(Max, a, b)),
                     BinaryFunction::Max.apply(a, b)
                 ));
             }

@@ -4,7 +4,7 @@ use base::DType;
 
 /// Numbers that need no operand.
 #[derive(Clone, Debug)]
-pub(crate) enum Make {
+pub(crate) enum Generate {
     /// `len` copies of an element, given by its bits.
     Fill {
         bits: u64,
@@ -20,14 +20,14 @@ pub(crate) enum Make {
     },
 }
 
-impl Make {
+impl Generate {
     /// # Safety
     /// `out` must hold `len` elements of the type.
     pub(crate) unsafe fn run(&self, out: *mut u8) {
         // SAFETY: the caller vouches for the elements.
         unsafe {
             match self {
-                Make::Fill {
+                Generate::Fill {
                     bits,
                     element_bytes,
                     len,
@@ -36,7 +36,7 @@ impl Make {
                     4 => std::slice::from_raw_parts_mut(out.cast::<u32>(), *len).fill(*bits as u32),
                     _ => std::slice::from_raw_parts_mut(out.cast::<u64>(), *len).fill(*bits),
                 },
-                Make::Range {
+                Generate::Range {
                     start,
                     step,
                     len,

@@ -1,13 +1,13 @@
 //! Elementwise work on elements of any type: integer arithmetic, truths, comparisons, choices and conversions. Plain
 //! loops, with the choice of the function outside where they may be long.
 
-use crate::kernels::loop_nest::{Nest, Part};
-use crate::kernels::{Context, Shared};
+use crate::kernels::loop_nest::{LoopNest, NestRange};
+use crate::kernels::{Context, SendPtr};
 use base::DType;
 use graph::ops::{BinaryFunction, CompareFunction, UnaryFunction};
 
 /// Reads every row of the loops: `body` is called with each element's offsets in the order of the loops' tensors.
-fn each<const N: usize>(nest: &Nest<N>, part: Part, mut body: impl FnMut([usize; N])) {
+fn each<const N: usize>(nest: &LoopNest<N>, part: NestRange, mut body: impl FnMut([usize; N])) {
     let mut cursor = nest.cursor(part.row);
     for _ in 0..part.rows {
         let mut at = nest.start(&cursor, part);
@@ -23,13 +23,13 @@ fn each<const N: usize>(nest: &Nest<N>, part: Part, mut body: impl FnMut([usize;
 
 /// `out = function(a, b)` of integers or truths; tensors `out`, `a`, `b`.
 #[derive(Clone, Debug)]
-pub(crate) struct PlainBinary {
+pub(crate) struct IntegerBinary {
     pub(crate) function: BinaryFunction,
     pub(crate) dtype: DType,
-    pub(crate) nest: Nest<3>,
+    pub(crate) nest: LoopNest<3>,
 }
 
-impl PlainBinary {
+impl IntegerBinary {
     /// # Safety
     /// The loops' tensors must lie in their buffers.
     pub(crate) unsafe fn run(
@@ -52,7 +52,7 @@ impl PlainBinary {
     }
 
     /// # Safety
-    /// As for [`run`](PlainBinary::run), with elements of type `T`.
+    /// As for [`run`](IntegerBinary::run), with elements of type `T`.
     unsafe fn integers<T: Copy>(
         &self,
         a: *const u8,
@@ -62,7 +62,7 @@ impl PlainBinary {
     ) -> Result<(), String> {
         let (a, b, out) = (a.cast::<T>(), b.cast::<T>(), out.cast::<T>());
         let mut error = None;
-        each(&self.nest, self.nest.whole(), |[o, i, j]| {
+        each(&self.nest, self.nest.full_range(), |[o, i, j]| {
             // SAFETY: the caller vouches for the offsets.
             unsafe {
                 match function(*a.add(i), *b.add(j)) {
@@ -80,7 +80,7 @@ impl PlainBinary {
 pub(crate) struct Compare {
     pub(crate) function: CompareFunction,
     pub(crate) dtype: DType,
-    pub(crate) nest: Nest<3>,
+    pub(crate) nest: LoopNest<3>,
 }
 
 impl Compare {
@@ -108,7 +108,7 @@ impl Compare {
         out: *mut u8,
     ) {
         let (a, b) = (a.cast::<T>().cast_mut(), b.cast::<T>().cast_mut());
-        let (a, b, out) = (Shared(a), Shared(b), Shared(out.cast::<bool>()));
+        let (a, b, out) = (SendPtr(a), SendPtr(b), SendPtr(out.cast::<bool>()));
         self.nest.run(ctx, &|part| {
             let write = |at: [usize; 3], holds: fn(&T, &T) -> bool| {
                 // SAFETY: the caller vouches for the offsets; parts write different elements.
@@ -130,7 +130,7 @@ impl Compare {
 #[derive(Clone, Debug)]
 pub(crate) struct Where {
     pub(crate) element_bytes: usize,
-    pub(crate) nest: Nest<4>,
+    pub(crate) nest: LoopNest<4>,
 }
 
 impl Where {
@@ -165,8 +165,8 @@ impl Where {
         out: *mut u8,
     ) {
         let (a, b) = (a.cast::<T>().cast_mut(), b.cast::<T>().cast_mut());
-        let (condition, a, b) = (Shared(condition.cast_mut()), Shared(a), Shared(b));
-        let out = Shared(out.cast::<T>());
+        let (condition, a, b) = (SendPtr(condition.cast_mut()), SendPtr(a), SendPtr(b));
+        let out = SendPtr(out.cast::<T>());
         self.nest.run(ctx, &|part| {
             each(&self.nest, part, |[o, c, i, j]| {
                 // SAFETY: the caller vouches for the offsets; parts write different elements.
@@ -181,13 +181,13 @@ impl Where {
 
 /// `out = function(x)` of integers or truths.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainUnary {
+pub(crate) struct IntegerUnary {
     pub(crate) function: UnaryFunction,
     pub(crate) dtype: DType,
     pub(crate) len: usize,
 }
 
-impl PlainUnary {
+impl IntegerUnary {
     /// # Safety
     /// Both must hold `len` elements; `out` may be `x`.
     pub(crate) unsafe fn run(&self, x: *const u8, out: *mut u8) {

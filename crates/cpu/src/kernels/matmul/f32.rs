@@ -8,8 +8,8 @@ pub(crate) mod tiles;
 use crate::kernels::Context;
 use crate::simd::LANES;
 use graph::ops::Activation;
-use microkernel::{Finish, Left, PANEL, Product, Right};
-use pack::Pack;
+use microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
+use pack::PanelPacking;
 
 /// `out [batch.., m, n] = activation(alpha · a [.., m, k] · b [.., k, n] + bias [n])`.
 #[derive(Clone, Debug)]
@@ -20,17 +20,17 @@ pub(crate) struct MatMul {
     /// Per matrix of the result, which matrix of `a` and of `b` it is made of.
     pub(crate) batch: Vec<(usize, usize)>,
     /// Matrices in `b`.
-    pub(crate) rights: usize,
-    pub(crate) layout: Layout,
+    pub(crate) rhs_count: usize,
+    pub(crate) layout: RhsLayout,
     pub(crate) alpha: f32,
     pub(crate) activation: Option<Activation>,
 }
 
 /// How the right side lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum RhsLayout {
     /// `[k, n]`.
-    Plain,
+    RowMajor,
     /// `[n, k]`.
     Transposed,
     /// Panels, made when the graph was compiled.
@@ -59,59 +59,59 @@ const SERIAL_MICROSECONDS: usize = 4;
 const TASKS_PER_THREAD: usize = 2;
 
 impl MatMul {
-    fn pack(&self) -> Pack {
-        Pack::new(self.n, self.k, self.layout == Layout::Transposed)
+    fn pack(&self) -> PanelPacking {
+        PanelPacking::new(self.n, self.k, self.layout == RhsLayout::Transposed)
     }
 
     /// Whether the right side is laid out anew before it is used. A plain one is used as it is where whole vectors of
     /// columns follow each other within a page, or where it is used about once.
-    fn packs(&self) -> bool {
+    fn packs_rhs(&self) -> bool {
         match self.layout {
-            Layout::Packed => false,
-            Layout::Transposed => true,
-            Layout::Plain => !self.n.is_multiple_of(LANES) || (self.m > 24 && self.n > 1024),
+            RhsLayout::Packed => false,
+            RhsLayout::Transposed => true,
+            RhsLayout::RowMajor => !self.n.is_multiple_of(LANES) || (self.m > 24 && self.n > 1024),
         }
     }
 
     /// Bytes of work space: the right side in panels.
     pub(crate) fn scratch(&self) -> usize {
-        if self.packs() {
-            self.rights * self.pack().elements() * size_of::<f32>()
+        if self.packs_rhs() {
+            self.rhs_count * self.pack().elements() * size_of::<f32>()
         } else {
             0
         }
     }
 
-    fn right(&self, o: MatMulOperands, index: usize) -> Right {
+    fn right(&self, o: MatMulOperands, index: usize) -> Rhs {
         let size = self.pack().elements();
-        match (self.packs(), self.layout) {
-            (true, _) => Right::packed(o.scratch.wrapping_add(index * size), self.k),
-            (false, Layout::Packed) => Right::packed(o.b.wrapping_add(index * size), self.k),
-            _ => Right::plain(o.b.wrapping_add(index * self.k * self.n), self.n),
+        match (self.packs_rhs(), self.layout) {
+            (true, _) => Rhs::packed(o.scratch.wrapping_add(index * size), self.k),
+            (false, RhsLayout::Packed) => Rhs::packed(o.b.wrapping_add(index * size), self.k),
+            _ => Rhs::plain(o.b.wrapping_add(index * self.k * self.n), self.n),
         }
     }
 
     /// # Safety
     /// The operands must be valid for the shapes of `self`, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: MatMulOperands) {
-        let o = SharedOperands(operands);
+        let o = SharedMatMulOperands(operands);
         let threads = self.threads(ctx);
-        if self.packs() {
+        if self.packs_rhs() {
             let pack = self.pack();
             let panel = |task: usize, _: usize| {
                 let (matrix, panel) = (task / pack.panels(), task % pack.panels());
                 let o = o.get();
-                // SAFETY: the caller vouches for `rights` matrices and the scratch; every task writes its own panel.
+                // SAFETY: the caller vouches for `rhs_count` matrices and the scratch; every task writes its own panel.
                 unsafe {
                     let from = o.b.add(matrix * self.k * self.n);
-                    pack.panel(panel, from, o.scratch.add(matrix * pack.elements()));
+                    pack.pack_panel(panel, from, o.scratch.add(matrix * pack.elements()));
                 }
             };
-            spread(ctx, threads, self.rights * pack.panels(), &panel);
+            run_tasks(ctx, threads, self.rhs_count * pack.panels(), &panel);
         }
         let grid = Grid::new(self, threads);
-        spread(ctx, threads, grid.tasks(), &|task, _| {
-            let product = self.part(o.get(), &grid, task);
+        run_tasks(ctx, threads, grid.tasks(), &|task, _| {
+            let product = self.task_product(o.get(), &grid, task);
             // SAFETY: the caller vouches for the operands; the part lies inside them.
             unsafe { product.run(ctx.isa) };
         });
@@ -120,7 +120,7 @@ impl MatMul {
     /// How many threads the work is worth.
     fn threads(&self, ctx: &Context<'_>) -> usize {
         let macs = self.batch.len() * self.m * self.n * self.k;
-        let reads = self.rights * self.n * self.k;
+        let reads = self.rhs_count * self.n * self.k;
         let estimate = (macs / MACS_PER_MICROSECOND).max(reads / READS_PER_MICROSECOND);
         if estimate < SERIAL_MICROSECONDS {
             1
@@ -130,11 +130,11 @@ impl MatMul {
     }
 
     /// One task's part of the whole.
-    fn part(&self, o: MatMulOperands, grid: &Grid, task: usize) -> Product {
-        let (matrix, row, rows, column, columns) = grid.part(self, task);
+    fn task_product(&self, o: MatMulOperands, grid: &Grid, task: usize) -> Gemm {
+        let (matrix, row, rows, column, columns) = grid.task_range(self, task);
         let (a, b) = self.batch[matrix];
         let mut right = self.right(o, b);
-        right.at = right.at.wrapping_add(column / PANEL * right.panel);
+        right.at = right.at.wrapping_add(column / PANEL_COLUMNS * right.panel);
         let at = |p: *const f32, offset: usize| {
             if p.is_null() {
                 p
@@ -142,11 +142,11 @@ impl MatMul {
                 p.wrapping_add(offset)
             }
         };
-        Product {
+        Gemm {
             m: rows,
             n: columns,
             k: self.k,
-            left: Left {
+            left: Lhs {
                 at: o.a.wrapping_add((a * self.m + row) * self.k),
                 row: self.k,
             },
@@ -154,23 +154,28 @@ impl MatMul {
             out: o
                 .out
                 .wrapping_add((matrix * self.m + row) * self.n + column),
-            out_row: self.n,
-            finish: Finish {
+            out_row_stride: self.n,
+            epilogue: GemmEpilogue {
                 alpha: self.alpha,
                 bias: at(o.bias, column),
                 activation: self.activation,
-                ..Finish::PLAIN
+                ..GemmEpilogue::NONE
             },
         }
     }
 }
 
 /// Runs tasks in their threads' shares, or here when one thread is enough.
-fn spread(ctx: &Context<'_>, threads: usize, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+fn run_tasks(
+    ctx: &Context<'_>,
+    threads: usize,
+    tasks: usize,
+    task: &(dyn Fn(usize, usize) + Sync),
+) {
     if threads == 1 {
         (0..tasks).for_each(|i| task(i, 0));
     } else {
-        ctx.threads.run_near(tasks, task);
+        ctx.threads.run_chunked(tasks, task);
     }
 }
 
@@ -189,7 +194,7 @@ impl Grid {
         } else {
             (threads * TASKS_PER_THREAD).div_ceil(matrices.max(1))
         };
-        let panels = op.n.div_ceil(PANEL).max(1);
+        let panels = op.n.div_ceil(PANEL_COLUMNS).max(1);
         let column_parts = wanted.min(panels);
         // Whole tiles of the largest tier.
         let row_parts = wanted.div_ceil(column_parts).min(op.m.div_ceil(12)).max(1);
@@ -205,25 +210,25 @@ impl Grid {
     }
 
     /// Matrix, first row, rows, first column, columns. Parts of the same columns follow each other.
-    fn part(&self, op: &MatMul, task: usize) -> (usize, usize, usize, usize, usize) {
+    fn task_range(&self, op: &MatMul, task: usize) -> (usize, usize, usize, usize, usize) {
         let parts = self.row_parts * self.column_parts;
         let (matrix, part) = (task / parts, task % parts);
         let (column, row) = (part / self.row_parts, part % self.row_parts);
-        let panels = op.n.div_ceil(PANEL);
-        let cut = |count: usize, parts: usize, i: usize| count * i / parts;
-        let row_start = cut(op.m, self.row_parts, row);
-        let row_end = cut(op.m, self.row_parts, row + 1);
-        let start = (cut(panels, self.column_parts, column) * PANEL).min(op.n);
-        let end = (cut(panels, self.column_parts, column + 1) * PANEL).min(op.n);
+        let panels = op.n.div_ceil(PANEL_COLUMNS);
+        let bound = |count: usize, parts: usize, i: usize| count * i / parts;
+        let row_start = bound(op.m, self.row_parts, row);
+        let row_end = bound(op.m, self.row_parts, row + 1);
+        let start = (bound(panels, self.column_parts, column) * PANEL_COLUMNS).min(op.n);
+        let end = (bound(panels, self.column_parts, column + 1) * PANEL_COLUMNS).min(op.n);
         (matrix, row_start, row_end - row_start, start, end - start)
     }
 }
 
-struct SharedOperands(MatMulOperands);
+struct SharedMatMulOperands(MatMulOperands);
 // SAFETY: tasks read the operands and write disjoint parts of the output and of the scratch.
-unsafe impl Sync for SharedOperands {}
+unsafe impl Sync for SharedMatMulOperands {}
 
-impl SharedOperands {
+impl SharedMatMulOperands {
     fn get(&self) -> MatMulOperands {
         self.0
     }
@@ -233,7 +238,7 @@ impl SharedOperands {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-    use crate::thread_pool::Threads;
+    use crate::thread_pool::ThreadPool;
     use backend::conformance::Noise;
 
     #[test]
@@ -241,7 +246,7 @@ mod tests {
         let mut noise = Noise::new(7);
         for isa in Isa::available() {
             for threads in [1, 3] {
-                let threads = Threads::new(threads);
+                let threads = ThreadPool::new(threads);
                 let ctx = Context {
                     isa,
                     threads: &threads,
@@ -256,7 +261,11 @@ mod tests {
                     (13, 48, 257),
                     (40, 96, 520),
                 ] {
-                    for layout in [Layout::Plain, Layout::Transposed, Layout::Packed] {
+                    for layout in [
+                        RhsLayout::RowMajor,
+                        RhsLayout::Transposed,
+                        RhsLayout::Packed,
+                    ] {
                         check(&ctx, &mut noise, (m, n, k), layout);
                     }
                 }
@@ -268,19 +277,19 @@ mod tests {
         ctx: &Context<'_>,
         noise: &mut Noise,
         (m, n, k): (usize, usize, usize),
-        layout: Layout,
+        layout: RhsLayout,
     ) {
         let (a, bias) = (noise.units(2 * m * k), noise.units(n));
         let b = noise.units(n * k);
         let at = |row: usize, column: usize| match layout {
-            Layout::Plain => b[row * n + column],
+            RhsLayout::RowMajor => b[row * n + column],
             _ => b[column * k + row],
         };
-        let pack = Pack::new(n, k, true);
+        let pack = PanelPacking::new(n, k, true);
         let mut packed = vec![f32::NAN; pack.elements()];
-        if layout == Layout::Packed {
+        if layout == RhsLayout::Packed {
             // SAFETY: `b` is a whole matrix, and `packed` has room for its panels.
-            unsafe { pack.all(ctx, b.as_ptr(), packed.as_mut_ptr()) };
+            unsafe { pack.pack_all(ctx, b.as_ptr(), packed.as_mut_ptr()) };
         }
         let compute = |m: usize, batch: Vec<(usize, usize)>, a: &[f32]| {
             let op = MatMul {
@@ -288,7 +297,7 @@ mod tests {
                 n,
                 k,
                 batch,
-                rights: 1,
+                rhs_count: 1,
                 layout,
                 alpha: 0.5,
                 activation: Some(Activation::Silu),
@@ -297,7 +306,7 @@ mod tests {
             let mut out = vec![f32::NAN; op.batch.len() * m * n];
             let operands = MatMulOperands {
                 a: a.as_ptr(),
-                b: if layout == Layout::Packed {
+                b: if layout == RhsLayout::Packed {
                     packed.as_ptr()
                 } else {
                     b.as_ptr()
@@ -338,7 +347,7 @@ mod tests {
     fn gemm_speed() {
         let isa = *Isa::available().last().unwrap();
         for threads in [1, 2] {
-            let threads = Threads::new(threads);
+            let threads = ThreadPool::new(threads);
             let ctx = Context {
                 isa,
                 threads: &threads,
@@ -364,8 +373,8 @@ mod tests {
                     n,
                     k,
                     batch: vec![(0, 0)],
-                    rights: 1,
-                    layout: Layout::Packed,
+                    rhs_count: 1,
+                    layout: RhsLayout::Packed,
                     alpha: 1.0,
                     activation: None,
                 };

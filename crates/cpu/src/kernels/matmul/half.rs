@@ -3,42 +3,40 @@
 //! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in one fixed order. That
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
-use super::{FEW_ROWS, LinearOperands};
+use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
 use crate::isa::Kernel;
-use crate::kernels::decode::weights::{Bf16, F16, Format};
-use crate::kernels::{Context, Shared, split};
-use crate::prefetch::{Course, Stretch, Stretches};
+use crate::kernels::decode::weights::{Bf16, F16, WeightDecoder};
+use crate::kernels::{Context, SendPtr, split_vectors};
+use crate::prefetch::{PrefetchPlan, Span, SpanList};
 use crate::simd::{LANES, Simd};
 use base::DType;
 use base::gate::chunk_start;
 use std::marker::PhantomData;
 
 /// Weight rows that are decoded together before a block of activation rows passes over them.
-const PANEL: usize = 32;
-/// Activation rows up to which weights are decoded in registers.
-const FEW: usize = FEW_ROWS;
+const DECODED_ROWS: usize = 32;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Linear {
+pub(crate) struct HalfLinear {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) weight: DType,
 }
 
-impl Linear {
+impl HalfLinear {
     /// Bytes of work space: a decoded panel per thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        if self.m <= FEW {
+        if self.m <= MAX_MEMORY_BOUND_ROWS {
             0
         } else {
-            threads * self.panel_elements() * size_of::<f32>()
+            threads * self.decoded_elements() * size_of::<f32>()
         }
     }
 
-    fn panel_elements(&self) -> usize {
-        PANEL * self.padded_depth()
+    fn decoded_elements(&self) -> usize {
+        DECODED_ROWS * self.padded_depth()
     }
 
     fn padded_depth(&self) -> usize {
@@ -48,26 +46,26 @@ impl Linear {
     /// Weight rows of a task. A few rows of activations stream the weights, so tasks are large; a panel is the unit
     /// otherwise.
     fn task_rows(&self, threads: usize) -> usize {
-        if self.m <= FEW {
+        if self.m <= MAX_MEMORY_BOUND_ROWS {
             self.n.div_ceil(threads * 4).next_multiple_of(4)
         } else {
-            PANEL
+            DECODED_ROWS
         }
     }
 
     /// What every thread reads of a weight at this address, when it is not disturbed.
-    pub(crate) fn reading(&self, weight: usize, threads: usize) -> Vec<Stretches> {
+    pub(crate) fn prefetch_spans(&self, weight: usize, threads: usize) -> Vec<SpanList> {
         let step = self.task_rows(threads);
         let row = self.k * self.weight.block_bytes() / self.weight.block_len();
         let start = |thread| {
             let task = chunk_start(self.n.div_ceil(step), threads, thread);
             (task * step).min(self.n) * row
         };
-        let course = |thread| {
+        let plan = |thread| {
             let (start, end) = (start(thread), start(thread + 1));
-            std::iter::once(Stretch::new(weight + start, end - start)).collect()
+            std::iter::once(Span::new(weight + start, end - start)).collect()
         };
-        (0..threads).map(course).collect()
+        (0..threads).map(plan).collect()
     }
 
     /// # Safety
@@ -76,56 +74,58 @@ impl Linear {
         if self.m == 0 {
             return;
         }
-        let shared = SharedOperands(operands);
+        let shared = SharedLinearOperands(operands);
         let step = self.task_rows(ctx.threads.count());
         ctx.threads
-            .run_near(self.n.div_ceil(step), &|task, thread| {
+            .run_chunked(self.n.div_ceil(step), &|task, thread| {
                 let rows = (task * step, (task * step + step).min(self.n));
-                let task = Task {
+                let task = HalfLinearTask {
                     linear: *self,
                     operands: &shared,
                     rows,
                     thread,
-                    course: ctx.threads.course(thread),
+                    prefetch_plan: ctx.threads.prefetch_plan(thread),
                 };
                 match self.weight {
-                    DType::BF16 => ctx.isa.run(Typed::<Bf16>(task, PhantomData)),
-                    _ => ctx.isa.run(Typed::<F16>(task, PhantomData)),
+                    DType::BF16 => ctx.isa.run(HalfLinearKernel::<Bf16>(task, PhantomData)),
+                    _ => ctx.isa.run(HalfLinearKernel::<F16>(task, PhantomData)),
                 }
             });
     }
 }
 
-struct SharedOperands(LinearOperands);
+struct SharedLinearOperands(LinearOperands);
 // SAFETY: tasks read the operands and write disjoint columns of the output and their own thread's scratch.
-unsafe impl Sync for SharedOperands {}
+unsafe impl Sync for SharedLinearOperands {}
 
-struct Task<'a> {
-    linear: Linear,
-    operands: &'a SharedOperands,
+struct HalfLinearTask<'a> {
+    linear: HalfLinear,
+    operands: &'a SharedLinearOperands,
     /// First and last weight row, the last excluded.
     rows: (usize, usize),
     thread: usize,
     /// What the thread brings near.
-    course: &'a Course,
+    prefetch_plan: &'a PrefetchPlan,
 }
 
-struct Typed<'a, F>(Task<'a>, PhantomData<F>);
+struct HalfLinearKernel<'a, F>(HalfLinearTask<'a>, PhantomData<F>);
 
-impl<F: Format> Kernel for Typed<'_, F> {
+impl<F: WeightDecoder> Kernel for HalfLinearKernel<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let task = self.0;
-        // SAFETY: `Linear::run`'s caller vouches for the operands; the task stays inside its rows.
+        // SAFETY: `HalfLinear::run`'s caller vouches for the operands; the task stays inside its rows.
         unsafe {
             match task.linear.m {
-                1 => few_rows::<S, F, 4, 1>(s, &task),
-                2 => few_rows::<S, F, 4, 2>(s, &task),
-                3 | 4 => few_rows::<S, F, 2, 4>(s, &task),
-                5..=FEW => few_rows::<S, F, 2, FEW>(s, &task),
-                _ => panel::<S, F>(s, &task),
+                1 => run_streaming::<S, F, 4, 1>(s, &task),
+                2 => run_streaming::<S, F, 4, 2>(s, &task),
+                3 | 4 => run_streaming::<S, F, 2, 4>(s, &task),
+                5..=MAX_MEMORY_BOUND_ROWS => {
+                    run_streaming::<S, F, 2, MAX_MEMORY_BOUND_ROWS>(s, &task)
+                }
+                _ => run_decoded::<S, F>(s, &task),
             }
         }
     }
@@ -136,7 +136,7 @@ impl<F: Format> Kernel for Typed<'_, F> {
 /// # Safety
 /// `n` must be a row of the weight at `weight`.
 #[inline(always)]
-unsafe fn weight_row<F: Format>(weight: *const u8, n: usize, k: usize) -> *const u8 {
+unsafe fn weight_row<F: WeightDecoder>(weight: *const u8, n: usize, k: usize) -> *const u8 {
     // SAFETY: the caller vouches for the row. Plain formats have LEN 16 and rows of any length; others whole blocks.
     unsafe { weight.add(n * (k * F::BYTES / F::LEN)) }
 }
@@ -146,7 +146,7 @@ unsafe fn weight_row<F: Format>(weight: *const u8, n: usize, k: usize) -> *const
 /// # Safety
 /// `n` elements must be readable at `block` and sixteen f32 writable at `out`.
 #[inline(always)]
-unsafe fn decode_tail<S: Simd, F: Format>(s: S, block: *const u8, n: usize, out: *mut f32) {
+unsafe fn decode_tail<S: Simd, F: WeightDecoder>(s: S, block: *const u8, n: usize, out: *mut f32) {
     let mut bytes = [0u8; 4 * LANES];
     // SAFETY: only plain formats, of at most four bytes an element, have tails; the copy stays inside both.
     unsafe {
@@ -159,16 +159,19 @@ unsafe fn decode_tail<S: Simd, F: Format>(s: S, block: *const u8, n: usize, out:
 /// a time.
 ///
 /// # Safety
-/// As for [`Linear::run`], within the task's rows; there are at most `X` activation rows.
+/// As for [`HalfLinear::run`], within the task's rows; there are at most `X` activation rows.
 #[inline(always)]
-unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, task: &Task<'_>) {
-    let Linear {
+unsafe fn run_streaming<S: Simd, F: WeightDecoder, const W: usize, const X: usize>(
+    s: S,
+    task: &HalfLinearTask<'_>,
+) {
+    let HalfLinear {
         m, n: columns, k, ..
     } = task.linear;
     let o = task.operands.0;
     let (blocks, tail) = (k / F::LEN, k % F::LEN);
     let (mut n, end) = task.rows;
-    let mut reader = task.course.reader();
+    let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut decoded = [0.0f32; 256];
     // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row. Where there are fewer rows than a
     // group has, the last one is computed again and not written.
@@ -180,7 +183,7 @@ unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, tas
             let rows: [*const u8; W] =
                 std::array::from_fn(|i| weight_row::<F>(o.weight, n + i.min(streams - 1), k));
             for block in 0..blocks {
-                reader.used(W * F::BYTES);
+                prefetcher.consumed(W * F::BYTES);
                 for (sums, row) in sums.iter_mut().zip(rows) {
                     F::decode(s, row.add(block * F::BYTES), decoded.as_mut_ptr());
                     for i in 0..F::LEN / LANES {
@@ -203,7 +206,7 @@ unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, tas
             }
             for i in 0..streams {
                 for j in 0..X.min(m) {
-                    write(o, j * columns + n + i, n + i, s.sum(sums[i][j]));
+                    write(o, j * columns + n + i, n + i, s.reduce_sum(sums[i][j]));
                 }
             }
             n += streams;
@@ -214,10 +217,10 @@ unsafe fn few_rows<S: Simd, F: Format, const W: usize, const X: usize>(s: S, tas
 /// Many activation rows: a panel of weights is decoded once, then multiplied tile by tile.
 ///
 /// # Safety
-/// As for [`Linear::run`], within the task's rows.
+/// As for [`HalfLinear::run`], within the task's rows.
 #[inline(always)]
-unsafe fn panel<S: Simd, F: Format>(s: S, task: &Task<'_>) {
-    let Linear { m, n, k, .. } = task.linear;
+unsafe fn run_decoded<S: Simd, F: WeightDecoder>(s: S, task: &HalfLinearTask<'_>) {
+    let HalfLinear { m, n, k, .. } = task.linear;
     let o = task.operands.0;
     let depth = task.linear.padded_depth();
     let (start, end) = task.rows;
@@ -225,7 +228,7 @@ unsafe fn panel<S: Simd, F: Format>(s: S, task: &Task<'_>) {
     // SAFETY: scratch holds one panel per thread; rows from `start` to `end` exist; tiles stay inside `m` and the
     // panel's rows.
     unsafe {
-        let decoded = o.scratch.add(task.thread * task.linear.panel_elements());
+        let decoded = o.scratch.add(task.thread * task.linear.decoded_elements());
         for row in start..end {
             let (from, to) = (
                 weight_row::<F>(o.weight, row, k),
@@ -243,7 +246,7 @@ unsafe fn panel<S: Simd, F: Format>(s: S, task: &Task<'_>) {
                 );
             }
         }
-        let (tile_w, tile_x) = S::TILE;
+        let (tile_w, tile_x) = S::REGISTER_TILE;
         let mut row = 0;
         while row < m {
             let xs = (m - row).min(tile_x);
@@ -251,7 +254,7 @@ unsafe fn panel<S: Simd, F: Format>(s: S, task: &Task<'_>) {
             while w < end {
                 let ws = (end - w).min(tile_w);
                 let weights = decoded.add((w - start) * depth);
-                let tile = Tile {
+                let tile = RegisterTile {
                     o,
                     weights,
                     depth,
@@ -281,13 +284,13 @@ unsafe fn write(o: LinearOperands, at: usize, n: usize, sum: f32) {
         } else {
             *o.bias.add(n)
         };
-        *Shared(o.out).at(at) = sum + bias;
+        *SendPtr(o.out).at(at) = sum + bias;
     }
 }
 
 /// A few weight rows times a few activation rows.
 #[derive(Clone, Copy)]
-struct Tile {
+struct RegisterTile {
     o: LinearOperands,
     weights: *const f32,
     depth: usize,
@@ -297,9 +300,9 @@ struct Tile {
     n: usize,
 }
 
-impl Tile {
+impl RegisterTile {
     /// # Safety
-    /// `ws` weight rows and `xs` activation rows must exist from the tile's origin; both are at most `S::TILE`.
+    /// `ws` weight rows and `xs` activation rows must exist from the tile's origin; both are at most `S::REGISTER_TILE`.
     #[inline(always)]
     unsafe fn dispatch<S: Simd>(self, s: S, ws: usize, xs: usize) {
         // SAFETY: the caller vouches for the rows.
@@ -319,7 +322,7 @@ impl Tile {
                     for i in 0..ws * xs {
                         let (w, x) = (i / xs, i % xs);
                         let weights = self.weights.add(w * self.depth);
-                        Tile {
+                        RegisterTile {
                             weights,
                             w_row: self.w_row + w,
                             x_row: self.x_row + x,
@@ -336,7 +339,7 @@ impl Tile {
     /// `W` weight rows and `X` activation rows must exist from the tile's origin.
     #[inline(always)]
     unsafe fn run<S: Simd, const W: usize, const X: usize>(self, s: S) {
-        let (chunks, tail) = split(self.k);
+        let (chunks, tail) = split_vectors(self.k);
         let mut sums = [[s.zero(); X]; W];
         // SAFETY: the caller vouches for the rows; decoded rows are padded to whole vectors, activation rows end with a
         // partial load.
@@ -365,7 +368,7 @@ impl Tile {
             for i in 0..W {
                 for j in 0..X {
                     let (row, n) = (self.x_row + j, self.w_row + i);
-                    write(self.o, row * self.n + n, n, s.sum(sums[i][j]));
+                    write(self.o, row * self.n + n, n, s.reduce_sum(sums[i][j]));
                 }
             }
         }

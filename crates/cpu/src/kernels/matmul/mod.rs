@@ -8,9 +8,9 @@ pub(crate) mod quantised;
 pub(crate) use operands::LinearOperands;
 
 /// Rows of a step that weights are read once for, at most.
-pub(crate) const FEW_ROWS: usize = 8;
+pub(crate) const MAX_MEMORY_BOUND_ROWS: usize = 8;
 
 /// Whether a step of so many rows reads everything once, and waits for it.
-pub(crate) fn reads_once(rows: usize) -> bool {
-    rows <= FEW_ROWS
+pub(crate) fn is_memory_bound(rows: usize) -> bool {
+    rows <= MAX_MEMORY_BOUND_ROWS
 }

@@ -16,57 +16,57 @@ mod row_scaled;
 mod tests;
 
 use crate::isa::Isa;
-use crate::kernels::{Context, Shared, over_rows};
-use crate::prefetch::Course;
-use crate::simd::Integers;
-use format::{Form, STRIP};
+use crate::kernels::{Context, SendPtr, for_row_ranges};
+use crate::prefetch::PrefetchPlan;
+use crate::simd::IntDot;
+use format::{PackedFormat, STRIP};
 use std::ops::Range;
 
 pub(crate) use super::LinearOperands;
-pub(crate) use epilogue::{After, Before, Gate};
-use epilogue::{GateColumns, Target};
-use partition::Cut;
-pub(crate) use partition::reading;
+use epilogue::{ApplyGate, OutputTile};
+pub(crate) use epilogue::{Epilogue, GateEpilogue, NormPrologue};
+use partition::StripPartition;
+pub(crate) use partition::prefetch_spans;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PackedLinear {
+pub(crate) struct QuantisedLinear {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    pub(crate) form: Form,
+    pub(crate) form: PackedFormat,
 }
 
 /// Rows of activations from which strips of weights are written out for matrix tiles before any of them is multiplied.
-const PANELS: usize = 24;
+const MIN_EXPANDED_ROWS: usize = 24;
 /// Products of the same rows that run as one, at most: queries, keys and values.
-pub(crate) const TOGETHER: usize = 3;
+pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
 
 /// Some strips of a product.
-struct Task<'a, A> {
-    linear: PackedLinear,
+struct StripTask<'a, A> {
+    linear: QuantisedLinear,
     operands: &'a LinearOperands,
     activations: A,
     strips: Range<usize>,
-    to: Target,
+    output: OutputTile,
     /// What the thread brings near.
-    course: &'a Course,
+    prefetch_plan: &'a PrefetchPlan,
     /// Work space of the thread for a panel: strips as tiles read them.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         allow(dead_code, reason = "only tiles use it")
     )]
-    panel: *mut u8,
+    expanded: *mut u8,
 }
 
 /// How activations are quantised, and multiplied with strips of weights.
-trait Scheme: Copy + Sync {
+trait QuantScheme: Copy + Sync {
     /// Whether matrix tiles multiply so many rows faster than vectors.
     fn suits_tiles(rows: usize) -> bool;
     /// Bytes of the quantised activations, for matrix tiles or not.
-    fn bytes(linear: &PackedLinear, tiled: bool) -> usize;
+    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize;
     /// Lays them out from `scratch` on, a multiple of 64.
-    fn at(scratch: *mut u8, linear: &PackedLinear, tiled: bool) -> Self;
+    fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> Self;
     /// Quantises a row.
     ///
     /// # Safety
@@ -75,42 +75,42 @@ trait Scheme: Copy + Sync {
     /// Multiplies on vectors.
     ///
     /// # Safety
-    /// As for [`PackedLinear::run`], within the task's strips.
-    unsafe fn strips(task: Task<'_, Self>, isa: Isa);
+    /// As for [`QuantisedLinear::run`], within the task's strips.
+    unsafe fn multiply_vectors(task: StripTask<'_, Self>, isa: Isa);
     /// Multiplies on matrix tiles.
     ///
     /// # Safety
-    /// As for [`PackedLinear::run`], within the task's strips; from [`PANELS`] rows on, the panel has room for them.
+    /// As for [`QuantisedLinear::run`], within the task's strips; from [`MIN_EXPANDED_ROWS`] rows on, the panel has room for them.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn tiles(task: Task<'_, Self>, isa: Isa);
+    unsafe fn multiply_tiles(task: StripTask<'_, Self>, isa: Isa);
     /// Bytes of a strip in a panel.
     #[cfg(target_arch = "x86_64")]
-    fn strip_bytes(linear: &PackedLinear) -> usize;
+    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize;
 }
 
-impl PackedLinear {
+impl QuantisedLinear {
     /// Bytes of work space: quantised activations, and a panel per thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        let (activations, panel) = if self.form.whole() {
-            self.work_space::<row_scaled::Activations>()
+        let (activations, expanded) = if self.form.is_row_scaled() {
+            self.scratch_parts::<row_scaled::RowScaledActivations>()
         } else {
-            self.work_space::<group_scaled::Activations>()
+            self.scratch_parts::<group_scaled::GroupScaledActivations>()
         };
-        activations + threads * panel
+        activations + threads * expanded
     }
 
     /// Bytes of the activations and of a panel.
-    fn work_space<A: Scheme>(&self) -> (usize, usize) {
+    fn scratch_parts<A: QuantScheme>(&self) -> (usize, usize) {
         let tiled = A::suits_tiles(self.m);
         #[cfg(target_arch = "x86_64")]
-        let panel = if tiled && self.m >= PANELS {
-            partition::PANEL_STRIPS * A::strip_bytes(self)
+        let expanded = if tiled && self.m >= MIN_EXPANDED_ROWS {
+            partition::MAX_EXPANDED_STRIPS * A::expanded_strip_bytes(self)
         } else {
             0
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let panel = 0;
-        (A::bytes(self, tiled), panel)
+        let expanded = 0;
+        (A::bytes(self, tiled), expanded)
     }
 
     /// # Safety
@@ -118,53 +118,55 @@ impl PackedLinear {
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: LinearOperands) {
         // SAFETY: as the caller vouches.
-        unsafe { run_together(ctx, None, &[(*self, operands)], After::Nothing) }
+        unsafe { run_fused(ctx, None, &[(*self, operands)], Epilogue::None) }
     }
 
     /// Whether two products of the same rows can run together: their activations are quantised alike.
-    pub(crate) fn joins(&self, other: &PackedLinear) -> bool {
-        PackedLinear {
+    pub(crate) fn can_fuse_with(&self, other: &QuantisedLinear) -> bool {
+        QuantisedLinear {
             n: self.n,
             ..*other
         } == *self
     }
 
-    fn tiled<A: Scheme>(&self, ctx: &Context<'_>) -> bool {
+    fn tiled<A: QuantScheme>(&self, ctx: &Context<'_>) -> bool {
         ctx.isa.has_tiles() && A::suits_tiles(self.m)
     }
 }
 
-/// Products of the same rows with several weights, each of which [`joins`](PackedLinear::joins) the first. The rows are
+/// Products of the same rows with several weights, each of which [`can_fuse_with`](QuantisedLinear::can_fuse_with) the first. The rows are
 /// quantised once, and the weights' strips are shared among the threads as if they were one weight's.
 ///
 /// # Safety
-/// As for [`PackedLinear::run`], for every product; the scratch is the last one's. What comes after must suit the products:
+/// As for [`QuantisedLinear::run`], for every product; the scratch is the last one's. What comes after must suit the products:
 /// one to be added to, or two of one shape, and their places, all of which the scratch does not overlap. Nor does it overlap
 /// what is normed before; normed rows go to their place, which the products read.
-pub(crate) unsafe fn run_together(
+pub(crate) unsafe fn run_fused(
     ctx: &Context<'_>,
-    before: Option<Before>,
-    parts: &[(PackedLinear, LinearOperands)],
-    after: After,
+    prologue: Option<NormPrologue>,
+    parts: &[(QuantisedLinear, LinearOperands)],
+    epilogue: Epilogue,
 ) {
-    let whole = parts.first().is_some_and(|(first, _)| first.form.whole());
+    let whole = parts
+        .first()
+        .is_some_and(|(first, _)| first.form.is_row_scaled());
     // SAFETY: as the caller vouches.
     unsafe {
         if whole {
-            multiply::<row_scaled::Activations>(ctx, before, parts, after);
+            multiply::<row_scaled::RowScaledActivations>(ctx, prologue, parts, epilogue);
         } else {
-            multiply::<group_scaled::Activations>(ctx, before, parts, after);
+            multiply::<group_scaled::GroupScaledActivations>(ctx, prologue, parts, epilogue);
         }
     }
 }
 
 /// # Safety
-/// As for [`run_together`].
-unsafe fn multiply<A: Scheme>(
+/// As for [`run_fused`].
+unsafe fn multiply<A: QuantScheme>(
     ctx: &Context<'_>,
-    before: Option<Before>,
-    parts: &[(PackedLinear, LinearOperands)],
-    after: After,
+    prologue: Option<NormPrologue>,
+    parts: &[(QuantisedLinear, LinearOperands)],
+    epilogue: Epilogue,
 ) {
     let [(linear, operands), ..] = parts else {
         return;
@@ -174,101 +176,107 @@ unsafe fn multiply<A: Scheme>(
     }
     let last = parts[parts.len() - 1].1;
     let scratch: *mut u8 = last.scratch.cast();
-    let (activations_bytes, panel_bytes) = linear.work_space::<A>();
-    let activations = A::at(scratch, linear, linear.tiled::<A>(ctx));
-    let x = Shared(operands.x.cast_mut());
+    let (activations_bytes, expanded_bytes) = linear.scratch_parts::<A>();
+    let activations = A::in_scratch(scratch, linear, linear.tiled::<A>(ctx));
+    let x = SendPtr(operands.x.cast_mut());
     // An element takes about twice as long as it does elsewhere.
-    over_rows(ctx, linear.m, 2 * linear.k, &|start, end| {
+    for_row_ranges(ctx, linear.m, 2 * linear.k, &|start, end| {
         for row in start..end {
             // SAFETY: the caller vouches for `m` rows, also of what is normed, and for the scratch.
             unsafe {
                 let x = x.at(row * linear.k);
-                if let Some(before) = &before {
-                    let from = before.x.add(row * linear.k);
-                    before.norm.row(ctx, from, before.weight, before.bias, x);
+                if let Some(prologue) = &prologue {
+                    let from = prologue.x.add(row * linear.k);
+                    prologue
+                        .norm
+                        .row(ctx, from, prologue.weight, prologue.bias, x);
                 }
                 activations.quantise(ctx.isa, x, row);
             }
         }
     });
-    let work = &Work {
+    let work = &FusedProducts {
         ctx,
         parts,
         activations,
-        panels: Shared(scratch.wrapping_add(activations_bytes)),
-        panel_bytes,
-        after,
+        expanded: SendPtr(scratch.wrapping_add(activations_bytes)),
+        expanded_bytes,
+        epilogue,
     };
     // SAFETY: as the caller vouches.
     unsafe {
-        match after {
-            After::Gate(gate) => work.gated(gate),
-            _ => work.plain(),
+        match epilogue {
+            Epilogue::Gate(gate) => work.run_gated(gate),
+            _ => work.run_each(),
         }
     }
 }
 
 /// Products whose rows are quantised.
-struct Work<'a, A> {
+struct FusedProducts<'a, A> {
     ctx: &'a Context<'a>,
-    parts: &'a [(PackedLinear, LinearOperands)],
+    parts: &'a [(QuantisedLinear, LinearOperands)],
     activations: A,
     /// A panel for every thread.
-    panels: Shared<u8>,
-    panel_bytes: usize,
-    after: After,
+    expanded: SendPtr<u8>,
+    expanded_bytes: usize,
+    epilogue: Epilogue,
 }
 
 // SAFETY: tasks read the operands and write disjoint columns of the outputs, or what belongs to their thread.
-unsafe impl<A: Sync> Sync for Work<'_, A> {}
+unsafe impl<A: Sync> Sync for FusedProducts<'_, A> {}
 
-impl<A: Scheme> Work<'_, A> {
+impl<A: QuantScheme> FusedProducts<'_, A> {
     /// Every product to its place.
     ///
     /// # Safety
-    /// As for [`run_together`].
-    unsafe fn plain(&self) {
-        let cut = Cut::in_turn(self.parts, self.in_panels(), self.ctx.threads.count());
-        self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
-            for (part, strips) in cut.task(task) {
-                let (linear, operands) = &self.parts[part];
-                let (out, addend) = match self.after {
-                    After::Add { addend, out } => (out, addend),
-                    _ => (operands.out, std::ptr::null()),
-                };
-                let first = strips.start * STRIP;
-                let to = Target {
-                    out: out.wrapping_add(first),
-                    first,
-                    stride: linear.n,
-                    addend,
-                };
-                // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
-                unsafe { self.task(part, strips, thread, to) };
-            }
-        });
+    /// As for [`run_fused`].
+    unsafe fn run_each(&self) {
+        let partition =
+            StripPartition::sequential(self.parts, self.expands_strips(), self.ctx.threads.count());
+        self.ctx
+            .threads
+            .run_chunked(partition.tasks(), &|task, thread| {
+                for (part, strips) in partition.task(task) {
+                    let (linear, operands) = &self.parts[part];
+                    let (out, addend) = match self.epilogue {
+                        Epilogue::Add { addend, out } => (out, addend),
+                        _ => (operands.out, std::ptr::null()),
+                    };
+                    let first = strips.start * STRIP;
+                    let output = OutputTile {
+                        out: out.wrapping_add(first),
+                        first,
+                        stride: linear.n,
+                        addend,
+                    };
+                    // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
+                    unsafe { self.task(part, strips, thread, output) };
+                }
+            });
     }
 
     /// The same columns of both products near by, and at once what they are for.
     ///
     /// # Safety
-    /// As for [`run_together`]; there must be two products of one shape.
-    unsafe fn gated(&self, gate: Gate) {
+    /// As for [`run_fused`]; there must be two products of one shape.
+    unsafe fn run_gated(&self, gate: GateEpilogue) {
         let (linear, _) = self.parts[0];
-        let PackedLinear { m, n, .. } = linear;
+        let QuantisedLinear { m, n, .. } = linear;
         let threads = self.ctx.threads.count();
-        let Some(cut) = Cut::paired(&linear, self.in_panels(), threads) else {
+        let Some(partition) = StripPartition::paired(&linear, self.expands_strips(), threads)
+        else {
             // Too many threads for the room.
             // SAFETY: as the caller vouches; the products' places are theirs.
-            unsafe { self.plain() };
-            let products = [0, 1].map(|part| Shared(self.parts[part].1.out));
-            over_rows(self.ctx, m, n, &|start, end| {
+            unsafe { self.run_each() };
+            let products = [0, 1].map(|part| SendPtr(self.parts[part].1.out));
+            for_row_ranges(self.ctx, m, n, &|start, end| {
                 // SAFETY: the products and the result have `m` rows.
                 let (gate, products) = unsafe {
                     let products = products.map(|p| p.at(start * n).cast_const());
-                    (gate.behind(start * n), products)
+                    (gate.offset_by(start * n), products)
                 };
-                self.ctx.isa.run(GateColumns {
+                self.ctx.isa.run(ApplyGate {
                     gate,
                     products,
                     stride: n,
@@ -279,34 +287,36 @@ impl<A: Scheme> Work<'_, A> {
             });
             return;
         };
-        let (room, width) = (Shared(gate.room), cut.columns());
-        self.ctx.threads.run_near(cut.tasks(), &|task, thread| {
-            let mut products = [std::ptr::null(); 2];
-            let mut columns = 0..0;
-            for (part, strips) in cut.task(task) {
-                let first = strips.start * STRIP;
-                columns = first..n.min(strips.end * STRIP);
-                // SAFETY: the room has as many columns as the threads need, or it were not cut so.
-                let out = unsafe { room.at((2 * thread + part) * m * width) };
-                let to = Target {
-                    out,
-                    first,
+        let (scratch, width) = (SendPtr(gate.scratch), partition.columns());
+        self.ctx
+            .threads
+            .run_chunked(partition.tasks(), &|task, thread| {
+                let mut products = [std::ptr::null(); 2];
+                let mut columns = 0..0;
+                for (part, strips) in partition.task(task) {
+                    let first = strips.start * STRIP;
+                    columns = first..n.min(strips.end * STRIP);
+                    // SAFETY: the room has as many columns as the threads need, or it were not cut so.
+                    let out = unsafe { scratch.at((2 * thread + part) * m * width) };
+                    let output = OutputTile {
+                        out,
+                        first,
+                        stride: width,
+                        addend: std::ptr::null(),
+                    };
+                    // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
+                    unsafe { self.task(part, strips, thread, output) };
+                    products[part] = out.cast_const();
+                }
+                self.ctx.isa.run(ApplyGate {
+                    gate,
+                    products,
                     stride: width,
-                    addend: std::ptr::null(),
-                };
-                // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
-                unsafe { self.task(part, strips, thread, to) };
-                products[part] = out.cast_const();
-            }
-            self.ctx.isa.run(GateColumns {
-                gate,
-                products,
-                stride: width,
-                rows: m,
-                n,
-                columns,
+                    rows: m,
+                    n,
+                    columns,
+                });
             });
-        });
     }
 
     fn tiled(&self) -> bool {
@@ -314,46 +324,46 @@ impl<A: Scheme> Work<'_, A> {
     }
 
     /// Whether a task is a panel. Fewer rows take as long as their weights take to be read, as on vectors.
-    fn in_panels(&self) -> bool {
-        self.tiled() && self.parts[0].0.m >= PANELS
+    fn expands_strips(&self) -> bool {
+        self.tiled() && self.parts[0].0.m >= MIN_EXPANDED_ROWS
     }
 
     /// # Safety
-    /// As for [`run_together`], within the strips; in panels, one must have room for them.
-    unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, to: Target) {
+    /// As for [`run_fused`], within the strips; in panels, one must have room for them.
+    unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, output: OutputTile) {
         let (linear, operands) = &self.parts[part];
-        let task = Task {
+        let task = StripTask {
             linear: *linear,
             operands,
             activations: self.activations,
             strips,
-            to,
-            course: self.ctx.threads.course(thread),
+            output,
+            prefetch_plan: self.ctx.threads.prefetch_plan(thread),
             // SAFETY: the scratch holds a panel for every thread.
-            panel: unsafe { self.panels.at(thread * self.panel_bytes) },
+            expanded: unsafe { self.expanded.at(thread * self.expanded_bytes) },
         };
         // SAFETY: as the caller vouches.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.tiled() {
-                A::tiles(task, self.ctx.isa);
+                A::multiply_tiles(task, self.ctx.isa);
                 return;
             }
-            A::strips(task, self.ctx.isa);
+            A::multiply_vectors(task, self.ctx.isa);
         }
     }
 }
 
-impl<A> Task<'_, A> {
+impl<A> StripTask<'_, A> {
     /// Where a strip of a row of the product goes.
     ///
     /// # Safety
     /// The strip must be one of the task's, the row one of the product's.
     #[inline(always)]
     unsafe fn place(&self, row: usize, strip: usize) -> *mut f32 {
-        let Target {
+        let OutputTile {
             out, first, stride, ..
-        } = self.to;
+        } = self.output;
         // SAFETY: as the caller vouches.
         unsafe { out.add(row * stride + strip * STRIP - first) }
     }
@@ -364,14 +374,14 @@ impl<A> Task<'_, A> {
 /// # Safety
 /// The strip must be one of the task's, the row one of the product's.
 #[inline(always)]
-unsafe fn write<S: Integers, A>(
+unsafe fn write<S: IntDot, A>(
     s: S,
-    task: &Task<'_, A>,
+    task: &StripTask<'_, A>,
     row: usize,
     strip: usize,
     mut values: S::V,
 ) {
-    let (n, bias, addend) = (task.linear.n, task.operands.bias, task.to.addend);
+    let (n, bias, addend) = (task.linear.n, task.operands.bias, task.output.addend);
     let first = strip * STRIP;
     let count = (n - first).min(STRIP);
     // SAFETY: the caller vouches for the row; no column past the last is touched.

@@ -1,7 +1,7 @@
 //! RMS norm and layer norm of rows.
 
 use crate::isa::Kernel;
-use crate::kernels::{Context, Shared, over_rows, split};
+use crate::kernels::{Context, SendPtr, for_row_ranges, split_vectors};
 use crate::simd::{LANES, Simd};
 
 /// How a row is normalised.
@@ -25,9 +25,9 @@ impl Norm {
         bias: *const f32,
         out: *mut f32,
     ) {
-        let (x, out) = (Shared(x.cast_mut()), Shared(out));
-        let (weight, bias) = (Shared(weight.cast_mut()), Shared(bias.cast_mut()));
-        over_rows(ctx, self.rows, self.width, &|start, end| {
+        let (x, out) = (SendPtr(x.cast_mut()), SendPtr(out));
+        let (weight, bias) = (SendPtr(weight.cast_mut()), SendPtr(bias.cast_mut()));
+        for_row_ranges(ctx, self.rows, self.width, &|start, end| {
             for row in start..end {
                 // SAFETY: the caller vouches for `rows` rows, the weight and the bias.
                 unsafe {
@@ -84,7 +84,7 @@ impl Kernel for NormRow {
             let shift = s.splat(mean);
             let square = self.sum::<S, true>(s, shift);
             let inverse = s.splat(1.0 / (square / width + self.op.eps).sqrt());
-            let (chunks, tail) = split(self.op.width);
+            let (chunks, tail) = split_vectors(self.op.width);
             for chunk in 0..chunks {
                 let at = chunk * LANES;
                 let scaled = s.mul(
@@ -120,7 +120,7 @@ impl NormRow {
     /// A row must be readable at `x`.
     #[inline(always)]
     unsafe fn sum<S: Simd, const SQUARED: bool>(&self, s: S, shift: S::V) -> f32 {
-        let (chunks, tail) = split(self.op.width);
+        let (chunks, tail) = split_vectors(self.op.width);
         let mut sum = s.zero();
         // SAFETY: the caller vouches for the row; `lanes` holds sixteen.
         unsafe {
@@ -140,6 +140,6 @@ impl NormRow {
                 sum = s.add(sum, s.load(lanes.as_ptr()));
             }
         }
-        s.sum(sum)
+        s.reduce_sum(sum)
     }
 }

@@ -1,14 +1,14 @@
 //! Softmax and log-softmax along an axis.
 
 use crate::isa::Kernel;
-use crate::kernels::axis_view::Lines;
-use crate::kernels::{Context, Shared, over_rows, split};
+use crate::kernels::axis_view::AxisView;
+use crate::kernels::{Context, SendPtr, for_row_ranges, split_vectors};
 use crate::simd::{LANES, Simd};
 
 /// The softmax along an axis, or its logarithm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Softmax {
-    pub(crate) lines: Lines,
+    pub(crate) lines: AxisView,
     pub(crate) log: bool,
 }
 
@@ -16,8 +16,8 @@ impl Softmax {
     /// # Safety
     /// Both must hold all lines; `out` may be `x`.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, x: *const f32, out: *mut f32) {
-        let (x, out) = (Shared(x.cast_mut()), Shared(out));
-        over_rows(ctx, self.lines.count(), self.lines.len, &|start, end| {
+        let (x, out) = (SendPtr(x.cast_mut()), SendPtr(out));
+        for_row_ranges(ctx, self.lines.count(), self.lines.len, &|start, end| {
             ctx.isa.run(SoftmaxLines {
                 op: *self,
                 x,
@@ -31,8 +31,8 @@ impl Softmax {
 
 struct SoftmaxLines {
     op: Softmax,
-    x: Shared<f32>,
-    out: Shared<f32>,
+    x: SendPtr<f32>,
+    out: SendPtr<f32>,
     start: usize,
     end: usize,
 }
@@ -42,7 +42,7 @@ impl Kernel for SoftmaxLines {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Lines { len, inner, .. } = self.op.lines;
+        let AxisView { len, inner, .. } = self.op.lines;
         for line in self.start..self.end {
             let at = self.op.lines.start(line);
             // SAFETY: `Softmax::run`'s caller vouches for the lines.
@@ -64,7 +64,7 @@ impl Kernel for SoftmaxLines {
 /// `len` elements must be readable at `x` and writable at `out`, which may be `x`.
 #[inline(always)]
 unsafe fn softmax_row<S: Simd>(s: S, x: *const f32, out: *mut f32, len: usize, log: bool) {
-    let (chunks, tail) = split(len);
+    let (chunks, tail) = split_vectors(len);
     // SAFETY: the caller vouches for the line; partial loads stay inside it.
     unsafe {
         let largest = largest(s, x, len);
@@ -79,8 +79,8 @@ unsafe fn softmax_row<S: Simd>(s: S, x: *const f32, out: *mut f32, len: usize, l
                 s.store(out.add(chunk * LANES), weight);
             }
         }
-        let mut sum = s.sum(sums);
-        let mut count = s.sum(numbers);
+        let mut sum = s.reduce_sum(sums);
+        let mut count = s.reduce_sum(numbers);
         let mut last = [0.0f32; LANES];
         if tail > 0 {
             let v = s.load_part(x.add(chunks * LANES), tail);
@@ -120,7 +120,7 @@ unsafe fn softmax_row<S: Simd>(s: S, x: *const f32, out: *mut f32, len: usize, l
 /// One where an element is a number, zero elsewhere.
 #[inline(always)]
 fn is_number<S: Simd>(s: S, x: S::V) -> S::V {
-    s.keep_ge(x, s.splat(f32::NEG_INFINITY), s.splat(1.0))
+    s.select_ge_or_zero(x, s.splat(f32::NEG_INFINITY), s.splat(1.0))
 }
 
 /// The largest of `len` elements; negative infinity of none.
@@ -129,14 +129,14 @@ fn is_number<S: Simd>(s: S, x: S::V) -> S::V {
 /// `len` elements must be readable at `x`.
 #[inline(always)]
 pub(crate) unsafe fn largest<S: Simd>(s: S, x: *const f32, len: usize) -> f32 {
-    let (chunks, tail) = split(len);
+    let (chunks, tail) = split_vectors(len);
     let mut largest = s.splat(f32::NEG_INFINITY);
     // SAFETY: the caller vouches for the elements.
     unsafe {
         for chunk in 0..chunks {
             largest = s.max(largest, s.load(x.add(chunk * LANES)));
         }
-        let mut result = s.largest(largest);
+        let mut result = s.reduce_max(largest);
         for i in 0..tail {
             result = result.max(*x.add(chunks * LANES + i));
         }

@@ -1,13 +1,13 @@
 //! Strided copies: permuting, expanding, slicing and joining.
 
-use crate::kernels::loop_nest::Nest;
-use crate::kernels::{Context, SERIAL_ELEMENTS, Shared, over_rows};
+use crate::kernels::loop_nest::LoopNest;
+use crate::kernels::{Context, SERIAL_ELEMENTS, SendPtr, for_row_ranges};
 use graph::ops::strides;
 
 /// Copies elements of one size from one strided view to another; the source is tensor 1 of the loops.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyStrided {
-    nest: Nest<2>,
+    nest: LoopNest<2>,
     /// The loop along which the source is contiguous, when it is not the innermost one: turns and steps.
     crosswise: Option<(usize, [usize; 2])>,
     /// First element of the source and of the target.
@@ -45,7 +45,7 @@ impl CopyStrided {
             .filter(|axis| Some(*axis) != inner);
         let (Some(inner), Some(along)) = (inner, along) else {
             return CopyStrided {
-                nest: Nest::new(shape, [to, from]),
+                nest: LoopNest::new(shape, [to, from]),
                 crosswise: None,
                 start,
                 element_bytes,
@@ -57,7 +57,7 @@ impl CopyStrided {
         let pick = |of: &[usize]| order.iter().map(|axis| of[*axis]).collect::<Vec<_>>();
         let (shape, to, from) = (pick(shape), pick(to), pick(from));
         let outer = shape.len() - 2;
-        let mut nest = Nest::new(&shape[..outer], [&to[..outer], &from[..outer]]);
+        let mut nest = LoopNest::new(&shape[..outer], [&to[..outer], &from[..outer]]);
         nest.push_inner(shape[outer + 1], [to[outer + 1], from[outer + 1]]);
         CopyStrided {
             nest,
@@ -92,8 +92,8 @@ impl CopyStrided {
         // SAFETY: the views begin inside their buffers.
         let (from, to) = unsafe {
             (
-                Shared(from.add(self.start[1]).cast_mut()),
-                Shared(to.add(self.start[0])),
+                SendPtr(from.add(self.start[1]).cast_mut()),
+                SendPtr(to.add(self.start[0])),
             )
         };
         let turns = self.crosswise.map_or(1, |(turns, _)| turns);
@@ -107,14 +107,14 @@ impl CopyStrided {
         {
             // One large transpose is cut along its strips.
             let strips = turns.div_ceil(BLOCK);
-            over_rows(ctx, strips, width / strips, &|start, end| {
+            for_row_ranges(ctx, strips, width / strips, &|start, end| {
                 let range = (start * BLOCK, (end * BLOCK).min(turns));
                 // SAFETY: as the caller vouches; tasks write different strips.
                 unsafe { self.transpose(from.at(0), to.at(0), range) };
             });
             return;
         }
-        over_rows(ctx, rows, width, &|start, end| {
+        for_row_ranges(ctx, rows, width, &|start, end| {
             let mut cursor = self.nest.cursor(start);
             for _ in start..end {
                 let [t, f] = cursor.at;
@@ -177,11 +177,11 @@ impl CopyStrided {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-    use crate::thread_pool::Threads;
+    use crate::thread_pool::ThreadPool;
 
     #[test]
     fn every_order_of_axes_and_every_slice() {
-        let threads = Threads::new(2);
+        let threads = ThreadPool::new(2);
         let ctx = Context {
             isa: Isa::GENERIC,
             threads: &threads,

@@ -1,16 +1,16 @@
 //! Elements picked by index. An index outside its axis is an error of the run.
 
-use crate::kernels::loop_nest::Nest;
+use crate::kernels::loop_nest::LoopNest;
 use base::DType;
 
 /// Integers of either size.
 #[derive(Clone, Copy)]
-pub(crate) struct Integers {
+pub(crate) struct IndexValues {
     pub(crate) at: *const u8,
     pub(crate) dtype: DType,
 }
 
-impl Integers {
+impl IndexValues {
     /// # Safety
     /// Element `i` must be readable.
     pub(crate) unsafe fn get(self, i: usize) -> i64 {
@@ -39,7 +39,7 @@ fn wrap(index: i64, size: usize) -> Result<usize, String> {
 
 /// `numpy.take`: blocks of `block_bytes` picked along an axis of `size`, for each of `outer` parts of the data.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Take {
+pub(crate) struct GatherBlocks {
     pub(crate) outer: usize,
     pub(crate) size: usize,
     pub(crate) count: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Take {
     pub(crate) index: DType,
 }
 
-impl Take {
+impl GatherBlocks {
     /// # Safety
     /// `data` must hold `outer · size` blocks, `index` `count` numbers and `out` `outer · count` blocks.
     pub(crate) unsafe fn run(
@@ -56,7 +56,7 @@ impl Take {
         index: *const u8,
         out: *mut u8,
     ) -> Result<(), String> {
-        let index = Integers {
+        let index = IndexValues {
             at: index,
             dtype: self.index,
         };
@@ -79,8 +79,8 @@ impl Take {
 /// `torch.gather`: single elements along an axis; tensors of the loops are the indices (and the result) and the data,
 /// which does not move along the axis.
 #[derive(Clone, Debug)]
-pub(crate) struct TakeElements {
-    pub(crate) nest: Nest<2>,
+pub(crate) struct GatherElements {
+    pub(crate) nest: LoopNest<2>,
     pub(crate) size: usize,
     /// Elements of the data from one index of the axis to the next.
     pub(crate) stride: usize,
@@ -88,7 +88,7 @@ pub(crate) struct TakeElements {
     pub(crate) index: DType,
 }
 
-impl TakeElements {
+impl GatherElements {
     /// # Safety
     /// The loops' tensors must lie in their buffers.
     pub(crate) unsafe fn run(
@@ -97,11 +97,11 @@ impl TakeElements {
         index: *const u8,
         out: *mut u8,
     ) -> Result<(), String> {
-        let index = Integers {
+        let index = IndexValues {
             at: index,
             dtype: self.index,
         };
-        let whole = self.nest.whole();
+        let whole = self.nest.full_range();
         let mut cursor = self.nest.cursor(0);
         for _ in 0..whole.rows {
             for column in 0..whole.columns {
@@ -124,7 +124,7 @@ impl TakeElements {
 
 /// Advanced indexing of the first axes: blocks behind tuples of indices.
 #[derive(Clone, Debug)]
-pub(crate) struct Index {
+pub(crate) struct AdvancedIndex {
     /// Per indexed axis: its size, blocks from one of its indices to the next, and its indices' type.
     pub(crate) axes: Vec<(usize, usize, DType)>,
     /// Per indexed axis, the strides of its indices in their common shape.
@@ -133,7 +133,7 @@ pub(crate) struct Index {
     pub(crate) block_bytes: usize,
 }
 
-impl Index {
+impl AdvancedIndex {
     /// # Safety
     /// `data` must hold all blocks, every index tensor its elements, and `out` a block for each of the common shape.
     pub(crate) unsafe fn run(
@@ -151,7 +151,7 @@ impl Index {
                     at += rest % extent * step;
                     rest /= extent;
                 }
-                let index = Integers {
+                let index = IndexValues {
                     at: indices[axis],
                     dtype: *dtype,
                 };

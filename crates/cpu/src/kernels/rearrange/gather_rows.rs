@@ -1,15 +1,15 @@
 //! Rows of a table picked by index and decoded to f32: embeddings, and the rows that the head reads.
 
-use super::gather::Integers;
+use super::gather::IndexValues;
 use crate::isa::Kernel;
 use crate::kernels::Context;
-use crate::kernels::decode::weights::{Format, with_format};
+use crate::kernels::decode::weights::{WeightDecoder, with_format};
 use crate::simd::{LANES, Simd};
 use base::DType;
 
 /// `out[i] = table[index[i]]`, decoded to f32.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gather {
+pub(crate) struct GatherRows {
     pub(crate) count: usize,
     pub(crate) table_rows: usize,
     pub(crate) width: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Gather {
     pub(crate) index: DType,
 }
 
-impl Gather {
+impl GatherRows {
     /// # Safety
     /// `table` must hold `table_rows` rows, `index` `count` numbers and `out` `count · width` elements.
     pub(crate) unsafe fn run(
@@ -28,7 +28,7 @@ impl Gather {
         index: *const u8,
         out: *mut f32,
     ) -> Result<(), String> {
-        let index = Integers {
+        let index = IndexValues {
             at: index,
             dtype: self.index,
         };
@@ -62,14 +62,14 @@ impl Gather {
 
 struct DecodeRow<F>(*const u8, *mut f32, usize, std::marker::PhantomData<F>);
 
-impl<F: Format> Kernel for DecodeRow<F> {
+impl<F: WeightDecoder> Kernel for DecodeRow<F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let DecodeRow(from, to, width, _) = self;
         let (blocks, tail) = (width / F::LEN, width % F::LEN);
-        // SAFETY: `Gather::run` passes a whole row on both sides; only plain formats have a tail, which is decoded into
+        // SAFETY: `GatherRows::run` passes a whole row on both sides; only plain formats have a tail, which is decoded into
         // a buffer of its own.
         unsafe {
             for block in 0..blocks {

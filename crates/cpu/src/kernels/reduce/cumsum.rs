@@ -1,12 +1,12 @@
 //! Running sums along an axis.
 
-use crate::kernels::axis_view::Lines;
+use crate::kernels::axis_view::AxisView;
 use base::DType;
 
 /// Running sums along an axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CumSum {
-    pub(crate) lines: Lines,
+    pub(crate) lines: AxisView,
     pub(crate) dtype: DType,
 }
 
@@ -27,7 +27,7 @@ impl CumSum {
     /// # Safety
     /// As for [`run`](CumSum::run).
     unsafe fn typed<T: Copy>(&self, x: *const T, out: *mut T, add: fn(T, T) -> T) {
-        let Lines { len, inner, .. } = self.lines;
+        let AxisView { len, inner, .. } = self.lines;
         for line in 0..self.lines.count() {
             let start = self.lines.start(line);
             for i in 0..len {

@@ -1,12 +1,12 @@
 //! Keys and values of a block as f32, in the order in which many rows multiply them.
 
-use super::BLOCK;
-use super::score::Keys;
+use super::KEY_BLOCK;
+use super::score::BlockKeys;
 use super::segments::Segment;
-use crate::kernels::decode::kv_rows::{self, Stored, with_storage};
+use crate::kernels::decode::kv_rows::{self, KvDecoder, with_storage};
 use crate::kv::HeadRows;
-use crate::kv::layout::{RowLayout, TILE};
-use crate::prefetch::Reader;
+use crate::kv::layout::{RowLayout, TILE_CELLS};
+use crate::prefetch::Prefetcher;
 use crate::simd::{LANES, Simd};
 use kv::Storage;
 use std::ops::Range;
@@ -17,13 +17,13 @@ pub(super) const DEPTH: usize = 64;
 /// A block's keys by dimension, with room on both sides for the rest of a tile that begins or ends elsewhere; or its values
 /// by position. Either has some dimensions only.
 #[repr(align(64))]
-pub(super) struct Decoded([[f32; WIDTH]; DEPTH]);
+pub(super) struct DecodedBlock([[f32; WIDTH]; DEPTH]);
 
-const WIDTH: usize = LANES + BLOCK + LANES;
+const WIDTH: usize = LANES + KEY_BLOCK + LANES;
 
-impl Decoded {
-    pub(super) const fn new() -> Decoded {
-        Decoded([[0.0; WIDTH]; DEPTH])
+impl DecodedBlock {
+    pub(super) const fn new() -> DecodedBlock {
+        DecodedBlock([[0.0; WIDTH]; DEPTH])
     }
 
     /// A vector of columns of one of the dimensions of keys.
@@ -49,14 +49,14 @@ impl Decoded {
 
     /// Some dimensions of the values, whose rows are `dim` long: whole vectors.
     #[inline(always)]
-    pub(super) fn values<S: Simd, E: Stored>(
+    pub(super) fn values<S: Simd, E: KvDecoder>(
         &mut self,
         s: S,
         segments: &[Segment],
         side: &HeadRows<'_>,
         dims: Range<usize>,
         dim: usize,
-        reader: &mut Reader<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let row_bytes = side.row_bytes;
         for segment in segments {
@@ -65,7 +65,7 @@ impl Decoded {
                 // SAFETY: the segment has the row, the row these dimensions, and the place room for them.
                 unsafe {
                     let row = rows.as_ptr().add(i * row_bytes);
-                    reader.used(row_bytes * dims.len() / dim);
+                    prefetcher.consumed(row_bytes * dims.len() / dim);
                     for vector in 0..dims.len() / LANES {
                         let v = E::load(s, row, dims.start / LANES + vector, dim);
                         s.store(to.as_mut_ptr().add(vector * LANES), v);
@@ -80,30 +80,34 @@ impl Decoded {
     pub(super) fn keys<S: Simd>(
         &mut self,
         s: S,
-        keys: &Keys<'_>,
+        keys: &BlockKeys<'_>,
         dims: Range<usize>,
         dim: usize,
-        reader: &mut Reader<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let storage = keys.side.storage;
         match (keys.side.layout, storage) {
-            (RowLayout::Rows { .. }, _) => self.turn(s, keys, storage, dims, dim, reader),
-            (_, Storage::F32) => self.copy::<S, kv_rows::F32>(s, keys, dims, reader),
-            (_, Storage::BF16) => self.copy::<S, kv_rows::Bf16>(s, keys, dims, reader),
-            _ => self.copy::<S, kv_rows::F16>(s, keys, dims, reader),
+            (RowLayout::Rows { .. }, _) => {
+                self.transpose_keys(s, keys, storage, dims, dim, prefetcher)
+            }
+            (_, Storage::F32) => self.copy_key_tiles::<S, kv_rows::F32>(s, keys, dims, prefetcher),
+            (_, Storage::BF16) => {
+                self.copy_key_tiles::<S, kv_rows::Bf16>(s, keys, dims, prefetcher)
+            }
+            _ => self.copy_key_tiles::<S, kv_rows::F16>(s, keys, dims, prefetcher),
         }
     }
 
     /// Takes some dimensions of keys that are stored turned.
     #[inline(always)]
-    fn copy<S: Simd, E: Stored>(
+    fn copy_key_tiles<S: Simd, E: KvDecoder>(
         &mut self,
         s: S,
-        keys: &Keys<'_>,
+        keys: &BlockKeys<'_>,
         dims: Range<usize>,
-        reader: &mut Reader<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
-        let RowLayout::Turned { row_bytes, element } = keys.side.layout else {
+        let RowLayout::Transposed { row_bytes, element } = keys.side.layout else {
             return;
         };
         for segment in keys.segments {
@@ -111,9 +115,9 @@ impl Decoded {
             let cells = bytes.len() / row_bytes;
             let end = first + (segment.end - segment.start);
             assert!(end <= cells, "a segment's rows exist");
-            let mut tile = first / TILE * TILE;
+            let mut tile = first / TILE_CELLS * TILE_CELLS;
             while tile < end {
-                let width = (cells - tile).min(TILE);
+                let width = (cells - tile).min(TILE_CELLS);
                 // Where the tile's first cell belongs, counted from the room before the block.
                 let column = LANES + segment.start + tile - first;
                 // Cells before the segment's first may only be written where no other segment is.
@@ -128,9 +132,9 @@ impl Decoded {
                     // any column of it on, or one vector before.
                     unsafe {
                         let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
-                        reader.used(width * element);
-                        let v = if width == TILE {
-                            E::load(s, from, 0, TILE)
+                        prefetcher.consumed(width * element);
+                        let v = if width == TILE_CELLS {
+                            E::load(s, from, 0, TILE_CELLS)
                         } else {
                             E::load_part(s, from, 0, width)
                         };
@@ -143,28 +147,28 @@ impl Decoded {
                         }
                     }
                 }
-                tile += TILE;
+                tile += TILE_CELLS;
             }
         }
     }
 
     /// Takes some dimensions of the keys, whose rows are of this storage type and `dim` long.
     #[inline(always)]
-    fn turn<S: Simd>(
+    fn transpose_keys<S: Simd>(
         &mut self,
         s: S,
-        keys: &Keys<'_>,
+        keys: &BlockKeys<'_>,
         storage: Storage,
         dims: Range<usize>,
         dim: usize,
-        reader: &mut Reader<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let found = KeyRows::new(keys);
         let used = keys.side.row_bytes * dims.len() / dim;
         let mut plain = [[0.0f32; DEPTH]; LANES];
         for vector in 0..keys.vectors {
             let rows = &found.0[vector * LANES..][..LANES];
-            reader.used(LANES * used);
+            prefetcher.consumed(LANES * used);
             with_storage!(storage, E => decode::<S, E>(s, rows, dims.clone(), dim, &mut plain));
             for chunk in 0..dims.len().div_ceil(LANES) {
                 let mut square = [s.zero(); LANES];
@@ -185,7 +189,7 @@ impl Decoded {
 
 /// Decodes some dimensions of some rows; rows that are not there become zeros.
 #[inline(always)]
-fn decode<S: Simd, E: Stored>(
+fn decode<S: Simd, E: KvDecoder>(
     s: S,
     rows: &[*const u8],
     dims: Range<usize>,
@@ -212,12 +216,12 @@ fn decode<S: Simd, E: Stored>(
 }
 
 /// Where the keys of a block are, by column; null where there is none.
-struct KeyRows([*const u8; BLOCK]);
+struct KeyRows([*const u8; KEY_BLOCK]);
 
 impl KeyRows {
     #[inline(always)]
-    fn new(keys: &Keys<'_>) -> KeyRows {
-        let mut rows = [std::ptr::null(); BLOCK];
+    fn new(keys: &BlockKeys<'_>) -> KeyRows {
+        let mut rows = [std::ptr::null(); KEY_BLOCK];
         let row_bytes = keys.side.row_bytes;
         for segment in keys.segments {
             let stored = segment.rows(&keys.side);

@@ -1,12 +1,12 @@
 //! How a step's attention is cut into tasks, and what the threads therefore read.
 
-use super::kv_splits::{self, PART};
-use super::{Attend, MOST_DIM, ROWS};
+use super::kv_splits::{self, KV_SPLIT};
+use super::{CachedAttention, FULL_TILE_VALUE_DIM, MAX_TILE_ROWS};
 use crate::kernels::Context;
-use crate::kernels::matmul::reads_once;
-use crate::kv::layout::TILE;
+use crate::kernels::matmul::is_memory_bound;
+use crate::kv::layout::TILE_CELLS;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
-use crate::prefetch::{Stretch, Stretches};
+use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
 use kv::{Query, Visibility};
 use std::ops::Range;
@@ -15,48 +15,53 @@ use std::ops::Range;
 const SERIAL_PRODUCTS: usize = 400_000;
 
 /// Items are some query heads of one KV head, for some queries of the step; each has parts of the positions.
-pub(super) struct Cut {
+pub(super) struct AttentionPartition {
     queries: usize,
-    queries_per_item: usize,
+    queries_per_tile: usize,
     /// Items behind each other, and beside each other.
     tiles: usize,
     columns: usize,
     /// Query heads of a KV head, and how many of them an item has.
     group: usize,
-    heads_per_item: usize,
+    heads_per_tile: usize,
     /// The parts that any query sees.
     pub(super) parts: Range<usize>,
-    pub(super) how: How,
+    pub(super) schedule: Schedule,
 }
 
 /// How items are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum Schedule {
     /// All to the calling thread.
-    Alone,
+    Serial,
     /// Whole, to whoever is free.
-    Whole,
+    Dynamic,
     /// Whole, to every thread its share: there are few queries, so what they read is waited for, and asked for before.
-    Shared,
+    Chunked,
     /// Part by part, because there are few of them: a thread goes from part to part of an item.
-    Apart,
+    SplitKv,
 }
 
 /// Which queries and heads an item has.
-pub(super) struct Which {
+pub(super) struct TileRange {
     pub(super) queries: Range<usize>,
     pub(super) kv_head: usize,
     pub(super) first_head: usize,
     pub(super) heads: usize,
 }
 
-impl Cut {
-    pub(super) fn new(op: &Attend, queries: &[Query], threads: usize) -> Cut {
+impl AttentionPartition {
+    pub(super) fn new(
+        op: &CachedAttention,
+        queries: &[Query],
+        threads: usize,
+    ) -> AttentionPartition {
         let group = op.heads / op.kv_heads;
-        let most_rows = (ROWS * MOST_DIM / op.value_dim.max(1)).clamp(1, ROWS);
-        let heads_per_item = group.min(most_rows);
-        let columns = op.kv_heads * group.div_ceil(heads_per_item);
-        let parts = kv_splits::of(queries);
+        let max_rows =
+            (MAX_TILE_ROWS * FULL_TILE_VALUE_DIM / op.value_dim.max(1)).clamp(1, MAX_TILE_ROWS);
+        let heads_per_tile = group.min(max_rows);
+        let columns = op.kv_heads * group.div_ceil(heads_per_tile);
+        let parts = kv_splits::visible_splits(queries);
         let seen = queries.iter().map(|query| query.positions.len());
         let products = seen.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
         let alone = products < SERIAL_PRODUCTS && parts.len() <= 1;
@@ -66,45 +71,45 @@ impl Cut {
         } else {
             (2 * threads).div_ceil(columns)
         };
-        let queries_per_item = (most_rows / heads_per_item)
+        let queries_per_tile = (max_rows / heads_per_tile)
             .min(queries.len().div_ceil(wanted_tiles))
             .max(1);
-        let tiles = queries.len().div_ceil(queries_per_item);
-        let room = kv_splits::fit(queries.len() * op.heads, parts.len(), op.value_dim);
-        let how = if alone {
-            How::Alone
-        } else if tiles * columns < 4 * threads && parts.len() > 1 && room {
-            How::Apart
-        } else if reads_once(queries.len()) {
-            How::Shared
+        let tiles = queries.len().div_ceil(queries_per_tile);
+        let buffer = kv_splits::fits(queries.len() * op.heads, parts.len(), op.value_dim);
+        let schedule = if alone {
+            Schedule::Serial
+        } else if tiles * columns < 4 * threads && parts.len() > 1 && buffer {
+            Schedule::SplitKv
+        } else if is_memory_bound(queries.len()) {
+            Schedule::Chunked
         } else {
-            How::Whole
+            Schedule::Dynamic
         };
-        Cut {
+        AttentionPartition {
             queries: queries.len(),
-            queries_per_item,
+            queries_per_tile,
             tiles,
             columns,
             group,
-            heads_per_item,
+            heads_per_tile,
             parts,
-            how,
+            schedule,
         }
     }
 
     pub(super) fn tasks(&self) -> usize {
-        match self.how {
-            How::Apart => self.tiles * self.columns * self.parts.len(),
+        match self.schedule {
+            Schedule::SplitKv => self.tiles * self.columns * self.parts.len(),
             _ => self.tiles * self.columns,
         }
     }
 
     /// The tasks that a thread begins with, where that is known.
-    fn share(&self, threads: usize, thread: usize) -> Range<usize> {
-        match self.how {
-            How::Alone if thread == 0 => 0..self.tasks(),
-            How::Alone | How::Whole => 0..0,
-            How::Apart | How::Shared => {
+    fn chunk(&self, threads: usize, thread: usize) -> Range<usize> {
+        match self.schedule {
+            Schedule::Serial if thread == 0 => 0..self.tasks(),
+            Schedule::Serial | Schedule::Dynamic => 0..0,
+            Schedule::SplitKv | Schedule::Chunked => {
                 let start = |thread| chunk_start(self.tasks(), threads, thread);
                 start(thread)..start(thread + 1)
             }
@@ -112,70 +117,78 @@ impl Cut {
     }
 
     /// The item of a task, and of an item that is taken apart, which part.
-    pub(super) fn task(&self, task: usize) -> (Which, usize) {
-        match self.how {
-            How::Apart => {
-                let (item, part) = (task / self.parts.len(), task % self.parts.len());
-                (self.item(item / self.columns, item % self.columns), part)
+    pub(super) fn task(&self, task: usize) -> (TileRange, usize) {
+        match self.schedule {
+            Schedule::SplitKv => {
+                let (query_tile, part) = (task / self.parts.len(), task % self.parts.len());
+                (
+                    self.query_tile(query_tile / self.columns, query_tile % self.columns),
+                    part,
+                )
             }
             // The last queries of a causal step see most, so their tiles are taken first.
             _ => {
                 let tile = self.tiles - 1 - task / self.columns;
-                (self.item(tile, task % self.columns), 0)
+                (self.query_tile(tile, task % self.columns), 0)
             }
         }
     }
 
-    fn item(&self, tile: usize, column: usize) -> Which {
-        let splits = self.group.div_ceil(self.heads_per_item);
+    fn query_tile(&self, tile: usize, column: usize) -> TileRange {
+        let splits = self.group.div_ceil(self.heads_per_tile);
         let (kv_head, split) = (column / splits, column % splits);
-        let first_head = kv_head * self.group + split * self.heads_per_item;
-        let first = tile * self.queries_per_item;
-        Which {
-            queries: first..(first + self.queries_per_item).min(self.queries),
+        let first_head = kv_head * self.group + split * self.heads_per_tile;
+        let first = tile * self.queries_per_tile;
+        TileRange {
+            queries: first..(first + self.queries_per_tile).min(self.queries),
             kv_head,
             first_head,
             heads: self
-                .heads_per_item
+                .heads_per_tile
                 .min((kv_head + 1) * self.group - first_head),
         }
     }
 }
 
-impl Attend {
+impl CachedAttention {
     /// Tells every thread what it will read of the cache, where that is known before.
-    pub(crate) fn read_ahead(
+    pub(crate) fn plan_prefetch(
         &self,
         ctx: &Context<'_>,
         visible: &Visibility,
         (kv, id): (&CpuKv, usize),
     ) {
         let threads = ctx.threads.count();
-        let cut = Cut::new(self, super::attending(visible), threads);
+        let partition = AttentionPartition::new(self, super::attending(visible), threads);
         for thread in 0..threads {
-            let mut found = Found::default();
-            for task in cut.share(threads, thread) {
-                let (item, part) = cut.task(task);
-                let positions = match cut.how {
-                    How::Apart => {
-                        let part = cut.parts.start + part;
-                        part * PART..(part + 1) * PART
+            let mut found = KvSpans::default();
+            for task in partition.chunk(threads, thread) {
+                let (query_tile, part) = partition.task(task);
+                let positions = match partition.schedule {
+                    Schedule::SplitKv => {
+                        let part = partition.parts.start + part;
+                        part * KV_SPLIT..(part + 1) * KV_SPLIT
                     }
                     _ => 0..usize::MAX,
                 };
-                let queries = &visible.queries()[item.queries];
-                found.add(visible, queries, positions, &kv.head(id, item.kv_head));
+                let queries = &visible.queries()[query_tile.queries];
+                found.add(
+                    visible,
+                    queries,
+                    positions,
+                    &kv.head(id, query_tile.kv_head),
+                );
             }
-            ctx.threads.course(thread).tell(&found.0);
+            ctx.threads.prefetch_plan(thread).set_next(&found.0);
         }
     }
 }
 
 /// The stretches of a thread so far.
 #[derive(Default)]
-struct Found(Stretches);
+struct KvSpans(SpanList);
 
-impl Found {
+impl KvSpans {
     /// What some queries read of a head, between some positions.
     fn add(
         &mut self,
@@ -215,8 +228,8 @@ impl Found {
             let end = (cells.end.next_multiple_of(tile) * rows.row_bytes).min(bytes.len());
             (bytes.as_ptr() as usize + start, end - start)
         };
-        self.0.push(Stretch {
-            sides: [side(&kv.keys, TILE), side(&kv.values, 1)],
+        self.0.push(Span {
+            regions: [side(&kv.keys, TILE_CELLS), side(&kv.values, 1)],
         });
     }
 }
@@ -225,15 +238,15 @@ impl Found {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-    use crate::kv::Rows;
-    use crate::thread_pool::Threads;
+    use crate::kv::StepRows;
+    use crate::thread_pool::ThreadPool;
     use kv::{Bookkeeping, CacheConfig, Contiguous, LayerConfig, StepPlan};
 
     const DIM: usize = 64;
 
     #[test]
     fn the_threads_are_told_every_row_once() {
-        let op = Attend {
+        let op = CachedAttention {
             heads: 9,
             kv_heads: 3,
             key_dim: DIM,
@@ -241,7 +254,11 @@ mod tests {
             scale: 1.0,
             softcap: None,
         };
-        for (held, how) in [(30, How::Alone), (500, How::Shared), (1300, How::Apart)] {
+        for (held, schedule) in [
+            (30, Schedule::Serial),
+            (500, Schedule::Chunked),
+            (1300, Schedule::SplitKv),
+        ] {
             let layer = LayerConfig {
                 kv_heads: op.kv_heads,
                 key_dim: DIM,
@@ -255,11 +272,11 @@ mod tests {
             cache.plan_declared(&positions, &mut plan).unwrap();
             let rows = vec![0.5; held as usize * op.kv_heads * DIM];
             let step = plan.layer(0);
-            let rows = Rows {
+            let rows = StepRows {
                 data: &rows,
                 rotation: None,
             };
-            let threads = Threads::new(1);
+            let threads = ThreadPool::new(1);
             let ctx = Context {
                 isa: Isa::GENERIC,
                 threads: &threads,
@@ -269,21 +286,25 @@ mod tests {
             cache.plan_declared(&[held], &mut plan).unwrap();
             let visible = &plan.layer(0).visible;
             for count in [1, 2, 3] {
-                let threads = Threads::new(count);
+                let threads = ThreadPool::new(count);
                 let ctx = Context {
                     isa: Isa::GENERIC,
                     threads: &threads,
                 };
-                assert_eq!(Cut::new(&op, visible.queries(), count).how, how);
-                op.read_ahead(&ctx, visible, (&kv, 0));
-                let told = (0..count).flat_map(|thread| threads.course(thread).last_told());
-                let sides: Vec<_> = told.flat_map(|stretch| stretch.sides).collect();
+                assert_eq!(
+                    AttentionPartition::new(&op, visible.queries(), count).schedule,
+                    schedule
+                );
+                op.plan_prefetch(&ctx, visible, (&kv, 0));
+                let planned =
+                    (0..count).flat_map(|thread| threads.prefetch_plan(thread).last_planned());
+                let sides: Vec<_> = planned.flat_map(|span| span.regions).collect();
                 let bytes: usize = sides.iter().map(|(_, len)| len).sum();
                 // A tile of keys that is not full is told whole, as far as there is room for it.
                 let row = config.key_storage.row_bytes(DIM);
                 let least = 2 * op.kv_heads * held as usize * row;
                 assert!(
-                    (least..=least + 3 * (TILE + 1) * row).contains(&bytes),
+                    (least..=least + 3 * (TILE_CELLS + 1) * row).contains(&bytes),
                     "{bytes}"
                 );
                 for (start, len) in sides {

@@ -1,6 +1,6 @@
 //! Where the keys of a block lie.
 
-use super::BLOCK;
+use super::KEY_BLOCK;
 use crate::kv::HeadRows;
 use kv::Run;
 
@@ -16,7 +16,7 @@ pub(super) struct Segment {
 /// The segments of one block: a run per column at most, and one more where the frozen rows end.
 #[derive(Clone, Copy)]
 pub(super) struct Segments {
-    list: [Segment; BLOCK + 1],
+    list: [Segment; KEY_BLOCK + 1],
     len: usize,
 }
 
@@ -29,7 +29,7 @@ impl Segments {
                 end: 0,
                 row: 0,
                 frozen: false,
-            }; BLOCK + 1],
+            }; KEY_BLOCK + 1],
             len: 0,
         }
     }
@@ -45,10 +45,10 @@ impl Segments {
         self.len = 0;
         for run in runs {
             let (from, to) = (run.position as usize, (run.position + run.len) as usize);
-            if from >= base + BLOCK {
+            if from >= base + KEY_BLOCK {
                 break;
             }
-            let (start, end) = (from.max(base), to.min(base + BLOCK));
+            let (start, end) = (from.max(base), to.min(base + KEY_BLOCK));
             let cell = run.cell as usize + (start - from);
             let frozen = frozen_cells.saturating_sub(cell).min(end - start);
             if frozen > 0 {

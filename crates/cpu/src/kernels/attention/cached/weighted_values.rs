@@ -1,42 +1,42 @@
 //! Values, weighted and added.
 
-use super::decoded_block::{DEPTH, Decoded};
+use super::decoded_block::{DEPTH, DecodedBlock};
 use super::segments::Segment;
-use super::{BATCH, BLOCK, FEW, Item, Sums, Work};
-use crate::kernels::decode::kv_rows::{Stored, with_storage};
-use crate::kernels::split;
-use crate::prefetch::Reader;
+use super::{Accumulators, BlockScratch, KEY_BLOCK, MAX_UNDECODED_ROWS, QueryTile, REGISTER_ROWS};
+use crate::kernels::decode::kv_rows::{KvDecoder, with_storage};
+use crate::kernels::split_vectors;
+use crate::prefetch::Prefetcher;
 use crate::simd::{LANES, Simd};
 use std::ops::Range;
 
-impl Item<'_> {
+impl QueryTile<'_> {
     /// Adds the values of a block, weighted, to the sums.
     ///
     /// Many rows take them decoded, few where they are: every sum goes along the columns either way.
     #[inline(always)]
-    pub(super) fn mix<S: Simd>(
+    pub(super) fn add_weighted_values<S: Simd>(
         &self,
         s: S,
         rows: Range<usize>,
         segments: &[Segment],
-        work: &mut Work,
-        sums: &mut Sums<'_>,
-        reader: &mut Reader<'_>,
+        work: &mut BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let (dim, values) = (self.op.value_dim, &self.kv.values);
-        if rows.len() > FEW && dim.is_multiple_of(LANES) {
-            let Work { scores, decoded } = work;
+        if rows.len() > MAX_UNDECODED_ROWS && dim.is_multiple_of(LANES) {
+            let BlockScratch { scores, decoded } = work;
             for from in (0..dim).step_by(DEPTH) {
                 let dims = from..dim.min(from + DEPTH);
                 with_storage!(values.storage, E => {
-                    decoded.values::<S, E>(s, segments, values, dims.clone(), dim, reader);
+                    decoded.values::<S, E>(s, segments, values, dims.clone(), dim, prefetcher);
                 });
-                for first in rows.clone().step_by(BATCH) {
-                    let batch = Batch {
+                for first in rows.clone().step_by(REGISTER_ROWS) {
+                    let batch = DecodedValues {
                         decoded,
                         segments,
                         weights: scores[first..].as_ptr().cast(),
-                        mixed: sums.mixed[first * dim + from..].as_mut_ptr(),
+                        weighted: sums.weighted[first * dim + from..].as_mut_ptr(),
                         dim,
                     };
                     match rows.end - first {
@@ -45,42 +45,42 @@ impl Item<'_> {
                         3 => batch.run::<S, 3>(s, dims.len()),
                         4 => batch.run::<S, 4>(s, dims.len()),
                         5 => batch.run::<S, 5>(s, dims.len()),
-                        _ => batch.run::<S, BATCH>(s, dims.len()),
+                        _ => batch.run::<S, REGISTER_ROWS>(s, dims.len()),
                     }
                 }
             }
             return;
         }
-        with_storage!(values.storage, E => self.mix_few::<S, E>(s, rows, segments, work, sums, reader));
+        with_storage!(values.storage, E => self.add_stored_values::<S, E>(s, rows, segments, work, sums, prefetcher));
     }
 
     #[inline(always)]
-    fn mix_few<S: Simd, E: Stored>(
+    fn add_stored_values<S: Simd, E: KvDecoder>(
         &self,
         s: S,
         rows: Range<usize>,
         segments: &[Segment],
-        work: &Work,
-        sums: &mut Sums<'_>,
-        reader: &mut Reader<'_>,
+        work: &BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
         let dim = self.op.value_dim;
         for segment in segments {
             let mut first = rows.start;
             while first < rows.end {
-                let mix = Mix {
-                    item: self,
+                let mix = StoredValues {
+                    query_tile: self,
                     segment: *segment,
                     first: first == rows.start,
                     weights: &work.scores[first..],
-                    mixed: sums.mixed[first * dim..].as_mut_ptr(),
+                    weighted: sums.weighted[first * dim..].as_mut_ptr(),
                 };
                 // As many sums as fit into registers.
                 first += match rows.end - first {
-                    1 => mix.run::<S, E, 1, 4>(s, reader),
-                    2 => mix.run::<S, E, 2, 4>(s, reader),
-                    3 => mix.run::<S, E, 3, 4>(s, reader),
-                    _ => mix.run::<S, E, FEW, 4>(s, reader),
+                    1 => mix.run::<S, E, 1, 4>(s, prefetcher),
+                    2 => mix.run::<S, E, 2, 4>(s, prefetcher),
+                    3 => mix.run::<S, E, 3, 4>(s, prefetcher),
+                    _ => mix.run::<S, E, MAX_UNDECODED_ROWS, 4>(s, prefetcher),
                 };
             }
         }
@@ -88,16 +88,16 @@ impl Item<'_> {
 }
 
 /// Some rows to mix decoded values into.
-struct Batch<'a> {
-    decoded: &'a Decoded,
+struct DecodedValues<'a> {
+    decoded: &'a DecodedBlock,
     segments: &'a [Segment],
     weights: *const f32,
-    mixed: *mut f32,
+    weighted: *mut f32,
     /// From one row of sums to the next.
     dim: usize,
 }
 
-impl Batch<'_> {
+impl DecodedValues<'_> {
     /// `R` rows and the decoded dimensions.
     #[inline(always)]
     fn run<S: Simd, const R: usize>(&self, s: S, dims: usize) {
@@ -105,10 +105,10 @@ impl Batch<'_> {
         let mut vector = 0;
         while vector < vectors {
             // As many vectors at once as leave the sums in registers.
-            if S::TILE.0 >= 4 && vector + 4 <= vectors {
+            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= vectors {
                 self.vectors::<S, R, 4>(s, vector);
                 vector += 4;
-            } else if S::TILE.0 >= 4 && vector + 2 <= vectors {
+            } else if S::REGISTER_TILE.0 >= 4 && vector + 2 <= vectors {
                 self.vectors::<S, R, 2>(s, vector);
                 vector += 2;
             } else {
@@ -122,11 +122,11 @@ impl Batch<'_> {
     fn vectors<S: Simd, const R: usize, const V: usize>(&self, s: S, vector: usize) {
         // SAFETY: there are `R` rows of weights and sums, and the segments' values are decoded.
         unsafe {
-            let mixed = self.mixed.add(vector * LANES);
+            let weighted = self.weighted.add(vector * LANES);
             let mut sums = [[s.zero(); V]; R];
             for r in 0..R {
                 for v in 0..V {
-                    sums[r][v] = s.load(mixed.add(r * self.dim + v * LANES));
+                    sums[r][v] = s.load(weighted.add(r * self.dim + v * LANES));
                 }
             }
             for segment in self.segments {
@@ -137,7 +137,7 @@ impl Batch<'_> {
                         values[v] = s.load(from.add(v * LANES));
                     }
                     for r in 0..R {
-                        let weight = s.splat(*self.weights.add(r * BLOCK + column));
+                        let weight = s.splat(*self.weights.add(r * KEY_BLOCK + column));
                         for v in 0..V {
                             sums[r][v] = s.fma(weight, values[v], sums[r][v]);
                         }
@@ -146,7 +146,7 @@ impl Batch<'_> {
             }
             for r in 0..R {
                 for v in 0..V {
-                    s.store(mixed.add(r * self.dim + v * LANES), sums[r][v]);
+                    s.store(weighted.add(r * self.dim + v * LANES), sums[r][v]);
                 }
             }
         }
@@ -154,31 +154,31 @@ impl Batch<'_> {
 }
 
 /// Some rows to mix a segment's values into.
-struct Mix<'a> {
-    item: &'a Item<'a>,
+struct StoredValues<'a> {
+    query_tile: &'a QueryTile<'a>,
     segment: Segment,
     /// Whether these rows are the first to use the values.
     first: bool,
-    weights: &'a [[f32; BLOCK]],
-    mixed: *mut f32,
+    weights: &'a [[f32; KEY_BLOCK]],
+    weighted: *mut f32,
 }
 
-impl Mix<'_> {
+impl StoredValues<'_> {
     /// `R` rows, `C` vectors of dimensions at a time; how many rows those are.
     #[inline(always)]
-    fn run<S: Simd, E: Stored, const R: usize, const C: usize>(
+    fn run<S: Simd, E: KvDecoder, const R: usize, const C: usize>(
         self,
         s: S,
-        reader: &mut Reader<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) -> usize {
-        let (chunks, tail) = split(self.item.op.value_dim);
+        let (chunks, tail) = split_vectors(self.query_tile.op.value_dim);
         let mut chunk = 0;
-        while C > 1 && S::TILE.0 >= 4 && chunk + C <= chunks {
-            self.chunks::<S, E, R, C>(s, chunk, reader);
+        while C > 1 && S::REGISTER_TILE.0 >= 4 && chunk + C <= chunks {
+            self.chunks::<S, E, R, C>(s, chunk, prefetcher);
             chunk += C;
         }
         while chunk < chunks {
-            self.chunks::<S, E, R, 1>(s, chunk, reader);
+            self.chunks::<S, E, R, 1>(s, chunk, prefetcher);
             chunk += 1;
         }
         if tail > 0 {
@@ -190,20 +190,20 @@ impl Mix<'_> {
     /// The stored rows of the segment, and the bytes of one.
     #[inline(always)]
     fn rows(&self) -> (*const u8, usize) {
-        let values = &self.item.kv.values;
+        let values = &self.query_tile.kv.values;
         let count = self.segment.len();
         let rows = &self.segment.rows(values)[..count * values.row_bytes];
         (rows.as_ptr(), values.row_bytes)
     }
 
     #[inline(always)]
-    fn chunks<S: Simd, E: Stored, const R: usize, const C: usize>(
+    fn chunks<S: Simd, E: KvDecoder, const R: usize, const C: usize>(
         &self,
         s: S,
         chunk: usize,
-        reader: &mut Reader<'_>,
+        prefetcher: &mut Prefetcher<'_>,
     ) {
-        let dim = self.item.op.value_dim;
+        let dim = self.query_tile.op.value_dim;
         let (rows, row_bytes) = self.rows();
         let used = if self.first {
             row_bytes * C * LANES / dim
@@ -215,12 +215,12 @@ impl Mix<'_> {
             let mut sums = [[s.zero(); C]; R];
             for r in 0..R {
                 for c in 0..C {
-                    sums[r][c] = s.load(self.mixed.add(r * dim + (chunk + c) * LANES));
+                    sums[r][c] = s.load(self.weighted.add(r * dim + (chunk + c) * LANES));
                 }
             }
             for column in self.segment.start..self.segment.end {
                 let row = rows.add((column - self.segment.start) * row_bytes);
-                reader.used(used);
+                prefetcher.consumed(used);
                 let mut v = [s.zero(); C];
                 for c in 0..C {
                     v[c] = E::load(s, row, chunk + c, dim);
@@ -234,19 +234,19 @@ impl Mix<'_> {
             }
             for r in 0..R {
                 for c in 0..C {
-                    s.store(self.mixed.add(r * dim + (chunk + c) * LANES), sums[r][c]);
+                    s.store(self.weighted.add(r * dim + (chunk + c) * LANES), sums[r][c]);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn tail<S: Simd, E: Stored, const R: usize>(&self, s: S, chunk: usize, tail: usize) {
-        let dim = self.item.op.value_dim;
+    fn tail<S: Simd, E: KvDecoder, const R: usize>(&self, s: S, chunk: usize, tail: usize) {
+        let dim = self.query_tile.op.value_dim;
         let (rows, row_bytes) = self.rows();
         // SAFETY: as above.
         unsafe {
-            let at = self.mixed.add(chunk * LANES);
+            let at = self.weighted.add(chunk * LANES);
             let mut sums = [s.zero(); R];
             for r in 0..R {
                 sums[r] = s.load_part(at.add(r * dim), tail);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::isa::Isa;
-use crate::thread_pool::Threads;
+use crate::thread_pool::ThreadPool;
 use backend::conformance::Noise;
 use graph::ops::{AttendedRow, Scoring, attend_row};
 
@@ -167,7 +167,7 @@ fn both_ways_are_close_to_plain_loops() {
         let expect = case.expect();
         for isa in Isa::available() {
             for threads in [1, 3] {
-                let threads = Threads::new(threads);
+                let threads = ThreadPool::new(threads);
                 let ctx = Context {
                     isa,
                     threads: &threads,
@@ -190,7 +190,7 @@ fn both_ways_are_close_to_plain_loops() {
 #[allow(clippy::print_stderr, reason = "a measurement prints its results")]
 fn attention_crossover() {
     let isa = *Isa::available().last().unwrap();
-    let threads = Threads::new(1);
+    let threads = ThreadPool::new(1);
     let ctx = Context {
         isa,
         threads: &threads,

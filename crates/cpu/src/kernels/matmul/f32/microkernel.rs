@@ -1,27 +1,27 @@
 //! Products of f32 matrices.
 //!
 //! The right side is read in panels of columns, one step of the depth after the other, and a few rows of the left side
-//! are kept in registers against it. Every output is a chain of multiply-adds along [`DEPTH`] elements, and the chains of
+//! are kept in registers against it. Every output is a chain of multiply-adds along [`K_BLOCK`] elements, and the chains of
 //! one output are added in their order. That order is the same for one row and for many, so a row's result never
 //! depends on its neighbours.
 
 use crate::isa::{Isa, Kernel};
-use crate::kernels::elementwise::functions::{Map, activate};
-use crate::kernels::split;
+use crate::kernels::elementwise::functions::{VectorFunction, with_activation};
+use crate::kernels::split_vectors;
 use crate::simd::{LANES, Simd};
 use graph::ops::Activation;
 
 /// Columns of a panel.
-pub(crate) const PANEL: usize = 2 * LANES;
+pub(crate) const PANEL_COLUMNS: usize = 2 * LANES;
 /// Elements of the depth that are summed in registers: a panel's part of that depth stays in the nearest cache.
-const DEPTH: usize = 256;
+const K_BLOCK: usize = 256;
 /// How many steps of the depth ahead of their use columns are asked for. Hardware alone brings a panel that is used once
 /// from the second cache at a quarter of the speed.
-const AHEAD: usize = 16;
+const PREFETCH_K_STEPS: usize = 16;
 
 /// The left side: rows of `k` elements.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct Lhs {
     pub(crate) at: *const f32,
     /// Elements from one row to the next.
     pub(crate) row: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Left {
 
 /// The right side, as panels of columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Right {
+pub(crate) struct Rhs {
     pub(crate) at: *const f32,
     /// Elements from one step of the depth to the next.
     pub(crate) row: usize,
@@ -37,42 +37,42 @@ pub(crate) struct Right {
     pub(crate) panel: usize,
 }
 
-impl Right {
-    /// Panels as [`Pack`](super::pack::Pack) writes them.
-    pub(crate) fn packed(at: *const f32, k: usize) -> Right {
-        Right {
+impl Rhs {
+    /// Panels as [`Pack`](super::pack::PanelPacking) writes them.
+    pub(crate) fn packed(at: *const f32, k: usize) -> Rhs {
+        Rhs {
             at,
-            row: PANEL,
-            panel: k * PANEL,
+            row: PANEL_COLUMNS,
+            panel: k * PANEL_COLUMNS,
         }
     }
 
     /// A row-major matrix as it is, `width` elements from row to row; its columns must be a multiple of [`LANES`].
-    pub(crate) fn plain(at: *const f32, width: usize) -> Right {
-        Right {
+    pub(crate) fn plain(at: *const f32, width: usize) -> Rhs {
+        Rhs {
             at,
             row: width,
-            panel: PANEL,
+            panel: PANEL_COLUMNS,
         }
     }
 }
 
 /// What becomes of a sum.
 #[derive(Clone, Copy)]
-pub(crate) struct Finish {
+pub(crate) struct GemmEpilogue {
     pub(crate) alpha: f32,
     /// Added to what the output holds, instead of replacing it.
-    pub(crate) add: bool,
+    pub(crate) accumulate: bool,
     /// One number a column; null without a bias.
     pub(crate) bias: *const f32,
     pub(crate) activation: Option<Activation>,
 }
 
-impl Finish {
+impl GemmEpilogue {
     /// The product itself.
-    pub(crate) const PLAIN: Finish = Finish {
+    pub(crate) const NONE: GemmEpilogue = GemmEpilogue {
         alpha: 1.0,
-        add: false,
+        accumulate: false,
         bias: std::ptr::null(),
         activation: None,
     };
@@ -80,16 +80,16 @@ impl Finish {
 
 /// `out [m, n] = activation(alpha · left [m, k] · right [k, n] + bias [n])`.
 #[derive(Clone, Copy)]
-pub(crate) struct Product {
+pub(crate) struct Gemm {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    pub(crate) left: Left,
-    pub(crate) right: Right,
+    pub(crate) left: Lhs,
+    pub(crate) right: Rhs,
     pub(crate) out: *mut f32,
     /// Elements from one row of the output to the next.
-    pub(crate) out_row: usize,
-    pub(crate) finish: Finish,
+    pub(crate) out_row_stride: usize,
+    pub(crate) epilogue: GemmEpilogue,
 }
 
 /// Calls `$self.tile::<S, V, R>` for the `V` and `R` that `$v` and `$r` name. Tiles that a tier has no registers for are
@@ -114,7 +114,7 @@ const fn fits<S: Simd>(vectors: usize, rows: usize) -> bool {
 
 /// Vectors of sums that fit the registers of a tier.
 const fn accumulators<S: Simd>() -> usize {
-    S::TILE.0 * S::TILE.1
+    S::REGISTER_TILE.0 * S::REGISTER_TILE.1
 }
 
 /// Rows that a tile of a panel's width takes at most.
@@ -124,22 +124,22 @@ const fn tile_rows<S: Simd>() -> usize {
 
 /// Where a tile lies in the product.
 #[derive(Clone, Copy)]
-struct Place {
+struct TileOrigin {
     row: usize,
     column: usize,
     depth: usize,
     depth_end: usize,
 }
 
-impl Product {
+impl Gemm {
     /// # Safety
     /// All operands must be valid for their sizes, panels readable to whole vectors, and the output must overlap none.
     pub(crate) unsafe fn run(&self, isa: Isa) {
-        isa.run(Run(*self));
+        isa.run(GemmKernel(*self));
     }
 
     /// # Safety
-    /// As for [`run`](Product::run).
+    /// As for [`run`](Gemm::run).
     #[inline(always)]
     unsafe fn on<S: Simd>(&self, s: S) {
         let (m, n) = (self.m, self.n);
@@ -163,9 +163,9 @@ impl Product {
             };
             let mut depth = 0;
             loop {
-                let depth_end = (depth + DEPTH).min(self.k);
+                let depth_end = (depth + K_BLOCK).min(self.k);
                 for row in (0..m).step_by(rows) {
-                    let place = Place {
+                    let origin = TileOrigin {
                         row,
                         column,
                         depth,
@@ -174,13 +174,13 @@ impl Product {
                     let count = rows.min(m - row);
                     // SAFETY: the tile lies inside the product, for which the caller vouches.
                     unsafe {
-                        tile!(self, s, place, (vectors, count),
+                        tile!(self, s, origin, (vectors, count),
                             8: 1 2 3;
                             4: 1 2 3 4 5 6;
                             2: 1 2 3 4 5 6 7 8 9 10 11 12;
                             1: 1 2 3 4 5 6 7 8 9 10 11 12;);
                         if depth_end == self.k {
-                            self.activate(s, place, count, vectors);
+                            self.activate(s, origin, count, vectors);
                         }
                     }
                 }
@@ -194,26 +194,26 @@ impl Product {
     }
 
     /// # Safety
-    /// As for [`run`](Product::run); `R` rows and `V` vectors of columns must lie behind the place.
+    /// As for [`run`](Gemm::run); `R` rows and `V` vectors of columns must lie behind the place.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const V: usize, const R: usize>(&self, s: S, place: Place) {
+    unsafe fn tile<S: Simd, const V: usize, const R: usize>(&self, s: S, origin: TileOrigin) {
         let mut sums = [[s.zero(); V]; R];
         // SAFETY: the caller vouches for the rows and columns; the depth lies inside both sides.
         unsafe {
-            let left = self.left.at.add(place.row * self.left.row);
-            let (panel, within) = (place.column / PANEL, place.column % PANEL);
+            let left = self.left.at.add(origin.row * self.left.row);
+            let (panel, within) = (origin.column / PANEL_COLUMNS, origin.column % PANEL_COLUMNS);
             let mut right = self
                 .right
                 .at
-                .add(panel * self.right.panel + within + place.depth * self.right.row);
-            for k in place.depth..place.depth_end {
+                .add(panel * self.right.panel + within + origin.depth * self.right.row);
+            for k in origin.depth..origin.depth_end {
                 let mut columns = [s.zero(); V];
                 for v in 0..V {
                     columns[v] = s.load(right.add(v / 2 * self.right.panel + v % 2 * LANES));
                 }
                 for v in 0..V {
                     let at = right.add(v / 2 * self.right.panel + v % 2 * LANES);
-                    s.prefetch(at.wrapping_add(AHEAD * self.right.row).cast());
+                    s.prefetch(at.wrapping_add(PREFETCH_K_STEPS * self.right.row).cast());
                 }
                 for r in 0..R {
                     let x = s.splat(*left.add(r * self.left.row + k));
@@ -223,29 +223,31 @@ impl Product {
                 }
                 right = right.add(self.right.row);
             }
-            let scales = self.finish.alpha != 1.0;
-            let adds = self.finish.add || place.depth > 0;
-            let ends = place.depth_end == self.k && !self.finish.bias.is_null();
-            let whole = place.column + V * LANES <= self.n;
+            let scales = self.epilogue.alpha != 1.0;
+            let adds = self.epilogue.accumulate || origin.depth > 0;
+            let ends = origin.depth_end == self.k && !self.epilogue.bias.is_null();
+            let whole = origin.column + V * LANES <= self.n;
             for r in 0..R {
-                let out = self.out.add((place.row + r) * self.out_row + place.column);
+                let out = self
+                    .out
+                    .add((origin.row + r) * self.out_row_stride + origin.column);
                 for v in 0..V {
                     let at = out.add(v * LANES);
                     let mut sum = sums[r][v];
                     if scales {
-                        sum = s.mul(sum, s.splat(self.finish.alpha));
+                        sum = s.mul(sum, s.splat(self.epilogue.alpha));
                     }
                     if whole {
                         if adds {
                             sum = s.add(s.load(at), sum);
                         }
                         if ends {
-                            let bias = self.finish.bias.add(place.column + v * LANES);
+                            let bias = self.epilogue.bias.add(origin.column + v * LANES);
                             sum = s.add(sum, s.load(bias));
                         }
                         s.store(at, sum);
                     } else {
-                        self.store_part(s, at, place.column + v * LANES, sum, adds, ends);
+                        self.store_part(s, at, origin.column + v * LANES, sum, adds, ends);
                     }
                 }
             }
@@ -275,7 +277,7 @@ impl Product {
                     lanes[i] += *at.add(i);
                 }
                 if ends {
-                    lanes[i] += *self.finish.bias.add(column + i);
+                    lanes[i] += *self.epilogue.bias.add(column + i);
                 }
                 *at.add(i) = lanes[i];
             }
@@ -285,30 +287,32 @@ impl Product {
     /// Applies the activation to a finished tile, which is still near.
     ///
     /// # Safety
-    /// As for [`run`](Product::run); `rows` rows must lie behind the place.
+    /// As for [`run`](Gemm::run); `rows` rows must lie behind the place.
     #[inline(always)]
-    unsafe fn activate<S: Simd>(&self, s: S, place: Place, rows: usize, vectors: usize) {
-        let Some(activation) = self.finish.activation else {
+    unsafe fn activate<S: Simd>(&self, s: S, origin: TileOrigin, rows: usize, vectors: usize) {
+        let Some(activation) = self.epilogue.activation else {
             return;
         };
-        let width = (vectors * LANES).min(self.n - place.column);
+        let width = (vectors * LANES).min(self.n - origin.column);
         // SAFETY: the tile lies inside the output.
         unsafe {
-            let out = self.out.add(place.row * self.out_row + place.column);
-            activate!(activation, f => map_tile(s, f, out, self.out_row, rows, width));
+            let out = self
+                .out
+                .add(origin.row * self.out_row_stride + origin.column);
+            with_activation!(activation, f => map_tile(s, f, out, self.out_row_stride, rows, width));
         }
     }
 }
 
 /// The product as a kernel of its own: its many tiles are compiled once a tier, whoever multiplies.
-struct Run(Product);
+struct GemmKernel(Gemm);
 
-impl Kernel for Run {
+impl Kernel for GemmKernel {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: made by `Product::run` alone, whose caller vouches for the operands.
+        // SAFETY: made by `Gemm::run` alone, whose caller vouches for the operands.
         unsafe { self.0.on(s) }
     }
 }
@@ -320,17 +324,17 @@ impl Kernel for Run {
 #[inline(always)]
 unsafe fn map_tile<S: Simd>(
     s: S,
-    function: impl Map,
+    function: impl VectorFunction,
     out: *mut f32,
-    out_row: usize,
+    out_row_stride: usize,
     rows: usize,
     width: usize,
 ) {
-    let (chunks, tail) = split(width);
+    let (chunks, tail) = split_vectors(width);
     for r in 0..rows {
         // SAFETY: the caller vouches for the rows.
         unsafe {
-            let row = out.add(r * out_row);
+            let row = out.add(r * out_row_stride);
             for chunk in 0..chunks {
                 let at = row.add(chunk * LANES);
                 let x = s.load(at);

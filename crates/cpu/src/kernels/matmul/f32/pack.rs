@@ -1,12 +1,12 @@
 //! Lays the right side of a product out in panels.
 
-use super::microkernel::PANEL;
-use crate::kernels::{Context, Shared};
+use super::microkernel::PANEL_COLUMNS;
+use crate::kernels::{Context, SendPtr};
 
-/// A matrix `[k, n]`, or `[n, k]` when it is transposed, as `n / PANEL` panels of `k` rows of [`PANEL`] columns; columns
+/// A matrix `[k, n]`, or `[n, k]` when it is transposed, as `n / PANEL_COLUMNS` panels of `k` rows of [`PANEL_COLUMNS`] columns; columns
 /// behind the last are zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pack {
+pub(crate) struct PanelPacking {
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) transposed: bool,
@@ -15,12 +15,12 @@ pub(crate) struct Pack {
 }
 
 /// Rows of a transposed matrix that are read together: a line of each.
-const STRIP: usize = 16;
+const TRANSPOSE_BLOCK: usize = 16;
 
-impl Pack {
+impl PanelPacking {
     /// A matrix whose rows follow each other.
-    pub(crate) fn new(n: usize, k: usize, transposed: bool) -> Pack {
-        Pack {
+    pub(crate) fn new(n: usize, k: usize, transposed: bool) -> PanelPacking {
+        PanelPacking {
             n,
             k,
             transposed,
@@ -34,22 +34,22 @@ impl Pack {
     }
 
     pub(crate) fn panels(&self) -> usize {
-        self.n.div_ceil(PANEL)
+        self.n.div_ceil(PANEL_COLUMNS)
     }
 
     fn panel_elements(&self) -> usize {
-        self.k * PANEL
+        self.k * PANEL_COLUMNS
     }
 
     /// Packs all panels.
     ///
     /// # Safety
     /// The whole matrix must be readable at `from`, and all panels be writable at `to`.
-    pub(crate) unsafe fn all(&self, ctx: &Context<'_>, from: *const f32, to: *mut f32) {
-        let (from, to) = (Shared(from.cast_mut()), Shared(to));
+    pub(crate) unsafe fn pack_all(&self, ctx: &Context<'_>, from: *const f32, to: *mut f32) {
+        let (from, to) = (SendPtr(from.cast_mut()), SendPtr(to));
         ctx.threads.run(self.panels(), &|panel, _| {
             // SAFETY: the caller vouches for the matrix and the panels, of which every task writes its own.
-            unsafe { self.panel(panel, from.at(0), to.at(0)) };
+            unsafe { self.pack_panel(panel, from.at(0), to.at(0)) };
         });
     }
 
@@ -57,29 +57,29 @@ impl Pack {
     ///
     /// # Safety
     /// The whole matrix must be readable at `from`, and all panels be writable at `to`.
-    pub(crate) unsafe fn panel(&self, panel: usize, from: *const f32, to: *mut f32) {
-        let first = panel * PANEL;
-        let columns = PANEL.min(self.n - first);
+    pub(crate) unsafe fn pack_panel(&self, panel: usize, from: *const f32, to: *mut f32) {
+        let first = panel * PANEL_COLUMNS;
+        let columns = PANEL_COLUMNS.min(self.n - first);
         // SAFETY: the panel lies in the buffer and its columns in the matrix, as the caller vouches.
         unsafe {
             let to = to.add(panel * self.panel_elements());
-            if columns < PANEL {
+            if columns < PANEL_COLUMNS {
                 to.write_bytes(0, self.panel_elements());
             }
             if self.transposed {
-                for start in (0..self.k).step_by(STRIP) {
-                    let end = (start + STRIP).min(self.k);
+                for start in (0..self.k).step_by(TRANSPOSE_BLOCK) {
+                    let end = (start + TRANSPOSE_BLOCK).min(self.k);
                     for c in 0..columns {
                         let row = from.add((first + c) * self.row);
                         for k in start..end {
-                            *to.add(k * PANEL + c) = *row.add(k);
+                            *to.add(k * PANEL_COLUMNS + c) = *row.add(k);
                         }
                     }
                 }
             } else {
                 for k in 0..self.k {
                     let row = from.add(k * self.row + first);
-                    std::ptr::copy_nonoverlapping(row, to.add(k * PANEL), columns);
+                    std::ptr::copy_nonoverlapping(row, to.add(k * PANEL_COLUMNS), columns);
                 }
             }
         }

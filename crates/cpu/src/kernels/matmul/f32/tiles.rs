@@ -6,9 +6,9 @@
 //! again in a step of another size.
 
 use crate::isa::TileKernel;
-use crate::kernels::elementwise::functions::{Identity, Map, activate};
-use crate::kernels::{Context, Shared};
-use crate::simd::amx::{SIDE, Tiles};
+use crate::kernels::elementwise::functions::{Identity, VectorFunction, with_activation};
+use crate::kernels::{Context, SendPtr};
+use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, LANES, Simd};
 use graph::ops::Activation;
 use std::mem::MaybeUninit;
@@ -16,9 +16,9 @@ use std::ops::Range;
 
 pub(crate) use super::super::LinearOperands;
 
-/// `out [m, n] = activation(x [m, k] · weightᵀ [n, k] (+ bias [n]))` with a weight as [`Weight`] lays it out.
+/// `out [m, n] = activation(x [m, k] · weightᵀ [n, k] (+ bias [n]))` with a weight as [`Bf16x3Weight`] lays it out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TiledLinear {
+pub(crate) struct AmxLinear {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -26,58 +26,58 @@ pub(crate) struct TiledLinear {
 }
 
 /// Rows from which tiles are used: half a tile.
-const TILED: usize = 8;
+const MIN_AMX_ROWS: usize = 8;
 /// The depth of a tile.
-const STEP: usize = 32;
+const TILE_DEPTH: usize = 32;
 /// Bytes of a tile.
-const TILE: usize = 1024;
+const TILE_BYTES: usize = 1024;
 /// Bytes of sixteen rows, or columns, of one step of the depth: its three parts, the largest first.
-const STEP_BYTES: usize = 3 * TILE;
+const STEP_BYTES: usize = 3 * TILE_BYTES;
 /// Rows, and columns, of a block.
-const BLOCK: usize = 2 * SIDE;
+const BLOCK: usize = 2 * TILE_ROWS;
 /// Columns that a weight is padded to: as many as a block has that is one tile high.
-const WIDE: usize = 4 * SIDE;
+const WIDE_BLOCK: usize = 4 * TILE_ROWS;
 /// Steps of all blocks below which one thread does them: handing them out would cost as much.
 const SERIAL_STEPS: usize = 64;
 /// Bytes of a weight up to which it stays in a core's own cache while rows pass over it.
-const NEAR: usize = 1 << 20;
+const MAX_CACHED_WEIGHT_BYTES: usize = 1 << 20;
 /// Blocks of rows that share what is read of a weight that comes from farther away.
-const GROUP: usize = 4;
+const MAX_ROW_BLOCKS: usize = 4;
 /// Blocks of columns that are worth taking rows apart for.
-const FEW_COLUMNS: usize = 4;
+const MIN_COLUMN_BLOCKS: usize = 4;
 /// Bytes before a thread's parts: which group they are of.
-const HELD: usize = 64;
+const SCRATCH_HEADER: usize = 64;
 
 /// A weight `[n, k]` in the order that tiles read it in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weight {
+pub(crate) struct Bf16x3Weight {
     pub(crate) n: usize,
     pub(crate) k: usize,
 }
 
-impl Weight {
+impl Bf16x3Weight {
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.n.next_multiple_of(WIDE) / SIDE * strip_bytes(self.k)
+        self.n.next_multiple_of(WIDE_BLOCK) / TILE_ROWS * strip_bytes(self.k)
     }
 
     /// Lays it out.
     ///
     /// # Safety
     /// The weight must be readable at `from` and [`bytes`](Self::bytes) zeros be writable at `to`.
-    pub(crate) unsafe fn lay_out(&self, ctx: &Context<'_>, from: *const f32, to: *mut u8) {
-        let (from, to) = (Shared(from.cast_mut()), Shared(to));
+    pub(crate) unsafe fn pack(&self, ctx: &Context<'_>, from: *const f32, to: *mut u8) {
+        let (from, to) = (SendPtr(from.cast_mut()), SendPtr(to));
         let (n, k) = (self.n, self.k);
-        ctx.threads.run(n.div_ceil(SIDE), &|strip, _| {
-            for column in 0..SIDE.min(n - strip * SIDE) {
+        ctx.threads.run(n.div_ceil(TILE_ROWS), &|strip, _| {
+            for column in 0..TILE_ROWS.min(n - strip * TILE_ROWS) {
                 for depth in 0..k {
                     // SAFETY: the caller vouches for both sides, and a strip is this task's alone.
                     unsafe {
-                        let value = *from.at((strip * SIDE + column) * k + depth);
-                        let pair = depth % STEP / 2 * SIDE + column;
-                        let at = strip * strip_bytes(k) + depth / STEP * STEP_BYTES;
-                        for (part, bits) in parts(value).into_iter().enumerate() {
-                            let at = at + part * TILE + 4 * pair + 2 * (depth % 2);
+                        let value = *from.at((strip * TILE_ROWS + column) * k + depth);
+                        let pair = depth % TILE_DEPTH / 2 * TILE_ROWS + column;
+                        let at = strip * strip_bytes(k) + depth / TILE_DEPTH * STEP_BYTES;
+                        for (part, bits) in split_bf16x3(value).into_iter().enumerate() {
+                            let at = at + part * TILE_BYTES + 4 * pair + 2 * (depth % 2);
                             to.at(at).cast::<u16>().write(bits);
                         }
                     }
@@ -89,11 +89,11 @@ impl Weight {
 
 /// Bytes of sixteen rows, or columns, of a certain depth.
 fn strip_bytes(k: usize) -> usize {
-    k.div_ceil(STEP) * STEP_BYTES
+    k.div_ceil(TILE_DEPTH) * STEP_BYTES
 }
 
 /// The three bf16 that add up to `x`.
-fn parts(x: f32) -> [u16; 3] {
+fn split_bf16x3(x: f32) -> [u16; 3] {
     let mut rest = x;
     std::array::from_fn(|_| {
         let part = f32::from_bits(rest.to_bits() & 0xffff_0000);
@@ -102,13 +102,10 @@ fn parts(x: f32) -> [u16; 3] {
     })
 }
 
-impl TiledLinear {
+impl AmxLinear {
     /// The layer, where tiles are worth it.
-    pub(crate) fn new(
-        [m, n, k]: [usize; 3],
-        activation: Option<Activation>,
-    ) -> Option<TiledLinear> {
-        (m >= TILED && n > 0 && k > 0).then_some(TiledLinear {
+    pub(crate) fn new([m, n, k]: [usize; 3], activation: Option<Activation>) -> Option<AmxLinear> {
+        (m >= MIN_AMX_ROWS && n > 0 && k > 0).then_some(AmxLinear {
             m,
             n,
             k,
@@ -117,44 +114,44 @@ impl TiledLinear {
     }
 
     /// How its weight is laid out.
-    pub(crate) fn weight(&self) -> Weight {
-        Weight {
+    pub(crate) fn weight(&self) -> Bf16x3Weight {
+        Bf16x3Weight {
             n: self.n,
             k: self.k,
         }
     }
 
     /// Whether two products of the same rows can run together.
-    pub(crate) fn joins(&self, other: &TiledLinear) -> bool {
+    pub(crate) fn can_fuse_with(&self, other: &AmxLinear) -> bool {
         (self.m, self.k) == (other.m, other.k)
     }
 
     /// Whether a block is one tile high and four wide, and not two by two.
-    fn one_high(&self) -> bool {
-        self.m <= SIDE
+    fn is_one_tile_high(&self) -> bool {
+        self.m <= TILE_ROWS
     }
 
     /// Rows and columns of a block.
     fn block(&self) -> (usize, usize) {
-        match self.one_high() {
-            true => (SIDE, WIDE),
+        match self.is_one_tile_high() {
+            true => (TILE_ROWS, WIDE_BLOCK),
             false => (BLOCK, BLOCK),
         }
     }
 
     /// Blocks of rows that are taken apart together.
-    fn group(&self, threads: usize) -> usize {
+    fn row_blocks(&self, threads: usize) -> usize {
         let blocks = self.m.div_ceil(self.block().0);
-        match self.weight().bytes() > NEAR {
-            true => (blocks / threads).clamp(1, GROUP),
+        match self.weight().bytes() > MAX_CACHED_WEIGHT_BYTES {
+            true => (blocks / threads).clamp(1, MAX_ROW_BLOCKS),
             false => 1,
         }
     }
 
     /// Bytes of a thread's work space.
     fn thread_scratch(&self, threads: usize) -> usize {
-        let rows = self.group(threads) * self.block().0;
-        HELD + rows / SIDE * strip_bytes(self.k)
+        let rows = self.row_blocks(threads) * self.block().0;
+        SCRATCH_HEADER + rows / TILE_ROWS * strip_bytes(self.k)
     }
 
     /// Bytes of work space: a group of rows in parts for every thread.
@@ -167,35 +164,35 @@ impl TiledLinear {
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them. The tier must have tiles.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, o: LinearOperands) {
         // SAFETY: as the caller vouches.
-        unsafe { run_together(ctx, &[(*self, o)]) }
+        unsafe { run_fused(ctx, &[(*self, o)]) }
     }
 }
 
-/// Products of the same rows with several weights, each of which [`joins`](TiledLinear::joins) the first: a thread takes
+/// Products of the same rows with several weights, each of which [`can_fuse_with`](AmxLinear::can_fuse_with) the first: a thread takes
 /// rows apart once, in its own cache, and multiplies them with all weights.
 ///
 /// # Safety
-/// As for [`TiledLinear::run`], for every product; the scratch is the last one's.
-pub(crate) unsafe fn run_together(ctx: &Context<'_>, products: &[(TiledLinear, LinearOperands)]) {
+/// As for [`AmxLinear::run`], for every product; the scratch is the last one's.
+pub(crate) unsafe fn run_fused(ctx: &Context<'_>, products: &[(AmxLinear, LinearOperands)]) {
     let Some((last, operands)) = products.last() else {
         return;
     };
     let threads = ctx.threads.count();
     let (height, width) = last.block();
     let down = last.m.div_ceil(height);
-    let across = |(linear, _): &(TiledLinear, LinearOperands)| linear.n.div_ceil(width);
+    let across = |(linear, _): &(AmxLinear, LinearOperands)| linear.n.div_ceil(width);
     let columns = products.iter().map(across).sum::<usize>();
-    let group = last.group(threads);
+    let group = last.row_blocks(threads);
     let groups = down.div_ceil(group);
-    let serial = threads == 1 || down * columns * last.k.div_ceil(STEP) < SERIAL_STEPS;
+    let serial = threads == 1 || down * columns * last.k.div_ceil(TILE_DEPTH) < SERIAL_STEPS;
     let parts = match serial {
         true => 1,
         false => (2 * threads)
             .div_ceil(groups)
-            .min(columns / FEW_COLUMNS)
+            .min(columns / MIN_COLUMN_BLOCKS)
             .max(1),
     };
-    let scratch = Shared(operands.scratch.cast::<u8>());
+    let scratch = SendPtr(operands.scratch.cast::<u8>());
     let thread_scratch = last.thread_scratch(threads);
     for thread in 0..threads {
         // SAFETY: the scratch has room for every thread.
@@ -208,9 +205,9 @@ pub(crate) unsafe fn run_together(ctx: &Context<'_>, products: &[(TiledLinear, L
         // SAFETY: the caller vouches for the operands; a thread's scratch is its own.
         unsafe {
             let held = scratch.at(thread * thread_scratch);
-            let to = held.add(HELD);
+            let to = held.add(SCRATCH_HEADER);
             if held.cast::<usize>().replace(index + 1) != index + 1 {
-                ctx.isa.run_tiles(Split {
+                ctx.isa.run_tiles(SplitRows {
                     x: products.get()[0].1.x,
                     to,
                     k: last.k,
@@ -222,7 +219,7 @@ pub(crate) unsafe fn run_together(ctx: &Context<'_>, products: &[(TiledLinear, L
             for product in products.get() {
                 let behind = before + across(product);
                 if first < end.min(behind) {
-                    ctx.isa.run_tiles(Blocks {
+                    ctx.isa.run_tiles(AmxBlocks {
                         linear: product.0,
                         operands: product.1,
                         x: to,
@@ -238,53 +235,55 @@ pub(crate) unsafe fn run_together(ctx: &Context<'_>, products: &[(TiledLinear, L
     if serial {
         (0..groups * parts).for_each(|i| task(i, 0));
     } else {
-        ctx.threads.run_near(groups * parts, &task);
+        ctx.threads.run_chunked(groups * parts, &task);
     }
 }
 
-struct SharedProducts<'a>(&'a [(TiledLinear, LinearOperands)]);
+struct SharedProducts<'a>(&'a [(AmxLinear, LinearOperands)]);
 // SAFETY: tasks read the operands and write disjoint parts of the outputs and their own thread's scratch.
 unsafe impl Sync for SharedProducts<'_> {}
 
 impl SharedProducts<'_> {
-    fn get(&self) -> &[(TiledLinear, LinearOperands)] {
+    fn get(&self) -> &[(AmxLinear, LinearOperands)] {
         self.0
     }
 }
 
 /// Takes rows apart.
-struct Split {
+struct SplitRows {
     x: *const f32,
     to: *mut u8,
     k: usize,
     rows: Range<usize>,
 }
 
-impl TileKernel for Split {
+impl TileKernel for SplitRows {
     #[inline(always)]
     fn run(self, s: Avx512<true>) {
         let strip = strip_bytes(self.k);
         for row in self.rows.clone() {
-            // SAFETY: made by `TiledLinear::run`, whose caller vouches for the rows and the room for their parts.
+            // SAFETY: made by `AmxLinear::run`, whose caller vouches for the rows and the room for their parts.
             unsafe {
                 let from = self.x.add(row * self.k);
                 let row = row - self.rows.start;
-                let to = self.to.add(row / SIDE * strip + row % SIDE * 2 * STEP);
-                let whole = self.k / STEP;
+                let to = self
+                    .to
+                    .add(row / TILE_ROWS * strip + row % TILE_ROWS * 2 * TILE_DEPTH);
+                let whole = self.k / TILE_DEPTH;
                 for step in 0..whole {
-                    let x = from.add(step * STEP);
+                    let x = from.add(step * TILE_DEPTH);
                     let x = [s.load(x), s.load(x.add(LANES))];
-                    s.store_parts(x, to.add(step * STEP_BYTES), TILE);
+                    s.store_parts(x, to.add(step * STEP_BYTES), TILE_BYTES);
                 }
-                let rest = self.k % STEP;
+                let rest = self.k % TILE_DEPTH;
                 if rest > 0 {
-                    let x = from.add(whole * STEP);
+                    let x = from.add(whole * TILE_DEPTH);
                     let first = rest.min(LANES);
                     let x = [
                         s.load_part(x, first),
                         s.load_part(x.add(first), rest - first),
                     ];
-                    s.store_parts(x, to.add(whole * STEP_BYTES), TILE);
+                    s.store_parts(x, to.add(whole * STEP_BYTES), TILE_BYTES);
                 }
             }
         }
@@ -292,8 +291,8 @@ impl TileKernel for Split {
 }
 
 /// Some blocks of the result.
-struct Blocks {
-    linear: TiledLinear,
+struct AmxBlocks {
+    linear: AmxLinear,
     operands: LinearOperands,
     /// The parts of the rows.
     x: *const u8,
@@ -303,52 +302,52 @@ struct Blocks {
 
 /// The products of a block's four tiles.
 #[repr(align(64))]
-struct Products([MaybeUninit<f32>; 4 * SIDE * SIDE]);
+struct BlockProducts([MaybeUninit<f32>; 4 * TILE_ROWS * TILE_ROWS]);
 
-impl TileKernel for Blocks {
+impl TileKernel for AmxBlocks {
     #[inline(always)]
     fn run(self, s: Avx512<true>) {
         match self.linear.activation {
             None => self.multiply(s, Identity),
-            Some(activation) => activate!(activation, f => self.multiply(s, f)),
+            Some(activation) => with_activation!(activation, f => self.multiply(s, f)),
         }
     }
 }
 
-impl Blocks {
+impl AmxBlocks {
     #[inline(always)]
-    fn multiply(&self, s: Avx512<true>, activation: impl Map) {
-        let steps = self.linear.k.div_ceil(STEP);
+    fn multiply(&self, s: Avx512<true>, activation: impl VectorFunction) {
+        let steps = self.linear.k.div_ceil(TILE_DEPTH);
         let strip = strip_bytes(self.linear.k);
         // A block is finished while the next one is multiplied.
-        let empty = || Products([MaybeUninit::uninit(); 4 * SIDE * SIDE]);
+        let empty = || BlockProducts([MaybeUninit::uninit(); 4 * TILE_ROWS * TILE_ROWS]);
         let [mut first, mut second] = [empty(), empty()];
         let (mut now, mut before) = (&mut first, &mut second);
         let mut unfinished = None;
-        // SAFETY: made by `run_together`, which takes this path only where tiles are there; its caller vouches for the
+        // SAFETY: made by `run_fused`, which takes this path only where tiles are there; its caller vouches for the
         // operands, which are padded to whole blocks.
         unsafe {
-            let tiles = Tiles::new();
+            let tiles = AmxTiles::new();
             let weights = self.operands.weight;
             for column in self.columns.clone() {
                 for row in self.rows.clone() {
                     let to = now.0.as_mut_ptr().cast();
                     let own = row - self.rows.start;
-                    if self.linear.one_high() {
+                    if self.linear.is_one_tile_high() {
                         let weight = weights.add(column * 4 * strip);
-                        tiles.one_by_four(self.x.add(own * strip), weight, strip, steps, to);
+                        tiles.bf16x3_1x4(self.x.add(own * strip), weight, strip, steps, to);
                     } else {
                         let (x, weight) = (own * 2 * strip, column * 2 * strip);
-                        tiles.two_by_two(self.x.add(x), weights.add(weight), strip, steps, to);
+                        tiles.bf16x3_2x2(self.x.add(x), weights.add(weight), strip, steps, to);
                     }
                     if let Some(place) = unfinished.replace((row, column)) {
-                        self.finish(s, activation, before, place);
+                        self.store_result(s, activation, before, place);
                     }
                     std::mem::swap(&mut now, &mut before);
                 }
             }
             if let Some(place) = unfinished {
-                self.finish(s, activation, before, place);
+                self.store_result(s, activation, before, place);
             }
         }
     }
@@ -356,34 +355,35 @@ impl Blocks {
     /// # Safety
     /// The block must be one of the result's, and its products be computed.
     #[inline(always)]
-    unsafe fn finish(
+    unsafe fn store_result(
         &self,
         s: Avx512<true>,
-        activation: impl Map,
-        products: &Products,
+        activation: impl VectorFunction,
+        products: &BlockProducts,
         (row, column): (usize, usize),
     ) {
-        let TiledLinear { m, n, .. } = self.linear;
+        let AmxLinear { m, n, .. } = self.linear;
         let (height, width) = self.linear.block();
-        let wide = width / SIDE;
+        let wide = width / TILE_ROWS;
         let (first_row, first) = (row * height, column * width);
         let rows = (m - first_row).min(height);
         let width = (n - first).min(width);
         // SAFETY: rows and columns that exist are written, and as many biases read.
         unsafe {
             let out = self.operands.out.add(first_row * n + first);
-            for tile in 0..width.div_ceil(SIDE) {
-                let count = (width - tile * SIDE).min(SIDE);
+            for tile in 0..width.div_ceil(TILE_ROWS) {
+                let count = (width - tile * TILE_ROWS).min(TILE_ROWS);
                 let bias = if self.operands.bias.is_null() {
                     s.zero()
                 } else {
-                    s.load_part(self.operands.bias.add(first + tile * SIDE), count)
+                    s.load_part(self.operands.bias.add(first + tile * TILE_ROWS), count)
                 };
                 for r in 0..rows {
-                    let at = ((r / SIDE * wide + tile) * SIDE + r % SIDE) * SIDE;
+                    let at =
+                        ((r / TILE_ROWS * wide + tile) * TILE_ROWS + r % TILE_ROWS) * TILE_ROWS;
                     let sum = s.add(s.load(products.0.as_ptr().cast::<f32>().add(at)), bias);
                     let result = activation.apply(s, sum, sum);
-                    s.store_part(out.add(r * n + tile * SIDE), result, count);
+                    s.store_part(out.add(r * n + tile * TILE_ROWS), result, count);
                 }
             }
         }
@@ -393,25 +393,25 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::aligned::Aligned;
+    use crate::aligned::AlignedBuffer;
     use crate::isa::Isa;
-    use crate::thread_pool::Threads;
+    use crate::thread_pool::ThreadPool;
     use backend::conformance::Noise;
 
     fn compute(
         ctx: &Context<'_>,
-        op: TiledLinear,
+        op: AmxLinear,
         x: &[f32],
         weight: &[f32],
         bias: &[f32],
     ) -> Vec<f32> {
-        let mut laid_out = Aligned::new(op.weight().bytes()).unwrap();
-        let mut scratch = Aligned::new(op.scratch(ctx.threads.count())).unwrap();
+        let mut laid_out = AlignedBuffer::new(op.weight().bytes()).unwrap();
+        let mut scratch = AlignedBuffer::new(op.scratch(ctx.threads.count())).unwrap();
         let mut out = vec![f32::NAN; op.m * op.n];
         // SAFETY: every operand has the size its shape says.
         unsafe {
             op.weight()
-                .lay_out(ctx, weight.as_ptr(), laid_out.as_mut_ptr());
+                .pack(ctx, weight.as_ptr(), laid_out.as_mut_ptr());
             let operands = LinearOperands {
                 x: x.as_ptr(),
                 weight: laid_out.as_ptr(),
@@ -427,7 +427,7 @@ mod tests {
     fn with_tiles(test: impl Fn(&Context<'_>)) {
         for isa in Isa::available().into_iter().filter(|isa| isa.has_tiles()) {
             for threads in [1, 3] {
-                let threads = &Threads::new(threads);
+                let threads = &ThreadPool::new(threads);
                 test(&Context { isa, threads });
             }
         }
@@ -437,13 +437,13 @@ mod tests {
     fn parts_add_up() {
         let mut noise = Noise::new(3);
         for x in noise.units(1000).into_iter().chain([0.0, f32::MAX, 1e-30]) {
-            let sum: f32 = parts(x)
+            let sum: f32 = split_bf16x3(x)
                 .map(|bits| f32::from_bits(u32::from(bits) << 16))
                 .iter()
                 .sum();
             assert_eq!(sum, x);
         }
-        assert_eq!(parts(f32::NEG_INFINITY), [0xff80, 0, 0]);
+        assert_eq!(split_bf16x3(f32::NEG_INFINITY), [0xff80, 0, 0]);
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
                 let (x, weight) = (noise.units(m * k), noise.units(n * k));
                 let bias = noise.units(n);
                 let activation = (m % 2 == 1).then_some(Activation::Relu);
-                let op = TiledLinear::new([m, n, k], activation).unwrap();
+                let op = AmxLinear::new([m, n, k], activation).unwrap();
                 let found = compute(ctx, op, &x, &weight, &bias);
                 for (i, found) in found.iter().enumerate() {
                     let (row, column) = (i / n, i % n);
@@ -486,7 +486,7 @@ mod tests {
     fn what_is_not_finite_stays_in_its_row() {
         with_tiles(|ctx| {
             let (m, n, k) = (20, 20, 40);
-            let op = TiledLinear::new([m, n, k], None).unwrap();
+            let op = AmxLinear::new([m, n, k], None).unwrap();
             let mut x = vec![1.0; m * k];
             x[3 * k + 7] = f32::INFINITY;
             x[5 * k + 2] = f32::NAN;

@@ -9,7 +9,7 @@
 //! four bits, scales and mins become integers of two bytes, in units of one scale a row: those of a block's groups follow
 //! its quants, a line for each group, and the scales of the rows are the strip's last line.
 
-use super::quant_block::{Unpacked, unpack};
+use super::quant_block::{QuantBlock, parse_block};
 use base::DType;
 use base::quant::IQ4_VALUES;
 
@@ -20,14 +20,14 @@ pub(crate) const BLOCK: usize = 32;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 64;
 /// Bytes of sixteen half-precision numbers.
-const HALVES: usize = 2 * STRIP;
+const F16_STRIP_BYTES: usize = 2 * STRIP;
 
 /// How a quant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quant {
     /// Four bits, the number itself. Weights of this kind are integers over the whole row.
     Nibble,
-    /// Four bits, an index into [`TABLE`].
+    /// Four bits, an index into [`IQ4_TABLE`].
     Table,
     /// A byte.
     Byte,
@@ -35,27 +35,27 @@ pub(crate) enum Quant {
 
 /// What a weight format becomes when packed: `weight = scale · (quant - zero) + min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct PackedFormat {
     pub(crate) quant: Quant,
     /// Inputs that share a scale: 16 or 32.
     pub(crate) group: usize,
     /// Whether a scale is a half-precision number times a small integer, the former shared by 256 inputs.
-    pub(crate) nested: bool,
+    pub(crate) two_level_scales: bool,
     pub(crate) mins: bool,
     pub(crate) zero: i32,
 }
 
 /// Inputs that share the outer scale of a nested form.
-pub(crate) const SUPER: usize = 256;
+pub(crate) const SUPER_BLOCK: usize = 256;
 
-impl Form {
+impl PackedFormat {
     /// How weights of this type are packed; `None` for types that are not quantised.
-    pub(crate) fn of(dtype: DType) -> Option<Form> {
+    pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
         use Quant::{Byte, Nibble, Table};
-        let form = |quant, group, nested, mins, zero| Form {
+        let form = |quant, group, two_level_scales, mins, zero| PackedFormat {
             quant,
             group,
-            nested,
+            two_level_scales,
             mins,
             zero,
         };
@@ -86,21 +86,21 @@ impl Form {
 
     /// Bytes of a packed weight `[n, k]`.
     pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
-        let (_, _, strip_bytes) = self.offsets(k);
+        let (_, _, strip_bytes) = self.strip_offsets(k);
         n.div_ceil(STRIP) * strip_bytes
     }
 
     /// Bytes of one side of the scales (scales or mins) of a strip of depth `k`.
     fn side_bytes(&self, k: usize) -> usize {
-        if self.nested {
-            k / SUPER * HALVES + k / self.group * STRIP
+        if self.two_level_scales {
+            k / SUPER_BLOCK * F16_STRIP_BYTES + k / self.group * STRIP
         } else {
-            k / self.group * HALVES
+            k / self.group * F16_STRIP_BYTES
         }
     }
 
     /// Whether weights are integers over the whole row.
-    pub(crate) fn whole(&self) -> bool {
+    pub(crate) fn is_row_scaled(&self) -> bool {
         self.quant == Quant::Nibble
     }
 
@@ -110,8 +110,8 @@ impl Form {
     }
 
     /// Where a strip's scales, its mins and the next strip begin.
-    pub(crate) fn offsets(&self, k: usize) -> (usize, usize, usize) {
-        if self.whole() {
+    pub(crate) fn strip_offsets(&self, k: usize) -> (usize, usize, usize) {
+        if self.is_row_scaled() {
             let scales = k / BLOCK * self.block_stride();
             return (scales, scales, scales + LINE);
         }
@@ -123,7 +123,7 @@ impl Form {
 }
 
 /// The sixteen values of the `Table` formats, raised by 128 to be bytes without a sign.
-pub(crate) const TABLE: [u8; 16] = {
+pub(crate) const IQ4_TABLE: [u8; 16] = {
     let mut table = [0; 16];
     let mut i = 0;
     while i < 16 {
@@ -135,9 +135,9 @@ pub(crate) const TABLE: [u8; 16] = {
 
 /// Up to sixteen rows of depth `k` that become a strip.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct StripSource<'a> {
     pub(super) dtype: DType,
-    pub(super) form: Form,
+    pub(super) form: PackedFormat,
     pub(super) k: usize,
     pub(super) bytes: &'a [u8],
     /// Bytes of each.
@@ -146,17 +146,17 @@ pub(super) struct Rows<'a> {
 
 /// Packs rows whose quants are scaled group by group.
 #[inline(always)]
-pub(super) fn pack_strip(rows: Rows<'_>, out: &mut [u8]) {
-    let Rows { dtype, form, k, .. } = rows;
-    let (scales_at, mins_at, _) = form.offsets(k);
+pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
+    let StripSource { dtype, form, k, .. } = rows;
+    let (scales_at, mins_at, _) = form.strip_offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let groups = len / form.group;
-    let inner_at = k / SUPER * HALVES;
-    let mut unpacked = Unpacked::default();
+    let inner_at = k / SUPER_BLOCK * F16_STRIP_BYTES;
+    let mut block_values = QuantBlock::default();
     for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
         for (i, block) in row.chunks(bytes).enumerate() {
-            unpack(dtype, block, &mut unpacked);
-            for (j, quants) in unpacked.quants[..len]
+            parse_block(dtype, block, &mut block_values);
+            for (j, quants) in block_values.quants[..len]
                 .as_chunks::<BLOCK>()
                 .0
                 .iter()
@@ -166,12 +166,12 @@ pub(super) fn pack_strip(rows: Rows<'_>, out: &mut [u8]) {
                 put_quants(form, quants, r, &mut out[at..][..form.block_bytes()]);
             }
             let sides = [
-                (scales_at, unpacked.scale, &unpacked.scales),
-                (mins_at, unpacked.min, &unpacked.mins),
+                (scales_at, block_values.scale, &block_values.scales),
+                (mins_at, block_values.min, &block_values.mins),
             ];
             for (at, half, inner) in &sides[..1 + usize::from(form.mins)] {
-                out[at + i * HALVES + 2 * r..][..2].copy_from_slice(&half.to_le_bytes());
-                if form.nested {
+                out[at + i * F16_STRIP_BYTES + 2 * r..][..2].copy_from_slice(&half.to_le_bytes());
+                if form.two_level_scales {
                     for (g, inner) in inner[..groups].iter().enumerate() {
                         out[at + inner_at + (i * groups + g) * STRIP + r] = *inner as u8;
                     }
@@ -182,7 +182,7 @@ pub(super) fn pack_strip(rows: Rows<'_>, out: &mut [u8]) {
 }
 
 #[inline(always)]
-pub(super) fn put_quants(form: Form, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
+pub(super) fn put_quants(form: PackedFormat, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));
     let lines = out.len() / LINE;
     for line in 0..lines {

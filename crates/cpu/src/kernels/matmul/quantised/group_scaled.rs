@@ -6,41 +6,45 @@ mod microkernel;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-use super::{PANELS, PackedLinear, Scheme, Task};
+use super::{MIN_EXPANDED_ROWS, QuantScheme, QuantisedLinear, StripTask};
 use crate::isa::Isa;
-use activations::{Layout, Quantise};
+use activations::{GroupScaledLayout, QuantiseGroupScaled};
 
-pub(super) use activations::Activations;
+pub(super) use activations::GroupScaledActivations;
 
-impl Scheme for Activations {
+impl QuantScheme for GroupScaledActivations {
     fn suits_tiles(rows: usize) -> bool {
-        rows >= PANELS
+        rows >= MIN_EXPANDED_ROWS
     }
 
-    fn bytes(linear: &PackedLinear, tiled: bool) -> usize {
-        Layout::new(&linear.form, linear.m, linear.k, tiled).bytes()
+    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
+        GroupScaledLayout::new(&linear.form, linear.m, linear.k, tiled).bytes()
     }
 
-    fn at(scratch: *mut u8, linear: &PackedLinear, tiled: bool) -> Activations {
-        let layout = Layout::new(&linear.form, linear.m, linear.k, tiled);
-        Activations::at(scratch, linear.form, layout)
+    fn in_scratch(
+        scratch: *mut u8,
+        linear: &QuantisedLinear,
+        tiled: bool,
+    ) -> GroupScaledActivations {
+        let layout = GroupScaledLayout::new(&linear.form, linear.m, linear.k, tiled);
+        GroupScaledActivations::at(scratch, linear.form, layout)
     }
 
     unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
-        isa.run_integers(Quantise { x, row, to: self });
+        isa.run_integers(QuantiseGroupScaled { x, row, to: self });
     }
 
-    unsafe fn strips(task: Task<'_, Activations>, isa: Isa) {
-        isa.run_integers(microkernel::Strips(task));
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn tiles(task: Task<'_, Activations>, isa: Isa) {
-        isa.run_tiles(tiles::Panel(task));
+    unsafe fn multiply_vectors(task: StripTask<'_, GroupScaledActivations>, isa: Isa) {
+        isa.run_integers(microkernel::GroupScaledKernel(task));
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn strip_bytes(linear: &PackedLinear) -> usize {
-        tiles::spread_bytes(linear.k / linear.form.group)
+    unsafe fn multiply_tiles(task: StripTask<'_, GroupScaledActivations>, isa: Isa) {
+        isa.run_tiles(tiles::GroupScaledTiles(task));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize {
+        tiles::expanded_strip_bytes(linear.k / linear.form.group)
     }
 }

@@ -20,7 +20,7 @@
 //! file breaks the seal. A chunk is verified when the file has no seal, and when the chunk comes from the disk. A chunk of a
 //! sealed file that is in memory already was verified when it came there, and a start does not read it once more.
 
-use super::packed_weight::Source;
+use super::packed_weight::WeightSource;
 use base::{Bytes, Origin, replace, xxh64};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -36,26 +36,26 @@ use std::time::{Duration, Instant, SystemTime};
 const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"KVARKPCK";
 const EXTENSION: &str = "packed";
-const HEAD: usize = 32;
-const RECORD: usize = 24;
+const HEADER_BYTES: usize = 32;
+const RECORD_BYTES: usize = 24;
 const ALIGNMENT: usize = 4096;
 /// Bytes of a weight that share a checksum; the last chunk of a weight may be shorter.
 const CHUNK: usize = 1 << 20;
 /// Fewer bytes are packed as fast as they are found.
-const WORTH: usize = 4 << 20;
+const MIN_FILE_BYTES: usize = 4 << 20;
 /// Bytes that are written at a time and reach the disk before the next.
-const PIECE: usize = 32 << 20;
+const WRITE_CHUNK: usize = 32 << 20;
 /// How long the rest may take when nobody uses the weights any more.
-const PATIENCE: Duration = Duration::from_secs(3);
+const MAX_CLOSE_WAIT: Duration = Duration::from_secs(3);
 
 /// Where weights lie in a file, and where the checksums of their chunks do, by their keys.
-type Places = HashMap<u64, (Range<usize>, usize)>;
+type WeightRanges = HashMap<u64, (Range<usize>, usize)>;
 
 /// The packed weights of a model file.
-pub(super) struct Kept {
+pub(super) struct PackedFile {
     path: PathBuf,
     bytes: Bytes,
-    places: Places,
+    places: WeightRanges,
     seal: SystemTime,
     /// Whether nobody has written to the file since it was sealed.
     sealed: bool,
@@ -81,16 +81,16 @@ impl Chunk {
     }
 }
 
-impl Kept {
+impl PackedFile {
     /// What the folder has of the file that these weights are mapped from, all of them from one; `None` also for a file that
     /// is not whole, or of another version.
-    pub(super) fn open(folder: &Path, weights: &[Source<'_>]) -> Option<Kept> {
+    pub(super) fn open(folder: &Path, weights: &[WeightSource<'_>]) -> Option<PackedFile> {
         let path = file_name(folder, origin(weights)?);
         let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok()?;
         let bytes = Bytes::map(&path).ok()?;
         bytes.prefer_large_pages();
         let Contents { places, seal, .. } = parse(&bytes)?;
-        Some(Kept {
+        Some(PackedFile {
             path,
             bytes,
             places,
@@ -108,7 +108,7 @@ impl Kept {
     }
 
     /// The packed form of a weight, and its chunks, which are not verified yet.
-    pub(super) fn find(&self, weight: &Source<'_>) -> Option<(Bytes, Vec<Chunk>)> {
+    pub(super) fn find(&self, weight: &WeightSource<'_>) -> Option<(Bytes, Vec<Chunk>)> {
         let (place, sums_at) = self.places.get(&key(weight)?)?.clone();
         let bytes = self.bytes.slice(place)?;
         if bytes.len() != weight.packed_bytes() {
@@ -130,9 +130,10 @@ impl Kept {
 }
 
 /// The file that all of the weights are mapped from.
-fn origin<'a>(weights: &[Source<'a>]) -> Option<&'a Origin> {
+fn origin<'a>(weights: &[WeightSource<'a>]) -> Option<&'a Origin> {
     let (first, _) = weights.first()?.rows.origin()?;
-    let same = |weight: &Source<'_>| weight.rows.origin().is_some_and(|(own, _)| own == first);
+    let same =
+        |weight: &WeightSource<'_>| weight.rows.origin().is_some_and(|(own, _)| own == first);
     weights.iter().all(same).then_some(first)
 }
 
@@ -143,7 +144,7 @@ fn file_name(folder: &Path, origin: &Origin) -> PathBuf {
 }
 
 /// Which weight of its file it is: where it lies and what it is.
-fn key(weight: &Source<'_>) -> Option<u64> {
+fn key(weight: &WeightSource<'_>) -> Option<u64> {
     let (_, offset) = weight.rows.origin()?;
     let numbers = [offset, weight.n, weight.k].map(|n| (n as u64).to_le_bytes());
     Some(xxh64(
@@ -154,7 +155,7 @@ fn key(weight: &Source<'_>) -> Option<u64> {
 
 /// What stands before the weights of a file.
 struct Contents<'a> {
-    places: Places,
+    places: WeightRanges,
     /// The path of the model.
     model: &'a [u8],
     seal: SystemTime,
@@ -180,10 +181,10 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
         return None;
     }
     let count = usize::try_from(versions >> 32).ok()?;
-    let sums_at = HEAD.checked_add(count.checked_mul(RECORD)?)?;
+    let sums_at = HEADER_BYTES.checked_add(count.checked_mul(RECORD_BYTES)?)?;
     // Whether the records are right is known only behind them.
     bytes.get(..sums_at)?;
-    let mut chunks = (HEAD..sums_at).step_by(RECORD).map(|record| {
+    let mut chunks = (HEADER_BYTES..sums_at).step_by(RECORD_BYTES).map(|record| {
         let len = size(record + 16)?;
         Some(len.div_ceil(CHUNK))
     });
@@ -193,9 +194,9 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     if xxh64(bytes.get(..path_end)?, 0) != number(path_end)? {
         return None;
     }
-    let mut places = Places::new();
+    let mut places = WeightRanges::new();
     let mut own_sums_at = sums_at;
-    for record in (HEAD..sums_at).step_by(RECORD) {
+    for record in (HEADER_BYTES..sums_at).step_by(RECORD_BYTES) {
         let (start, len) = (size(record + 8)?, size(record + 16)?);
         let end = start.checked_add(len).filter(|end| *end <= bytes.len())?;
         // Kernels load whole lines.
@@ -218,7 +219,7 @@ fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, SystemTime) {
     let sums: Vec<u8> = chunks
         .flat_map(|chunk| xxh64(chunk, 0).to_le_bytes())
         .collect();
-    let end = HEAD + weights.len() * RECORD + sums.len() + path.len() + 8;
+    let end = HEADER_BYTES + weights.len() * RECORD_BYTES + sums.len() + path.len() + 8;
     let mut at = end.next_multiple_of(ALIGNMENT);
     let mut records = Vec::new();
     for (key, bytes) in weights {
@@ -241,21 +242,21 @@ fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, SystemTime) {
 }
 
 /// A file that a thread is writing.
-pub(super) struct Writing {
-    hurry: Arc<AtomicBool>,
+pub(super) struct PackedFileWriter {
+    closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Writing {
+impl PackedFileWriter {
     /// Begins to keep packed weights in the folder, where they are worth it and the disk has room for them. That it fails
     /// costs the next start its time and nothing else, so nobody is told.
     pub(super) fn start(
         folder: &Path,
-        weights: &[Source<'_>],
+        weights: &[WeightSource<'_>],
         packed: &[Bytes],
-    ) -> Option<Writing> {
+    ) -> Option<PackedFileWriter> {
         let size: usize = packed.iter().map(|bytes| bytes.len()).sum();
-        if size < WORTH {
+        if size < MIN_FILE_BYTES {
             return None;
         }
         let origin = origin(weights)?;
@@ -264,11 +265,11 @@ impl Writing {
         let keyed: Vec<(u64, Bytes)> = keyed.collect::<Option<_>>()?;
         let model = origin.path().to_str()?.to_owned();
         let (folder, path) = (folder.to_owned(), file_name(folder, origin));
-        let hurry = Arc::new(AtomicBool::new(false));
-        let told = hurry.clone();
+        let closing = Arc::new(AtomicBool::new(false));
+        let told = closing.clone();
         let write = move || {
             let made = fs::create_dir_all(&folder);
-            tidy(&folder);
+            remove_stale_packed_files(&folder);
             // Half of what is free is for others.
             if made.is_ok() && free_bytes(&folder).is_none_or(|free| size as u64 <= free / 2) {
                 let (head, seal) = head(&model, &keyed);
@@ -283,17 +284,17 @@ impl Writing {
             }
         };
         let thread = std::thread::Builder::new().name("kvark-keep".to_owned());
-        Some(Writing {
-            hurry,
+        Some(PackedFileWriter {
+            closing,
             thread: Some(thread.spawn(write).ok()?),
         })
     }
 }
 
-impl Drop for Writing {
+impl Drop for PackedFileWriter {
     /// Waits for the file, or for the thread to give up what would still take long.
     fn drop(&mut self) {
-        self.hurry.store(true, Ordering::Relaxed);
+        self.closing.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -302,25 +303,25 @@ impl Drop for Writing {
 
 /// Writes the parts one behind the other. Pieces begin at multiples of their size, so that the system can keep them in large
 /// pages, which are read faster.
-fn write(file: &mut File, parts: &[&[u8]], hurry: &AtomicBool) -> io::Result<()> {
+fn write(file: &mut File, parts: &[&[u8]], closing: &AtomicBool) -> io::Result<()> {
     let size: usize = parts.iter().map(|part| part.len()).sum();
     let (begun, mut written) = (Instant::now(), 0);
-    let mut piece = Vec::with_capacity(PIECE);
+    let mut piece = Vec::with_capacity(WRITE_CHUNK);
     let mut parts = parts.iter().copied();
     let mut part: &[u8] = &[];
     while written < size {
-        if written > 0 && hurry.load(Ordering::Relaxed) {
+        if written > 0 && closing.load(Ordering::Relaxed) {
             let rest = (size - written) as f64 / written as f64;
-            if begun.elapsed().mul_f64(rest) > PATIENCE {
+            if begun.elapsed().mul_f64(rest) > MAX_CLOSE_WAIT {
                 return Err(io::ErrorKind::Interrupted.into());
             }
         }
         piece.clear();
-        while piece.len() < PIECE.min(size - written) {
+        while piece.len() < WRITE_CHUNK.min(size - written) {
             if part.is_empty() {
                 part = parts.next().unwrap_or_default();
             }
-            let (now, later) = part.split_at(part.len().min(PIECE - piece.len()));
+            let (now, later) = part.split_at(part.len().min(WRITE_CHUNK - piece.len()));
             piece.extend_from_slice(now);
             part = later;
         }
@@ -332,11 +333,11 @@ fn write(file: &mut File, parts: &[&[u8]], hurry: &AtomicBool) -> io::Result<()>
 }
 
 /// Removes packed weights whose model is gone or was written to, those that cannot be read, and what killed processes left.
-pub fn tidy(folder: &Path) {
+pub fn remove_stale_packed_files(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
         let unused = match path.extension().and_then(|e| e.to_str()) {
-            Some(EXTENSION) => !is_used(folder, &path),
+            Some(EXTENSION) => !has_current_model(folder, &path),
             // Who writes it holds its lock.
             Some("partial") => File::open(&path).is_ok_and(|file| file.try_lock().is_ok()),
             _ => false,
@@ -348,7 +349,7 @@ pub fn tidy(folder: &Path) {
 }
 
 /// Whether the file has the packed weights of a model that is there.
-fn is_used(folder: &Path, path: &Path) -> bool {
+fn has_current_model(folder: &Path, path: &Path) -> bool {
     let Ok(bytes) = Bytes::map(path) else {
         return false;
     };

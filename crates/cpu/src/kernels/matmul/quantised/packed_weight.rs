@@ -1,10 +1,10 @@
 //! How weights come to be packed: once in a process, and once for all where a folder keeps them.
 
-use super::format::{self, Form, Rows, STRIP};
-use super::packed_file::{Chunk, Kept, Writing};
+use super::format::{self, PackedFormat, STRIP, StripSource};
+use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
 use crate::isa::IntegerKernel;
 use crate::kernels::Context;
-use crate::simd::Whole;
+use crate::simd::RowScaledDot;
 use backend::{BackendError, BackendErrorKind, CompileOptions, Loading};
 use base::{Bytes, DType};
 use std::collections::HashMap;
@@ -12,29 +12,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 /// A packed weight. Packing is done once per process and source, however many executables use it.
-pub(crate) struct Packed {
+pub(crate) struct PackedWeight {
     bytes: Bytes,
     /// Keeps the source's address from being given to another weight.
     source: Bytes,
     /// The last of the weights to go waits for the file they are written to.
-    _writing: Option<Arc<Writing>>,
+    _writing: Option<Arc<PackedFileWriter>>,
 }
 
 /// What is packed now, by address, type and depth of the source.
-type Cache = HashMap<(usize, DType, usize), Weak<Packed>>;
+type Cache = HashMap<(usize, DType, usize), Weak<PackedWeight>>;
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
 /// A weight to be packed: rows `[n, k]` of a type that has a packed form.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
+pub(crate) struct WeightSource<'a> {
     pub(crate) dtype: DType,
-    pub(crate) form: Form,
+    pub(crate) form: PackedFormat,
     pub(crate) rows: &'a Bytes,
     pub(crate) n: usize,
     pub(crate) k: usize,
 }
 
-impl Source<'_> {
+impl WeightSource<'_> {
     fn key(&self) -> (usize, DType, usize) {
         (self.rows.as_ptr() as usize, self.dtype, self.k)
     }
@@ -45,18 +45,18 @@ impl Source<'_> {
 
     /// Packs a strip; rows past the last are zeros.
     #[inline(always)]
-    fn pack<S: Whole>(&self, s: S, strip: usize, out: &mut [u8]) {
+    fn pack<S: RowScaledDot>(&self, s: S, strip: usize, out: &mut [u8]) {
         let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
         let first = strip * STRIP;
         let count = STRIP.min(self.n - first);
-        let rows = Rows {
+        let rows = StripSource {
             dtype: self.dtype,
             form: self.form,
             k: self.k,
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],
             row_bytes,
         };
-        if self.form.whole() {
+        if self.form.is_row_scaled() {
             super::row_scaled::pack_strip(s, rows, out);
         } else {
             format::pack_strip(rows, out);
@@ -65,35 +65,35 @@ impl Source<'_> {
 }
 
 /// Packs a strip with a tier's instructions; the bytes are the same on all of them.
-struct Pack<'a> {
-    weight: &'a Source<'a>,
+struct PackStrip<'a> {
+    weight: &'a WeightSource<'a>,
     strip: usize,
     out: &'a mut [u8],
 }
 
-impl IntegerKernel for Pack<'_> {
+impl IntegerKernel for PackStrip<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Whole>(self, s: S) {
+    fn run<S: RowScaledDot>(self, s: S) {
         self.weight.pack(s, self.strip, self.out);
     }
 }
 
-impl Packed {
+impl PackedWeight {
     /// The packed forms of some weights. Those that this process does not have yet are mapped from the options' folder, and
     /// those that are not there either are packed and kept in it.
-    pub(crate) fn all(
-        weights: &[Source<'_>],
+    pub(crate) fn load_all(
+        weights: &[WeightSource<'_>],
         ctx: &Context<'_>,
         options: &CompileOptions,
-    ) -> Result<Vec<Arc<Packed>>, BackendError> {
+    ) -> Result<Vec<Arc<PackedWeight>>, BackendError> {
         let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-        let find = |cache: &Cache, weight: &Source<'_>| {
+        let find = |cache: &Cache, weight: &WeightSource<'_>| {
             let found = cache.get(&weight.key()).and_then(Weak::upgrade);
             found.filter(|packed| packed.source.len() == weight.rows.len())
         };
-        let mut missing: Vec<Source<'_>> = Vec::new();
+        let mut missing: Vec<WeightSource<'_>> = Vec::new();
         for weight in weights {
             let listed = missing.iter().any(|other| other.key() == weight.key());
             if !listed && find(&cache, weight).is_none() {
@@ -105,7 +105,7 @@ impl Packed {
         // Kept alive until the list below holds them.
         let mut made = Vec::new();
         for (weight, bytes) in missing.iter().zip(bytes) {
-            let packed = Arc::new(Packed {
+            let packed = Arc::new(PackedWeight {
                 bytes,
                 source: weight.rows.clone(),
                 _writing: writing.clone(),
@@ -135,14 +135,14 @@ impl Packed {
 
 /// The packed bytes of every weight, mapped or made, and the file that is being written of them.
 fn load(
-    weights: &[Source<'_>],
+    weights: &[WeightSource<'_>],
     ctx: &Context<'_>,
     options: &CompileOptions,
-) -> Result<(Vec<Bytes>, Option<Arc<Writing>>), BackendError> {
+) -> Result<(Vec<Bytes>, Option<Arc<PackedFileWriter>>), BackendError> {
     let progress = Progress::new(weights, options.loading.as_ref());
     let folder = options.packed_folder.as_deref();
-    let kept = folder.and_then(|folder| Kept::open(folder, weights));
-    let found = |weight: &Source<'_>| kept.as_ref()?.find(weight);
+    let kept = folder.and_then(|folder| PackedFile::open(folder, weights));
+    let found = |weight: &WeightSource<'_>| kept.as_ref()?.find(weight);
     let found: Vec<_> = weights.iter().map(found).collect();
     let mut bytes = verify(found, ctx, &progress);
     if let Some(kept) = &kept
@@ -160,7 +160,7 @@ fn load(
     }
     let bytes: Vec<Bytes> = bytes.into_iter().flatten().collect();
     let writing = match folder {
-        Some(folder) if !missing.is_empty() => Writing::start(folder, weights, &bytes),
+        Some(folder) if !missing.is_empty() => PackedFileWriter::start(folder, weights, &bytes),
         _ => None,
     };
     Ok((bytes, writing.map(Arc::new)))
@@ -199,14 +199,14 @@ fn verify(
 }
 
 /// Packs weights side by side in one piece of memory, their strips shared among threads.
-fn pack(weights: &[&Source<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> Vec<Bytes> {
+fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> Vec<Bytes> {
     let sizes = weights.iter().map(|weight| weight.packed_bytes());
     let all = Bytes::filled(sizes.clone().sum(), |mut rest| {
         let mut strips = Vec::new();
         for weight in weights {
             let (own, behind) = rest.split_at_mut(weight.packed_bytes());
             rest = behind;
-            let (_, _, strip_bytes) = weight.form.offsets(weight.k);
+            let (_, _, strip_bytes) = weight.form.strip_offsets(weight.k);
             let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
             strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
         }
@@ -216,7 +216,7 @@ fn pack(weights: &[&Source<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> 
                 return;
             }
             let mut out = out.lock().expect("each strip is packed once");
-            ctx.isa.run_integers(Pack {
+            ctx.isa.run_integers(PackStrip {
                 weight,
                 strip: *strip,
                 out: &mut out,
@@ -245,11 +245,11 @@ impl<'a> Progress<'a> {
     /// Bytes after which it is told again.
     const STEP: usize = 1 << 20;
 
-    fn new(weights: &[Source<'_>], loading: Option<&'a Loading>) -> Progress<'a> {
+    fn new(weights: &[WeightSource<'_>], loading: Option<&'a Loading>) -> Progress<'a> {
         Progress {
             loading,
             done: AtomicUsize::new(0),
-            total: weights.iter().map(Source::packed_bytes).sum(),
+            total: weights.iter().map(WeightSource::packed_bytes).sum(),
             stopped: AtomicBool::new(false),
         }
     }

@@ -1,21 +1,21 @@
 //! How products are cut into tasks, and what the threads therefore read.
 
 use super::format::STRIP;
-use super::{PackedLinear, TOGETHER};
-use crate::prefetch::{Stretch, Stretches};
+use super::{MAX_FUSED_PRODUCTS, QuantisedLinear};
+use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
 use std::ops::Range;
 
 /// Strips of a task in panels, at most: a panel has room for so many.
-pub(super) const PANEL_STRIPS: usize = 4;
+pub(super) const MAX_EXPANDED_STRIPS: usize = 4;
 /// Tasks of a thread otherwise.
-const VECTOR_TASKS: usize = 4;
+const VECTOR_TASKS_PER_THREAD: usize = 4;
 
 /// The strips of products in tasks: of one product, then of the next.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct StripPartition {
     /// Strips of every product.
-    strips: [usize; TOGETHER],
+    strips: [usize; MAX_FUSED_PRODUCTS],
     /// How many strips are shared out, and among how many tasks.
     all: usize,
     tasks: usize,
@@ -23,15 +23,19 @@ pub(super) struct Cut {
     paired: bool,
 }
 
-impl Cut {
+impl StripPartition {
     /// Tasks of all strips of some products.
-    pub(super) fn in_turn<T>(parts: &[(PackedLinear, T)], panels: bool, threads: usize) -> Cut {
-        let mut strips = [0; TOGETHER];
+    pub(super) fn sequential<T>(
+        parts: &[(QuantisedLinear, T)],
+        panels: bool,
+        threads: usize,
+    ) -> StripPartition {
+        let mut strips = [0; MAX_FUSED_PRODUCTS];
         for (to, (part, _)) in strips.iter_mut().zip(parts) {
             *to = part.n.div_ceil(STRIP);
         }
         let all = strips.iter().sum();
-        Cut {
+        StripPartition {
             strips,
             all,
             tasks: tasks(all, panels, threads),
@@ -41,15 +45,19 @@ impl Cut {
 
     /// Tasks of the same columns of two products of one shape; `None` where there are too many threads for the room that
     /// their columns have.
-    pub(super) fn paired(part: &PackedLinear, panels: bool, threads: usize) -> Option<Cut> {
+    pub(super) fn paired(
+        part: &QuantisedLinear,
+        panels: bool,
+        threads: usize,
+    ) -> Option<StripPartition> {
         let strips = part.n.div_ceil(STRIP);
-        let cut = Cut {
-            strips: [strips; TOGETHER],
+        let partition = StripPartition {
+            strips: [strips; MAX_FUSED_PRODUCTS],
             all: strips,
             tasks: tasks(strips, panels, threads),
             paired: true,
         };
-        (threads * 2 * cut.columns() <= part.n).then_some(cut)
+        (threads * 2 * partition.columns() <= part.n).then_some(partition)
     }
 
     /// Columns of a task, at most.
@@ -72,7 +80,7 @@ impl Cut {
         let (strips, paired) = (self.strips(task), self.paired);
         let mut first = 0;
         let parts = self.strips.into_iter().enumerate();
-        let parts = parts.take(if paired { 2 } else { TOGETHER });
+        let parts = parts.take(if paired { 2 } else { MAX_FUSED_PRODUCTS });
         parts.filter_map(move |(part, count)| {
             let own = if paired {
                 strips.clone()
@@ -90,46 +98,46 @@ impl Cut {
 /// Among how many tasks so many strips are shared out, the same number for every thread.
 fn tasks(strips: usize, panels: bool, threads: usize) -> usize {
     let each = if panels {
-        strips.div_ceil(threads * PANEL_STRIPS)
+        strips.div_ceil(threads * MAX_EXPANDED_STRIPS)
     } else {
-        VECTOR_TASKS
+        VECTOR_TASKS_PER_THREAD
     };
     (threads * each).clamp(1, strips.max(1))
 }
 
 /// What every thread reads of products whose weights are at these addresses, when it is not disturbed.
-pub(crate) fn reading(
-    parts: &[(PackedLinear, usize)],
+pub(crate) fn prefetch_spans(
+    parts: &[(QuantisedLinear, usize)],
     gated: bool,
     threads: usize,
-) -> Vec<Stretches> {
+) -> Vec<SpanList> {
     let paired = parts
         .first()
         .filter(|_| gated)
-        .and_then(|(part, _)| Cut::paired(part, false, threads));
-    let cut = paired.unwrap_or_else(|| Cut::in_turn(parts, false, threads));
-    let tasks = |thread| chunk_start(cut.tasks(), threads, thread);
-    let course = |thread| {
-        let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| cut.task(task));
-        let stretch = |(part, strips): (usize, Range<usize>)| {
-            let (linear, weight): &(PackedLinear, usize) = &parts[part];
-            let (_, _, bytes) = linear.form.offsets(linear.k);
-            Stretch::new(weight + strips.start * bytes, strips.len() * bytes)
+        .and_then(|(part, _)| StripPartition::paired(part, false, threads));
+    let partition = paired.unwrap_or_else(|| StripPartition::sequential(parts, false, threads));
+    let tasks = |thread| chunk_start(partition.tasks(), threads, thread);
+    let plan = |thread| {
+        let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| partition.task(task));
+        let span = |(part, strips): (usize, Range<usize>)| {
+            let (linear, weight): &(QuantisedLinear, usize) = &parts[part];
+            let (_, _, bytes) = linear.form.strip_offsets(linear.k);
+            Span::new(weight + strips.start * bytes, strips.len() * bytes)
         };
-        pieces.map(stretch).collect()
+        pieces.map(span).collect()
     };
-    (0..threads).map(course).collect()
+    (0..threads).map(plan).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::Form;
+    use super::super::format::PackedFormat;
     use super::*;
     use base::DType;
 
-    fn linear(n: usize) -> PackedLinear {
-        let form = Form::of(DType::Q4_1).expect("a quantised type");
-        PackedLinear {
+    fn linear(n: usize) -> QuantisedLinear {
+        let form = PackedFormat::of(DType::Q4_1).expect("a quantised type");
+        QuantisedLinear {
             m: 1,
             n,
             k: 64,
@@ -142,14 +150,17 @@ mod tests {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
             let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
             for (threads, panels) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
-                let paired = Cut::paired(&parts[0].0, panels, threads);
-                for cut in [Some(Cut::in_turn(&parts, panels, threads)), paired] {
-                    let Some(cut) = cut else { continue };
-                    let strips = (0..cut.tasks()).map(|task| cut.strips(task).len());
+                let paired = StripPartition::paired(&parts[0].0, panels, threads);
+                for partition in [
+                    Some(StripPartition::sequential(&parts, panels, threads)),
+                    paired,
+                ] {
+                    let Some(partition) = partition else { continue };
+                    let strips = (0..partition.tasks()).map(|task| partition.strips(task).len());
                     let (least, most) = (strips.clone().min(), strips.max().unwrap_or(0));
                     assert!(least.is_some_and(|least| least > 0 && most <= least + 1));
-                    assert!(most * STRIP <= cut.columns());
-                    assert!(!panels || most <= PANEL_STRIPS);
+                    assert!(most * STRIP <= partition.columns());
+                    assert!(!panels || most <= MAX_EXPANDED_STRIPS);
                 }
             }
         }
@@ -162,9 +173,9 @@ mod tests {
                 for gated in [false, sizes.len() == 2] {
                     let parts: Vec<_> = sizes.iter().map(|n| linear(*n)).zip(0..).collect();
                     let parts: Vec<_> = parts.into_iter().map(|(l, i)| (l, i << 40)).collect();
-                    let all = reading(&parts, gated, threads);
-                    let all = all.iter().flat_map(Stretches::get);
-                    let mut all: Vec<_> = all.map(|stretch| stretch.sides[0]).collect();
+                    let all = prefetch_spans(&parts, gated, threads);
+                    let all = all.iter().flat_map(SpanList::get);
+                    let mut all: Vec<_> = all.map(|span| span.regions[0]).collect();
                     all.sort_unstable();
                     let mut end = None;
                     for (start, len) in &all {
@@ -172,7 +183,7 @@ mod tests {
                         end = Some(start + len);
                     }
                     let read: usize = all.iter().map(|(_, len)| len).sum();
-                    let (_, _, bytes) = parts[0].0.form.offsets(64);
+                    let (_, _, bytes) = parts[0].0.form.strip_offsets(64);
                     let strips: usize = sizes.iter().map(|n| n.div_ceil(STRIP)).sum();
                     assert_eq!(read, strips * bytes);
                 }

@@ -1,11 +1,11 @@
 //! The blocks of weight formats taken apart.
 
-use super::format::SUPER;
+use super::format::SUPER_BLOCK;
 use base::{DType, quant};
 
 /// The integers and scales of one block of a weight format, up to 256 elements.
-pub(super) struct Unpacked {
-    pub(super) quants: [u8; SUPER],
+pub(super) struct QuantBlock {
+    pub(super) quants: [u8; SUPER_BLOCK],
     /// Half-precision bits; for nested forms the first one alone.
     pub(super) scale: u16,
     pub(super) min: u16,
@@ -14,10 +14,10 @@ pub(super) struct Unpacked {
     pub(super) mins: [i8; 16],
 }
 
-impl Default for Unpacked {
-    fn default() -> Unpacked {
-        Unpacked {
-            quants: [0; SUPER],
+impl Default for QuantBlock {
+    fn default() -> QuantBlock {
+        QuantBlock {
+            quants: [0; SUPER_BLOCK],
             scale: 0,
             min: 0,
             scales: [0; 16],
@@ -28,7 +28,7 @@ impl Default for Unpacked {
 
 /// Takes a block apart.
 #[inline(always)]
-pub(super) fn unpack(dtype: DType, block: &[u8], out: &mut Unpacked) {
+pub(super) fn parse_block(dtype: DType, block: &[u8], out: &mut QuantBlock) {
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
     // Half-precision numbers are negated by their sign bit.
     let negated = |at: usize| half(at) ^ 0x8000;

@@ -12,49 +12,49 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod tiles_small_m;
 
-use super::{PANELS, PackedLinear, Scheme, Task};
+use super::{MIN_EXPANDED_ROWS, QuantScheme, QuantisedLinear, StripTask};
 use crate::isa::Isa;
-use activations::{Layout, Quantise, TOGETHER};
+use activations::{MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledLayout};
 
-pub(super) use activations::Activations;
+pub(super) use activations::RowScaledActivations;
 pub(super) use pack::pack_strip;
 
 /// Rows of activations from which one tile of them is faster than vectors.
-const FEW: usize = 11;
+const MIN_SMALL_M_ROWS: usize = 11;
 
-impl Scheme for Activations {
+impl QuantScheme for RowScaledActivations {
     fn suits_tiles(rows: usize) -> bool {
-        matches!(rows, FEW..=TOGETHER | PANELS..)
+        matches!(rows, MIN_SMALL_M_ROWS..=MAX_INTERLEAVED_ROWS | MIN_EXPANDED_ROWS..)
     }
 
-    fn bytes(linear: &PackedLinear, tiled: bool) -> usize {
-        Layout::new(&linear.form, linear.m, linear.k, tiled).bytes()
+    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
+        RowScaledLayout::new(&linear.form, linear.m, linear.k, tiled).bytes()
     }
 
-    fn at(scratch: *mut u8, linear: &PackedLinear, tiled: bool) -> Activations {
-        let layout = Layout::new(&linear.form, linear.m, linear.k, tiled);
-        Activations::at(scratch, layout)
+    fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> RowScaledActivations {
+        let layout = RowScaledLayout::new(&linear.form, linear.m, linear.k, tiled);
+        RowScaledActivations::at(scratch, layout)
     }
 
     unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
-        isa.run_integers(Quantise { x, row, to: self });
+        isa.run_integers(QuantiseRowScaled { x, row, to: self });
     }
 
-    unsafe fn strips(task: Task<'_, Activations>, isa: Isa) {
-        isa.run_integers(microkernel::Strips(task));
+    unsafe fn multiply_vectors(task: StripTask<'_, RowScaledActivations>, isa: Isa) {
+        isa.run_integers(microkernel::RowScaledKernel(task));
     }
 
     #[cfg(target_arch = "x86_64")]
-    unsafe fn tiles(task: Task<'_, Activations>, isa: Isa) {
-        if task.linear.m < PANELS {
-            isa.run_tiles(tiles_small_m::Strips(task));
+    unsafe fn multiply_tiles(task: StripTask<'_, RowScaledActivations>, isa: Isa) {
+        if task.linear.m < MIN_EXPANDED_ROWS {
+            isa.run_tiles(tiles_small_m::RowScaledSmallM(task));
         } else {
-            isa.run_tiles(tiles::Panel(task));
+            isa.run_tiles(tiles::RowScaledTiles(task));
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn strip_bytes(linear: &PackedLinear) -> usize {
-        tiles::strip_bytes(linear.k)
+    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize {
+        tiles::expanded_strip_bytes(linear.k)
     }
 }

@@ -1,16 +1,16 @@
 //! Packed products against the dequantised weights, on every tier.
 
-use super::format::{BLOCK, Form};
-use super::packed_weight::{Packed, Source};
-use super::{After, Before, Gate, LinearOperands, PackedLinear, run_together};
-use crate::aligned::Aligned;
+use super::format::{BLOCK, PackedFormat};
+use super::packed_weight::{PackedWeight, WeightSource};
+use super::{Epilogue, GateEpilogue, LinearOperands, NormPrologue, QuantisedLinear, run_fused};
+use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kernels::elementwise::{Elementwise, Function};
-use crate::kernels::loop_nest::Nest;
+use crate::kernels::loop_nest::LoopNest;
 use crate::kernels::normalise::norm::Norm;
-use crate::simd::{LARGEST_ACTIVATION, LARGEST_WHOLE};
-use crate::thread_pool::Threads;
+use crate::simd::{MAX_GROUP_SCALED, MAX_ROW_SCALED};
+use crate::thread_pool::ThreadPool;
 use backend::CompileOptions;
 use backend::conformance::Noise;
 use base::{Bytes, DType, quant};
@@ -19,14 +19,14 @@ use std::sync::Arc;
 
 fn product(
     isa: Isa,
-    threads: &Threads,
-    weight: &Packed,
-    linear: PackedLinear,
+    threads: &ThreadPool,
+    weight: &PackedWeight,
+    linear: QuantisedLinear,
     x: &[f32],
     bias: &[f32],
 ) -> Vec<f32> {
     let mut out = vec![f32::NAN; linear.m * linear.n];
-    let mut scratch = Aligned::new(linear.scratch(threads.count())).unwrap();
+    let mut scratch = AlignedBuffer::new(linear.scratch(threads.count())).unwrap();
     let operands = LinearOperands {
         x: x.as_ptr(),
         weight: weight.address(),
@@ -43,7 +43,7 @@ fn product(
     out
 }
 
-fn pack(source: (DType, &Bytes), n: usize, k: usize, threads: &Threads) -> Arc<Packed> {
+fn pack(source: (DType, &Bytes), n: usize, k: usize, threads: &ThreadPool) -> Arc<PackedWeight> {
     let isa = *Isa::available().last().expect("at least one tier");
     pack_on(isa, source, n, k, threads)
 }
@@ -53,18 +53,18 @@ fn pack_on(
     (dtype, rows): (DType, &Bytes),
     n: usize,
     k: usize,
-    threads: &Threads,
-) -> Arc<Packed> {
-    let source = Source {
+    threads: &ThreadPool,
+) -> Arc<PackedWeight> {
+    let source = WeightSource {
         dtype,
-        form: Form::of(dtype).unwrap(),
+        form: PackedFormat::of(dtype).unwrap(),
         rows,
         n,
         k,
     };
     let ctx = Context { isa, threads };
     // The same weight twice is packed once.
-    let both = Packed::all(&[source, source], &ctx, &CompileOptions::default()).unwrap();
+    let both = PackedWeight::load_all(&[source, source], &ctx, &CompileOptions::default()).unwrap();
     let [packed, again] = &both[..] else {
         panic!("two weights were asked for");
     };
@@ -74,11 +74,11 @@ fn pack_on(
 
 #[test]
 fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other() {
-    let threads = Threads::new(2);
+    let threads = ThreadPool::new(2);
     let mut noise = Noise::new(7);
     let packed = DType::ALL
         .into_iter()
-        .filter_map(|t| Some((t, Form::of(t)?)));
+        .filter_map(|t| Some((t, PackedFormat::of(t)?)));
     for (dtype, form) in packed {
         for (n, k) in [
             (1usize, 256usize),
@@ -91,10 +91,10 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                 continue;
             }
             // What shares a scale of the activations, and into how many parts their largest is divided.
-            let (shared, largest) = if form.whole() {
-                (k, LARGEST_WHOLE)
+            let (shared, largest) = if form.is_row_scaled() {
+                (k, MAX_ROW_SCALED)
             } else {
-                (BLOCK, LARGEST_ACTIVATION)
+                (BLOCK, MAX_GROUP_SCALED)
             };
             let source = noise.weights(dtype, n * k);
             let mut weights = vec![0.0; n * k];
@@ -111,7 +111,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
             let bias: Vec<f32> = (0..n).map(|_| noise.unit()).collect();
             let mut vector_bits: Option<Vec<f32>> = None;
             for isa in Isa::available() {
-                let linear = |m| PackedLinear { m, n, k, form };
+                let linear = |m| QuantisedLinear { m, n, k, form };
                 let all = product(isa, &threads, &weight, linear(most), &x, &bias);
                 for (row, out) in all.chunks(n).enumerate() {
                     let x = &x[row * k..][..k];
@@ -125,7 +125,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                         // Half a step of the activations' scale for every weight, the rounding of scales of whole rows
                         // (half a unit times the distance from the middle quant, and half a unit), and that of the sum.
                         let tallest = w.iter().fold(0.0f32, |a, w| a.max(w.abs()));
-                        let rounding = if form.whole() {
+                        let rounding = if form.is_row_scaled() {
                             2.0 * tallest / 32_750.0 * 4.25
                         } else {
                             0.0
@@ -174,19 +174,25 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
 
 #[test]
 fn a_weight_is_packed_once_while_it_is_used() {
-    let threads = Threads::new(1);
+    let threads = ThreadPool::new(1);
     let source = Noise::new(1).weights(DType::Q4_0, 16 * 64);
     let first = pack((DType::Q4_0, &source), 16, 64, &threads);
     let again = pack((DType::Q4_0, &source), 16, 64, &threads);
     assert_eq!(first.address(), again.address());
-    assert!(Form::of(DType::F32).is_none());
+    assert!(PackedFormat::of(DType::F32).is_none());
 }
 
 /// `function(a, b)` by the kernel that runs when nothing is joined.
-fn elementwise(isa: Isa, threads: &Threads, function: Function, a: &[f32], b: &[f32]) -> Vec<f32> {
+fn elementwise(
+    isa: Isa,
+    threads: &ThreadPool,
+    function: Function,
+    a: &[f32],
+    b: &[f32],
+) -> Vec<f32> {
     let op = Elementwise {
         function,
-        nest: Nest::new(&[a.len()], [&[1]; 3]),
+        nest: LoopNest::new(&[a.len()], [&[1]; 3]),
     };
     let mut out = vec![0.0; a.len()];
     // SAFETY: all three have as many elements.
@@ -201,9 +207,9 @@ fn elementwise(isa: Isa, threads: &Threads, function: Function, a: &[f32], b: &[
 fn what_is_done_with_products_does_not_change_their_bits() {
     let mut noise = Noise::new(11);
     // With more threads than the room is for, a gate waits for both products.
-    for threads in [1, 2, 16].map(Threads::new) {
+    for threads in [1, 2, 16].map(ThreadPool::new) {
         for (dtype, n, k) in [(DType::Q4_1, 264, 256), (DType::Q8_0, 264, 256)] {
-            let form = Form::of(dtype).unwrap();
+            let form = PackedFormat::of(dtype).unwrap();
             let weights = [(); 2].map(|()| noise.weights(dtype, n * k));
             let weights = weights
                 .each_ref()
@@ -212,7 +218,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 .into_iter()
                 .flat_map(|isa| [1, 3, 20, 37].map(|m| (isa, m)))
             {
-                let linear = PackedLinear { m, n, k, form };
+                let linear = QuantisedLinear { m, n, k, form };
                 let x: Vec<f32> = (0..m * k).map(|_| noise.unit() * 3.0).collect();
                 let other: Vec<f32> = (0..m * n).map(|_| noise.unit()).collect();
                 let [gate, up] = weights
@@ -223,7 +229,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 let silu = Function::Gated(Activation::Silu);
                 let gated = elementwise(isa, &threads, silu, &gate, &up);
 
-                let mut scratch = Aligned::new(linear.scratch(threads.count())).unwrap();
+                let mut scratch = AlignedBuffer::new(linear.scratch(threads.count())).unwrap();
                 let mut places = [(); 2].map(|()| vec![f32::NAN; m * n]);
                 let mut operands = |i: usize| LinearOperands {
                     x: x.as_ptr(),
@@ -242,24 +248,24 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                         isa,
                         threads: &threads,
                     };
-                    run_together(
+                    run_fused(
                         &ctx,
                         None,
                         &both[..1],
-                        After::Add {
+                        Epilogue::Add {
                             addend: to,
                             out: to,
                         },
                     );
                     let activation = Activation::Silu;
-                    run_together(
+                    run_fused(
                         &ctx,
                         None,
                         &both,
-                        After::Gate(Gate {
+                        Epilogue::Gate(GateEpilogue {
                             activation,
                             out,
-                            room,
+                            scratch: room,
                         }),
                     );
                 }
@@ -282,7 +288,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 unsafe { norm.run(&ctx, raw.as_ptr(), weight, bias, to) };
                 let expect = product(isa, &threads, &weights[1], linear, &normed, &[]);
                 normed.fill(f32::NAN);
-                let before = Before {
+                let before = NormPrologue {
                     norm,
                     x: raw.as_ptr(),
                     weight,
@@ -291,7 +297,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 let mut part = both[1];
                 part.1.x = normed.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe { run_together(&ctx, Some(before), &[part], After::Nothing) };
+                unsafe { run_fused(&ctx, Some(before), &[part], Epilogue::None) };
                 assert_eq!(places[1], expect, "{isa} {dtype}: {m} rows, normed");
                 assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
                 assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");
@@ -302,10 +308,13 @@ fn what_is_done_with_products_does_not_change_their_bits() {
 
 #[test]
 fn every_tier_packs_the_same_bytes() {
-    let threads = Threads::new(2);
+    let threads = ThreadPool::new(2);
     let mut noise = Noise::new(11);
     let (n, k) = (40, 512);
-    for dtype in DType::ALL.into_iter().filter(|t| Form::of(*t).is_some()) {
+    for dtype in DType::ALL
+        .into_iter()
+        .filter(|t| PackedFormat::of(*t).is_some())
+    {
         let rows = noise.weights(dtype, n * k);
         let mut first: Option<Vec<u8>> = None;
         for isa in Isa::available() {

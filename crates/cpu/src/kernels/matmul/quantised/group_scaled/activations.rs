@@ -1,13 +1,13 @@
 //! Activations as integers of fifteen bits, with a scale for every 32 of them.
 
-use super::super::format::{BLOCK, Form, LINE};
+use super::super::format::{BLOCK, LINE, PackedFormat};
 use crate::isa::IntegerKernel;
-use crate::simd::{LANES, LARGEST_ACTIVATION, Whole};
+use crate::simd::{LANES, MAX_GROUP_SCALED, RowScaledDot};
 
 /// What a group of activations contributes besides its integers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Group {
+pub(super) struct GroupTerms {
     /// `activation = scale · integer`.
     pub(super) scale: f32,
     /// What the mins of the weights are multiplied with: the sum of the activations.
@@ -17,10 +17,10 @@ pub(super) struct Group {
     _pad: u32,
 }
 
-impl Group {
+impl GroupTerms {
     #[inline(always)]
-    fn new(scale: f32, sum: f32, offset: i32) -> Group {
-        Group {
+    fn new(scale: f32, sum: f32, offset: i32) -> GroupTerms {
+        GroupTerms {
             scale,
             sum,
             offset,
@@ -35,38 +35,42 @@ impl Group {
 /// together. So rows of a tile are a fixed distance apart. Behind the last block there is room for the rows that a kernel
 /// may read without need.
 #[derive(Clone, Copy)]
-pub(crate) struct Activations {
+pub(crate) struct GroupScaledActivations {
     blocks: *mut u8,
-    groups: *mut Group,
-    form: Form,
-    layout: Layout,
+    groups: *mut GroupTerms,
+    form: PackedFormat,
+    layout: GroupScaledLayout,
 }
 
 /// The sizes of quantised activations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct GroupScaledLayout {
     /// Rows that lie together.
-    pub(super) together: usize,
+    pub(super) interleaved_rows: usize,
     rows: usize,
     blocks_per_row: usize,
     groups_per_row: usize,
 }
 
 // SAFETY: rows are written by one task each before any task reads them.
-unsafe impl Send for Activations {}
+unsafe impl Send for GroupScaledActivations {}
 // SAFETY: as above.
-unsafe impl Sync for Activations {}
+unsafe impl Sync for GroupScaledActivations {}
 
 /// Most rows that lie together.
-pub(super) const TOGETHER: usize = 16;
+pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
 
-impl Layout {
+impl GroupScaledLayout {
     /// For `m` rows of `k` activations, in full sixteens where asked for.
-    pub(super) fn new(form: &Form, m: usize, k: usize, full: bool) -> Layout {
-        let together = if full { TOGETHER } else { m.clamp(1, TOGETHER) };
-        Layout {
-            together,
-            rows: m.next_multiple_of(together),
+    pub(super) fn new(form: &PackedFormat, m: usize, k: usize, full: bool) -> GroupScaledLayout {
+        let interleaved_rows = if full {
+            MAX_INTERLEAVED_ROWS
+        } else {
+            m.clamp(1, MAX_INTERLEAVED_ROWS)
+        };
+        GroupScaledLayout {
+            interleaved_rows,
+            rows: m.next_multiple_of(interleaved_rows),
             blocks_per_row: k / BLOCK,
             groups_per_row: k / form.group,
         }
@@ -75,8 +79,8 @@ impl Layout {
     /// Bytes of all blocks, and of all groups.
     fn parts(&self) -> (usize, usize) {
         (
-            (self.rows * self.blocks_per_row + TOGETHER) * LINE,
-            (self.rows * self.groups_per_row + TOGETHER) * size_of::<Group>(),
+            (self.rows * self.blocks_per_row + MAX_INTERLEAVED_ROWS) * LINE,
+            (self.rows * self.groups_per_row + MAX_INTERLEAVED_ROWS) * size_of::<GroupTerms>(),
         )
     }
 
@@ -87,11 +91,15 @@ impl Layout {
     }
 }
 
-impl Activations {
+impl GroupScaledActivations {
     /// Lays the rows out from `scratch` on, a multiple of 64.
-    pub(super) fn at(scratch: *mut u8, form: Form, layout: Layout) -> Activations {
+    pub(super) fn at(
+        scratch: *mut u8,
+        form: PackedFormat,
+        layout: GroupScaledLayout,
+    ) -> GroupScaledActivations {
         let (blocks, _) = layout.parts();
-        Activations {
+        GroupScaledActivations {
             blocks: scratch,
             groups: scratch.wrapping_add(blocks).cast(),
             form,
@@ -104,20 +112,23 @@ impl Activations {
     /// # Safety
     /// The row must be laid out.
     #[inline(always)]
-    pub(super) unsafe fn rows(&self, row: usize) -> Rows {
-        let Layout {
-            together,
+    pub(super) unsafe fn rows(&self, row: usize) -> InterleavedRows {
+        let GroupScaledLayout {
+            interleaved_rows,
             blocks_per_row,
             groups_per_row,
             ..
         } = self.layout;
-        let (first, within) = (row / together * together, row % together);
+        let (first, within) = (
+            row / interleaved_rows * interleaved_rows,
+            row % interleaved_rows,
+        );
         // SAFETY: as the caller vouches.
         unsafe {
-            Rows {
+            InterleavedRows {
                 blocks: self.blocks.add((first * blocks_per_row + within) * LINE),
                 groups: self.groups.add(first * groups_per_row + within),
-                together,
+                interleaved_rows,
             }
         }
     }
@@ -125,13 +136,13 @@ impl Activations {
 
 /// Rows that lie together.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct InterleavedRows {
     blocks: *mut u8,
-    groups: *mut Group,
-    together: usize,
+    groups: *mut GroupTerms,
+    interleaved_rows: usize,
 }
 
-impl Rows {
+impl InterleavedRows {
     /// A block of the first row; the same block of the next is a line behind.
     ///
     /// # Safety
@@ -139,7 +150,7 @@ impl Rows {
     #[inline(always)]
     pub(super) unsafe fn block(&self, block: usize) -> *mut u8 {
         // SAFETY: as the caller vouches.
-        unsafe { self.blocks.add(block * self.together * LINE) }
+        unsafe { self.blocks.add(block * self.interleaved_rows * LINE) }
     }
 
     /// A group of the first row; the same group of the next is behind it.
@@ -147,31 +158,31 @@ impl Rows {
     /// # Safety
     /// The row must have the group.
     #[inline(always)]
-    pub(super) unsafe fn group(&self, group: usize) -> *mut Group {
+    pub(super) unsafe fn group(&self, group: usize) -> *mut GroupTerms {
         // SAFETY: as the caller vouches.
-        unsafe { self.groups.add(group * self.together) }
+        unsafe { self.groups.add(group * self.interleaved_rows) }
     }
 }
 
 /// Quantises one row.
-pub(super) struct Quantise {
+pub(super) struct QuantiseGroupScaled {
     pub(super) x: *const f32,
     pub(super) row: usize,
-    pub(super) to: Activations,
+    pub(super) to: GroupScaledActivations,
 }
 
 /// Below this, a block is nothing: its reciprocal would not be finite.
-const NOTHING: f32 = 1e-30;
+const MIN_MAGNITUDE: f32 = 1e-30;
 
-impl IntegerKernel for Quantise {
+impl IntegerKernel for QuantiseGroupScaled {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Whole>(self, s: S) {
-        let Form {
+    fn run<S: RowScaledDot>(self, s: S) {
+        let PackedFormat {
             group, zero, mins, ..
         } = self.to.form;
-        let largest = LARGEST_ACTIVATION;
+        let largest = MAX_GROUP_SCALED;
         // SAFETY: whoever made the kernel vouches for a row of `k` activations, a multiple of the block, and for the row laid out.
         unsafe {
             let to = self.to.rows(self.row);
@@ -179,8 +190,8 @@ impl IntegerKernel for Quantise {
                 let at = self.x.add(block * BLOCK);
                 let (a, b) = (s.load(at), s.load(at.add(LANES)));
                 let magnitudes = s.max(s.max(a, s.sub(s.zero(), a)), s.max(b, s.sub(s.zero(), b)));
-                let top = s.largest(magnitudes);
-                let (scale, inverse) = if top < NOTHING {
+                let top = s.reduce_max(magnitudes);
+                let (scale, inverse) = if top < MIN_MAGNITUDE {
                     (0.0, 0.0)
                 } else {
                     (top / largest, largest / top)
@@ -189,23 +200,23 @@ impl IntegerKernel for Quantise {
                     s.round(s.mul(a, s.splat(inverse))),
                     s.round(s.mul(b, s.splat(inverse))),
                 );
-                s.arrange([p, q], to.block(block));
+                s.store_block([p, q], to.block(block));
                 // Sums of integers this small are exact. Weights with mins have no zero.
                 let of = |activations, integers| {
                     if mins {
-                        (s.sum(activations), 0)
+                        (s.reduce_sum(activations), 0)
                     } else {
-                        (0.0, -zero * s.sum(integers) as i32)
+                        (0.0, -zero * s.reduce_sum(integers) as i32)
                     }
                 };
                 let (first, second) = (of(a, p), of(b, q));
                 if group == BLOCK {
                     let (sum, offset) = (first.0 + second.0, first.1 + second.1);
-                    to.group(block).write(Group::new(scale, sum, offset));
+                    to.group(block).write(GroupTerms::new(scale, sum, offset));
                 } else {
                     let (low, high) = (to.group(2 * block), to.group(2 * block + 1));
-                    low.write(Group::new(scale, first.0, first.1));
-                    high.write(Group::new(scale, second.0, second.1));
+                    low.write(GroupTerms::new(scale, first.0, first.1));
+                    high.write(GroupTerms::new(scale, second.0, second.1));
                 }
             }
         }

@@ -4,26 +4,26 @@
 //! so both paths give the same bits.
 
 use super::super::format::{BLOCK, LINE, Quant};
-use super::super::{Task, write};
-use super::activations::{Activations, Rows};
-use super::microkernel::{Lines, Scales, with_lines};
+use super::super::{StripTask, write};
+use super::activations::{GroupScaledActivations, InterleavedRows};
+use super::microkernel::{LoadQuants, StripScales, with_quants};
 use crate::isa::TileKernel;
-use crate::simd::amx::{SIDE, Tiles};
-use crate::simd::{Avx512, Integers, Simd};
+use crate::simd::amx::{AmxTiles, TILE_ROWS};
+use crate::simd::{Avx512, IntDot, Simd};
 
 /// The only tier with tiles.
 type S = Avx512<true>;
 
 /// Products of two planes.
-const PRODUCTS: usize = 2 * SIDE * SIDE;
+const PRODUCTS: usize = 2 * TILE_ROWS * TILE_ROWS;
 
 /// Groups whose products wait to be scaled, so that tiles and vectors work at the same time.
 const BUFFERS: usize = 4;
 
 #[repr(align(64))]
-struct Products([[i32; PRODUCTS]; BUFFERS]);
+struct GroupProducts([[i32; PRODUCTS]; BUFFERS]);
 
-impl Products {
+impl GroupProducts {
     /// Multiplies a group's block of sixteen rows with its weights. Tiles run ahead of the vectors by as many groups as
     /// there are buffers.
     ///
@@ -32,9 +32,9 @@ impl Products {
     #[inline(always)]
     unsafe fn fill<const GROUP: usize>(
         &mut self,
-        tiles: &Tiles,
+        tiles: &AmxTiles,
         group: usize,
-        x: Rows,
+        x: InterleavedRows,
         weights: *const u8,
     ) {
         let to = self.0[group % BUFFERS].as_mut_ptr();
@@ -44,7 +44,7 @@ impl Products {
             let quants = weights.add((LEAD + group * SPACING) * LINE);
             let half = group * GROUP % BLOCK / (BLOCK / 2);
             let quants = quants.sub(half * 4 * LINE);
-            tiles.multiply_both(x, LINE, [quants, quants.sub(PLANE * LINE)], to);
+            tiles.multiply_two(x, LINE, [quants, quants.sub(PLANE * LINE)], to);
         }
     }
 }
@@ -61,58 +61,61 @@ macro_rules! each_row {
 }
 
 /// The strips of a task, for all rows of activations.
-pub(super) struct Panel<'a>(pub(super) Task<'a, Activations>);
+pub(super) struct GroupScaledTiles<'a>(pub(super) StripTask<'a, GroupScaledActivations>);
 
 /// Lines from one group's weights to the next: its own and zeros, so that sixteen lines can be taken in which the group
 /// meets its own activations, and all else meets zeros.
-const SPACING: usize = SIDE;
+const SPACING: usize = TILE_ROWS;
 /// Lines of zeros before the first group: as far as a tile begins before the weights in it.
 const LEAD: usize = 12;
 /// Lines that meet high bytes; as many follow that meet low ones.
-const PLANE: usize = SIDE / 2;
+const PLANE: usize = TILE_ROWS / 2;
 
 /// Bytes of a strip with `groups` groups, spread out.
-pub(super) fn spread_bytes(groups: usize) -> usize {
+pub(super) fn expanded_strip_bytes(groups: usize) -> usize {
     (LEAD + groups * SPACING) * LINE
 }
 
-impl TileKernel for Panel<'_> {
+impl TileKernel for GroupScaledTiles<'_> {
     #[inline(always)]
     fn run(self, s: S) {
         let form = self.0.linear.form;
-        // SAFETY: `PackedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
+        // SAFETY: `QuantisedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
         unsafe {
-            with_lines!(form.quant, L => if form.group == BLOCK {
-                panel::<L, BLOCK>(s, &self.0);
+            with_quants!(form.quant, L => if form.group == BLOCK {
+                run_tiles::<L, BLOCK>(s, &self.0);
             } else {
-                panel::<L, { BLOCK / 2 }>(s, &self.0);
+                run_tiles::<L, { BLOCK / 2 }>(s, &self.0);
             });
         }
     }
 }
 
 /// # Safety
-/// As for [`super::PackedLinear::run`], within the task's strips; tiles must be available.
+/// As for [`super::QuantisedLinear::run`], within the task's strips; tiles must be available.
 #[inline(always)]
-unsafe fn panel<L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
+unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
+    s: S,
+    task: &StripTask<'_, GroupScaledActivations>,
+) {
     let linear = &task.linear;
-    let (_, _, strip_bytes) = linear.form.offsets(linear.k);
-    let mut products = Products([[0; PRODUCTS]; BUFFERS]);
+    let (_, _, strip_bytes) = linear.form.strip_offsets(linear.k);
+    let mut products = GroupProducts([[0; PRODUCTS]; BUFFERS]);
     // SAFETY: as the caller vouches. Activations are laid out for whole tiles of rows, and the panel has room for the
     // bytes of its strips.
     unsafe {
-        let tiles = Tiles::new();
-        let spread = spread_bytes(linear.k / GROUP);
+        let tiles = AmxTiles::new();
+        let spread = expanded_strip_bytes(linear.k / GROUP);
         for (i, strip) in task.strips.clone().enumerate() {
             let start = task.operands.weight.add(strip * strip_bytes);
-            spread_out::<L, GROUP>(s, task, start, task.panel.add(i * spread));
+            expand_strip::<L, GROUP>(s, task, start, task.expanded.add(i * spread));
         }
-        for first in (0..linear.m).step_by(SIDE) {
-            let rows = (linear.m - first).min(SIDE);
+        for first in (0..linear.m).step_by(TILE_ROWS) {
+            let rows = (linear.m - first).min(TILE_ROWS);
             for (i, strip) in task.strips.clone().enumerate() {
                 let start = task.operands.weight.add(strip * strip_bytes);
-                let weights = task.panel.add(i * spread).cast_const();
-                let scales = Scales::of(linear.form, linear.k, start);
+                let weights = task.expanded.add(i * spread).cast_const();
+                let scales = StripScales::of(linear.form, linear.k, start);
                 tile::<GROUP>(
                     s,
                     task,
@@ -134,19 +137,19 @@ unsafe fn panel<L: Lines, const GROUP: usize>(s: S, task: &Task<'_, Activations>
 #[inline(always)]
 unsafe fn tile<const GROUP: usize>(
     s: S,
-    task: &Task<'_, Activations>,
-    tiles: &Tiles,
-    (weights, scales): (*const u8, Scales),
+    task: &StripTask<'_, GroupScaledActivations>,
+    tiles: &AmxTiles,
+    (weights, scales): (*const u8, StripScales),
     (first, rows): (usize, usize),
     strip: usize,
-    products: &mut Products,
+    products: &mut GroupProducts,
 ) {
     let linear = &task.linear;
     let count = linear.k / GROUP;
     // SAFETY: as the caller vouches; sixteen rows of activations are laid out from `first` on, whether used or not.
     unsafe {
         let x = task.activations.rows(first);
-        let mut out = [s.zero(); SIDE];
+        let mut out = [s.zero(); TILE_ROWS];
         for ahead in 0..count.min(BUFFERS) {
             products.fill::<GROUP>(tiles, ahead, x, weights);
         }
@@ -156,8 +159,8 @@ unsafe fn tile<const GROUP: usize>(
             let x_group = x.group(group).cast_const();
             each_row!(R => {
                 let x = *x_group.add(R);
-                let sums = s.join(done.add(R * SIDE), done.add((SIDE + R) * SIDE));
-                let total = s.total(sums, x.offset);
+                let sums = s.load_sums(done.add(R * TILE_ROWS), done.add((TILE_ROWS + R) * TILE_ROWS));
+                let total = s.sums_to_f32(sums, x.offset);
                 out[R] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[R]);
                 out[R] = s.fma(min, s.splat(x.sum), out[R]);
             });
@@ -176,16 +179,16 @@ unsafe fn tile<const GROUP: usize>(
 /// # Safety
 /// A packed strip must be at `from` and its bytes fit at `to`.
 #[inline(always)]
-unsafe fn spread_out<L: Lines, const GROUP: usize>(
+unsafe fn expand_strip<L: LoadQuants, const GROUP: usize>(
     s: S,
-    task: &Task<'_, Activations>,
+    task: &StripTask<'_, GroupScaledActivations>,
     from: *const u8,
     to: *mut u8,
 ) {
     let block_bytes = task.linear.form.block_bytes();
     // SAFETY: as the caller vouches.
     unsafe {
-        to.write_bytes(0, spread_bytes(task.linear.k / GROUP));
+        to.write_bytes(0, expanded_strip_bytes(task.linear.k / GROUP));
         for block in 0..task.linear.k / BLOCK {
             for line in 0..BLOCK / 4 {
                 let quants = from.add(block * block_bytes);

@@ -1,11 +1,11 @@
 //! Packed weights that are kept, found again, and not trusted further than they reach.
 
-use super::super::format::Form;
-use super::super::packed_weight::Packed;
+use super::super::format::PackedFormat;
+use super::super::packed_weight::PackedWeight;
 use super::*;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::thread_pool::Threads;
+use crate::thread_pool::ThreadPool;
 use backend::conformance::Noise;
 use backend::{BackendErrorKind, CompileOptions, Loading};
 use base::DType;
@@ -16,12 +16,12 @@ const SHAPES: [(DType, usize, usize); 2] = [(DType::Q4_1, 4096, 1024), (DType::Q
 const BEFORE: usize = 96;
 
 /// A folder with a model file, which goes away with the value.
-struct Place(PathBuf);
+struct ModelFolder(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl ModelFolder {
+    fn new(name: &str) -> ModelFolder {
         let folder = format!("kvark-kept-{name}-{}", std::process::id());
-        let place = Place(std::env::temp_dir().join(folder));
+        let place = ModelFolder(std::env::temp_dir().join(folder));
         fs::create_dir_all(&place.0).unwrap();
         place.write(1);
         place
@@ -81,8 +81,8 @@ impl Place {
     fn load_with(
         &self,
         options: &CompileOptions,
-    ) -> Result<Vec<Arc<Packed>>, backend::BackendError> {
-        let threads = Threads::new(2);
+    ) -> Result<Vec<Arc<PackedWeight>>, backend::BackendError> {
+        let threads = ThreadPool::new(2);
         let ctx = Context {
             isa: *Isa::available().last().unwrap(),
             threads: &threads,
@@ -97,18 +97,18 @@ impl Place {
         let weights = SHAPES
             .iter()
             .zip(&rows)
-            .map(|(&(dtype, n, k), rows)| Source {
+            .map(|(&(dtype, n, k), rows)| WeightSource {
                 dtype,
-                form: Form::of(dtype).unwrap(),
+                form: PackedFormat::of(dtype).unwrap(),
                 rows,
                 n,
                 k,
             });
-        Packed::all(&weights.collect::<Vec<_>>(), &ctx, options)
+        PackedWeight::load_all(&weights.collect::<Vec<_>>(), &ctx, options)
     }
 }
 
-impl Drop for Place {
+impl Drop for ModelFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -116,7 +116,7 @@ impl Drop for Place {
 
 #[test]
 fn a_second_start_maps_what_the_first_has_packed() {
-    let place = Place::new("second");
+    let place = ModelFolder::new("second");
     let (made, found) = place.load();
     assert!(!found, "nothing was there");
     assert_eq!(place.load(), (made.clone(), true));
@@ -131,20 +131,20 @@ fn a_second_start_maps_what_the_first_has_packed() {
     assert_eq!(place.load(), (others, true));
 
     fs::remove_file(place.model()).unwrap();
-    tidy(&place.folder());
+    remove_stale_packed_files(&place.folder());
     assert_eq!(place.names(), [""; 0]);
 }
 
 #[test]
 fn what_is_damaged_or_unfinished_is_made_again() {
-    let place = Place::new("damaged");
+    let place = ModelFolder::new("damaged");
     let (made, _) = place.load();
     let whole = fs::read(place.kept()).unwrap();
     let version = |bytes: &mut Vec<u8>| bytes[8] ^= 1;
-    let record = |bytes: &mut Vec<u8>| bytes[HEAD + 8] ^= 64;
-    let cut = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 1);
+    let record = |bytes: &mut Vec<u8>| bytes[HEADER_BYTES + 8] ^= 64;
+    let partition = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 1);
     let empty = |bytes: &mut Vec<u8>| bytes.clear();
-    for damage in [version, record, cut, empty] {
+    for damage in [version, record, partition, empty] {
         let mut bytes = whole.clone();
         damage(&mut bytes);
         fs::write(place.kept(), bytes).unwrap();
@@ -171,13 +171,13 @@ fn what_is_damaged_or_unfinished_is_made_again() {
     }
     // What a killed process left of another model's.
     fs::write(place.folder().join(".gone-0.packed.partial"), "half").unwrap();
-    tidy(&place.folder());
+    remove_stale_packed_files(&place.folder());
     assert_eq!(fs::read(place.kept()).unwrap(), whole);
 }
 
 #[test]
 fn a_file_that_was_written_to_loses_its_seal() {
-    let place = Place::new("sealed");
+    let place = ModelFolder::new("sealed");
     let (made, _) = place.load();
     let modified = || fs::metadata(place.kept()).unwrap().modified().unwrap();
     let seal = modified();
@@ -203,7 +203,7 @@ fn a_file_that_was_written_to_loses_its_seal() {
 #[test]
 fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
     use std::os::fd::AsRawFd;
-    let place = Place::new("disk");
+    let place = ModelFolder::new("disk");
     let (made, _) = place.load();
     let seal = fs::metadata(place.kept()).unwrap().modified().unwrap();
     let mut bytes = fs::read(place.kept()).unwrap();
@@ -241,7 +241,7 @@ fn no_head_makes_a_place_outside_the_file() {
         assert_eq!(whole[place], bytes[..]);
         assert_eq!(whole[sums_at..][..8], xxh64(bytes, 0).to_le_bytes());
     }
-    let end = HEAD + weights.len() * (RECORD + 8) + path.len();
+    let end = HEADER_BYTES + weights.len() * (RECORD_BYTES + 8) + path.len();
     let mut noise = Noise::new(3);
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..20_000 {
@@ -277,7 +277,7 @@ fn no_head_makes_a_place_outside_the_file() {
 
 #[test]
 fn whoever_watches_is_told_all_and_can_end_it() {
-    let place = Place::new("watched");
+    let place = ModelFolder::new("watched");
     let told = Arc::new(Mutex::new(Vec::new()));
     let watch = |most: usize| {
         let told = told.clone();
@@ -312,7 +312,7 @@ fn whoever_watches_is_told_all_and_can_end_it() {
 /// and 2 have the same layouts.
 #[test]
 fn layouts_are_those_of_the_version() {
-    let threads = Threads::new(1);
+    let threads = ThreadPool::new(1);
     let ctx = Context {
         isa: Isa::available()[0],
         threads: &threads,
@@ -320,18 +320,18 @@ fn layouts_are_those_of_the_version() {
     let mut noise = Noise::new(11);
     let mut sums = Vec::new();
     for dtype in DType::ALL {
-        let (Some(form), n, k) = (Form::of(dtype), 17, 512) else {
+        let (Some(form), n, k) = (PackedFormat::of(dtype), 17, 512) else {
             continue;
         };
         let rows = &noise.weights(dtype, n * k);
-        let weight = Source {
+        let weight = WeightSource {
             dtype,
             form,
             rows,
             n,
             k,
         };
-        let packed = Packed::all(&[weight], &ctx, &CompileOptions::default()).unwrap();
+        let packed = PackedWeight::load_all(&[weight], &ctx, &CompileOptions::default()).unwrap();
         sums.push((dtype.name(), xxh64(packed[0].bytes(), 1)));
     }
     let layouts = [

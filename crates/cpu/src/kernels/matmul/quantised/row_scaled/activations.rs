@@ -1,8 +1,8 @@
 //! Activations as integers of fourteen bits, with a scale for every chunk of a row.
 
-use super::super::format::{BLOCK, Form, LINE};
+use super::super::format::{BLOCK, LINE, PackedFormat};
 use crate::isa::IntegerKernel;
-use crate::simd::{LANES, LARGEST_WHOLE, Whole};
+use crate::simd::{LANES, MAX_ROW_SCALED, RowScaledDot};
 use std::ops::Range;
 
 /// Most inputs of a chunk: so many products of the largest weight and a byte of an activation fit an integer of 32 bits.
@@ -10,20 +10,20 @@ const CHUNK: usize = 960;
 /// Inputs of a row of a matrix tile; chunks begin at multiples of it.
 pub(super) const TILE: usize = 64;
 /// Most rows that lie together.
-pub(super) const TOGETHER: usize = 16;
+pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
 /// Bytes of a plane of a block.
 const PLANE: usize = BLOCK;
 /// Below this, a chunk is nothing: its reciprocal would not be finite.
-const NOTHING: f32 = 1e-30;
+const MIN_MAGNITUDE: f32 = 1e-30;
 
 /// The sizes of quantised activations.
 ///
 /// Rows are taken sixteen at a time, or all of them where there are fewer. A block of such a row is a line: 32 high bytes,
 /// then 32 low ones. For matrix tiles, two blocks are a line of high bytes and a line of low ones.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct RowScaledLayout {
     tiled: bool,
-    together: usize,
+    interleaved_rows: usize,
     rows: usize,
     k: usize,
     /// Inputs of a group, and groups of a row.
@@ -31,14 +31,14 @@ pub(crate) struct Layout {
     groups: usize,
 }
 
-impl Layout {
+impl RowScaledLayout {
     /// For `m` rows of `k` activations.
-    pub(crate) fn new(form: &Form, m: usize, k: usize, tiled: bool) -> Layout {
-        let together = m.next_power_of_two().min(TOGETHER);
-        Layout {
+    pub(crate) fn new(form: &PackedFormat, m: usize, k: usize, tiled: bool) -> RowScaledLayout {
+        let interleaved_rows = m.next_power_of_two().min(MAX_INTERLEAVED_ROWS);
+        RowScaledLayout {
             tiled,
-            together,
-            rows: m.next_multiple_of(together),
+            interleaved_rows,
+            rows: m.next_multiple_of(interleaved_rows),
             k,
             group: form.group,
             groups: k / form.group,
@@ -64,7 +64,7 @@ impl Layout {
     /// Bytes of all lines, of all sums and of all scales. There is room behind the rows for what a kernel may read without
     /// need.
     fn parts(&self) -> [usize; 3] {
-        let rows = self.rows + TOGETHER;
+        let rows = self.rows + MAX_INTERLEAVED_ROWS;
         [
             rows * self.lines() * LINE,
             rows * self.groups * size_of::<[i32; 2]>(),
@@ -80,23 +80,23 @@ impl Layout {
 
 /// Where a step's quantised activations are.
 #[derive(Clone, Copy)]
-pub(crate) struct Activations {
+pub(crate) struct RowScaledActivations {
     lines: *mut u8,
     sums: *mut [i32; 2],
     scales: *mut f32,
-    pub(super) layout: Layout,
+    pub(super) layout: RowScaledLayout,
 }
 
 // SAFETY: rows are written by one task each before any task reads them.
-unsafe impl Send for Activations {}
+unsafe impl Send for RowScaledActivations {}
 // SAFETY: as above.
-unsafe impl Sync for Activations {}
+unsafe impl Sync for RowScaledActivations {}
 
-impl Activations {
+impl RowScaledActivations {
     /// Lays the rows out from `scratch` on, a multiple of 64.
-    pub(crate) fn at(scratch: *mut u8, layout: Layout) -> Activations {
+    pub(crate) fn at(scratch: *mut u8, layout: RowScaledLayout) -> RowScaledActivations {
         let [lines, sums, _] = layout.parts();
-        Activations {
+        RowScaledActivations {
             lines: scratch,
             sums: scratch.wrapping_add(lines).cast(),
             scales: scratch.wrapping_add(lines + sums).cast(),
@@ -107,10 +107,10 @@ impl Activations {
     /// Where number `index` of `count` numbers of a row is; the same of the next row is behind it.
     #[inline(always)]
     fn index(&self, row: usize, count: usize, index: usize) -> usize {
-        let together = self.layout.together;
+        let interleaved_rows = self.layout.interleaved_rows;
         // A power of two, so nothing need be divided.
-        let beside = row & (together - 1);
-        (row - beside) * count + index * together + beside
+        let beside = row & (interleaved_rows - 1);
+        (row - beside) * count + index * interleaved_rows + beside
     }
 
     /// A line of a row; the same line of the next is behind it.
@@ -169,17 +169,17 @@ impl Activations {
 }
 
 /// Quantises one row.
-pub(super) struct Quantise {
+pub(super) struct QuantiseRowScaled {
     pub(super) x: *const f32,
     pub(super) row: usize,
-    pub(super) to: Activations,
+    pub(super) to: RowScaledActivations,
 }
 
-impl IntegerKernel for Quantise {
+impl IntegerKernel for QuantiseRowScaled {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Whole>(self, s: S) {
+    fn run<S: RowScaledDot>(self, s: S) {
         let layout = self.to.layout;
         // SAFETY: whoever made the kernel vouches for a row of `k` activations, a multiple of the block, and for the row
         // laid out.
@@ -191,11 +191,11 @@ impl IntegerKernel for Quantise {
                     let x = s.load(self.x.add(at));
                     top = s.max(top, s.max(x, s.sub(s.zero(), x)));
                 }
-                let top = s.largest(top);
-                let (scale, inverse) = if top < NOTHING {
+                let top = s.reduce_max(top);
+                let (scale, inverse) = if top < MIN_MAGNITUDE {
                     (0.0, 0.0)
                 } else {
-                    (top / LARGEST_WHOLE, LARGEST_WHOLE / top)
+                    (top / MAX_ROW_SCALED, MAX_ROW_SCALED / top)
                 };
                 self.to.scale(self.row, chunk).write(scale);
                 let blocks = inputs.start / BLOCK..inputs.end / BLOCK;
@@ -204,7 +204,7 @@ impl IntegerKernel for Quantise {
                     for at in (0..BLOCK).step_by(LANES) {
                         let x = s.load(self.x.add(block * BLOCK + at));
                         let x = s.round(s.mul(x, s.splat(inverse)));
-                        s.split(x, high.add(at), low.add(at));
+                        s.store_planes(x, high.add(at), low.add(at));
                     }
                 }
                 if !layout.tiled {
@@ -222,13 +222,13 @@ impl IntegerKernel for Quantise {
     }
 }
 
-impl Quantise {
+impl QuantiseRowScaled {
     /// Writes the sums of the high and low bytes of a block's groups.
     ///
     /// # Safety
     /// The block must be one of the row's, and quantised.
     #[inline(always)]
-    unsafe fn write_sums<S: Whole>(&self, s: S, block: usize) {
+    unsafe fn write_sums<S: RowScaledDot>(&self, s: S, block: usize) {
         let group = self.to.layout.group;
         let count = BLOCK / group;
         // SAFETY: as the caller vouches; a group is one or two vectors long.

@@ -1,11 +1,11 @@
 //! A strip of sixteen weight rows times some rows of activations, in vectors.
 
 use super::super::format::{BLOCK, LINE};
-use super::super::{Task, write};
-use super::activations::Activations;
+use super::super::{StripTask, write};
+use super::activations::RowScaledActivations;
 use crate::isa::IntegerKernel;
-use crate::prefetch::Reader;
-use crate::simd::Whole;
+use crate::prefetch::Prefetcher;
+use crate::simd::RowScaledDot;
 
 /// The lines of half a block.
 macro_rules! half {
@@ -51,30 +51,33 @@ macro_rules! each_row {
 }
 
 /// The strips of a task, for all rows of activations.
-pub(super) struct Strips<'a>(pub(super) Task<'a, Activations>);
+pub(super) struct RowScaledKernel<'a>(pub(super) StripTask<'a, RowScaledActivations>);
 
-impl IntegerKernel for Strips<'_> {
+impl IntegerKernel for RowScaledKernel<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Whole>(self, s: S) {
-        // SAFETY: `PackedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
+    fn run<S: RowScaledDot>(self, s: S) {
+        // SAFETY: `QuantisedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
         unsafe {
             if self.0.linear.form.group == BLOCK {
-                strips::<S, BLOCK>(s, &self.0);
+                run_strips::<S, BLOCK>(s, &self.0);
             } else {
-                strips::<S, { BLOCK / 2 }>(s, &self.0);
+                run_strips::<S, { BLOCK / 2 }>(s, &self.0);
             }
         }
     }
 }
 
 /// # Safety
-/// As for [`super::super::PackedLinear::run`], within the task's strips.
+/// As for [`super::super::QuantisedLinear::run`], within the task's strips.
 #[inline(always)]
-unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations>) {
+unsafe fn run_strips<S: RowScaledDot, const GROUP: usize>(
+    s: S,
+    task: &StripTask<'_, RowScaledActivations>,
+) {
     let m = task.linear.m;
-    let mut reader = task.course.reader();
+    let mut prefetcher = task.prefetch_plan.prefetcher();
     for strip in task.strips.clone() {
         let mut row = 0;
         while row < m {
@@ -82,12 +85,12 @@ unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations
             // SAFETY: as the caller vouches; at most as many rows as the constant are there.
             unsafe {
                 match rows {
-                    1 => some_rows::<S, GROUP, 1>(s, task, &mut reader, strip, row, rows),
-                    2 => some_rows::<S, GROUP, 2>(s, task, &mut reader, strip, row, rows),
+                    1 => microkernel::<S, GROUP, 1>(s, task, &mut prefetcher, strip, row, rows),
+                    2 => microkernel::<S, GROUP, 2>(s, task, &mut prefetcher, strip, row, rows),
                     _ if const { S::ROWS <= 4 } || rows <= 4 => {
-                        some_rows::<S, GROUP, 4>(s, task, &mut reader, strip, row, rows);
+                        microkernel::<S, GROUP, 4>(s, task, &mut prefetcher, strip, row, rows);
                     }
-                    _ => some_rows::<S, GROUP, 8>(s, task, &mut reader, strip, row, rows),
+                    _ => microkernel::<S, GROUP, 8>(s, task, &mut prefetcher, strip, row, rows),
                 }
             }
             row += rows;
@@ -98,19 +101,19 @@ unsafe fn strips<S: Whole, const GROUP: usize>(s: S, task: &Task<'_, Activations
 /// `rows ≤ R` rows from `first` on; where there are fewer, what lies behind them is computed too and not written.
 ///
 /// # Safety
-/// As for [`super::super::PackedLinear::run`]; strip and rows must exist.
+/// As for [`super::super::QuantisedLinear::run`]; strip and rows must exist.
 #[inline(always)]
-unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
+unsafe fn microkernel<S: RowScaledDot, const GROUP: usize, const R: usize>(
     s: S,
-    task: &Task<'_, Activations>,
-    reader: &mut Reader<'_>,
+    task: &StripTask<'_, RowScaledActivations>,
+    prefetcher: &mut Prefetcher<'_>,
     strip: usize,
     first: usize,
     rows: usize,
 ) {
     let linear = &task.linear;
     let x = &task.activations;
-    let (scales_at, _, strip_bytes) = linear.form.offsets(linear.k);
+    let (scales_at, _, strip_bytes) = linear.form.strip_offsets(linear.k);
     const QUANTS: usize = 4 * LINE;
     let stride = QUANTS + BLOCK / GROUP * LINE;
     // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
@@ -119,56 +122,56 @@ unsafe fn some_rows<S: Whole, const GROUP: usize, const R: usize>(
         let mut out = [s.zero(); R];
         for chunk in 0..x.layout.chunks() {
             let inputs = x.layout.chunk(chunk);
-            let mut totals = [s.no_totals(); R];
+            let mut totals = [s.zero_totals(); R];
             for block in inputs.start / BLOCK..inputs.end / BLOCK {
                 let quants = start.add(block * stride);
                 if first == 0 {
-                    reader.used(stride);
+                    prefetcher.consumed(stride);
                 }
                 let x_block = x.line(first, block).cast_const();
                 let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
                 let later_sums = x.sums(first, (block + 1) * BLOCK / GROUP - 1).cast_const();
                 let factors = quants.add(QUANTS);
                 // One or two rows need few sums at a time, so eight rows' totals stay in registers beside the lines.
-                let lines = half!(s, low, quants);
-                let more = half!(s, high, quants);
+                let lines = half!(s, load_low_nibbles, quants);
+                let more = half!(s, load_high_nibbles, quants);
                 if const { GROUP == BLOCK && R >= 4 && S::ROWS > 4 } {
                     // A row's sums wait for themselves, so another row's are added in between.
                     each_row!(r in 0 2 4 6, R, {
                         let x = [x_block.add(r * LINE), x_block.add((r + 1) * LINE)];
-                        let sums = [s.no_planes(); 2];
+                        let sums = [s.zero_planes(); 2];
                         let sums = dots_of_both!(s, sums, lines, x, 0 0, 1 1, 2 2, 3 3);
                         let sums = dots_of_both!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
-                        totals[r] = s.weigh(totals[r], sums[0], factors, x_sums.add(r));
-                        totals[r + 1] = s.weigh(totals[r + 1], sums[1], factors, x_sums.add(r + 1));
+                        totals[r] = s.add_scaled(totals[r], sums[0], factors, x_sums.add(r));
+                        totals[r + 1] = s.add_scaled(totals[r + 1], sums[1], factors, x_sums.add(r + 1));
                     });
                     continue;
                 }
                 each_row!(r in 0 1 2 3 4 5 6 7, R, {
                     let x = x_block.add(r * LINE);
-                    let mut sums = dots!(s, s.no_planes(), lines, x, 0 0, 1 1, 2 2, 3 3);
+                    let mut sums = dots!(s, s.zero_planes(), lines, x, 0 0, 1 1, 2 2, 3 3);
                     if GROUP < BLOCK {
-                        totals[r] = s.weigh(totals[r], sums, factors, x_sums.add(r));
-                        sums = s.no_planes();
+                        totals[r] = s.add_scaled(totals[r], sums, factors, x_sums.add(r));
+                        sums = s.zero_planes();
                     }
                     if GROUP == BLOCK && R <= 2 {
                         // Few rows leave it to the block's own products to be many at a time.
-                        let later = dots!(s, s.no_planes(), more, x, 0 4, 1 5, 2 6, 3 7);
+                        let later = dots!(s, s.zero_planes(), more, x, 0 4, 1 5, 2 6, 3 7);
                         sums = s.add_planes(sums, later);
                     } else {
                         sums = dots!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
                     }
                     let factors = quants.add(stride - LINE);
-                    totals[r] = s.weigh(totals[r], sums, factors, later_sums.add(r));
+                    totals[r] = s.add_scaled(totals[r], sums, factors, later_sums.add(r));
                 });
             }
             let scale = x.scale(first, chunk);
             for r in 0..R {
-                out[r] = s.fma(s.number(totals[r]), s.splat(*scale.add(r)), out[r]);
+                out[r] = s.fma(s.totals_to_f32(totals[r]), s.splat(*scale.add(r)), out[r]);
             }
         }
         if first == 0 {
-            reader.used(LINE);
+            prefetcher.consumed(LINE);
         }
         let units = s.load(start.add(scales_at).cast());
         for (r, out) in out.iter().enumerate().take(rows) {

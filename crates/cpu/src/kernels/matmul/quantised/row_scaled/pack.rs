@@ -1,12 +1,12 @@
 //! Weights of four bits as integers over their rows.
 
-use super::super::format::{BLOCK, Form, LINE, Rows, STRIP, put_quants};
-use super::super::quant_block::{Unpacked, unpack};
-use crate::simd::Whole;
+use super::super::format::{BLOCK, LINE, PackedFormat, STRIP, StripSource, put_quants};
+use super::super::quant_block::{QuantBlock, parse_block};
+use crate::simd::RowScaledDot;
 use base::DType;
 
 /// The largest integer that a weight becomes. It leaves room for the rounding of scales.
-const LARGEST: f32 = 32_750.0;
+const MAX_WEIGHT: f32 = 32_750.0;
 
 /// The largest quant of a format.
 fn largest_quant(dtype: DType) -> f32 {
@@ -18,13 +18,17 @@ fn largest_quant(dtype: DType) -> f32 {
 }
 
 /// A row's groups: scale and min, so that a weight is `scale · quant + min`.
-fn groups(form: Form, unpacked: &Unpacked, count: usize) -> impl Iterator<Item = [f32; 2]> {
-    let (outer_scale, outer_min) = (half(unpacked.scale), half(unpacked.min));
+fn groups(
+    form: PackedFormat,
+    block_values: &QuantBlock,
+    count: usize,
+) -> impl Iterator<Item = [f32; 2]> {
+    let (outer_scale, outer_min) = (half(block_values.scale), half(block_values.min));
     (0..count).map(move |group| {
-        let (scale, min) = if form.nested {
+        let (scale, min) = if form.two_level_scales {
             (
-                outer_scale * f32::from(unpacked.scales[group]),
-                outer_min * f32::from(unpacked.mins[group]),
+                outer_scale * f32::from(block_values.scales[group]),
+                outer_min * f32::from(block_values.mins[group]),
             )
         } else {
             (outer_scale, outer_min)
@@ -51,7 +55,7 @@ fn half(bits: u16) -> f32 {
 
 /// Packs a strip of rows, or fewer.
 #[inline(always)]
-pub(in super::super) fn pack_strip<S: Whole>(s: S, rows: Rows<'_>, out: &mut [u8]) {
+pub(in super::super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut [u8]) {
     // Rows must all be there, and near enough to be collected from.
     let len = rows.bytes.len();
     let whole = len == STRIP * rows.row_bytes && i32::try_from(len).is_ok();
@@ -74,16 +78,16 @@ pub(in super::super) fn pack_strip<S: Whole>(s: S, rows: Rows<'_>, out: &mut [u8
 /// Packs sixteen rows, of less than 2 GiB together, whose blocks begin with their factors and have their quants by line, as
 /// in a strip: line by line.
 #[inline(always)]
-fn pack_lines<S: Whole>(
+fn pack_lines<S: RowScaledDot>(
     s: S,
-    rows: Rows<'_>,
+    rows: StripSource<'_>,
     quants_at: usize,
     factors: impl Fn(u32) -> [f32; 2],
     out: &mut [u8],
 ) {
-    let Rows { dtype, form, k, .. } = rows;
+    let StripSource { dtype, form, k, .. } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let (scales_at, _, _) = form.offsets(k);
+    let (scales_at, _, _) = form.strip_offsets(k);
     let (stride, quants) = (form.block_stride(), form.block_bytes());
     let bytes = dtype.block_bytes();
     let most = largest_quant(dtype);
@@ -102,14 +106,14 @@ fn pack_lines<S: Whole>(
             // SAFETY: all sixteen rows have the block, as was just checked, and the block its line.
             unsafe {
                 let from = from.as_ptr().add(quants_at + 4 * line);
-                s.collect(from, row_bytes, block[line * LINE..][..LINE].as_mut_ptr());
+                s.gather_line(from, row_bytes, block[line * LINE..][..LINE].as_mut_ptr());
             }
         }
         let pairs = block[quants..].as_chunks_mut::<LINE>().0;
         // SAFETY: as above; a block begins with its factors.
-        unsafe { s.collect(from.as_ptr(), row_bytes, pairs[0].as_mut_ptr()) };
+        unsafe { s.gather_line(from.as_ptr(), row_bytes, pairs[0].as_mut_ptr()) };
         for (largest, bits) in largest.iter_mut().zip(pairs[0].as_chunks::<4>().0) {
-            *largest = extent(factors(u32::from_le_bytes(*bits)), most).max(*largest);
+            *largest = max_magnitude_bits(factors(u32::from_le_bytes(*bits)), most).max(*largest);
         }
     }
     let mut inverses = [0.0; STRIP];
@@ -118,48 +122,50 @@ fn pack_lines<S: Whole>(
         .zip(scales.as_chunks_mut::<4>().0)
         .zip(largest)
     {
-        let value = unit_of(largest);
-        (*inverse, *unit) = (inverse_of(value), value.to_le_bytes());
+        let value = row_scale(largest);
+        (*inverse, *unit) = (inverse_row_scale(value), value.to_le_bytes());
     }
     for block in blocks.chunks_exact_mut(stride) {
         let pairs = block[quants..].as_chunks_mut::<4>().0;
         for (pair, inverse) in pairs.iter_mut().zip(inverses) {
             let [scale, min] = factors(u32::from_le_bytes(*pair));
-            *pair = in_units(scale, min, most, inverse);
+            *pair = to_row_units(scale, min, most, inverse);
         }
     }
 }
 
 /// Packs some rows, one after the other.
-fn pack_rows(rows: Rows<'_>, out: &mut [u8]) {
-    let Rows { dtype, form, k, .. } = rows;
+fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
+    let StripSource { dtype, form, k, .. } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let (scales_at, _, _) = form.offsets(k);
+    let (scales_at, _, _) = form.strip_offsets(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let count = len / form.group;
     let most = largest_quant(dtype);
-    let mut unpacked = Unpacked::default();
+    let mut block_values = QuantBlock::default();
     let mut row_groups: Vec<[f32; 2]> = Vec::with_capacity(k / form.group);
     for (r, row) in rows.chunks(row_bytes).enumerate() {
         row_groups.clear();
         for (i, block) in row.chunks(bytes).enumerate() {
-            unpack(dtype, block, &mut unpacked);
-            row_groups.extend(groups(form, &unpacked, count));
-            let blocks = unpacked.quants[..len].as_chunks::<BLOCK>().0;
+            parse_block(dtype, block, &mut block_values);
+            row_groups.extend(groups(form, &block_values, count));
+            let blocks = block_values.quants[..len].as_chunks::<BLOCK>().0;
             for (j, quants) in blocks.iter().enumerate() {
                 let at = (i * (len / BLOCK) + j) * form.block_stride();
                 put_quants(form, quants, r, &mut out[at..][..form.block_bytes()]);
             }
         }
-        let extents = row_groups.iter().map(|group| extent(*group, most));
-        let unit = unit_of(extents.max().unwrap_or(0));
+        let extents = row_groups
+            .iter()
+            .map(|group| max_magnitude_bits(*group, most));
+        let unit = row_scale(extents.max().unwrap_or(0));
         out[scales_at + 4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
-        let inverse = inverse_of(unit);
+        let inverse = inverse_row_scale(unit);
         let blocks = out[..scales_at].chunks_mut(form.block_stride());
         for (block, groups) in blocks.zip(row_groups.chunks(BLOCK / form.group)) {
             let lines = block[form.block_bytes()..].as_chunks_mut::<LINE>().0;
             for (line, [scale, min]) in lines.iter_mut().zip(groups) {
-                let pair = in_units(*scale, *min, most, inverse);
+                let pair = to_row_units(*scale, *min, most, inverse);
                 line[4 * r..][..4].copy_from_slice(&pair);
             }
         }
@@ -170,23 +176,23 @@ fn pack_rows(rows: Rows<'_>, out: &mut [u8]) {
 /// How far a group's weights reach from zero, as bits: without their signs, numbers are in the order of their bits, and what
 /// is not finite is behind all others.
 #[inline(always)]
-fn extent([scale, min]: [f32; 2], most: f32) -> u32 {
+fn max_magnitude_bits([scale, min]: [f32; 2], most: f32) -> u32 {
     let magnitude = |weight: f32| weight.to_bits() & (u32::MAX >> 1);
     magnitude(min).max(magnitude(min + scale * most))
 }
 
 /// What one is worth in a row whose largest weight becomes the largest integer; not a number where a weight is not.
-fn unit_of(largest: u32) -> f32 {
+fn row_scale(largest: u32) -> f32 {
     let largest = f32::from_bits(largest);
     if largest.is_finite() {
-        largest / LARGEST
+        largest / MAX_WEIGHT
     } else {
         f32::NAN
     }
 }
 
 /// Where all weights are zero, or one is not a number, the integers are zero.
-fn inverse_of(unit: f32) -> f64 {
+fn inverse_row_scale(unit: f32) -> f64 {
     if unit > 0.0 {
         1.0 / f64::from(unit)
     } else {
@@ -197,7 +203,7 @@ fn inverse_of(unit: f32) -> f64 {
 /// A group's scale and min in units, of which one is worth `1 / inverse`. The scale is rounded, and the min makes up for
 /// it in the middle of the quants. What is not a number becomes zero. Both are bytes, the scale first.
 #[inline(always)]
-fn in_units(scale: f32, min: f32, most: f32, inverse: f64) -> [u8; 4] {
+fn to_row_units(scale: f32, min: f32, most: f32, inverse: f64) -> [u8; 4] {
     // Added to this, a number is rounded, and the integer is in the last bits.
     const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
     let middle = f64::from(most) / 2.0;
@@ -225,7 +231,7 @@ mod tests {
     fn scales_and_mins_are_the_nearest_integers() {
         for i in -3000..3000 {
             let (scale, min) = (i as f32 * 0.37, i as f32 * -10.9 + 0.2);
-            let [a, b, c, d] = in_units(scale, min, 15.0, 1.0);
+            let [a, b, c, d] = to_row_units(scale, min, 15.0, 1.0);
             let [found, rest] = [i16::from_le_bytes([a, b]), i16::from_le_bytes([c, d])];
             assert!((f64::from(found) - f64::from(scale)).abs() <= 0.5);
             // In the middle of the quants both make the weight.
@@ -234,11 +240,17 @@ mod tests {
             assert!((weight - made).abs() <= 0.5, "{scale} {min}");
         }
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_eq!(in_units(broken, broken, 15.0, 0.0), [0; 4]);
-            assert!(unit_of(extent([broken, 0.0], 15.0)).is_nan());
-            assert!(unit_of(extent([1.0, broken], 15.0)).is_nan());
+            assert_eq!(to_row_units(broken, broken, 15.0, 0.0), [0; 4]);
+            assert!(row_scale(max_magnitude_bits([broken, 0.0], 15.0)).is_nan());
+            assert!(row_scale(max_magnitude_bits([1.0, broken], 15.0)).is_nan());
         }
-        assert_eq!(unit_of(extent([-2.0, 3.0], 15.0)), 27.0 / LARGEST);
-        assert_eq!(unit_of(extent([1.0, -40.0], 15.0)), 40.0 / LARGEST);
+        assert_eq!(
+            row_scale(max_magnitude_bits([-2.0, 3.0], 15.0)),
+            27.0 / MAX_WEIGHT
+        );
+        assert_eq!(
+            row_scale(max_magnitude_bits([1.0, -40.0], 15.0)),
+            40.0 / MAX_WEIGHT
+        );
     }
 }

@@ -3,12 +3,12 @@
 //! Weights are written out as integers of two bytes. The tiles give the exact sums that the vector path gives, and the
 //! rest is the same arithmetic in the same order, so both paths give the same bits.
 
-use super::super::format::{BLOCK, Form, LINE};
-use super::super::{Task, write};
-use super::activations::{Activations, TILE};
+use super::super::format::{BLOCK, LINE, PackedFormat};
+use super::super::{StripTask, write};
+use super::activations::{RowScaledActivations, TILE};
 use crate::isa::TileKernel;
-use crate::prefetch::Reader;
-use crate::simd::amx::{SIDE, Tiles};
+use crate::prefetch::Prefetcher;
+use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd};
 use std::ops::Range;
 
@@ -16,42 +16,42 @@ use std::ops::Range;
 type S = Avx512<true>;
 
 /// How far ahead of their use weights are asked for, in bytes.
-const AHEAD: usize = 4096;
+const PREFETCH_BYTES: usize = 4096;
 
 /// The products of high and low bytes of both sides.
 #[repr(align(64))]
-struct Products([i32; 4 * SIDE * SIDE]);
+struct PlaneProducts([i32; 4 * TILE_ROWS * TILE_ROWS]);
 
 /// Bytes of a strip of depth `k`, written out.
-pub(super) fn strip_bytes(k: usize) -> usize {
-    k.next_multiple_of(TILE) * SIDE * 2
+pub(super) fn expanded_strip_bytes(k: usize) -> usize {
+    k.next_multiple_of(TILE) * TILE_ROWS * 2
 }
 
 /// The strips of a task for all rows of activations.
-pub(super) struct Panel<'a>(pub(super) Task<'a, Activations>);
+pub(super) struct RowScaledTiles<'a>(pub(super) StripTask<'a, RowScaledActivations>);
 
-impl TileKernel for Panel<'_> {
+impl TileKernel for RowScaledTiles<'_> {
     #[inline(always)]
     fn run(self, s: S) {
         let task = &self.0;
         let linear = &task.linear;
-        let (scales_at, _, packed) = linear.form.offsets(linear.k);
-        let written = strip_bytes(linear.k);
-        let mut products = Products([0; 4 * SIDE * SIDE]);
-        // SAFETY: `PackedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
+        let (scales_at, _, packed) = linear.form.strip_offsets(linear.k);
+        let written = expanded_strip_bytes(linear.k);
+        let mut products = PlaneProducts([0; 4 * TILE_ROWS * TILE_ROWS]);
+        // SAFETY: `QuantisedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
         // Activations are laid out for whole tiles of rows, and the panel has room for its strips.
         unsafe {
-            let tiles = Tiles::new();
+            let tiles = AmxTiles::new();
             for (i, strip) in task.strips.clone().enumerate() {
                 let from = task.operands.weight.add(strip * packed);
-                let to = task.panel.add(i * written);
-                write_out(s, &linear.form, None, from, 0..linear.k, to);
+                let to = task.expanded.add(i * written);
+                expand_inputs(s, &linear.form, None, from, 0..linear.k, to);
             }
-            for first in (0..linear.m).step_by(SIDE) {
-                let rows = (linear.m - first).min(SIDE);
+            for first in (0..linear.m).step_by(TILE_ROWS) {
+                let rows = (linear.m - first).min(TILE_ROWS);
                 for (i, strip) in task.strips.clone().enumerate() {
                     let start = task.operands.weight.add(strip * packed);
-                    let weights = task.panel.add(i * written).cast_const();
+                    let weights = task.expanded.add(i * written).cast_const();
                     let units = s.load(start.add(scales_at).cast());
                     let to = products.0.as_mut_ptr();
                     tile(s, task, &tiles, weights, (first, rows), (strip, units), to);
@@ -69,8 +69,8 @@ impl TileKernel for Panel<'_> {
 #[inline(always)]
 unsafe fn tile(
     s: S,
-    task: &Task<'_, Activations>,
-    tiles: &Tiles,
+    task: &StripTask<'_, RowScaledActivations>,
+    tiles: &AmxTiles,
     weights: *const u8,
     (first, rows): (usize, usize),
     (strip, units): (usize, <S as Simd>::V),
@@ -83,16 +83,16 @@ unsafe fn tile(
             // The output is not read, but its lines are fetched to be written.
             s.prefetch(task.place(row, strip).cast());
         }
-        let mut out = [s.zero(); SIDE];
+        let mut out = [s.zero(); TILE_ROWS];
         for chunk in 0..x.layout.chunks() {
             let inputs = x.layout.chunk(chunk);
             let steps = inputs.len().div_ceil(TILE);
             let x_tiles = x.line(first, inputs.start / BLOCK).cast_const();
-            let w_tiles = weights.add(inputs.start / TILE * 2 * SIDE * LINE);
+            let w_tiles = weights.add(inputs.start / TILE * 2 * TILE_ROWS * LINE);
             tiles.multiply_planes(x_tiles, w_tiles, steps, products);
             let scale = x.scale(first, chunk);
-            for r in 0..SIDE {
-                let number = s.number_of_products(products.add(r * SIDE));
+            for r in 0..TILE_ROWS {
+                let number = s.products_to_f32(products.add(r * TILE_ROWS));
                 out[r] = s.fma(number, s.splat(*scale.add(r)), out[r]);
             }
         }
@@ -109,38 +109,38 @@ unsafe fn tile(
 /// # Safety
 /// A packed strip must be at `from`, have the inputs, and their integers fit at `to`.
 #[inline(always)]
-pub(super) unsafe fn write_out(
+pub(super) unsafe fn expand_inputs(
     s: S,
-    form: &Form,
-    mut reader: Option<&mut Reader<'_>>,
+    form: &PackedFormat,
+    mut prefetcher: Option<&mut Prefetcher<'_>>,
     from: *const u8,
     inputs: Range<usize>,
     to: *mut u8,
 ) {
-    const STEP: usize = 2 * SIDE * LINE;
-    const HALF: usize = SIDE / 2 * LINE;
+    const STEP: usize = 2 * TILE_ROWS * LINE;
+    const HALF: usize = TILE_ROWS / 2 * LINE;
     let (stride, quants) = (form.block_stride(), form.block_bytes());
     let first = inputs.start / BLOCK;
     // SAFETY: as the caller vouches.
     unsafe {
         for block in 0..inputs.len() / BLOCK {
             let at = from.add((first + block) * stride);
-            if let Some(reader) = &mut reader {
-                reader.used(stride);
+            if let Some(prefetcher) = &mut prefetcher {
+                prefetcher.consumed(stride);
             } else {
                 for line in 0..stride / LINE {
-                    s.prefetch(at.wrapping_add(AHEAD + line * LINE));
+                    s.prefetch(at.wrapping_add(PREFETCH_BYTES + line * LINE));
                 }
             }
             let factors = [at.add(quants), at.add(stride - LINE)];
             let to = to.add(block / 2 * STEP + block % 2 * HALF);
-            s.write_whole(at, factors, to, SIDE * LINE);
+            s.expand_block(at, factors, to, TILE_ROWS * LINE);
         }
         if !inputs.len().is_multiple_of(TILE) {
             // What the last tile lacks meets zeros; it must only be there.
             let tile = to.add(inputs.len() / TILE * STEP + HALF);
             tile.write_bytes(0, HALF);
-            tile.add(SIDE * LINE).write_bytes(0, HALF);
+            tile.add(TILE_ROWS * LINE).write_bytes(0, HALF);
         }
     }
 }

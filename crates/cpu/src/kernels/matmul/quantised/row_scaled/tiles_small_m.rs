@@ -5,90 +5,90 @@
 //! long again.
 
 use super::super::format::{BLOCK, LINE};
-use super::super::{Task, write};
-use super::activations::{Activations, TILE};
-use super::tiles::write_out;
+use super::super::{StripTask, write};
+use super::activations::{RowScaledActivations, TILE};
+use super::tiles::expand_inputs;
 use crate::isa::TileKernel;
-use crate::simd::amx::{SIDE, Tiles};
+use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd};
 
 /// The only tier with tiles.
 type S = Avx512<true>;
 
 /// Steps from writing weights out to multiplying them: stores take a while to be seen by tiles.
-const BEHIND: usize = 2;
+const PIPELINE_STEPS: usize = 2;
 /// Bytes of the weights of a step: a tile of high and one of low bytes.
-const STEP: usize = 2 * SIDE * LINE;
+const STEP: usize = 2 * TILE_ROWS * LINE;
 
 #[repr(align(64))]
-struct Room {
+struct ExpandRing {
     /// The weights of some steps, in turns.
-    weights: [[u8; STEP]; BEHIND + 1],
+    weights: [[u8; STEP]; PIPELINE_STEPS + 1],
     /// The products of high and low bytes of both sides.
-    products: [i32; 4 * SIDE * SIDE],
+    products: [i32; 4 * TILE_ROWS * TILE_ROWS],
 }
 
 /// The strips of a task for all rows of activations.
-pub(super) struct Strips<'a>(pub(super) Task<'a, Activations>);
+pub(super) struct RowScaledSmallM<'a>(pub(super) StripTask<'a, RowScaledActivations>);
 
-impl TileKernel for Strips<'_> {
+impl TileKernel for RowScaledSmallM<'_> {
     #[inline(always)]
     fn run(self, s: S) {
-        // SAFETY: `PackedLinear::run` takes this path only where tiles are there and rows are few; its caller vouches for
+        // SAFETY: `QuantisedLinear::run` takes this path only where tiles are there and rows are few; its caller vouches for
         // the operands.
-        unsafe { strips(s, &self.0) }
+        unsafe { run_strips(s, &self.0) }
     }
 }
 
 /// All strips for up to sixteen rows.
 ///
 /// # Safety
-/// As for [`super::super::PackedLinear::run`], within the task's strips.
+/// As for [`super::super::QuantisedLinear::run`], within the task's strips.
 #[inline(always)]
-unsafe fn strips(s: S, task: &Task<'_, Activations>) {
+unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let (scales_at, _, packed) = linear.form.offsets(linear.k);
-    let mut reader = task.course.reader();
-    let mut room = Room {
-        weights: [[0; STEP]; BEHIND + 1],
-        products: [0; 4 * SIDE * SIDE],
+    let (scales_at, _, packed) = linear.form.strip_offsets(linear.k);
+    let mut prefetcher = task.prefetch_plan.prefetcher();
+    let mut ring = ExpandRing {
+        weights: [[0; STEP]; PIPELINE_STEPS + 1],
+        products: [0; 4 * TILE_ROWS * TILE_ROWS],
     };
     // SAFETY: as the caller vouches; sixteen rows are laid out, whether used or not.
     unsafe {
-        let tiles = Tiles::new();
+        let tiles = AmxTiles::new();
         for strip in task.strips.clone() {
             let from = task.operands.weight.add(strip * packed);
-            let mut sums = [s.zero(); SIDE];
+            let mut sums = [s.zero(); TILE_ROWS];
             for chunk in 0..x.layout.chunks() {
                 let inputs = x.layout.chunk(chunk);
                 let x_tiles = x.line(0, inputs.start / BLOCK).cast_const();
                 let steps = inputs.len().div_ceil(TILE);
-                tiles.no_products();
+                tiles.zero_accumulators();
                 let mut turn = 0;
-                for step in 0..steps + BEHIND {
+                for step in 0..steps + PIPELINE_STEPS {
                     if step < steps {
                         let first = inputs.start + step * TILE;
                         let inputs = first..inputs.end.min(first + TILE);
-                        let to = room.weights[turn].as_mut_ptr();
-                        write_out(s, &linear.form, Some(&mut reader), from, inputs, to);
+                        let to = ring.weights[turn].as_mut_ptr();
+                        expand_inputs(s, &linear.form, Some(&mut prefetcher), from, inputs, to);
                     }
                     // What is written over next is what was written first.
-                    turn = if turn == BEHIND { 0 } else { turn + 1 };
-                    if let Some(step) = step.checked_sub(BEHIND) {
-                        let weights = room.weights[turn].as_ptr();
-                        tiles.add_products(x_tiles.add(step * STEP), weights);
+                    turn = if turn == PIPELINE_STEPS { 0 } else { turn + 1 };
+                    if let Some(step) = step.checked_sub(PIPELINE_STEPS) {
+                        let weights = ring.weights[turn].as_ptr();
+                        tiles.accumulate_planes(x_tiles.add(step * STEP), weights);
                     }
                 }
-                tiles.store_products(room.products.as_mut_ptr());
+                tiles.store_accumulators(ring.products.as_mut_ptr());
                 let scale = x.scale(0, chunk);
-                for r in 0..SIDE {
-                    let products = room.products.as_ptr().add(r * SIDE);
-                    let number = s.number_of_products(products);
+                for r in 0..TILE_ROWS {
+                    let products = ring.products.as_ptr().add(r * TILE_ROWS);
+                    let number = s.products_to_f32(products);
                     sums[r] = s.fma(number, s.splat(*scale.add(r)), sums[r]);
                 }
             }
-            reader.used(LINE);
+            prefetcher.consumed(LINE);
             let units = s.load(from.add(scales_at).cast());
             for (r, sum) in sums.iter().enumerate().take(linear.m) {
                 write(s, task, r, strip, s.mul(*sum, units));
