@@ -1,8 +1,8 @@
-//! Memory that begins at a cache line: vector loads from it never straddle two.
+//! Memory that starts at a cache line, so that vector loads never straddle two lines.
 
 use backend::{BackendError, BackendErrorKind};
 
-/// Bytes from a line's beginning on, zero at first.
+/// Zeroed memory that starts at a cache line.
 #[derive(Default)]
 pub(crate) struct AlignedBuffer {
     lines: Vec<Line>,
@@ -13,7 +13,10 @@ pub(crate) struct AlignedBuffer {
 struct Line(#[allow(dead_code, reason = "read and written through raw addresses")] [u64; 8]);
 
 impl AlignedBuffer {
-    /// At least this many bytes.
+    /// Allocates at least `bytes` zeroed bytes.
+    ///
+    /// # Errors
+    /// Fails when the memory cannot be allocated.
     pub(crate) fn new(bytes: usize) -> Result<AlignedBuffer, BackendError> {
         let count = bytes.div_ceil(size_of::<Line>());
         let mut lines = Vec::new();
@@ -24,12 +27,12 @@ impl AlignedBuffer {
         Ok(AlignedBuffer { lines })
     }
 
-    /// Bytes that are held where so many are asked for.
+    /// The bytes that are allocated for a request of `bytes`.
     pub(crate) fn rounded(bytes: usize) -> usize {
         bytes.next_multiple_of(size_of::<Line>())
     }
 
-    /// Bytes held.
+    /// The allocated bytes.
     pub(crate) fn len(&self) -> usize {
         self.lines.len() * size_of::<Line>()
     }

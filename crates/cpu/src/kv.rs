@@ -20,7 +20,7 @@ pub(crate) use pool::StepRows;
 pub(crate) struct CpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
-    /// Rows of a shared prefix, in front of the own ones.
+    /// The rows of a shared prefix; their cells come before the cache's own.
     prefix: Option<Arc<FrozenCpuKv>>,
 }
 
@@ -48,7 +48,7 @@ impl CpuKv {
         }
     }
 
-    /// Makes cells exist and writes a step's keys and values; cell numbers count the prefix.
+    /// Grows the pools to the step's cells and writes its keys and values; cell numbers count the prefix.
     pub(crate) fn update(
         &mut self,
         ctx: &Context<'_>,
@@ -65,7 +65,7 @@ impl CpuKv {
             layer.keys.writer(frozen_cells, &step.writes, keys),
             layer.values.writer(frozen_cells, &step.writes, values),
         ];
-        // SAFETY: every task has a head of a side for itself.
+        // SAFETY: every task writes one head of one side, which no other task writes.
         let task = |i: usize| unsafe { writers[i / heads].write(i % heads) };
         if elements < SERIAL_ELEMENTS {
             (0..2 * heads).for_each(task);
@@ -138,7 +138,7 @@ impl KvBytes for CpuKv {
     }
 
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
-        // All memory first: once a row has moved, nothing may fail.
+        // Allocate everything first: once a row has moved, nothing may fail.
         let most = self.pools().map(|pool| pool.head_bytes()).max();
         let mut before = buffer(most.unwrap_or(0))?;
         for (id, layer) in self.layers.iter_mut().enumerate() {
@@ -224,11 +224,11 @@ impl KvBytes for CpuKv {
     }
 }
 
-/// Rows that no one writes any more.
+/// Read-only rows of a shared prefix.
 struct FrozenCpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
-    /// Per layer; a ring has fewer.
+    /// The cells of each layer; a ring layer has fewer.
     cells: Vec<u32>,
 }
 
@@ -252,7 +252,7 @@ impl FrozenKv for FrozenCpuKv {
 pub(crate) struct HeadKv<'a> {
     pub(crate) keys: HeadRows<'a>,
     pub(crate) values: HeadRows<'a>,
-    /// Cells before this one lie in the frozen rows, the others in the own ones.
+    /// Cells below this number lie in the frozen rows, the others in the cache's own.
     pub(crate) frozen_cells: u32,
 }
 

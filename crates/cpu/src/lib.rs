@@ -1,7 +1,8 @@
-//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and the executable over them.
+//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and the executable.
 //!
-//! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
-//! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
+//! All `unsafe` code of the CPU side is in this crate. Kernels take raw addresses, because a result may be planned into
+//! the memory of an operand that it consumes; `graph::plan` states why that is sound, and a property test checks it
+//! there.
 
 mod aligned;
 mod exec;
@@ -52,12 +53,12 @@ impl Cpu {
         self.isa
     }
 
-    /// Measures what so many threads can do: a floor for the time of a step.
+    /// Measures the limits of `threads` threads, from which a lower bound of a step's time follows.
     pub fn probe(&self, threads: usize) -> Probe {
         Probe::measure(self.isa, threads.max(1))
     }
 
-    /// Threads that a compile without a choice uses.
+    /// The number of threads if the compile options do not set one.
     pub fn default_threads() -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
     }

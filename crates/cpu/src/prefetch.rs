@@ -1,26 +1,26 @@
-//! What threads bring near before they need it: weights and cached rows, in the order in which they read them.
+//! Software prefetch of weights and cached rows, in the order in which threads read them.
 //!
-//! A core waits for few lines at a time, but its second cache follows many pages on its own. So lines are asked for from
-//! several pages side by side, some time before they are used: a thread then reads half as much again as in order.
+//! A core can wait for only a few cache lines at a time, but its L2 prefetcher follows many pages on its own.
+//! Prefetching lines of several pages in parallel, ahead of their use, raises a thread's read bandwidth by about half.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Stretches of memory that a thread reads for one job, at most.
+/// The most spans that a thread prefetches for one job.
 const MAX_SPANS: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Pages that are asked for side by side, about.
+/// The number of pages whose lines are prefetched in parallel, approximately.
 const PAGES_IN_PARALLEL: usize = 16;
-/// Lines that a waiting thread asks for at most: well below what its own cache holds.
+/// The most lines that a waiting thread prefetches: well below the capacity of its own cache.
 const MAX_WAITING_LINES: usize = 512 * 1024 / LINE;
 
-/// Memory that is read from its start to its end, or two pieces of it in turns.
+/// A memory region that is read front to back, or two regions (keys and values) that are read in step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Addresses and lengths; the second may be empty.
+    /// Address and length of each region; the second may be empty.
     pub(crate) regions: [(usize, usize); 2],
 }
 
@@ -31,7 +31,7 @@ impl Span {
         }
     }
 
-    /// Joined with one that lies right behind it.
+    /// `self` extended by `next`, if `next` starts where `self` ends.
     fn with(&self, next: &Span) -> Option<Span> {
         let mut joined = *self;
         for (region, (start, len)) in joined.regions.iter_mut().zip(next.regions) {
@@ -44,7 +44,7 @@ impl Span {
     }
 }
 
-/// What a thread reads for one job, in its order.
+/// The spans that one thread reads for one job, in reading order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpanList {
     list: [Span; MAX_SPANS],
@@ -52,7 +52,8 @@ pub(crate) struct SpanList {
 }
 
 impl SpanList {
-    /// Adds what is read next; what is too much will not be asked for.
+    /// Appends a span, merged with the last one if it is adjacent. Spans beyond [`MAX_SPANS`] are dropped and not
+    /// prefetched.
     pub(crate) fn push(&mut self, next: Span) {
         let last = self.len.checked_sub(1);
         if let Some(joined) = last.and_then(|last| self.list[last].with(&next)) {
@@ -76,50 +77,52 @@ impl FromIterator<Span> for SpanList {
     }
 }
 
-/// What one thread reads in this job and in the next, and how far it has asked for it.
+/// What one thread reads in the current and the next job, and how far it has prefetched.
 ///
-/// Only its thread moves along it; another one says what comes next. Nothing here is ordered with anything else: a thread
-/// that sees half of a change asks for memory that nobody needs, and an address outside all memory does no harm.
+/// Only the owning thread moves the cursor; another thread sets the next job's spans. All accesses are relaxed: a
+/// thread that sees half an update prefetches memory that is not needed, and prefetching an invalid address does
+/// nothing.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct PrefetchPlan {
-    /// Those of the last turn that was jobs_planned, and of the one before it, by the turn's last bit; an empty one ends them.
+    /// The spans of the job planned last and of the one before it, indexed by the lowest bit of the job number. An
+    /// empty span ends the list.
     spans: [[[AtomicUsize; 4]; MAX_SPANS]; 2],
     jobs_planned: AtomicUsize,
     cursor: [AtomicUsize; CURSOR_WORDS],
-    /// Lines that the thread may still ask for while it waits.
+    /// Lines that the thread may still prefetch while it waits.
     waiting_lines_left: AtomicUsize,
 }
 
-/// Numbers of a [`PrefetchCursor`].
+/// Words of a [`PrefetchCursor`].
 const CURSOR_WORDS: usize = 13;
 
-/// How far a thread has asked.
+/// How far a thread has prefetched.
 #[derive(Clone, Copy)]
 struct PrefetchCursor {
-    /// Lines that every page side by side has left.
+    /// Lines left in every page of the page groups.
     left: usize,
     regions: [PageGroup; 2],
-    /// The stretch behind theirs, and the turn that it belongs to.
+    /// The span after the current one, and the job that it belongs to.
     span: usize,
     job: usize,
 }
 
-/// Some pages of one side of a stretch.
+/// Consecutive pages of one region of a span whose lines are prefetched in parallel.
 #[derive(Clone, Copy, Default)]
 struct PageGroup {
-    /// The next line of the first of them, and how many they are.
+    /// The next line of the first page, and the number of pages.
     at: usize,
     count: usize,
-    /// The page behind them.
+    /// The page after the group.
     next: usize,
-    /// The side of the stretch.
+    /// The region of the span.
     start: usize,
     len: usize,
 }
 
 impl PrefetchPlan {
-    /// Says what the next turn reads; the one jobs_planned before is this one.
+    /// Sets the spans of the next job; the job that was set before becomes the current one.
     pub(crate) fn set_next(&self, spans: &SpanList) {
         let job = self.jobs_planned.load(Relaxed).wrapping_add(1);
         let nothing = [Span::default()];
@@ -133,7 +136,7 @@ impl PrefetchPlan {
         self.jobs_planned.store(job, Relaxed);
     }
 
-    /// What was jobs_planned last.
+    /// The spans that were set last.
     #[cfg(test)]
     pub(crate) fn last_planned(&self) -> Vec<Span> {
         let jobs_planned = self.jobs_planned.load(Relaxed);
@@ -149,17 +152,18 @@ impl PrefetchPlan {
         }
     }
 
-    /// Whether a place is in a turn before this one: others have done the rest of its share.
+    /// Whether the cursor belongs to a job before the current one: other threads have run the rest of that chunk.
     fn is_stale(&self, cursor: &PrefetchCursor) -> bool {
         self.jobs_planned.load(Relaxed).wrapping_sub(cursor.job) as isize > 1
     }
 
-    /// For the thread that reads, when it begins with some of this turn's work.
+    /// A prefetcher for the owning thread, which starts on tasks of the current job.
     pub(crate) fn prefetcher(&self) -> Prefetcher<'_> {
         self.waiting_lines_left.store(MAX_WAITING_LINES, Relaxed);
         let mut cursor = self.cursor();
         if self.is_stale(&cursor) {
-            // It has not been on its way: what is used first is used before it could be asked for.
+            // The thread has prefetched nothing for this job. Skip the first page group: it is read before a prefetch
+            // could complete.
             cursor.regions = [PageGroup::default(); 2];
             self.next_pages(&mut cursor);
             cursor.left = 0;
@@ -172,7 +176,7 @@ impl PrefetchPlan {
         }
     }
 
-    /// Asks for a little while the thread waits; whether there was anything left.
+    /// Prefetches a few lines while the thread waits for work; returns whether there were any left.
     pub(crate) fn prefetch_while_waiting(&self) -> bool {
         let waiting_lines_left = self.waiting_lines_left.load(Relaxed);
         if waiting_lines_left == 0 {
@@ -222,7 +226,8 @@ impl PrefetchPlan {
         }
     }
 
-    /// Asks for the next line of every page side by side; how many these were, `None` at the end.
+    /// Prefetches the next line of every page of the current groups. Returns the number of lines, or `None` at the end
+    /// of the plan.
     #[inline(always)]
     fn prefetch_step(&self, cursor: &mut PrefetchCursor) -> Option<usize> {
         if cursor.left == 0 && !self.next_pages(cursor) {
@@ -241,7 +246,7 @@ impl PrefetchPlan {
         Some(lines)
     }
 
-    /// Goes on to the pages that follow; whether there are any.
+    /// Moves the cursor to the next page groups; returns whether there are any.
     #[cold]
     #[inline(never)]
     fn next_pages(&self, cursor: &mut PrefetchCursor) -> bool {
@@ -250,7 +255,7 @@ impl PrefetchPlan {
             let all = rest[0] + rest[1];
             if all > 0 {
                 for (region, rest) in cursor.regions.iter_mut().zip(rest) {
-                    // The same number each time, as far as possible.
+                    // Divides the pages that are left into groups of about the same size.
                     region.take(rest.div_ceil(all.div_ceil(PAGES_IN_PARALLEL)));
                 }
                 cursor.left = PAGE / LINE;
@@ -276,7 +281,7 @@ impl PrefetchPlan {
 }
 
 impl PageGroup {
-    /// Before the first page.
+    /// The empty group before the first page of a region.
     fn of(start: usize, len: usize) -> PageGroup {
         PageGroup {
             next: start / PAGE * PAGE,
@@ -286,7 +291,8 @@ impl PageGroup {
         }
     }
 
-    /// Those whose next line is inside the side: not the first where that begins later, not the last where it ends before.
+    /// The pages whose next line lies inside the region: not the first if the region starts later in it, not the last
+    /// if the region ends earlier.
     #[inline(always)]
     fn pages(&self) -> Range<usize> {
         let inside = |page: usize| {
@@ -298,7 +304,7 @@ impl PageGroup {
         first..self.count.saturating_sub(last).max(first)
     }
 
-    /// Pages that have not been taken.
+    /// Pages of the region after this group.
     fn rest(&self) -> usize {
         let end = self.start.saturating_add(self.len);
         end.saturating_sub(self.next).div_ceil(PAGE)
@@ -311,18 +317,18 @@ impl PageGroup {
     }
 }
 
-/// Asks for as much as is used.
+/// Prefetches as many bytes as its thread reports consumed; writes the cursor back when dropped.
 pub(crate) struct Prefetcher<'a> {
     plan: &'a PrefetchPlan,
     cursor: PrefetchCursor,
-    /// Bytes used without others having been asked for, or the other way round.
+    /// Bytes consumed minus bytes prefetched.
     consumed: isize,
-    /// Whether there is nothing left to ask for.
+    /// Whether the plan has been prefetched completely.
     done: bool,
 }
 
 impl Prefetcher<'_> {
-    /// Some bytes are used now.
+    /// Reports that the thread reads `bytes` more bytes now.
     #[inline(always)]
     pub(crate) fn consumed(&mut self, bytes: usize) {
         if self.done {
@@ -347,7 +353,7 @@ impl Drop for Prefetcher<'_> {
     }
 }
 
-/// Asks for the line at an address.
+/// Prefetches the cache line at an address into L2.
 #[inline(always)]
 fn prefetch_line(address: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -370,7 +376,7 @@ mod tests {
         spans.iter().copied().collect()
     }
 
-    /// What is prefetched for from here on.
+    /// The lines that are prefetched from the cursor on.
     fn prefetched(plan: &PrefetchPlan) -> Vec<usize> {
         let mut cursor = plan.cursor();
         let mut lines = Vec::new();
@@ -421,7 +427,7 @@ mod tests {
             plan.set_next(&spans_of(&[Span::new(job << 30, 2 * ALL)]));
         }
         drop(plan.prefetcher());
-        // Turn 2 is read, turn 3 comes next.
+        // Job 2 is current, job 3 is next.
         let cursor = plan.cursor();
         assert_eq!((cursor.job, cursor.left), (2, 0));
         let mut prefetcher = plan.prefetcher();

@@ -1,4 +1,5 @@
-//! What the machine can do, measured in a fraction of a second: how fast threads read memory, and how fast they multiply.
+//! Measures the limits of the machine in a fraction of a second: the read bandwidth and the multiplication rates of
+//! some threads.
 #![allow(
     clippy::needless_range_loop,
     reason = "iterators over registers are not inlined with the tier's features"
@@ -12,22 +13,22 @@ use crate::thread_pool::ThreadPool;
 use base::Bytes;
 use std::time::Instant;
 
-/// The rates of some threads together.
+/// Measured limits of some threads together; a lower bound of a step's time follows from them.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// Bytes a second from memory that is larger than the near caches.
+    /// Bytes per second read from memory larger than the caches of a core.
     pub read_bytes: f64,
-    /// Multiplications of bytes a second, in matrix tiles where the tier has them.
+    /// int8 multiply-accumulates per second, on matrix tiles where the tier has them.
     pub byte_macs: f64,
-    /// Multiplications of f32 a second.
+    /// f32 multiply-accumulates per second.
     pub float_macs: f64,
 }
 
-/// Bytes that are read: as many as a small model has.
+/// Bytes that are read: about the size of a small model.
 const READ: usize = 96 << 20;
-/// How often everything is measured; the best counts.
+/// How often each rate is measured; the best round counts.
 const ROUNDS: usize = 7;
-/// Rounds of a loop of multiplications.
+/// Iterations of a multiplication loop.
 const LOOPS: usize = 200_000;
 
 impl Probe {
@@ -41,7 +42,7 @@ impl Probe {
         let chunks: Vec<SpanList> = chunks.collect();
         let best = |task: &(dyn Fn(usize, usize) + Sync)| {
             let once = || {
-                // The next round reads what this one does.
+                // The next round reads the same memory.
                 threads.set_next_spans(&chunks);
                 let start = Instant::now();
                 threads.run_chunked(count, task);
@@ -50,7 +51,7 @@ impl Probe {
             (0..ROUNDS).map(|_| once()).fold(f64::INFINITY, f64::min)
         };
         let read = best(&|i, thread| {
-            // SAFETY: every share lies inside the memory.
+            // SAFETY: every chunk lies inside the memory.
             let from = unsafe { at.at(i * chunk) };
             let prefetcher = threads.prefetch_plan(thread).prefetcher();
             let read = ReadKernel {
@@ -73,7 +74,7 @@ impl Probe {
     }
 }
 
-/// Bytes that one turn of the reading loop takes.
+/// Bytes read per iteration of the read loop.
 const READ_STEP: usize = 256;
 
 struct ReadKernel<'a> {
@@ -91,7 +92,7 @@ impl Kernel for ReadKernel<'_> {
         for at in (0..self.len).step_by(READ_STEP) {
             self.prefetcher.consumed(READ_STEP);
             for i in 0..4 {
-                // SAFETY: the maker vouches for whole turns.
+                // SAFETY: the constructor guarantees a length that is a multiple of `READ_STEP`.
                 unsafe {
                     let p = self.from.add(at + 64 * i);
                     sums[i] = s.add(sums[i], s.load(p.cast()));
@@ -102,7 +103,7 @@ impl Kernel for ReadKernel<'_> {
     }
 }
 
-/// Chains of multiplications that do not wait for each other.
+/// Independent chains of multiplications.
 const CHAINS: usize = 12;
 
 struct FloatKernel;
@@ -129,7 +130,7 @@ impl Kernel for FloatKernel {
 
 struct ByteKernel;
 
-/// Independent sums of the byte loop.
+/// Independent accumulators of the byte loop.
 const SUMS: usize = 8;
 
 impl IntegerKernel for ByteKernel {
@@ -167,7 +168,8 @@ fn multiply_bytes(isa: Isa) {
     std::hint::black_box(isa.run_integers(ByteKernel));
 }
 
-/// Multiplications of one byte loop of a thread. A dot takes both bytes of sixteen times four activations.
+/// Multiply-accumulates of one thread's byte loop. A dot product multiplies both bytes of four activations with sixteen
+/// rows.
 fn byte_loop(isa: Isa) -> f64 {
     if isa.has_tiles() {
         (LOOPS / 8 * 4 * 16 * 16 * 64) as f64

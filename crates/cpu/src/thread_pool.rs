@@ -1,6 +1,8 @@
-//! A persistent pool for very short parallel sections: workers spin a little, then sleep.
+//! A persistent thread pool for very short parallel sections: workers spin briefly, then park.
 //!
-//! One job at a time. [`Gate`] is the protocol between the caller and the workers, which `base` model-checks.
+//! One job runs at a time. [`Gate`] is the protocol between the caller and the workers, which `base` model-checks. A
+//! worker takes part only if it joins while the job is open, so a worker that the OS has descheduled delays nobody: the
+//! other threads run its tasks.
 
 use crate::prefetch::{PrefetchPlan, SpanList};
 use base::gate::{CachePadded, Gate};
@@ -9,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// How often an idle worker looks for work before it sleeps; about a millisecond, which is longer than what a loop of steps
-/// does between two of them.
+/// How often an idle worker polls for work before it parks: about a millisecond, longer than the gap between two steps
+/// of a decoding loop.
 const SPINS_BEFORE_PARK: u32 = 20_000;
 
 /// The threads that kernels run on: the caller and `count - 1` workers.
@@ -23,9 +25,9 @@ pub(crate) struct ThreadPool {
 
 struct PoolState {
     gate: Gate,
-    /// The open job; written only while no job is open and no worker takes part.
+    /// The open job; written only while no job is open and no worker participates.
     job: CachePadded<std::cell::UnsafeCell<Job>>,
-    /// Per thread, what it brings near.
+    /// What each thread prefetches.
     prefetch_plans: Box<[PrefetchPlan]>,
     panicked: AtomicBool,
 }
@@ -40,7 +42,7 @@ unsafe impl Send for PoolState {}
 struct Job {
     /// The lifetime is erased: `ThreadPool::run` returns only when no participant is left.
     task: *const (dyn Fn(usize, usize) + Sync),
-    /// Equal chunks that the tasks are partitioned into: one, or one a thread.
+    /// The number of equal chunks that the tasks are partitioned into: one, or one per thread.
     chunks: usize,
 }
 
@@ -68,7 +70,7 @@ impl ThreadPool {
             let thread = handle.thread().clone();
             Some((handle, thread))
         };
-        // A system that refuses more threads still computes, with fewer.
+        // If the OS refuses to start more threads, the pool runs with fewer.
         let workers = (1..count.max(1)).map_while(spawn).collect();
         ThreadPool {
             shared,
@@ -82,27 +84,27 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// Calls `task(i, thread)` for every `i < tasks`, `thread < count()`, and returns when all are done. Tasks are taken
-    /// in their order.
+    /// Calls `task(i, thread)` for every `i < tasks`, with `thread < count()`, and returns when all calls have
+    /// returned. Tasks are started in order.
     pub(crate) fn run(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         self.start(tasks, 1, task);
     }
 
-    /// As [`run`](ThreadPool::run), but every thread begins with the same part of the tasks each time, and helps with the
-    /// others' parts, from their ends, when it is done: what a thread read last time is in its own cache this time.
+    /// As [`run`](ThreadPool::run), but with a contiguous chunk of tasks per thread. A thread gets the same chunk each
+    /// time, so that its data stays in that core's cache; a thread that is done steals from the end of other chunks.
     pub(crate) fn run_chunked(&self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         self.start(tasks, self.count(), task);
     }
 
-    /// Says what every thread will read after this job, so that it goes on to it: the share that
-    /// [`run_chunked`](ThreadPool::run_chunked) begins with.
+    /// Sets what every thread reads in the next job, by the chunk it starts with in
+    /// [`run_chunked`](ThreadPool::run_chunked), so that it is prefetched during the current job.
     pub(crate) fn set_next_spans(&self, spans: &[SpanList]) {
         for (prefetch_plan, spans) in self.shared.prefetch_plans.iter().zip(spans) {
             prefetch_plan.set_next(spans);
         }
     }
 
-    /// What a thread brings near.
+    /// What a thread prefetches.
     pub(crate) fn prefetch_plan(&self, thread: usize) -> &PrefetchPlan {
         &self.shared.prefetch_plans[thread]
     }
@@ -129,7 +131,7 @@ impl ThreadPool {
                 std::hint::spin_loop();
             }
         }
-        // Written only when it changes: the workers look at what is beside it.
+        // Written only when it changes, because workers poll the same cache line.
         let panicked = shared.panicked.load(Ordering::Relaxed);
         if panicked {
             shared.panicked.store(false, Ordering::Relaxed);
@@ -148,7 +150,8 @@ impl PoolState {
         // SAFETY: `ThreadPool::run` keeps the task alive until all participants have left.
         let task = unsafe { &*job.task };
         for step in 0..job.chunks {
-            // Of its own chunk, a thread takes what it has prefetched; of another's, what that one has not.
+            // A thread runs its own chunk from the front, where it has prefetched, and steals from the back of other
+            // chunks, where the owner has not.
             let chunk = (thread + step) % job.chunks;
             while let Some(i) = self.gate.take(chunk, step == 0) {
                 task(i, thread);

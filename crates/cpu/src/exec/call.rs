@@ -1,4 +1,4 @@
-//! A kernel with all its sizes, ready to be given addresses.
+//! A kernel with all its sizes resolved; it runs on addresses.
 
 use crate::kernels::Context;
 use crate::kernels::attention::cached::CachedAttention;
@@ -28,14 +28,14 @@ use backend::{BackendErrorKind, CacheStep};
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
-    /// The result is a part of the first operand under another shape; the memory plan says where.
+    /// The result is a view of a part of the first operand; the memory plan says where.
     Alias,
-    /// A weight of half precision, and what is done to the product.
+    /// A linear layer with a half-precision weight, and the activation applied to its result.
     HalfLinear(HalfLinear, Option<Elementwise>),
-    /// A quantised weight, and what is done to the product.
+    /// A linear layer with a quantised weight, and the activation applied to its result.
     QuantisedLinear(QuantisedLinear, Option<Elementwise>),
     MatMul(MatMul),
-    /// An f32 weight, on matrix tiles.
+    /// A linear layer with an f32 weight, on matrix tiles.
     #[cfg(target_arch = "x86_64")]
     AmxLinear(AmxLinear),
     Attention(Attention),
@@ -44,7 +44,7 @@ pub(crate) enum Call {
     Elementwise(Elementwise),
     Rope(Rope),
     RopeTable(RopeTable),
-    /// Every operand's elements to their places.
+    /// Copies of every operand into the result.
     Copy(Vec<CopyStrided>),
     IntegerBinary(IntegerBinary),
     IntegerUnary(IntegerUnary),
@@ -62,7 +62,7 @@ pub(crate) enum Call {
     CachedAttention(CachedAttentionCall),
 }
 
-/// Attention over what a cache holds and the step's own rows, which are stored first.
+/// Attention over a cache and the step's own rows, which are stored first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedAttentionCall {
     pub(crate) attend: CachedAttention,
@@ -70,7 +70,7 @@ pub(crate) struct CachedAttentionCall {
     pub(crate) tokens: usize,
 }
 
-/// Addresses of a call's operands, result and work space; null where there is none.
+/// Addresses of a call's operands, result and scratch; null where there is none.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses<'a> {
     pub(crate) inputs: &'a [*const u8],
@@ -79,7 +79,7 @@ pub(crate) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// An operand, null when there are not so many.
+    /// Operand `i`, or null if there are fewer.
     fn input<T>(&self, i: usize) -> *const T {
         self.inputs.get(i).map_or(std::ptr::null(), |p| p.cast())
     }
@@ -110,7 +110,7 @@ impl From<String> for CallError {
 }
 
 impl Call {
-    /// Bytes of work space the call needs.
+    /// Bytes of scratch that the call needs.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         match self {
             Call::HalfLinear(op, _) => op.scratch(threads),
@@ -133,7 +133,7 @@ impl Call {
         }
     }
 
-    /// Tells the threads what an attention will read of its cache.
+    /// Sets the cache rows that every thread prefetches for this attention.
     pub(crate) fn plan_prefetch(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_, CpuKv>>) {
         if let (Call::CachedAttention(op), Some(step)) = (self, cache) {
             let plan = step.plan.layer(op.cache_id);
@@ -143,7 +143,7 @@ impl Call {
         }
     }
 
-    /// A norm that makes rows as they are read.
+    /// The norm of this call as a prologue of quantised products.
     pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<NormPrologue> {
         match self {
             Call::Norm(norm) => Some(NormPrologue {
@@ -156,7 +156,7 @@ impl Call {
         }
     }
 
-    /// Runs an attention together with the rotation of its keys, which are rotated as they are stored.
+    /// Runs an attention fused with the rotation of its keys, which are rotated as they are stored.
     ///
     /// # Safety
     /// As for [`run`](Call::run), for both calls.
@@ -170,25 +170,26 @@ impl Call {
         let (Call::Rope(rope), Call::CachedAttention(attend)) = (rotation, self) else {
             unreachable!("{rotation:?} and {self:?} run alone");
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let rotation = Some(rope.rotation(from.input(1)));
             update_and_attend(ctx, attend, (from.input(0), rotation), at, cache)
         }
     }
 
-    /// Runs calls as one, each of which [`can_fuse_with`](Call::can_fuse_with) the first; at most [`MAX_FUSED_PRODUCTS`].
+    /// Runs calls as one, each of which [can be fused](Call::can_fuse_with) with the first; at most
+    /// [`MAX_FUSED_PRODUCTS`].
     ///
     /// # Safety
-    /// As for [`run`](Call::run), for every call; the work space is the last one's. Only packed weights have something
-    /// done before and with their products.
+    /// As for [`run`](Call::run), for every call; the scratch is the last call's. Only quantised products may have a
+    /// prologue or an epilogue.
     pub(crate) unsafe fn run_fused(
         ctx: &Context<'_>,
         prologue: Option<NormPrologue>,
         calls: &[(&Call, Addresses<'_>)],
         epilogue: Epilogue,
     ) {
-        /// The calls' products, the last one also in the places behind it.
+        /// The calls' products; the array is filled up with the last one.
         macro_rules! products {
             ($kind:pat => $op:ident) => {{
                 let product = |i: usize| match calls[i.min(calls.len() - 1)] {
@@ -199,7 +200,7 @@ impl Call {
                 all
             }};
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             match calls {
                 #[cfg(target_arch = "x86_64")]
@@ -227,7 +228,7 @@ impl Call {
         cache: &mut Option<CacheStep<'_, CpuKv>>,
     ) -> Result<(), CallError> {
         let out = at.output.cast::<f32>();
-        // SAFETY: the caller vouches for the addresses, whose types were fixed by inference.
+        // SAFETY: the caller guarantees the addresses, whose types were fixed by inference.
         unsafe {
             match self {
                 Call::Alias => {}
@@ -296,21 +297,22 @@ impl Call {
     }
 }
 
-/// What is done to a product where it stands.
+/// Applies the activation of a linear layer in place.
 ///
 /// # Safety
 /// The product must be at `out`.
 unsafe fn activate(ctx: &Context<'_>, activation: &Option<Elementwise>, out: *mut f32) {
     if let Some(activation) = activation {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { activation.run(ctx, out, out, out) };
     }
 }
 
-/// Stores this step's rows, the keys rotated if need be, and attends what the step's plan lets each query see.
+/// Stores this step's rows, with rotated keys if a rotation is given, and computes the attention of each query over the
+/// rows it sees.
 ///
 /// # Safety
-/// As for [`Call::run`]; the keys are as many as those of the call.
+/// As for [`Call::run`]; there must be as many keys as the call stores.
 unsafe fn update_and_attend(
     ctx: &Context<'_>,
     op: &CachedAttentionCall,
@@ -326,7 +328,7 @@ unsafe fn update_and_attend(
     } = *op;
     let plan = step.plan.layer(cache_id);
     let kv = &mut *step.bytes;
-    // SAFETY: the caller vouches for the operands.
+    // SAFETY: the caller guarantees the operands.
     unsafe {
         let rows = |p, dim| std::slice::from_raw_parts(p, op.tokens * attend.kv_heads * dim);
         let keys = StepRows {

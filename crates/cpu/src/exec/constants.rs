@@ -1,4 +1,4 @@
-//! The model's constants as the kernels read them.
+//! The model's constants in the layouts that the kernels read.
 
 use super::call::Call;
 use super::weight_layouts::{WeightLayout, WeightLayouts};
@@ -13,11 +13,11 @@ use graph::{Graph, Node, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The bytes of every constant, moved where a misaligned file would break element access, and the weights of linear layers
-/// once more as the products read them: quantised ones in strips, f32 ones in panels or in tiles once a call needs them.
+/// The bytes of every constant, copied where the file misaligns them, and the packed weights of linear layers:
+/// quantised ones in strips, f32 ones in panels or tiles as soon as a call needs them.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
-    /// Bytes of the constants that were moved.
+    /// Bytes of the constants that were copied because the file misaligns them.
     moved: usize,
     forms: WeightLayouts,
     strips: HashMap<TensorId, Arc<PackedWeight>>,
@@ -69,12 +69,12 @@ impl Constants {
         })
     }
 
-    /// How the weights are held.
+    /// The packed layouts of the weights.
     pub(crate) fn forms(&self) -> &WeightLayouts {
         &self.forms
     }
 
-    /// Lays the weight of a call out as the call reads it, if it is not yet.
+    /// Packs the weight of a call in the layout that the call reads, if it is not packed yet.
     pub(crate) fn pack_for(
         &mut self,
         node: &Node,
@@ -110,7 +110,7 @@ impl Constants {
         Ok(())
     }
 
-    /// Where a constant is.
+    /// The address of a constant.
     pub(crate) fn address(&self, id: TensorId) -> *const u8 {
         self.bytes[id.0 as usize]
             .as_ref()
@@ -118,7 +118,7 @@ impl Constants {
             .as_ptr()
     }
 
-    /// Where operand `index` of a call finds its constant; the call must have been provided for.
+    /// The address of the constant that operand `index` of a call reads; the call's weight must have been packed.
     pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
         match (call, index) {
             (Call::QuantisedLinear(..), 1) => self.strips[&id].address(),
@@ -129,7 +129,7 @@ impl Constants {
         }
     }
 
-    /// Bytes of packed weights and of constants that were moved, besides the graph's own.
+    /// Bytes of packed weights and of realigned constants, in addition to the graph's own.
     pub(crate) fn packed_bytes(&self) -> usize {
         let panels = self.panels.values();
         #[cfg(target_arch = "x86_64")]
@@ -139,7 +139,7 @@ impl Constants {
     }
 }
 
-/// Bytes that a constant takes once more, because it lies where its elements cannot be read.
+/// Bytes of a constant's copy, if the file misaligns its elements; else zero.
 pub(crate) fn realigned_bytes(tensor: &Tensor) -> usize {
     let element = tensor.ty.dtype.block_bytes();
     match tensor.constant() {

@@ -1,5 +1,5 @@
-//! Finds calls that run as one: products of the same rows, and what is done with them; an attention, and the rotation of its
-//! keys.
+//! Finds calls of a tape that run as one: products of the same rows with their norm prologue and their epilogue, and an
+//! attention with the rotation of its keys.
 
 use super::call::Call;
 use super::tape::{Location, TapeCall};
@@ -8,43 +8,43 @@ use crate::kernels::matmul::quantised::{MAX_FUSED_PRODUCTS, QuantisedLinear};
 use graph::ops::{Activation, BinaryFunction};
 use graph::{Graph, TensorId};
 
-/// Calls that run as one, from the first of them on.
+/// Consecutive calls of a tape that run as one, starting at the call that holds the group.
 #[derive(Clone, Copy)]
 pub(super) struct FusedGroup {
-    /// Whether the first makes rows for the others: a norm for products, a rotation for an attention.
+    /// Whether the first call is a prologue: a norm before products, or a key rotation before an attention.
     pub(super) has_prologue: bool,
-    /// Products of the same rows, or one call of another kind.
+    /// The number of products of the same rows, or one call of another kind.
     pub(super) products: usize,
     pub(super) epilogue: FusedEpilogue,
 }
 
-/// What the call behind a group's products does with them.
+/// The call after a group's products that is fused into their write-back.
 #[derive(Clone, Copy)]
 pub(super) enum FusedEpilogue {
-    /// It is none of the group.
+    /// No call is fused.
     None,
-    /// It adds another operand, this one of its two.
+    /// An addition; the index says which operand is the addend.
     Add(usize),
-    /// It multiplies two of them, this one after its activation.
+    /// A gate: the product of two results; the activation applies to the operand at the index.
     Gate(Activation, usize),
 }
 
 impl FusedGroup {
-    /// A call by itself.
+    /// A single call.
     pub(super) const ONE: FusedGroup = FusedGroup {
         has_prologue: false,
         products: 1,
         epilogue: FusedEpilogue::None,
     };
 
-    /// Calls of the group.
+    /// The number of calls in the group.
     pub(super) fn len(&self) -> usize {
         let then = !matches!(self.epilogue, FusedEpilogue::None);
         usize::from(self.has_prologue) + self.products + usize::from(then)
     }
 }
 
-/// Finds the groups of a tape; `rotates_keys` lets an attention rotate its keys as they are stored.
+/// Finds the fused groups of a tape. `rotates_keys` allows an attention to rotate its keys as it stores them.
 pub(super) fn find_fused_groups(
     graph: &Graph,
     calls: &mut [TapeCall],
@@ -66,7 +66,7 @@ pub(super) fn find_fused_groups(
     }
 }
 
-/// How often every tensor is read, or handed out.
+/// How often every tensor is an operand or a graph output.
 fn uses(graph: &Graph) -> Vec<usize> {
     let mut uses = vec![0; graph.tensors().len()];
     let operands = graph.nodes().iter().flat_map(|node| &node.inputs);
@@ -84,7 +84,7 @@ struct FusionFinder<'a> {
     uses: Vec<usize>,
 }
 
-/// A product with nothing done to it yet.
+/// The quantised product of a call without an activation.
 pub(super) fn product(entry: &TapeCall) -> Option<QuantisedLinear> {
     match entry.call {
         Call::QuantisedLinear(op, None) => Some(op),
@@ -117,7 +117,7 @@ impl FusionFinder<'_> {
         }
     }
 
-    /// Whether a rotation is of the keys of an attention, and of nothing else.
+    /// Whether a rotation computes the keys of this attention and nothing else reads them.
     fn rotates_keys(&self, rotation: &TapeCall, attend: &TapeCall) -> bool {
         let keys = self.graph.node(rotation.node).output;
         self.rotates_keys
@@ -126,7 +126,7 @@ impl FusionFinder<'_> {
             && self.uses[keys.0 as usize] == 1
     }
 
-    /// Whether a norm's rows are read by these products alone, and may be made as they are quantised.
+    /// Whether only these products read a norm's rows, so that the norm can be applied as they are quantised.
     fn feeds_only(&self, norm: &TapeCall, products: &[TapeCall]) -> bool {
         let rows = self.graph.node(norm.node).output;
         let reads = |entry: &TapeCall| {
@@ -136,7 +136,7 @@ impl FusionFinder<'_> {
         self.uses[rows.0 as usize] == products.len()
             && products.iter().all(reads)
             && product(last).is_some_and(|op| {
-                // What is still to be normed must not lie where rows are quantised to.
+                // The norm's operand must not overlap the scratch that rows are quantised into.
                 let bytes = op.m * op.k * size_of::<f32>();
                 !self.overlaps_work_space(last, self.locations[norm.operands.start], bytes)
             })
@@ -162,7 +162,7 @@ impl FusionFinder<'_> {
         }
     }
 
-    /// What a call does with the products before it, where it may be done as they are made.
+    /// How the call after the products can be fused into their write-back.
     fn epilogue(&self, products: &[TapeCall], next: &TapeCall) -> FusedEpilogue {
         let Call::Elementwise(Elementwise { function, nest }) = &next.call else {
             return FusedEpilogue::None;
@@ -172,7 +172,7 @@ impl FusionFinder<'_> {
             return FusedEpilogue::None;
         }
         let operands = &self.graph.node(next.node).inputs;
-        // Which operand of the next call a product is; nothing else may read it.
+        // Which operand of the next call a product is; no other call may read the product.
         let operand = |entry: &TapeCall| {
             let id: TensorId = self.graph.node(entry.node).output;
             let alone = self.uses[id.0 as usize] == 1;
@@ -201,7 +201,7 @@ impl FusionFinder<'_> {
         }
     }
 
-    /// Whether a tensor lies where a product has its work space, or nobody knows.
+    /// Whether a tensor overlaps a product's scratch; also true when their addresses are unknown.
     fn overlaps_work_space(&self, product: &TapeCall, at: Location, bytes: usize) -> bool {
         match (at, self.locations[product.operands.end + 1]) {
             (Location::Arena(at), Location::Arena(scratch)) => {

@@ -56,7 +56,7 @@ unsafe fn value_at(graph: &Graph, id: TensorId, bindings: &Bindings, address: *c
         .dims(bindings)
         .expect("sizes were resolved before the run");
     let len = shape.iter().product();
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     let data = unsafe {
         match ty.dtype {
             base::DType::I32 => Data::I32(elements(address, len)),
@@ -77,6 +77,6 @@ unsafe fn elements<T: Clone>(address: *const u8, len: usize) -> Vec<T> {
     if len == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe { std::slice::from_raw_parts(address.cast(), len) }.to_vec()
 }

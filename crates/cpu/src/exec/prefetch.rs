@@ -7,22 +7,22 @@ use crate::kernels::matmul::is_memory_bound;
 use crate::kernels::matmul::quantised;
 use crate::prefetch::SpanList;
 
-/// What threads bring near while a call runs, because the next that reads much will read it.
+/// What the threads prefetch while a call runs: the memory that the next memory-bound group reads.
 pub(super) enum NextReads {
-    /// Stretches of weights, of every thread.
+    /// The spans of weights that each thread reads.
     Weights(Vec<SpanList>),
-    /// What this call of the tape sees of its cache.
+    /// The cache rows that the attention at this index of the tape reads.
     Attention(usize),
 }
 
-/// Tells every group of products, and every attention, what the next one reads, and the last what the first one does: the
-/// next step is like this.
+/// Records on every memory-bound group what the next such group reads, so that it is prefetched meanwhile. The last
+/// group prefetches for the first: the next step replays the same tape.
 pub(super) fn plan_prefetches(calls: &mut [TapeCall], locations: &[Location], threads: usize) {
     let address = |entry: &TapeCall| match locations[entry.operands.start + 1] {
         Location::Fixed(p) => Some(p as usize),
         _ => None,
     };
-    // What the threads read of some products' weights, where these are read once.
+    // The spans of the products' weights, if the products are memory-bound.
     let weights = |products: &[TapeCall], gated: bool| {
         if let [entry] = products
             && let Call::HalfLinear(op, _) = &entry.call

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) struct Profile(Vec<NodeTime>);
 
 impl Profile {
-    /// Adds a run of some nodes that ran as one.
+    /// Adds a run of nodes that ran as one.
     pub(crate) fn add(
         &mut self,
         graph: &Graph,
@@ -62,17 +62,17 @@ fn label(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// What a call has to read and to multiply at least.
+/// The bytes and multiply-accumulates that a call needs at least.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct WorkEstimate {
     pub(crate) bytes: u64,
     pub(crate) macs: u64,
-    /// Whether multiplications are of f32.
+    /// Whether the multiplications are f32.
     pub(crate) floats: bool,
 }
 
 impl WorkEstimate {
-    /// Of a product: its weight, if it is a constant. Other calls read what is near.
+    /// The estimate of a product: its weight, if it is a constant. Other calls read data that is in the cache.
     pub(crate) fn of(graph: &Graph, node: &Node, call: &Call) -> WorkEstimate {
         let [m, n, k] = match call {
             Call::HalfLinear(op, _) => [op.m, op.n, op.k],
@@ -91,7 +91,7 @@ impl WorkEstimate {
         }
     }
 
-    /// Of attention: every row that a query sees, read once and multiplied with each query that sees it.
+    /// The estimate of an attention: every visible row is read once and multiplied with each query that sees it.
     pub(crate) fn of_attention(
         attend: &CachedAttention,
         plan: &LayerPlan,

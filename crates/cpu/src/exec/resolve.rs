@@ -106,7 +106,7 @@ impl<'a> Sizes<'a> {
         nest.fits().then_some(nest).ok_or_else(too_many_axes)
     }
 
-    /// A function of f32 elements that all move together.
+    /// An elementwise function of contiguous f32 operands of the result's shape.
     fn elementwise(&self, function: Function) -> Call {
         Call::Elementwise(Elementwise {
             function,
@@ -327,7 +327,7 @@ impl<'a> Sizes<'a> {
         let rhs_count = b[..b.len() - 2].iter().product();
         let matrices = |own: &[usize]| offsets(batch, &broadcast_strides(own, batch));
         let (left, right) = (matrices(&a[..a.len() - 2]), matrices(&b[..b.len() - 2]));
-        // One right side for consecutive rows of the left one makes one product.
+        // A single right side shared by consecutive rows of the left side makes one product.
         let whole = rhs_count == 1 && left.iter().enumerate().all(|(i, at)| i == *at);
         let (m, pairs) = if whole {
             (m * left.len(), vec![(0, 0)])
@@ -348,7 +348,7 @@ impl<'a> Sizes<'a> {
 
     fn attention(&self, op: &ops::Attention) -> Attention {
         // Sizes with heads before tokens.
-        let turned = |shape: &[usize]| {
+        let heads_first = |shape: &[usize]| {
             let mut shape = shape.to_vec();
             let rank = shape.len() - 3;
             if op.token_major {
@@ -356,7 +356,7 @@ impl<'a> Sizes<'a> {
             }
             shape
         };
-        let (q, k) = (turned(&self.inputs[0]), turned(&self.inputs[1]));
+        let (q, k) = (heads_first(&self.inputs[0]), heads_first(&self.inputs[1]));
         let rank = q.len() - 3;
         let keys = k[rank + 1];
         let mask = self.inputs.get(3).map(|shape| {
@@ -470,7 +470,7 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// The loop over elements that all move together.
+/// The loop over contiguous elements.
 fn contiguous<const N: usize>(len: usize) -> LoopNest<N> {
     LoopNest::new(&[len], [&[1]; N])
 }

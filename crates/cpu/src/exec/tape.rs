@@ -28,18 +28,18 @@ pub(super) struct Machine {
     pub(super) isa: Isa,
     /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
     pub(super) arena: AlignedBuffer,
-    /// What was measured, while calls are.
+    /// Measurements, while profiling is on.
     pub(super) profile: Option<Profile>,
 }
 
 /// Which calls of a tape run as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fusion {
-    /// All that can.
+    /// All calls that can be fused.
     Whole,
-    /// Those between two attention nodes; these are resolved anew in every step.
+    /// Only calls between two attention nodes, which are resolved again in every step.
     Pieces,
-    /// None: every node runs on its own, so that its result can be shown.
+    /// No calls: every node runs on its own, so that its result can be traced.
     None,
 }
 
@@ -48,34 +48,34 @@ pub(super) struct Tape {
     bindings: Bindings,
     fusion: Fusion,
     calls: Vec<TapeCall>,
-    /// Where every operand, result and work space of the calls is, and behind them the graph's outputs.
+    /// The location of every operand, result and scratch buffer of the calls, followed by the graph's outputs.
     locations: Vec<Location>,
-    /// The same as addresses; those of the caller's inputs are of the last run.
+    /// The same as addresses; those of the caller's inputs are from the last run.
     addresses: Vec<*const u8>,
     /// The arena that the addresses were made for.
     arena: *mut u8,
-    /// The places in `locations` that are a caller's input.
+    /// The indices in `locations` that refer to a caller's input.
     inputs: Vec<usize>,
     outputs: Range<usize>,
-    /// Elements of the first output, and of one of its rows.
+    /// The number of elements of the first output, and of one of its rows.
     first_output: (usize, usize),
 }
 
-// SAFETY: addresses point into the constants and the arena, which the executable owns, or are made anew for a run.
+// SAFETY: addresses point into the constants and the arena, which the executable owns, or are set again for every run.
 unsafe impl Send for Tape {}
 
 pub(super) struct TapeCall {
     pub(super) call: Call,
     pub(super) node: NodeId,
-    /// LinearOperands, and behind them result and work space.
+    /// The indices of the operands in `locations`, followed by those of the result and the scratch.
     pub(super) operands: Range<usize>,
-    /// Calls from this one on that run as one, itself among them.
+    /// The fused group that starts with this call.
     pub(super) group: FusedGroup,
-    /// What is read next, where this call reads much, and only once.
+    /// What to prefetch for the next memory-bound group, if this call starts one.
     pub(super) prefetch: Option<NextReads>,
 }
 
-/// Where a tensor is, as far as it is known before the run.
+/// The location of a tensor, as far as it is known before the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
     None,
@@ -92,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// Resolves and plans the graph for inputs of these shapes, and makes the arena large enough.
+    /// Resolves and plans the graph for inputs of these shapes, and grows the arena if necessary.
     pub(super) fn record(
         &mut self,
         shapes: &[&[usize]],
@@ -110,7 +110,7 @@ impl Machine {
             self.constants.pack_for(node, call, &context)?;
         }
         if plan.arena_bytes > self.arena.len() {
-            // Nothing in the arena outlives a step, so the old contents need not be kept.
+            // Nothing in the arena outlives a step, so the old contents are dropped.
             self.arena = AlignedBuffer::default();
             self.arena = AlignedBuffer::new(plan.arena_bytes)?;
         }
@@ -125,7 +125,7 @@ impl Machine {
         let mut calls = Vec::new();
         for (i, call) in resolved.into_iter().enumerate() {
             if matches!(call, Call::Alias) && fusion != Fusion::None {
-                // Resolved by the plan.
+                // An alias is resolved by the memory plan.
                 continue;
             }
             let node = &graph.nodes()[i];
@@ -179,7 +179,7 @@ impl Machine {
     }
 }
 
-/// What calls that ran as one had to read and to multiply.
+/// The work estimate of calls that ran as one.
 fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>) -> WorkEstimate {
     let one = |entry: &TapeCall| match (&entry.call, cache) {
         (Call::CachedAttention(op), Some(step)) => {
@@ -199,7 +199,7 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
         })
 }
 
-/// Every node's kernel under concrete symbols, and a place for all that they compute.
+/// Resolves every node's kernel under concrete symbols and plans the memory of their results.
 pub(crate) fn plan_step(
     graph: &Graph,
     bindings: Bindings,
@@ -226,14 +226,14 @@ impl Tape {
         }
     }
 
-    /// Runs products as one, with what is done before and with them.
+    /// Runs a fused group of products with its prologue and epilogue.
     ///
     /// # Safety
-    /// As for [`Call::run`], for each; they must be a group.
+    /// As for [`Call::run`], for each call; the calls must be a group.
     unsafe fn run_products(&self, ctx: &Context<'_>, group: FusedGroup, calls: &[TapeCall]) {
         let (norm, calls) = calls.split_at(usize::from(group.has_prologue));
         let (products, then) = calls.split_at(group.products);
-        let before = norm.first().and_then(|entry| {
+        let prologue = norm.first().and_then(|entry| {
             let at = self.addresses(entry);
             entry.call.norm(at)
         });
@@ -242,7 +242,7 @@ impl Tape {
             (&entry.call, self.addresses(entry))
         });
         let all = &mut all[..products.len()];
-        let after = match (then, group.epilogue) {
+        let epilogue = match (then, group.epilogue) {
             ([then], FusedEpilogue::Add(addend)) => {
                 let at = self.addresses(then);
                 Epilogue::Add {
@@ -261,18 +261,18 @@ impl Tape {
                 Epilogue::Gate(GateEpilogue {
                     activation,
                     out: out.cast(),
-                    // Where the result is not.
+                    // The product's output buffer that the result does not occupy.
                     scratch: places[usize::from(places[1] != out)].cast(),
                 })
             }
             _ => Epilogue::None,
         };
-        // SAFETY: as the caller vouches; of calls that run as one, every result lives beside the last product's work
-        // space, or the calls would not be a group.
-        unsafe { Call::run_fused(ctx, before, all, after) };
+        // SAFETY: as the caller guarantees; no result of a fused group overlaps the last product's scratch, or the
+        // calls would not have been fused.
+        unsafe { Call::run_fused(ctx, prologue, all, epilogue) };
     }
 
-    /// Makes the addresses for an arena and a run's inputs.
+    /// Sets the addresses for an arena and a run's inputs.
     fn resolve(&mut self, arena: *mut u8, inputs: &[*const u8]) {
         let address = |location: &Location| match *location {
             Location::None => std::ptr::null(),
@@ -293,10 +293,10 @@ impl Tape {
 }
 
 impl Tape {
-    /// Runs the tape on inputs of its shapes; `trace` is shown every call's result.
+    /// Runs the tape on inputs of its shapes; `trace` receives every call's result.
     ///
     /// # Safety
-    /// The inputs must hold as many elements as the shapes say that the tape was recorded for, of the graph's types.
+    /// The inputs must have the shapes that the tape was recorded for and the graph's types.
     pub(super) unsafe fn run(
         &mut self,
         machine: &mut Machine,
@@ -356,7 +356,7 @@ impl Tape {
         }
         if let (Some(profile), Some(measured)) = (&mut machine.profile, measured) {
             for (calls, time, work) in measured {
-                // A prologue is named behind the products that it is computed for.
+                // The group is labelled by the calls it serves, so the prologue's name comes last.
                 let (prologue, others) = calls.split_at(usize::from(calls[0].group.has_prologue));
                 let nodes = others.iter().chain(prologue);
                 let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
@@ -366,7 +366,7 @@ impl Tape {
         Ok(())
     }
 
-    /// Whether a call is not part of a recorded piece.
+    /// Whether a call is resolved again in every step, between recorded pieces.
     fn is_between_pieces(&self, entry: &TapeCall) -> bool {
         self.fusion == Fusion::Pieces && matches!(entry.call, Call::CachedAttention(_))
     }

@@ -1,4 +1,4 @@
-//! How the weights of linear layers are held besides the file's own bytes, known before any of them is read.
+//! The packed layout that each weight of a linear layer gets, decided before any weight is read.
 
 use super::call::Call;
 use crate::aligned::AlignedBuffer;
@@ -10,7 +10,7 @@ use graph::ops::Op;
 use graph::{Graph, Node, TensorId};
 use std::collections::BTreeMap;
 
-/// How one weight is held for its products.
+/// The packed layout of one weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WeightLayout {
     /// f32 in panels.
@@ -24,7 +24,7 @@ pub(crate) enum WeightLayout {
 }
 
 impl WeightLayout {
-    /// Bytes it takes.
+    /// The bytes of the packed weight.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             WeightLayout::Panels(pack) => {
@@ -35,14 +35,14 @@ impl WeightLayout {
     }
 }
 
-/// The forms of a graph's weights.
+/// The packed layouts of a graph's weights.
 pub(crate) struct WeightLayouts {
     forms: BTreeMap<TensorId, WeightLayout>,
     tiled: bool,
 }
 
 impl WeightLayouts {
-    /// The forms of the tensors that are weights: those that do not change from step to step.
+    /// The layouts of the tensors that `is_weight` accepts: those that do not change from step to step.
     pub(crate) fn new(
         graph: &Graph,
         isa: Isa,
@@ -77,7 +77,7 @@ impl WeightLayouts {
         self.tiled
     }
 
-    /// Bytes of the weights that these calls read.
+    /// The bytes of the packed weights that these calls read.
     pub(crate) fn bytes(&self, graph: &Graph, calls: &[Call]) -> BTreeMap<TensorId, usize> {
         let nodes = graph.nodes().iter().zip(calls);
         let bytes = |(node, call): (&Node, &Call)| {
@@ -93,12 +93,12 @@ impl WeightLayouts {
         nodes.filter_map(bytes).collect()
     }
 
-    /// Whether a weight is held in panels.
+    /// Whether a weight is packed in panels.
     pub(crate) fn has_panels(&self, id: TensorId) -> bool {
         matches!(self.forms.get(&id), Some(WeightLayout::Panels(_)))
     }
 
-    /// All of them.
+    /// All weights with a packed layout.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TensorId, &WeightLayout)> {
         self.forms.iter().map(|(id, form)| (*id, form))
     }

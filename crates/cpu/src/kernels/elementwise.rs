@@ -92,7 +92,7 @@ impl ElementwiseKernel<'_> {
         let NestRange {
             column, columns, ..
         } = self.part;
-        // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
+        // SAFETY: `Elementwise::run`'s caller guarantees the tensors; each element is read before it is written.
         unsafe {
             let [out, a, b] = self.tensors.map(|t| t.at(column));
             row::<S, true, true>(s, function, out, a, b, columns);
@@ -107,7 +107,7 @@ impl ElementwiseKernel<'_> {
         let mut cursor = nest.cursor(part.row);
         for _ in 0..part.rows {
             let [out, a, b] = nest.start(&cursor, part);
-            // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
+            // SAFETY: `Elementwise::run`'s caller guarantees the tensors; each element is read before it is written.
             unsafe {
                 let (out, a, b) = (
                     self.tensors[0].at(out),
@@ -139,7 +139,7 @@ pub(super) unsafe fn row<S: Simd, const A: bool, const B: bool>(
     n: usize,
 ) {
     let (chunks, tail) = split_vectors(n);
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         let (a_all, b_all) = (s.splat(*a), s.splat(*b));
         for chunk in 0..chunks {

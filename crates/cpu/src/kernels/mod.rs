@@ -1,4 +1,5 @@
-//! The kernels. Each takes raw operands, because results may overwrite dying operands in place.
+//! The kernels, grouped by what they compute. They take raw operands, because a result may overwrite an operand in
+//! place.
 #![allow(
     clippy::needless_range_loop,
     reason = "index loops over register tiles are what gets unrolled"
@@ -18,17 +19,17 @@ use crate::isa::Isa;
 use crate::simd::LANES;
 use crate::thread_pool::ThreadPool;
 
-/// What every kernel runs with.
+/// The tier and the threads that every kernel runs with.
 pub(crate) struct Context<'a> {
     pub(crate) isa: Isa,
     pub(crate) threads: &'a ThreadPool,
 }
 
-/// A pointer that tasks on several threads use for disjoint parts of a buffer.
+/// A raw pointer that may be used on several threads, each for its own part of the buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct SendPtr<T>(pub(crate) *mut T);
 
-// SAFETY: kernels hand every task its own part of the buffer.
+// SAFETY: kernels give every task its own part of the buffer.
 unsafe impl<T> Send for SendPtr<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for SendPtr<T> {}
@@ -39,15 +40,15 @@ impl<T> SendPtr<T> {
     /// # Safety
     /// The address must lie in the buffer.
     pub(crate) unsafe fn at(self, offset: usize) -> *mut T {
-        // SAFETY: the caller vouches for the offset.
+        // SAFETY: the caller guarantees the offset.
         unsafe { self.0.add(offset) }
     }
 }
 
-/// Below this many elements a kernel stays on the calling thread: waking others would cost more.
+/// Kernels with fewer elements stay on the calling thread: waking others would cost more.
 pub(crate) const SERIAL_ELEMENTS: usize = 16 * 1024;
 
-/// Splits `rows` rows of `width` elements into row ranges and runs them, on all threads when it is worth it.
+/// Divides `rows` rows of `width` elements into row ranges and runs them, on all threads if there are enough elements.
 pub(crate) fn for_row_ranges(
     ctx: &Context<'_>,
     rows: usize,
@@ -64,7 +65,7 @@ pub(crate) fn for_row_ranges(
     });
 }
 
-/// Full vectors in `n` elements, and how many elements are left over.
+/// The number of full vectors in `n` elements, and of the elements left.
 #[inline(always)]
 pub(crate) fn split_vectors(n: usize) -> (usize, usize) {
     (n / LANES, n % LANES)

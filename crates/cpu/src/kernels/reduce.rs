@@ -36,7 +36,7 @@ impl Reduce {
         if needs_one && len == 0 && results > 0 {
             return Err(format!("has no {} of nothing", self.function.name()));
         }
-        // SAFETY: the caller vouches for the tensors, whose type was fixed by inference.
+        // SAFETY: the caller guarantees the tensors, whose type was fixed by inference.
         unsafe {
             match self.dtype {
                 DType::F32 => self.typed::<f32>(ctx, x, out),
@@ -59,7 +59,7 @@ impl Reduce {
                 let (row, column) = (i / width, i % width);
                 let at = self.kept.cursor(row).at;
                 let [to, from] = [0, 1].map(|t| at[t] + column * self.kept.steps[t]);
-                // SAFETY: the caller vouches for the loops; every result is written by one task.
+                // SAFETY: the caller guarantees the loops; every result is written by one task.
                 unsafe {
                     let x = x.at(from).cast_const();
                     let (out, index) = (out.at(0).cast::<T>().add(to), out.at(0).cast::<i64>());
@@ -85,13 +85,13 @@ impl Reduce {
     /// The group must lie behind `x`.
     unsafe fn total<T: Number>(&self, x: *const T) -> T::Total {
         if self.group.steps != [1] {
-            // SAFETY: as the caller vouches.
+            // SAFETY: as the caller guarantees.
             return unsafe { self.fold(x, T::Total::default(), |a, _, x| T::add(a, x)) };
         }
         let mut lanes = [T::Total::default(); 8];
         let mut cursor = self.group.cursor(0);
         for _ in 0..self.group.rows() {
-            // SAFETY: the caller vouches for the group, whose rows are contiguous.
+            // SAFETY: the caller guarantees the group, whose rows are contiguous.
             let row = unsafe { std::slice::from_raw_parts(x.add(cursor.at[0]), self.group.width) };
             let (chunks, rest) = row.as_chunks::<8>();
             for chunk in chunks {
@@ -117,7 +117,7 @@ impl Reduce {
         for _ in 0..self.group.rows() {
             for i in 0..self.group.width {
                 let at = cursor.at[0] + i * self.group.steps[0];
-                // SAFETY: the caller vouches for the group.
+                // SAFETY: the caller guarantees the group.
                 result = step(result, at, unsafe { *x.add(at) });
             }
             cursor.advance();
@@ -130,7 +130,7 @@ impl Reduce {
     /// # Safety
     /// The group must lie behind `x` and have an element.
     unsafe fn best<T: Number>(&self, x: *const T, beats: fn(&T, &T) -> bool) -> (usize, i64) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let (at, index, ..) = self.fold(
                 x,

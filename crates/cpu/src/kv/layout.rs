@@ -1,9 +1,9 @@
-//! How the rows of one head lie in memory.
+//! Layouts of one head's rows in memory.
 //!
-//! Values, and whatever is quantised, lie row after row. Plain keys are *turned*: sixteen cells make a tile that holds their
-//! first elements side by side, then their second ones, and so on. A query number then meets sixteen keys in one vector,
-//! and nothing is turned over or summed across lanes when keys are scored. The last tile is as wide as there are cells
-//! left, so that both ways take the same room.
+//! Values and all quantised rows are stored row after row. Keys of plain types are *transposed*: sixteen cells make a
+//! tile that stores their first elements side by side, then their second elements, and so on. Scoring then multiplies a
+//! query element with a vector of sixteen keys, without a transposition or a sum across lanes. The last tile is as wide
+//! as there are cells left, so both layouts take the same memory.
 
 use kv::Storage;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use std::ops::Range;
 /// Cells of a tile.
 pub(crate) const TILE_CELLS: usize = 16;
 
-/// The places of a head's rows.
+/// How the rows of a head are stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RowLayout {
     /// Row after row.
     Rows { row_bytes: usize },
-    /// Turned rows of elements of this size.
+    /// Tiles of sixteen cells, dimension-major, with elements of this size.
     Transposed { row_bytes: usize, element: usize },
 }
 
@@ -28,7 +28,7 @@ impl RowLayout {
         }
     }
 
-    /// Turned, where an element is stored on its own.
+    /// The layout of keys: transposed where elements are stored individually, else row after row.
     pub(crate) fn keys(storage: Storage, dim: usize) -> RowLayout {
         let row_bytes = storage.row_bytes(dim);
         let element = match storage {
@@ -54,7 +54,7 @@ impl RowLayout {
             RowLayout::Transposed { row_bytes, element } => {
                 let (tile, step) = tile_of(head.len() / row_bytes, cell, element);
                 let to = &mut head[tile * row_bytes + cell % TILE_CELLS * element..];
-                // One size a loop, so that a store is one instruction.
+                // One loop per element size, so that a store is a single instruction.
                 match element {
                     2 => scatter::<2>(to, step, row),
                     _ => scatter::<4>(to, step, row),
@@ -114,7 +114,7 @@ impl RowLayout {
         }
     }
 
-    /// Puts rows right after the head got more cells behind its `old` ones.
+    /// Rewrites the last tile after the head has grown beyond its `old` cells.
     pub(crate) fn relayout_last_tile(self, head: &mut [u8], old: usize) {
         let RowLayout::Transposed { row_bytes, element } = self else {
             return;
@@ -125,7 +125,7 @@ impl RowLayout {
         }
         let (_, step) = tile_of(head.len() / row_bytes, first, element);
         let tile = &mut head[first * row_bytes..];
-        // From the last element down, none is overwritten before it has moved.
+        // In descending order, so that no element is overwritten before it has moved.
         for i in (0..row_bytes / element).rev() {
             let from = i * width * element;
             tile.copy_within(from..from + width * element, i * step);
@@ -139,7 +139,7 @@ fn tile_of(cells: usize, cell: usize, element: usize) -> (usize, usize) {
     (first, (cells - first).min(TILE_CELLS) * element)
 }
 
-/// Adjacent cells, cut where tiles begin.
+/// Adjacent cells, divided at tile boundaries.
 fn parts(first: usize, cells: usize) -> impl Iterator<Item = Range<usize>> {
     let (mut at, end) = (first, first + cells);
     std::iter::from_fn(move || {
@@ -149,7 +149,7 @@ fn parts(first: usize, cells: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Writes rows side by side, element by element: `to` begins at the first row's place.
+/// Writes rows side by side, element by element; `to` starts at the first row's place.
 fn transpose_rows<const N: usize>(to: &mut [u8], step: usize, rows: &[u8], row_bytes: usize) {
     let width = rows.len() / row_bytes;
     for (i, to) in to.chunks_mut(step).take(row_bytes / N).enumerate() {

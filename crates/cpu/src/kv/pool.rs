@@ -1,4 +1,4 @@
-//! The rows of one layer and side.
+//! The stored rows of one layer and side.
 
 use super::layout::RowLayout;
 use crate::kernels::SendPtr;
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rows of one layer and side: head after head, each as the layout says.
+/// Rows of one layer and side: head after head, each in the pool's layout.
 pub(crate) struct CpuPool {
     pub(super) heads: usize,
     pub(super) dim: usize,
@@ -18,11 +18,11 @@ pub(crate) struct CpuPool {
     cells: usize,
     growth: Growth,
     bytes: Vec<u8>,
-    /// A row on its way.
+    /// Scratch for one encoded row.
     row: Vec<u8>,
 }
 
-/// A step's rows, token-major, and how they are rotated on their way into a pool.
+/// A step's rows, token-major, and the rotation applied to them as they are stored.
 #[derive(Clone, Copy)]
 pub(crate) struct StepRows<'a> {
     pub(crate) data: &'a [f32],
@@ -37,14 +37,14 @@ pub(super) struct Writer<'a> {
     layout: RowLayout,
     head_bytes: usize,
     bytes: SendPtr<u8>,
-    /// Cells that lie elsewhere, and count.
+    /// Cells of the frozen prefix: stored in another pool, counted in cell numbers.
     frozen_cells: u32,
     cells: &'a [u32],
     rows: StepRows<'a>,
     pool: PhantomData<&'a mut CpuPool>,
 }
 
-/// A row on its way: as numbers, and encoded.
+/// Thread-local buffers for one row: rotated, and encoded.
 #[derive(Default)]
 struct RowScratch {
     numbers: Vec<f32>,
@@ -61,14 +61,15 @@ impl Writer<'_> {
     /// # Safety
     /// No other thread writes the same head.
     pub(super) unsafe fn write(&self, head: usize) {
-        // SAFETY: the pool is borrowed, and has so many bytes a head; the caller vouches for the others.
+        // SAFETY: the pool is borrowed mutably and has `head_bytes` bytes per head; the caller guarantees that no other
+        // thread writes this head.
         let to = unsafe {
             let start = self.bytes.at(head * self.head_bytes);
             std::slice::from_raw_parts_mut(start, self.head_bytes)
         };
         ROW_SCRATCH.with_borrow_mut(|RowScratch { numbers, encoded }| {
             numbers.resize(self.dim, 0.0);
-            // What a row has behind its elements is zero.
+            // The bytes after a row's elements are zero.
             encoded.clear();
             encoded.resize(self.layout.row_bytes(), 0);
             let cells = self.cells.iter().enumerate();
@@ -90,7 +91,7 @@ impl Writer<'_> {
     }
 }
 
-/// An empty buffer with room for so many bytes.
+/// An empty buffer with capacity for `bytes` bytes.
 pub(super) fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
     let mut buffer = Vec::new();
     buffer
@@ -133,7 +134,7 @@ impl CpuPool {
         self.cells * self.row_bytes()
     }
 
-    /// Lets a step's rows be written, head by head.
+    /// A writer for a step's rows, which writes head by head.
     pub(super) fn writer<'a>(
         &'a mut self,
         frozen_cells: u32,
@@ -167,7 +168,7 @@ impl CpuPool {
         }
     }
 
-    /// Gives cell `i` what cell `order[i]` held, by way of a copy of each head in turn.
+    /// Moves the row of cell `order[i]` to cell `i`, through a copy of each head in turn.
     pub(super) fn reorder_through(&mut self, before: &mut Vec<u8>, order: &[u32]) {
         let (len, layout) = (self.head_bytes(), self.layout);
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
@@ -198,7 +199,7 @@ impl KvPool for CpuPool {
             .try_reserve_exact(len - self.bytes.len())
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
         self.bytes.resize(len, 0);
-        // From the last head down, no head is overwritten before it has moved.
+        // In descending order, so that no head is overwritten before it has moved.
         let moving = if old == 0 { 0 } else { self.heads };
         for head in (0..moving).rev() {
             self.bytes

@@ -68,7 +68,7 @@ impl AmxTiles {
         };
         config.rows[..8].fill(TILE_ROWS as u8);
         config.row_bytes[..8].fill(TILE_ROW_BYTES as u16);
-        // SAFETY: the caller vouches for the instruction; the configuration is 64 bytes of a valid palette.
+        // SAFETY: the caller guarantees the instruction; the configuration is 64 bytes of a valid palette.
         unsafe {
             std::arch::asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
         }
@@ -113,7 +113,7 @@ impl AmxTiles {
     ) {
         const STEP: usize = 2 * TILE_ROWS * TILE_ROW_BYTES;
         self.zero_accumulators();
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             for step in 0..steps {
                 self.accumulate_planes(activations.add(step * STEP), weights.add(step * STEP));
@@ -146,7 +146,7 @@ impl AmxTiles {
     /// The four tiles must be readable.
     #[inline(always)]
     pub(crate) unsafe fn accumulate_planes(&self, activations: *const u8, weights: *const u8) {
-        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are named as
+        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory. The tile registers are named as
         // clobbered.
         unsafe {
             std::arch::asm!(
@@ -175,7 +175,7 @@ impl AmxTiles {
     /// `out` must have room for the products.
     #[inline(always)]
     pub(crate) unsafe fn store_accumulators(&self, out: *mut i32) {
-        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory.
+        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory.
         unsafe {
             std::arch::asm!(
                 "tilestored [{out} + {line}], tmm0",
@@ -202,7 +202,7 @@ impl AmxTiles {
         weights: [*const u8; 2],
         out: *mut i32,
     ) {
-        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are
+        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory. The tile registers are
         // named as clobbered.
         unsafe {
             std::arch::asm!(
@@ -335,7 +335,7 @@ impl AmxTiles {
         steps: usize,
         out: *mut f32,
     ) {
-        // SAFETY: `self` says that the tiles are set up; the caller vouches for the memory. The tile registers are named
+        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory. The tile registers are named
         // as clobbered.
         unsafe {
             std::arch::asm!(

@@ -102,51 +102,51 @@ impl Simd for Generic {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; no alignment is assumed.
         unsafe { p.cast::<Self::V>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: Self::V) {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; no alignment is assumed.
         unsafe { p.cast::<Self::V>().write_unaligned(v) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> Self::V {
-        // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         halves.map(|h| f16::from_bits(h).to_f32())
     }
 
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller vouches for eight bytes; no alignment is assumed.
+        // SAFETY: the caller guarantees eight bytes; no alignment is assumed.
         unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|h| self.widen(h))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Self::V {
-        // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         halves.map(|h| bf16::from_bits(h).to_f32())
     }
 
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
         unsafe { p.cast::<[i8; LANES]>().read() }.map(f32::from)
     }
 
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
         unsafe { p.cast::<[u8; LANES]>().read() }.map(f32::from)
     }
 
     #[inline(always)]
     unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
         let bytes = unsafe { p.cast::<[u8; LANES]>().read() };
         [
             bytes.map(|b| low[(b & 15) as usize]),

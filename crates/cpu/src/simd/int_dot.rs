@@ -67,19 +67,19 @@ impl IntDot for Generic {
 
     #[inline(always)]
     unsafe fn load_bytes(self, p: *const u8) -> Self::Line {
-        // SAFETY: the caller vouches for 64 bytes.
+        // SAFETY: the caller guarantees 64 bytes.
         unsafe { p.cast::<Self::Line>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn load_low_nibbles(self, p: *const u8) -> Self::Line {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.load_bytes(p) }.map(|b| b & 15)
     }
 
     #[inline(always)]
     unsafe fn load_high_nibbles(self, p: *const u8) -> Self::Line {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.load_bytes(p) }.map(|b| b >> 4)
     }
 
@@ -100,7 +100,7 @@ impl IntDot for Generic {
         line: Self::Line,
         block: *const u8,
     ) -> Self::Sums {
-        // SAFETY: the caller vouches for the block, 32 numbers of two bytes.
+        // SAFETY: the caller guarantees the block, 32 numbers of two bytes.
         let x: [i16; 4] = unsafe { block.cast::<[i16; 4]>().add(INDEX).read_unaligned() };
         for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
             for (w, x) in w.iter().zip(x) {
@@ -120,7 +120,7 @@ impl IntDot for Generic {
         let [first, second] = values;
         let numbers: [i16; BLOCK] =
             std::array::from_fn(|i| *first.iter().chain(&second).nth(i).unwrap_or(&0.0) as i16);
-        // SAFETY: the caller vouches for 64 bytes.
+        // SAFETY: the caller guarantees 64 bytes.
         unsafe { block.cast::<[i16; BLOCK]>().write_unaligned(numbers) }
     }
 }

@@ -97,7 +97,7 @@ pub(crate) trait Simd: Copy {
     /// Eight bytes must be readable at `p`.
     #[inline(always)]
     unsafe fn scaled(self, p: *const u8, v: Self::V) -> Self::V {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         let [scale, ..] = unsafe { self.widen4(p) };
         self.mul(self.splat(scale), v)
     }
@@ -108,7 +108,7 @@ pub(crate) trait Simd: Copy {
     /// Eight bytes must be readable at `p`.
     #[inline(always)]
     unsafe fn affine(self, p: *const u8, v: Self::V) -> Self::V {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         let [scale, offset, ..] = unsafe { self.widen4(p) };
         self.add(self.mul(self.splat(scale), v), self.splat(offset))
     }
@@ -125,7 +125,7 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> Self::V {
         let mut lanes = [0.0; LANES];
-        // SAFETY: the caller vouches for `n` elements, and `n` is less than the sixteen of `lanes`.
+        // SAFETY: the caller guarantees `n` elements, and `n` is less than the sixteen of `lanes`.
         unsafe {
             std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n.min(LANES));
             self.load(lanes.as_ptr())
@@ -139,7 +139,7 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, v: Self::V, n: usize) {
         let mut lanes = [0.0; LANES];
-        // SAFETY: `lanes` holds sixteen, and the caller vouches for `n` at `p`.
+        // SAFETY: `lanes` holds sixteen, and the caller guarantees `n` at `p`.
         unsafe {
             self.store(lanes.as_mut_ptr(), v);
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n.min(LANES));

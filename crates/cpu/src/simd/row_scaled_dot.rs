@@ -80,7 +80,7 @@ impl RowScaledDot for Generic {
         block: *const u8,
     ) -> Self::Planes {
         for (plane, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller vouches for both planes.
+            // SAFETY: the caller guarantees both planes.
             let x: [i8; 4] = unsafe { block.add(32 * plane + 4 * INDEX).cast::<[i8; 4]>().read() };
             for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
                 for (w, x) in w.iter().zip(x) {
@@ -109,7 +109,7 @@ impl RowScaledDot for Generic {
         factors: *const u8,
         activations: *const [i32; 2],
     ) -> Self::Totals {
-        // SAFETY: the caller vouches for sixteen pairs.
+        // SAFETY: the caller guarantees sixteen pairs.
         let (factors, activations) = unsafe {
             let factors = factors.cast::<[[i16; 2]; LANES]>();
             (factors.read_unaligned(), activations.read())
@@ -133,7 +133,7 @@ impl RowScaledDot for Generic {
         for (i, x) in values.into_iter().enumerate() {
             let x = x as i32;
             let top = (x + 64) >> 7;
-            // SAFETY: the caller vouches for sixteen bytes.
+            // SAFETY: the caller guarantees sixteen bytes.
             unsafe {
                 high.add(i).write(top as u8);
                 low.add(i).write((x - (top << 7)) as u8);
@@ -143,7 +143,7 @@ impl RowScaledDot for Generic {
 
     #[inline(always)]
     unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         let bytes = unsafe { bytes.cast::<[i8; LANES]>().read() };
         bytes.into_iter().map(i32::from).sum()
     }
@@ -151,7 +151,7 @@ impl RowScaledDot for Generic {
     #[inline(always)]
     unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
         for lane in 0..LANES {
-            // SAFETY: as the caller vouches.
+            // SAFETY: as the caller guarantees.
             unsafe {
                 let four: [u8; 4] = from.add(lane * stride).cast::<[u8; 4]>().read();
                 to.cast::<[u8; 4]>().add(lane).write(four);

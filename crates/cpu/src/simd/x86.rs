@@ -188,13 +188,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Pair {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX2 is proven.
         unsafe { Pair(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: Pair) {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX2 is proven.
         unsafe {
             _mm256_storeu_ps(p, v.0);
             _mm256_storeu_ps(p.add(8), v.1);
@@ -203,7 +203,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> Pair {
-        // SAFETY: the caller vouches for sixteen halves at `p`; F16C is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; F16C is proven.
         let half = |p: *const u16| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) };
         // SAFETY: the second half of the sixteen.
         Pair(half(p), half(unsafe { p.add(8) }))
@@ -211,13 +211,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller vouches for eight bytes; F16C is proven.
+        // SAFETY: the caller guarantees eight bytes; F16C is proven.
         unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Pair {
-        // SAFETY: the caller vouches for sixteen halves at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX2 is proven.
         let half = |p: *const u16| unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -228,7 +228,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> Pair {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 is proven.
         let half = |p: *const i8| unsafe {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
         };
@@ -238,7 +238,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Pair {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 is proven.
         let half = |p: *const u8| unsafe {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
         };
@@ -260,7 +260,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)),
             )
         };
-        // SAFETY: the caller vouches for sixteen bytes at `p`, eight from each address; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`, eight from each address; AVX2 is proven.
         unsafe {
             let a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
             let b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()));
@@ -282,7 +282,7 @@ impl Avx512<true> {
     pub(crate) unsafe fn store_parts(self, x: [__m512; 2], p: *mut u8, apart: usize) {
         // Infinite, or no number.
         const NOT_FINITE: i32 = 0x99;
-        // SAFETY: the caller vouches for the bytes; AVX-512 is proven.
+        // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
         unsafe {
             // The upper halves of both vectors' elements.
             let odd = _mm512_add_epi16(
@@ -321,7 +321,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> __m512 {
-        // SAFETY: only the first `n` elements are touched, for which the caller vouches; AVX-512 is proven.
+        // SAFETY: only the first `n` elements are touched, for which the caller guarantees; AVX-512 is proven.
         unsafe { _mm512_maskz_loadu_ps(first(n), p) }
     }
 
@@ -448,31 +448,31 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX-512 is proven.
         unsafe { _mm512_loadu_ps(p) }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: __m512) {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX-512 is proven.
         unsafe { _mm512_storeu_ps(p, v) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
 
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller vouches for eight bytes; F16C is proven.
+        // SAFETY: the caller guarantees eight bytes; F16C is proven.
         unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX-512 is proven.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -481,19 +481,19 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> __m512 {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> __m512 {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn lookup_nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven. The permutation looks at the low four
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven. The permutation looks at the low four
         // bits of every index alone.
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
@@ -511,7 +511,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 #[inline(always)]
 unsafe fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
     let (mut pairs, mut fours, mut out) = (r, r, r);
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         for i in 0..4 {
             pairs[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -537,7 +537,7 @@ unsafe fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn sum8(a: __m256) -> f32 {
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -549,7 +549,7 @@ unsafe fn sum8(a: __m256) -> f32 {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn max8(a: __m256) -> f32 {
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));

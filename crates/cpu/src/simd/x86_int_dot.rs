@@ -31,7 +31,7 @@ pub(crate) struct Planes<T>(pub(super) T, pub(super) T);
 /// An arranged block must be readable at `block`; the CPU must have AVX2.
 #[inline(always)]
 pub(super) unsafe fn quad(block: *const u8, index: usize) -> i32 {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe { block.cast::<i32>().add(index).read_unaligned() }
 }
 
@@ -39,7 +39,7 @@ pub(super) unsafe fn quad(block: *const u8, index: usize) -> i32 {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn shl256(v: __m256i) -> __m256i {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe { _mm256_sll_epi32(v, _mm_cvtsi32_si128(SHIFT as i32)) }
 }
 
@@ -47,7 +47,7 @@ unsafe fn shl256(v: __m256i) -> __m256i {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn sra256(v: __m256i) -> __m256i {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe { _mm256_sra_epi32(v, _mm_cvtsi32_si128(SHIFT as i32)) }
 }
 
@@ -55,7 +55,7 @@ macro_rules! avx2_lines {
     () => {
         #[inline(always)]
         unsafe fn load_bytes(self, p: *const u8) -> Halves {
-            // SAFETY: the caller vouches for 64 bytes; AVX2 is proven.
+            // SAFETY: the caller guarantees 64 bytes; AVX2 is proven.
             unsafe {
                 Halves(
                     _mm256_loadu_si256(p.cast()),
@@ -66,7 +66,7 @@ macro_rules! avx2_lines {
 
         #[inline(always)]
         unsafe fn load_low_nibbles(self, p: *const u8) -> Halves {
-            // SAFETY: as the caller vouches; AVX2 is proven.
+            // SAFETY: as the caller guarantees; AVX2 is proven.
             unsafe {
                 let (line, mask) = (self.load_bytes(p), _mm256_set1_epi8(15));
                 Halves(
@@ -78,7 +78,7 @@ macro_rules! avx2_lines {
 
         #[inline(always)]
         unsafe fn load_high_nibbles(self, p: *const u8) -> Halves {
-            // SAFETY: as the caller vouches; AVX2 is proven.
+            // SAFETY: as the caller guarantees; AVX2 is proven.
             unsafe {
                 let (line, mask) = (self.load_bytes(p), _mm256_set1_epi8(15));
                 Halves(
@@ -123,7 +123,7 @@ impl IntDot for Avx2<false> {
         line: Halves,
         block: *const u8,
     ) -> Halves {
-        // SAFETY: the caller vouches for the block; AVX2 is proven.
+        // SAFETY: the caller guarantees the block; AVX2 is proven.
         unsafe {
             let even = _mm256_set1_epi32(quad(block, 2 * INDEX));
             let odd = _mm256_set1_epi32(quad(block, 2 * INDEX + 1));
@@ -157,7 +157,7 @@ impl IntDot for Avx2<false> {
 
     #[inline(always)]
     unsafe fn store_block(self, values: [Pair; 2], block: *mut u8) {
-        // SAFETY: the caller vouches for 64 bytes, sixteen for each of the four registers; AVX2 is proven.
+        // SAFETY: the caller guarantees 64 bytes, sixteen for each of the four registers; AVX2 is proven.
         unsafe {
             // Of four numbers, the first and third come first, then the second and fourth.
             let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
@@ -196,7 +196,7 @@ impl IntDot for Avx2<true> {
         line: Halves,
         block: *const u8,
     ) -> Planes<Halves> {
-        // SAFETY: the caller vouches for the block; AVX-VNNI is proven.
+        // SAFETY: the caller guarantees the block; AVX-VNNI is proven.
         unsafe {
             let high = _mm256_set1_epi32(quad(block, INDEX));
             let low = _mm256_set1_epi32(quad(block.add(LOW_PLANE), INDEX));
@@ -232,7 +232,7 @@ impl IntDot for Avx2<true> {
 
     #[inline(always)]
     unsafe fn store_block(self, values: [Pair; 2], block: *mut u8) {
-        // SAFETY: the caller vouches for 64 bytes, eight for each plane of the four registers; AVX2 is proven.
+        // SAFETY: the caller guarantees 64 bytes, eight for each plane of the four registers; AVX2 is proven.
         unsafe {
             // The lowest bytes of four numbers.
             let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
@@ -259,19 +259,19 @@ macro_rules! avx512_lines {
     () => {
         #[inline(always)]
         unsafe fn load_bytes(self, p: *const u8) -> __m512i {
-            // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
+            // SAFETY: the caller guarantees 64 bytes; AVX-512 is proven.
             unsafe { _mm512_loadu_si512(p.cast()) }
         }
 
         #[inline(always)]
         unsafe fn load_low_nibbles(self, p: *const u8) -> __m512i {
-            // SAFETY: as the caller vouches; AVX-512 is proven.
+            // SAFETY: as the caller guarantees; AVX-512 is proven.
             unsafe { _mm512_and_si512(self.load_bytes(p), _mm512_set1_epi8(15)) }
         }
 
         #[inline(always)]
         unsafe fn load_high_nibbles(self, p: *const u8) -> __m512i {
-            // SAFETY: as the caller vouches; AVX-512 is proven.
+            // SAFETY: as the caller guarantees; AVX-512 is proven.
             unsafe {
                 _mm512_and_si512(
                     _mm512_srli_epi16::<4>(self.load_bytes(p)),
@@ -312,7 +312,7 @@ impl IntDot for Avx512<false> {
         line: __m512i,
         block: *const u8,
     ) -> __m512i {
-        // SAFETY: the caller vouches for the block; AVX-512 is proven.
+        // SAFETY: the caller guarantees the block; AVX-512 is proven.
         unsafe {
             let even = _mm512_set1_epi32(quad(block, 2 * INDEX));
             let odd = _mm512_set1_epi32(quad(block, 2 * INDEX + 1));
@@ -331,7 +331,7 @@ impl IntDot for Avx512<false> {
 
     #[inline(always)]
     unsafe fn store_block(self, values: [__m512; 2], block: *mut u8) {
-        // SAFETY: the caller vouches for 64 bytes, 32 for each register; AVX-512 is proven.
+        // SAFETY: the caller guarantees 64 bytes, 32 for each register; AVX-512 is proven.
         unsafe {
             // Of four numbers, the first and third come first, then the second and fourth.
             let order = _mm512_broadcast_i32x4(_mm_setr_epi8(
@@ -358,7 +358,7 @@ unsafe fn dot_planes<const INDEX: usize>(
     block: *const u8,
 ) -> Planes<__m512i> {
     let Planes(mut high, mut low) = sums;
-    // SAFETY: as the caller vouches. In assembly, because the compiler would broadcast into registers first, and there are
+    // SAFETY: as the caller guarantees. In assembly, because the compiler would broadcast into registers first, and there are
     // too few.
     unsafe {
         std::arch::asm!(
@@ -398,7 +398,7 @@ impl IntDot for Avx512<true> {
         line: __m512i,
         block: *const u8,
     ) -> Planes<__m512i> {
-        // SAFETY: the caller vouches for the block; AVX512-VNNI is proven.
+        // SAFETY: the caller guarantees the block; AVX512-VNNI is proven.
         unsafe { dot_planes::<INDEX>(sums, line, block) }
     }
 
@@ -413,7 +413,7 @@ impl IntDot for Avx512<true> {
 
     #[inline(always)]
     unsafe fn store_block(self, values: [__m512; 2], block: *mut u8) {
-        // SAFETY: the caller vouches for 64 bytes, sixteen for each plane of the two registers; AVX-512 is proven.
+        // SAFETY: the caller guarantees 64 bytes, sixteen for each plane of the two registers; AVX-512 is proven.
         unsafe {
             for i in 0..2 {
                 let v = values[i];
@@ -439,7 +439,7 @@ impl Avx512<true> {
     /// 64 bytes must be writable at `p`.
     #[inline(always)]
     pub(crate) unsafe fn store_line(self, p: *mut u8, line: __m512i) {
-        // SAFETY: the caller vouches for 64 bytes; AVX-512 is proven.
+        // SAFETY: the caller guarantees 64 bytes; AVX-512 is proven.
         unsafe { _mm512_storeu_si512(p.cast(), line) }
     }
 
@@ -449,7 +449,7 @@ impl Avx512<true> {
     /// Sixteen numbers must be readable at both addresses.
     #[inline(always)]
     pub(crate) unsafe fn load_sums(self, high: *const i32, low: *const i32) -> Planes<__m512i> {
-        // SAFETY: the caller vouches for sixteen numbers.
+        // SAFETY: the caller guarantees sixteen numbers.
         unsafe { Planes(self.load_bytes(high.cast()), self.load_bytes(low.cast())) }
     }
 }

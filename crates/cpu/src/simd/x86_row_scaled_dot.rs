@@ -12,7 +12,7 @@ const LOW_PLANE: usize = 32;
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         let high = _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(128.0));
         _mm256_add_ps(high, _mm256_cvtepi32_ps(low))
@@ -25,7 +25,7 @@ unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
 /// The CPU must have AVX2, and the bytes be there.
 #[inline(always)]
 unsafe fn sum_of_bytes128(bytes: *const u8) -> i32 {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         // Without a sign they are 128 more each.
         let bytes = _mm_xor_si128(_mm_loadu_si128(bytes.cast()), _mm_set1_epi8(-128));
@@ -41,7 +41,7 @@ unsafe fn sum_of_bytes128(bytes: *const u8) -> i32 {
 /// The CPU must have AVX2, and the number be there.
 #[inline(always)]
 unsafe fn beside256(sums: __m256i, other: *const i32) -> __m256i {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe { _mm256_blend_epi16::<0b1010_1010>(sums, _mm256_set1_epi32(*other)) }
 }
 
@@ -51,7 +51,7 @@ unsafe fn beside256(sums: __m256i, other: *const i32) -> __m256i {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn add_pairs256(sums: Halves, line: Halves, x: __m256i) -> Halves {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         Halves(
             _mm256_add_epi16(sums.0, _mm256_maddubs_epi16(line.0, x)),
@@ -71,7 +71,7 @@ unsafe fn weigh_pairs256(
     factors: __m256i,
     x: *const i32,
 ) -> __m256i {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
         _mm256_add_epi32(total, _mm256_madd_epi16(beside256(sum, x), factors))
@@ -84,7 +84,7 @@ unsafe fn weigh_pairs256(
 /// The CPU must have AVX-VNNI.
 #[inline(always)]
 unsafe fn weigh256(total: __m256i, sum: __m256i, factors: __m256i, x: *const i32) -> __m256i {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe { _mm256_dpwssd_avx_epi32(total, beside256(sum, x), factors) }
 }
 
@@ -125,13 +125,13 @@ macro_rules! avx2_whole {
 
         #[inline(always)]
         unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
-            // SAFETY: the caller vouches for the bytes; AVX2 is proven.
+            // SAFETY: the caller guarantees the bytes; AVX2 is proven.
             unsafe { sum_of_bytes128(bytes) }
         }
 
         #[inline(always)]
         unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
-            // SAFETY: the caller vouches for both sides, and that distances fit; AVX2 is proven.
+            // SAFETY: the caller guarantees both sides, and that distances fit; AVX2 is proven.
             unsafe {
                 let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
                 let at = _mm256_mullo_epi32(lanes, _mm256_set1_epi32(stride as i32));
@@ -145,7 +145,7 @@ macro_rules! avx2_whole {
 
         #[inline(always)]
         unsafe fn store_planes(self, values: Pair, high: *mut u8, low: *mut u8) {
-            // SAFETY: the caller vouches for sixteen bytes on both sides; AVX2 is proven.
+            // SAFETY: the caller guarantees sixteen bytes on both sides; AVX2 is proven.
             unsafe {
                 // The lowest bytes of four numbers.
                 let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
@@ -178,7 +178,7 @@ impl RowScaledDot for Avx2<false> {
         line: Halves,
         block: *const u8,
     ) -> Planes<Halves> {
-        // SAFETY: the caller vouches for the block; AVX2 is proven. A group's pairs fit sixteen bits.
+        // SAFETY: the caller guarantees the block; AVX2 is proven. A group's pairs fit sixteen bits.
         unsafe {
             let x_high = _mm256_set1_epi32(quad(block, INDEX));
             let x_low = _mm256_set1_epi32(quad(block.add(LOW_PLANE), INDEX));
@@ -197,7 +197,7 @@ impl RowScaledDot for Avx2<false> {
         factors: *const u8,
         activations: *const [i32; 2],
     ) -> Planes<Halves> {
-        // SAFETY: the caller vouches for the factors; AVX2 is proven.
+        // SAFETY: the caller guarantees the factors; AVX2 is proven.
         unsafe {
             let factors = self.load_bytes(factors);
             let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
@@ -225,7 +225,7 @@ impl RowScaledDot for Avx2<true> {
         line: Halves,
         block: *const u8,
     ) -> Planes<Halves> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.dot::<INDEX>(sums, line, block) }
     }
 
@@ -237,7 +237,7 @@ impl RowScaledDot for Avx2<true> {
         factors: *const u8,
         activations: *const [i32; 2],
     ) -> Planes<Halves> {
-        // SAFETY: the caller vouches for the factors; AVX-VNNI is proven.
+        // SAFETY: the caller guarantees the factors; AVX-VNNI is proven.
         unsafe {
             let factors = self.load_bytes(factors);
             let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
@@ -263,7 +263,7 @@ impl RowScaledDot for Avx2<true> {
 unsafe fn beside512(sums: __m512i, other: *const i32) -> __m512i {
     // (sums & mask) | other
     const EITHER: i32 = 0b1110_1010;
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         let mask = _mm512_set1_epi32(0xffff);
         _mm512_ternarylogic_epi32::<EITHER>(sums, mask, _mm512_set1_epi32(*other))
@@ -305,13 +305,13 @@ macro_rules! avx512_whole {
 
         #[inline(always)]
         unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
-            // SAFETY: the caller vouches for the bytes; AVX2 is proven.
+            // SAFETY: the caller guarantees the bytes; AVX2 is proven.
             unsafe { sum_of_bytes128(bytes) }
         }
 
         #[inline(always)]
         unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
-            // SAFETY: the caller vouches for both sides, and that distances fit; AVX-512 is proven.
+            // SAFETY: the caller guarantees both sides, and that distances fit; AVX-512 is proven.
             unsafe {
                 let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
                 let at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
@@ -322,7 +322,7 @@ macro_rules! avx512_whole {
 
         #[inline(always)]
         unsafe fn store_planes(self, values: __m512, high: *mut u8, low: *mut u8) {
-            // SAFETY: the caller vouches for sixteen bytes on both sides; AVX-512 is proven.
+            // SAFETY: the caller guarantees sixteen bytes on both sides; AVX-512 is proven.
             unsafe {
                 let v = _mm512_cvtps_epi32(values);
                 let top = _mm512_srai_epi32::<7>(_mm512_add_epi32(v, _mm512_set1_epi32(64)));
@@ -344,7 +344,7 @@ impl RowScaledDot for Avx512<false> {
         line: __m512i,
         block: *const u8,
     ) -> Planes<__m512i> {
-        // SAFETY: the caller vouches for the block; AVX-512 is proven. A group's pairs fit sixteen bits.
+        // SAFETY: the caller guarantees the block; AVX-512 is proven. A group's pairs fit sixteen bits.
         unsafe {
             let x_high = _mm512_set1_epi32(quad(block, INDEX));
             let x_low = _mm512_set1_epi32(quad(block.add(LOW_PLANE), INDEX));
@@ -363,7 +363,7 @@ impl RowScaledDot for Avx512<false> {
         factors: *const u8,
         activations: *const [i32; 2],
     ) -> Planes<__m512i> {
-        // SAFETY: the caller vouches for the factors; AVX-512 is proven.
+        // SAFETY: the caller guarantees the factors; AVX-512 is proven.
         unsafe {
             let factors = self.load_bytes(factors);
             let ones = _mm512_set1_epi16(1);
@@ -393,7 +393,7 @@ impl RowScaledDot for Avx512<true> {
         line: __m512i,
         block: *const u8,
     ) -> Planes<__m512i> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.dot::<INDEX>(sums, line, block) }
     }
 
@@ -405,7 +405,7 @@ impl RowScaledDot for Avx512<true> {
         factors: *const u8,
         activations: *const [i32; 2],
     ) -> Planes<__m512i> {
-        // SAFETY: the caller vouches for the factors; AVX512-VNNI is proven.
+        // SAFETY: the caller guarantees the factors; AVX512-VNNI is proven.
         unsafe {
             let factors = self.load_bytes(factors);
             Planes(
@@ -457,7 +457,7 @@ impl Avx512<true> {
         to: *mut u8,
         behind: usize,
     ) {
-        // SAFETY: as the caller vouches; AVX-512 is proven.
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
         unsafe {
             let [low, high] = [
                 self.scales_and_mins(factors[0]),
@@ -482,7 +482,7 @@ impl Avx512<true> {
     /// A line must be readable at `factors`.
     #[inline(always)]
     unsafe fn scales_and_mins(self, factors: *const u8) -> [__m512i; 2] {
-        // SAFETY: as the caller vouches; AVX-512 is proven.
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
         unsafe {
             let factors = self.load_bytes(factors);
             [
@@ -504,7 +504,7 @@ impl Avx512<true> {
         to: *mut u8,
         behind: usize,
     ) {
-        // SAFETY: as the caller vouches; AVX-512 is proven.
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
         unsafe {
             let even = _mm512_add_epi16(_mm512_mullo_epi16(quants[0], scales), mins);
             let odd = _mm512_add_epi16(_mm512_mullo_epi16(quants[1], scales), mins);
@@ -523,7 +523,7 @@ impl Avx512<true> {
     /// Sixteen integers must be readable at each of the places, 256 apart.
     #[inline(always)]
     pub(crate) unsafe fn products_to_f32(self, products: *const i32) -> __m512 {
-        // SAFETY: the caller vouches for the integers; AVX-512 is proven.
+        // SAFETY: the caller guarantees the integers; AVX-512 is proven.
         unsafe {
             let [a, b] = [products, products.add(512)];
             let high = _mm512_slli_epi32::<8>(self.load_bytes(a.cast()));

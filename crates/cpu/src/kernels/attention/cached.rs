@@ -301,13 +301,13 @@ impl QueryTile<'_> {
 
     #[inline(always)]
     fn q_row(&self, row: usize) -> *const f32 {
-        // SAFETY: `CachedAttention::run`'s caller vouches for every query.
+        // SAFETY: `CachedAttention::run`'s caller guarantees every query.
         unsafe { self.q.at(self.output_row(row) * self.op.key_dim) }
     }
 
     #[inline(always)]
     fn out_row(&self, row: usize) -> *mut f32 {
-        // SAFETY: `CachedAttention::run`'s caller vouches for every output row.
+        // SAFETY: `CachedAttention::run`'s caller guarantees every output row.
         unsafe { self.out.at(self.output_row(row) * self.op.value_dim) }
     }
 

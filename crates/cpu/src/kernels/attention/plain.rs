@@ -2,7 +2,7 @@
 //!
 //! Keys are laid out in panels once per head, and blocks of queries are multiplied with them. The *standard* way makes
 //! all scores of a block of queries before it weighs the values; the *flash* way takes blocks of keys and corrects what
-//! was summed before when a larger score appears, so that its work space does not grow with the keys.
+//! was summed before when a larger score appears, so that its scratch does not grow with the keys.
 
 use crate::isa::{Isa, Kernel};
 use crate::kernels::matmul::f32::microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
@@ -164,7 +164,7 @@ impl Attention {
         heads * (self.pack_keys().elements() + values)
     }
 
-    /// Bytes of work space: the panels, and the scores of a task per thread.
+    /// Bytes of scratch: the panels, and the scores of a task per thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         (self.panel_elements() + threads * self.score_elements()) * size_of::<f32>()
     }
@@ -180,7 +180,7 @@ impl Attention {
         let (keys, values) = (self.pack_keys(), self.pack_values());
         let pack = |head: usize, panel: usize| {
             let o = o.get();
-            // SAFETY: the caller vouches for every head and for the scratch, of which every panel has its own part.
+            // SAFETY: the caller guarantees every head and for the scratch, of which every panel has its own part.
             unsafe {
                 match (&values, panel.checked_sub(keys.panels())) {
                     (Some(values), Some(panel)) => {
@@ -207,7 +207,7 @@ impl Attention {
                 rows: QUERY_BLOCK.min(self.queries - first),
                 thread,
             };
-            // SAFETY: the caller vouches for the operands and the scratch.
+            // SAFETY: the caller guarantees the operands and the scratch.
             unsafe { task.run() };
         };
         let threads = ctx.threads.count();
@@ -259,7 +259,7 @@ impl QueryBlock<'_> {
         } else {
             op.keys
         };
-        // SAFETY: the caller vouches for the operands and the scratch.
+        // SAFETY: the caller guarantees the operands and the scratch.
         unsafe {
             let scores = self
                 .o
@@ -310,7 +310,7 @@ impl QueryBlock<'_> {
     unsafe fn score(&self, start: usize, keys: usize, scores: *mut f32) {
         let op = self.op;
         let pack = op.pack_keys();
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let panels = self.o.scratch.add(self.kv_head() * pack.elements());
             let mut right = Rhs::packed(panels, op.key_dim);
@@ -343,7 +343,7 @@ impl QueryBlock<'_> {
     /// As for [`Attention::run`]; `scores` holds the weights.
     unsafe fn mix(&self, start: usize, keys: usize, scores: *const f32) {
         let op = self.op;
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let head = self.kv_head();
             let right = match op.pack_values() {
@@ -400,7 +400,7 @@ impl Kernel for BlockSoftmax<'_> {
     fn run<S: Simd>(self, s: S) {
         let op = self.task.op;
         for r in 0..self.task.rows {
-            // SAFETY: `Attention::run`'s caller vouches for the operands and the scratch.
+            // SAFETY: `Attention::run`'s caller guarantees the operands and the scratch.
             unsafe {
                 let line = self.scores.add(r * op.score_row());
                 let visible = self.finish_scores(s, r, line);
@@ -475,7 +475,7 @@ impl Kernel for NormaliseOutput<'_> {
     fn run<S: Simd>(self, s: S) {
         let width = self.task.op.value_dim;
         for r in 0..self.task.rows {
-            // SAFETY: `Attention::run`'s caller vouches for the rows.
+            // SAFETY: `Attention::run`'s caller guarantees the rows.
             unsafe {
                 // A query that sees nothing gives zeros.
                 if self.sums[r] > 0.0 {
@@ -500,7 +500,7 @@ unsafe fn weigh<S: Simd>(
     maximum: &mut f32,
     sum: &mut f32,
 ) -> f32 {
-    // SAFETY: the caller vouches for the line.
+    // SAFETY: the caller guarantees the line.
     unsafe {
         let new = largest(s, line, len).max(*maximum);
         if new == f32::NEG_INFINITY {
@@ -530,7 +530,7 @@ unsafe fn weigh<S: Simd>(
 #[inline(always)]
 unsafe fn scale<S: Simd>(s: S, row: *mut f32, len: usize, factor: f32) {
     let (chunks, tail) = split_vectors(len);
-    // SAFETY: the caller vouches for the row.
+    // SAFETY: the caller guarantees the row.
     unsafe {
         for chunk in 0..chunks {
             let at = row.add(chunk * LANES);

@@ -26,12 +26,12 @@ impl Rope {
         out: *mut f32,
     ) {
         let width = self.heads * self.dim;
-        // SAFETY: the caller vouches for the table.
+        // SAFETY: the caller guarantees the table.
         let rotation = unsafe { self.rotation(table) };
         let (x, out) = (SendPtr(x.cast_mut()), SendPtr(out));
         for_row_ranges(ctx, self.tokens, width, &|start, end| {
             for token in start..end {
-                // SAFETY: the caller vouches for `tokens` rows; `copy` allows `x` to be `out`.
+                // SAFETY: the caller guarantees `tokens` rows; `copy` allows `x` to be `out`.
                 let row = unsafe {
                     let to = out.at(token * width);
                     std::ptr::copy(x.at(token * width), to, width);
@@ -49,7 +49,7 @@ impl Rope {
     /// # Safety
     /// `table` must hold `tokens · rotated` elements for as long as it is used.
     pub(crate) unsafe fn rotation<'a>(self, table: *const f32) -> Rotation<'a> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         let table = unsafe { std::slice::from_raw_parts(table, self.tokens * self.rotated) };
         Rotation { rope: self, table }
     }
@@ -103,7 +103,7 @@ impl RopeTable {
             at: position,
             dtype: self.position,
         };
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller guarantees both.
         let (frequency, out) = unsafe {
             (
                 std::slice::from_raw_parts(frequency, self.half),
@@ -112,7 +112,7 @@ impl RopeTable {
         };
         let rows = out.chunks_exact_mut((2 * self.half).max(1));
         for (token, row) in rows.enumerate() {
-            // SAFETY: the caller vouches for `tokens` numbers.
+            // SAFETY: the caller guarantees `tokens` numbers.
             let p = unsafe { position.get(token) } as f32;
             let (cos, sin) = row.split_at_mut(self.half);
             for ((f, cos), sin) in frequency.iter().zip(cos).zip(sin) {

@@ -26,7 +26,7 @@ macro_rules! plain {
         impl KvDecoder for $name {
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, _: usize) -> S::V {
-                // SAFETY: as the caller vouches; vector loads need no alignment.
+                // SAFETY: as the caller guarantees; vector loads need no alignment.
                 unsafe { s.$load(row.cast::<$element>().add(chunk * LANES)) }
             }
 
@@ -34,7 +34,7 @@ macro_rules! plain {
             unsafe fn load_part<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
                 let mut lanes = [<$element>::default(); LANES];
                 let bytes = (dim - chunk * LANES) * size_of::<$element>();
-                // SAFETY: the caller vouches for the elements up to `dim`, fewer than sixteen.
+                // SAFETY: the caller guarantees the elements up to `dim`, fewer than sixteen.
                 unsafe {
                     let from = row.add(chunk * LANES * size_of::<$element>());
                     std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr().cast::<u8>(), bytes);
@@ -92,7 +92,7 @@ pub(crate) struct Q8<G>(std::marker::PhantomData<G>);
 impl<G: GroupLen> KvDecoder for Q8<G> {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
-        // SAFETY: as the caller vouches; codes are padded to whole chunks.
+        // SAFETY: as the caller guarantees; codes are padded to whole chunks.
         unsafe {
             let (scale, offset, codes) = affine::<S, G>(s, row, chunk, dim);
             s.add(s.mul(scale, s.load_u8(codes.add(chunk * LANES))), offset)
@@ -111,7 +111,7 @@ pub(crate) struct Q4<G>(std::marker::PhantomData<G>);
 impl<G: GroupLen> KvDecoder for Q4<G> {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
-        // SAFETY: as the caller vouches; codes are padded to pairs of chunks, which share sixteen bytes.
+        // SAFETY: as the caller guarantees; codes are padded to pairs of chunks, which share sixteen bytes.
         unsafe {
             let (scale, offset, codes) = affine::<S, G>(s, row, chunk, dim);
             let values = s.add(s.mul(scale, s.load(RAMP.as_ptr())), offset);

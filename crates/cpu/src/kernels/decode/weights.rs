@@ -24,7 +24,7 @@ pub(crate) trait WeightDecoder {
 /// Two bytes must be readable at `p`.
 #[inline(always)]
 unsafe fn half_at<S: Simd>(s: S, p: *const u8) -> f32 {
-    // SAFETY: the caller vouches for two bytes.
+    // SAFETY: the caller guarantees two bytes.
     s.widen(u16::from_le(unsafe { p.cast::<u16>().read_unaligned() }))
 }
 
@@ -49,7 +49,7 @@ macro_rules! plain {
 
             #[inline(always)]
             unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-                // SAFETY: the caller vouches for sixteen elements on both sides.
+                // SAFETY: the caller guarantees sixteen elements on both sides.
                 unsafe { s.store(out, s.$load(block.cast::<$element>())) }
             }
         }
@@ -71,7 +71,7 @@ macro_rules! scalar {
 
             #[inline(always)]
             unsafe fn decode<S: Simd>(_: S, block: *const u8, out: *mut f32) {
-                // SAFETY: the caller vouches for one block and one block's elements; bytes have no alignment, and
+                // SAFETY: the caller guarantees one block and one block's elements; bytes have no alignment, and
                 // `out` is an f32 buffer.
                 unsafe { $decode(&*block.cast::<[u8; $bytes]>(), &mut *out.cast::<[f32; $len]>()) }
             }
@@ -96,7 +96,7 @@ impl WeightDecoder for Q4_0 {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller vouches for the block and the output.
+        // SAFETY: the caller guarantees the block and the output.
         unsafe {
             let centred = s.sub(table(s, &RAMP), s.splat(8.0));
             let values = s.scaled(block, centred);
@@ -115,7 +115,7 @@ impl WeightDecoder for Q4_1 {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller vouches for the block and the output.
+        // SAFETY: the caller guarantees the block and the output.
         unsafe {
             let values = s.affine(block, table(s, &RAMP));
             let [low, high] = s.lookup_nibbles(block.add(4), values, values);
@@ -133,7 +133,7 @@ impl WeightDecoder for Iq4Nl {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller vouches for the block and the output; the value table holds sixteen bytes.
+        // SAFETY: the caller guarantees the block and the output; the value table holds sixteen bytes.
         unsafe {
             let values = s.scaled(block, s.load_i8(quant::IQ4_VALUES.as_ptr()));
             let [low, high] = s.lookup_nibbles(block.add(2), values, values);
@@ -151,7 +151,7 @@ impl WeightDecoder for Q8_0 {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller vouches for the block and the output.
+        // SAFETY: the caller guarantees the block and the output.
         unsafe {
             let [scale, ..] = s.widen4(block);
             let scale = s.splat(scale);
@@ -170,7 +170,7 @@ impl WeightDecoder for Q4K {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller vouches for the block and the output: four groups of 32 bytes and 64 elements follow the
+        // SAFETY: the caller guarantees the block and the output: four groups of 32 bytes and 64 elements follow the
         // 16 bytes of scales.
         unsafe {
             let [scale, min, ..] = s.widen4(block);
@@ -200,7 +200,7 @@ impl WeightDecoder for Q6K {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller vouches for the block (128 bytes of low bits, 64 of high bits, 16 scales, one f16) and
+        // SAFETY: the caller guarantees the block (128 bytes of low bits, 64 of high bits, 16 scales, one f16) and
         // for 256 outputs.
         unsafe {
             let scale = half_at(s, block.add(208));

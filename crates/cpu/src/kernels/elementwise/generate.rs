@@ -24,7 +24,7 @@ impl Generate {
     /// # Safety
     /// `out` must hold `len` elements of the type.
     pub(crate) unsafe fn run(&self, out: *mut u8) {
-        // SAFETY: the caller vouches for the elements.
+        // SAFETY: the caller guarantees the elements.
         unsafe {
             match self {
                 Generate::Fill {

@@ -39,7 +39,7 @@ impl IntegerBinary {
         out: *mut u8,
     ) -> Result<(), String> {
         let f = self.function;
-        // SAFETY: the caller vouches for the tensors, whose type was fixed by inference.
+        // SAFETY: the caller guarantees the tensors, whose type was fixed by inference.
         unsafe {
             match self.dtype {
                 DType::I32 => self.integers::<i32>(a, b, out, &|a, b| {
@@ -63,7 +63,7 @@ impl IntegerBinary {
         let (a, b, out) = (a.cast::<T>(), b.cast::<T>(), out.cast::<T>());
         let mut error = None;
         each(&self.nest, self.nest.full_range(), |[o, i, j]| {
-            // SAFETY: the caller vouches for the offsets.
+            // SAFETY: the caller guarantees the offsets.
             unsafe {
                 match function(*a.add(i), *b.add(j)) {
                     Ok(value) => *out.add(o) = value,
@@ -87,7 +87,7 @@ impl Compare {
     /// # Safety
     /// The loops' tensors must lie in their buffers.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, a: *const u8, b: *const u8, out: *mut u8) {
-        // SAFETY: the caller vouches for the tensors, whose type was fixed by inference.
+        // SAFETY: the caller guarantees the tensors, whose type was fixed by inference.
         unsafe {
             match self.dtype {
                 DType::F32 => self.typed::<f32>(ctx, a, b, out),
@@ -111,7 +111,7 @@ impl Compare {
         let (a, b, out) = (SendPtr(a), SendPtr(b), SendPtr(out.cast::<bool>()));
         self.nest.run(ctx, &|part| {
             let write = |at: [usize; 3], holds: fn(&T, &T) -> bool| {
-                // SAFETY: the caller vouches for the offsets; parts write different elements.
+                // SAFETY: the caller guarantees the offsets; parts write different elements.
                 unsafe { *out.at(at[0]) = holds(&*a.at(at[1]), &*b.at(at[2])) }
             };
             match self.function {
@@ -144,7 +144,7 @@ impl Where {
         b: *const u8,
         out: *mut u8,
     ) {
-        // SAFETY: as the caller vouches; sizes are those of the run types.
+        // SAFETY: as the caller guarantees; sizes are those of the run types.
         unsafe {
             match self.element_bytes {
                 1 => self.typed::<u8>(ctx, condition, a, b, out),
@@ -169,7 +169,7 @@ impl Where {
         let out = SendPtr(out.cast::<T>());
         self.nest.run(ctx, &|part| {
             each(&self.nest, part, |[o, c, i, j]| {
-                // SAFETY: the caller vouches for the offsets; parts write different elements.
+                // SAFETY: the caller guarantees the offsets; parts write different elements.
                 unsafe {
                     let (a, b) = (*a.at(i), *b.at(j));
                     *out.at(o) = if *condition.at(c) != 0 { a } else { b };
@@ -196,7 +196,7 @@ impl IntegerUnary {
                 .apply_integer(x)
                 .expect("inference allows only functions of integers")
         };
-        // SAFETY: the caller vouches for the elements, whose type was fixed by inference.
+        // SAFETY: the caller guarantees the elements, whose type was fixed by inference.
         unsafe {
             match self.dtype {
                 DType::I32 => map(x.cast::<i32>(), out.cast::<i32>(), self.len, |x| {
@@ -213,7 +213,7 @@ impl IntegerUnary {
 /// `len` elements must be readable at `x` and writable at `out`, which may be the same place.
 unsafe fn map<A: Copy, B>(x: *const A, out: *mut B, len: usize, function: impl Fn(A) -> B) {
     for i in 0..len {
-        // SAFETY: the caller vouches for the elements; each is read before its place is written.
+        // SAFETY: the caller guarantees the elements; each is read before its place is written.
         unsafe { *out.add(i) = function(*x.add(i)) };
     }
 }
@@ -230,7 +230,7 @@ impl Cast {
     /// # Safety
     /// Both must hold `len` elements of their types; they may be one place when the types have one size.
     pub(crate) unsafe fn run(&self, x: *const u8, out: *mut u8) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             match self.from {
                 DType::F32 => self.number(
@@ -266,7 +266,7 @@ impl Cast {
         out: *mut u8,
         to: (fn(A) -> f32, fn(A) -> i32, fn(A) -> i64, fn(A) -> bool),
     ) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             match self.to {
                 DType::F32 => map(x, out.cast(), self.len, to.0),

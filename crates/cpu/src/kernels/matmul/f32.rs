@@ -73,7 +73,7 @@ impl MatMul {
         }
     }
 
-    /// Bytes of work space: the right side in panels.
+    /// Bytes of scratch: the right side in panels.
     pub(crate) fn scratch(&self) -> usize {
         if self.packs_rhs() {
             self.rhs_count * self.pack().elements() * size_of::<f32>()
@@ -101,7 +101,7 @@ impl MatMul {
             let panel = |task: usize, _: usize| {
                 let (matrix, panel) = (task / pack.panels(), task % pack.panels());
                 let o = o.get();
-                // SAFETY: the caller vouches for `rhs_count` matrices and the scratch; every task writes its own panel.
+                // SAFETY: the caller guarantees `rhs_count` matrices and the scratch; every task writes its own panel.
                 unsafe {
                     let from = o.b.add(matrix * self.k * self.n);
                     pack.pack_panel(panel, from, o.scratch.add(matrix * pack.elements()));
@@ -112,7 +112,7 @@ impl MatMul {
         let grid = Grid::new(self, threads);
         run_tasks(ctx, threads, grid.tasks(), &|task, _| {
             let product = self.task_product(o.get(), &grid, task);
-            // SAFETY: the caller vouches for the operands; the part lies inside them.
+            // SAFETY: the caller guarantees the operands; the part lies inside them.
             unsafe { product.run(ctx.isa) };
         });
     }

@@ -26,7 +26,7 @@ pub(crate) struct HalfLinear {
 }
 
 impl HalfLinear {
-    /// Bytes of work space: a decoded panel per thread.
+    /// Bytes of scratch: a decoded panel per thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         if self.m <= MAX_MEMORY_BOUND_ROWS {
             0
@@ -116,7 +116,7 @@ impl<F: WeightDecoder> Kernel for HalfLinearKernel<'_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let task = self.0;
-        // SAFETY: `HalfLinear::run`'s caller vouches for the operands; the task stays inside its rows.
+        // SAFETY: `HalfLinear::run`'s caller guarantees the operands; the task stays inside its rows.
         unsafe {
             match task.linear.m {
                 1 => run_streaming::<S, F, 4, 1>(s, &task),
@@ -137,7 +137,7 @@ impl<F: WeightDecoder> Kernel for HalfLinearKernel<'_, F> {
 /// `n` must be a row of the weight at `weight`.
 #[inline(always)]
 unsafe fn weight_row<F: WeightDecoder>(weight: *const u8, n: usize, k: usize) -> *const u8 {
-    // SAFETY: the caller vouches for the row. Plain formats have LEN 16 and rows of any length; others whole blocks.
+    // SAFETY: the caller guarantees the row. Plain formats have LEN 16 and rows of any length; others whole blocks.
     unsafe { weight.add(n * (k * F::BYTES / F::LEN)) }
 }
 
@@ -277,7 +277,7 @@ unsafe fn run_decoded<S: Simd, F: WeightDecoder>(s: S, task: &HalfLinearTask<'_>
 /// `at` must be an element of the output and `n` one of the bias.
 #[inline(always)]
 unsafe fn write(o: LinearOperands, at: usize, n: usize, sum: f32) {
-    // SAFETY: the caller vouches for both places.
+    // SAFETY: the caller guarantees both places.
     unsafe {
         let bias = if o.bias.is_null() {
             0.0
@@ -305,7 +305,7 @@ impl RegisterTile {
     /// `ws` weight rows and `xs` activation rows must exist from the tile's origin; both are at most `S::REGISTER_TILE`.
     #[inline(always)]
     unsafe fn dispatch<S: Simd>(self, s: S, ws: usize, xs: usize) {
-        // SAFETY: the caller vouches for the rows.
+        // SAFETY: the caller guarantees the rows.
         unsafe {
             match (ws, xs) {
                 (4, 6) => self.run::<S, 4, 6>(s),
@@ -341,7 +341,7 @@ impl RegisterTile {
     unsafe fn run<S: Simd, const W: usize, const X: usize>(self, s: S) {
         let (chunks, tail) = split_vectors(self.k);
         let mut sums = [[s.zero(); X]; W];
-        // SAFETY: the caller vouches for the rows; decoded rows are padded to whole vectors, activation rows end with a
+        // SAFETY: the caller guarantees the rows; decoded rows are padded to whole vectors, activation rows end with a
         // partial load.
         unsafe {
             let x = self.o.x.add(self.x_row * self.k);

@@ -7,10 +7,10 @@ pub(crate) mod quantised;
 
 pub(crate) use operands::LinearOperands;
 
-/// Rows of a step that weights are read once for, at most.
+/// Rows of a step up to which its time is the time to read weights and cache once; such calls are prefetched.
 pub(crate) const MAX_MEMORY_BOUND_ROWS: usize = 8;
 
-/// Whether a step of so many rows reads everything once, and waits for it.
+/// Whether a step with this many rows is memory-bound.
 pub(crate) fn is_memory_bound(rows: usize) -> bool {
     rows <= MAX_MEMORY_BOUND_ROWS
 }

@@ -1,6 +1,6 @@
-//! The operands that all linear layers take.
+//! The operands of linear layers.
 
-/// The operands of a product.
+/// Addresses of a linear layer's operands, result and scratch.
 #[derive(Clone, Copy)]
 pub(crate) struct LinearOperands {
     pub(crate) x: *const f32,

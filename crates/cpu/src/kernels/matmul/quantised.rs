@@ -1,8 +1,8 @@
-//! Products with quantised weights, in integers.
+//! Linear layers with packed quantised weights, multiplied in integers.
 //!
-//! Activations become integers, so their products with quants are exact; what is rounded is rounded in one order. Neither
-//! the number of rows in a step nor the tier changes the integers or that order, so a row's result never depends on its
-//! neighbours.
+//! Activations are quantised to integers, so their products with quants are exact; the sums that are rounded are
+//! rounded in one order. Neither the number of rows in a step nor the tier changes the integers or that order, so a
+//! row's result never depends on its neighbours.
 
 mod epilogue;
 pub(crate) mod format;
@@ -37,21 +37,21 @@ pub(crate) struct QuantisedLinear {
     pub(crate) form: PackedFormat,
 }
 
-/// Rows of activations from which strips of weights are written out for matrix tiles before any of them is multiplied.
+/// Rows of activations from which a task expands all its strips for matrix tiles before it multiplies.
 const MIN_EXPANDED_ROWS: usize = 24;
-/// Products of the same rows that run as one, at most: queries, keys and values.
+/// The most products of the same rows that run as one call: queries, keys and values.
 pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
 
-/// Some strips of a product.
+/// Strips of one product that one thread multiplies.
 struct StripTask<'a, A> {
     linear: QuantisedLinear,
     operands: &'a LinearOperands,
     activations: A,
     strips: Range<usize>,
     output: OutputTile,
-    /// What the thread brings near.
+    /// What the thread prefetches.
     prefetch_plan: &'a PrefetchPlan,
-    /// Work space of the thread for a panel: strips as tiles read them.
+    /// The thread's scratch for expanded strips, which matrix tiles read.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         allow(dead_code, reason = "only tiles use it")
@@ -59,13 +59,13 @@ struct StripTask<'a, A> {
     expanded: *mut u8,
 }
 
-/// How activations are quantised, and multiplied with strips of weights.
+/// How activations are quantised and multiplied with strips: row-scaled or group-scaled.
 trait QuantScheme: Copy + Sync {
-    /// Whether matrix tiles multiply so many rows faster than vectors.
+    /// Whether matrix tiles multiply this many rows faster than vectors.
     fn suits_tiles(rows: usize) -> bool;
-    /// Bytes of the quantised activations, for matrix tiles or not.
+    /// Bytes of the quantised activations, laid out for matrix tiles or for vectors.
     fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize;
-    /// Lays them out from `scratch` on, a multiple of 64.
+    /// The activations laid out in `scratch`, whose address is a multiple of 64.
     fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> Self;
     /// Quantises a row.
     ///
@@ -80,16 +80,17 @@ trait QuantScheme: Copy + Sync {
     /// Multiplies on matrix tiles.
     ///
     /// # Safety
-    /// As for [`QuantisedLinear::run`], within the task's strips; from [`MIN_EXPANDED_ROWS`] rows on, the panel has room for them.
+    /// As for [`QuantisedLinear::run`], within the task's strips; from [`MIN_EXPANDED_ROWS`] rows on, the task's
+    /// scratch must hold its expanded strips.
     #[cfg(target_arch = "x86_64")]
     unsafe fn multiply_tiles(task: StripTask<'_, Self>, isa: Isa);
-    /// Bytes of a strip in a panel.
+    /// Bytes of an expanded strip.
     #[cfg(target_arch = "x86_64")]
     fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize;
 }
 
 impl QuantisedLinear {
-    /// Bytes of work space: quantised activations, and a panel per thread.
+    /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         let (activations, expanded) = if self.form.is_row_scaled() {
             self.scratch_parts::<row_scaled::RowScaledActivations>()
@@ -99,7 +100,7 @@ impl QuantisedLinear {
         activations + threads * expanded
     }
 
-    /// Bytes of the activations and of a panel.
+    /// Bytes of the quantised activations, and of one thread's expanded strips.
     fn scratch_parts<A: QuantScheme>(&self) -> (usize, usize) {
         let tiled = A::suits_tiles(self.m);
         #[cfg(target_arch = "x86_64")]
@@ -113,15 +114,17 @@ impl QuantisedLinear {
         (A::bytes(self, tiled), expanded)
     }
 
+    /// Computes the product.
+    ///
     /// # Safety
-    /// The operands must be valid for the shapes of `self`, the weight packed in its form, the scratch as large as
+    /// The operands must be valid for the shapes of `self`, the weight packed in its format, the scratch as large as
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: LinearOperands) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { run_fused(ctx, None, &[(*self, operands)], Epilogue::None) }
     }
 
-    /// Whether two products of the same rows can run together: their activations are quantised alike.
+    /// Whether two products of the same rows can be fused: they quantise their rows alike.
     pub(crate) fn can_fuse_with(&self, other: &QuantisedLinear) -> bool {
         QuantisedLinear {
             n: self.n,
@@ -134,13 +137,15 @@ impl QuantisedLinear {
     }
 }
 
-/// Products of the same rows with several weights, each of which [`can_fuse_with`](QuantisedLinear::can_fuse_with) the first. The rows are
-/// quantised once, and the weights' strips are shared among the threads as if they were one weight's.
+/// Runs products of the same rows as one call; each must be [fusible](QuantisedLinear::can_fuse_with) with the first.
+/// The rows are quantised once, and the strips of all weights are divided among the threads as if they were one
+/// weight's.
 ///
 /// # Safety
-/// As for [`QuantisedLinear::run`], for every product; the scratch is the last one's. What comes after must suit the products:
-/// one to be added to, or two of one shape, and their places, all of which the scratch does not overlap. Nor does it overlap
-/// what is normed before; normed rows go to their place, which the products read.
+/// As for [`QuantisedLinear::run`], for every product; the scratch is the last product's. The epilogue must fit the
+/// products (an addition to a single product, or a gate of two products of one shape), and its buffers must not overlap
+/// the scratch. The prologue's operand must not overlap the scratch either; the normalised rows are stored where the
+/// products read them.
 pub(crate) unsafe fn run_fused(
     ctx: &Context<'_>,
     prologue: Option<NormPrologue>,
@@ -150,7 +155,7 @@ pub(crate) unsafe fn run_fused(
     let whole = parts
         .first()
         .is_some_and(|(first, _)| first.form.is_row_scaled());
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         if whole {
             multiply::<row_scaled::RowScaledActivations>(ctx, prologue, parts, epilogue);
@@ -179,10 +184,11 @@ unsafe fn multiply<A: QuantScheme>(
     let (activations_bytes, expanded_bytes) = linear.scratch_parts::<A>();
     let activations = A::in_scratch(scratch, linear, linear.tiled::<A>(ctx));
     let x = SendPtr(operands.x.cast_mut());
-    // An element takes about twice as long as it does elsewhere.
+    // Quantising an element costs about twice as much as an element of other row kernels; the doubled width lowers the
+    // serial threshold accordingly.
     for_row_ranges(ctx, linear.m, 2 * linear.k, &|start, end| {
         for row in start..end {
-            // SAFETY: the caller vouches for `m` rows, also of what is normed, and for the scratch.
+            // SAFETY: the caller guarantees `m` rows, also of the prologue's operand, and the scratch.
             unsafe {
                 let x = x.at(row * linear.k);
                 if let Some(prologue) = &prologue {
@@ -203,7 +209,7 @@ unsafe fn multiply<A: QuantScheme>(
         expanded_bytes,
         epilogue,
     };
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         match epilogue {
             Epilogue::Gate(gate) => work.run_gated(gate),
@@ -212,22 +218,22 @@ unsafe fn multiply<A: QuantScheme>(
     }
 }
 
-/// Products whose rows are quantised.
+/// Fused products whose rows have been quantised.
 struct FusedProducts<'a, A> {
     ctx: &'a Context<'a>,
     parts: &'a [(QuantisedLinear, LinearOperands)],
     activations: A,
-    /// A panel for every thread.
+    /// Scratch of every thread for its expanded strips.
     expanded: SendPtr<u8>,
     expanded_bytes: usize,
     epilogue: Epilogue,
 }
 
-// SAFETY: tasks read the operands and write disjoint columns of the outputs, or what belongs to their thread.
+// SAFETY: tasks read the operands and write disjoint columns of the outputs, or their own thread's scratch.
 unsafe impl<A: Sync> Sync for FusedProducts<'_, A> {}
 
 impl<A: QuantScheme> FusedProducts<'_, A> {
-    /// Every product to its place.
+    /// Stores every product at its output.
     ///
     /// # Safety
     /// As for [`run_fused`].
@@ -250,13 +256,15 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
                         stride: linear.n,
                         addend,
                     };
-                    // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
+                    // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
+                    // scratch holds.
                     unsafe { self.task(part, strips, thread, output) };
                 }
             });
     }
 
-    /// The same columns of both products near by, and at once what they are for.
+    /// Computes gate and up for the same columns into the thread's part of the scratch, then stores `activation(gate) ·
+    /// up`.
     ///
     /// # Safety
     /// As for [`run_fused`]; there must be two products of one shape.
@@ -266,8 +274,9 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
         let threads = self.ctx.threads.count();
         let Some(partition) = StripPartition::paired(&linear, self.expands_strips(), threads)
         else {
-            // Too many threads for the room.
-            // SAFETY: as the caller vouches; the products' places are theirs.
+            // The scratch does not hold a task's columns for every thread: compute both products in full, then apply
+            // the gate.
+            // SAFETY: as the caller guarantees; the products have their own output buffers.
             unsafe { self.run_each() };
             let products = [0, 1].map(|part| SendPtr(self.parts[part].1.out));
             for_row_ranges(self.ctx, m, n, &|start, end| {
@@ -296,7 +305,7 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
                 for (part, strips) in partition.task(task) {
                     let first = strips.start * STRIP;
                     columns = first..n.min(strips.end * STRIP);
-                    // SAFETY: the room has as many columns as the threads need, or it were not cut so.
+                    // SAFETY: `paired` returns a partition only if the scratch holds a task's columns for every thread.
                     let out = unsafe { scratch.at((2 * thread + part) * m * width) };
                     let output = OutputTile {
                         out,
@@ -304,7 +313,8 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
                         stride: width,
                         addend: std::ptr::null(),
                     };
-                    // SAFETY: as the caller vouches; a task in panels has no more strips than a panel has room for.
+                    // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
+                    // scratch holds.
                     unsafe { self.task(part, strips, thread, output) };
                     products[part] = out.cast_const();
                 }
@@ -323,13 +333,16 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
         self.parts[0].0.tiled::<A>(self.ctx)
     }
 
-    /// Whether a task is a panel. Fewer rows take as long as their weights take to be read, as on vectors.
+    /// Whether a task expands all its strips before it multiplies. With fewer rows the product is memory-bound, as it
+    /// is on vectors.
     fn expands_strips(&self) -> bool {
         self.tiled() && self.parts[0].0.m >= MIN_EXPANDED_ROWS
     }
 
+    /// Multiplies strips of one product on one thread.
+    ///
     /// # Safety
-    /// As for [`run_fused`], within the strips; in panels, one must have room for them.
+    /// As for [`run_fused`], within the strips; if they are expanded, the thread's scratch must hold them.
     unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, output: OutputTile) {
         let (linear, operands) = &self.parts[part];
         let task = StripTask {
@@ -339,10 +352,10 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
             strips,
             output,
             prefetch_plan: self.ctx.threads.prefetch_plan(thread),
-            // SAFETY: the scratch holds a panel for every thread.
+            // SAFETY: the scratch holds expanded strips for every thread.
             expanded: unsafe { self.expanded.at(thread * self.expanded_bytes) },
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.tiled() {
@@ -355,7 +368,7 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
 }
 
 impl<A> StripTask<'_, A> {
-    /// Where a strip of a row of the product goes.
+    /// The address where a strip of a row of the product is stored.
     ///
     /// # Safety
     /// The strip must be one of the task's, the row one of the product's.
@@ -364,12 +377,12 @@ impl<A> StripTask<'_, A> {
         let OutputTile {
             out, first, stride, ..
         } = self.output;
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { out.add(row * stride + strip * STRIP - first) }
     }
 }
 
-/// Stores sixteen outputs of one row with their biases and what is added, or as many as there are.
+/// Stores up to sixteen outputs of one row, with bias and addend added.
 ///
 /// # Safety
 /// The strip must be one of the task's, the row one of the product's.
@@ -384,7 +397,7 @@ unsafe fn write<S: IntDot, A>(
     let (n, bias, addend) = (task.linear.n, task.operands.bias, task.output.addend);
     let first = strip * STRIP;
     let count = (n - first).min(STRIP);
-    // SAFETY: the caller vouches for the row; no column past the last is touched.
+    // SAFETY: the caller guarantees the row; no column past the last is touched.
     unsafe {
         let to = task.place(row, strip);
         for (from, at) in [(bias, first), (addend, row * n + first)] {

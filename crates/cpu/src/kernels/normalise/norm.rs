@@ -29,7 +29,7 @@ impl Norm {
         let (weight, bias) = (SendPtr(weight.cast_mut()), SendPtr(bias.cast_mut()));
         for_row_ranges(ctx, self.rows, self.width, &|start, end| {
             for row in start..end {
-                // SAFETY: the caller vouches for `rows` rows, the weight and the bias.
+                // SAFETY: the caller guarantees `rows` rows, the weight and the bias.
                 unsafe {
                     let (x, out) = (x.at(row * self.width), out.at(row * self.width));
                     self.row(ctx, x, weight.at(0), bias.at(0), out);
@@ -74,7 +74,7 @@ impl Kernel for NormRow {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let width = self.op.width as f32;
-        // SAFETY: `Norm::run`'s caller vouches for a row of `x` and `out` and for `weight` and `bias`.
+        // SAFETY: `Norm::run`'s caller guarantees a row of `x` and `out` and for `weight` and `bias`.
         unsafe {
             let mean = if self.op.centred {
                 self.sum::<S, false>(s, s.zero()) / width
@@ -122,7 +122,7 @@ impl NormRow {
     unsafe fn sum<S: Simd, const SQUARED: bool>(&self, s: S, shift: S::V) -> f32 {
         let (chunks, tail) = split_vectors(self.op.width);
         let mut sum = s.zero();
-        // SAFETY: the caller vouches for the row; `lanes` holds sixteen.
+        // SAFETY: the caller guarantees the row; `lanes` holds sixteen.
         unsafe {
             for chunk in 0..chunks {
                 let x = s.sub(s.load(self.x.add(chunk * LANES)), shift);

@@ -45,7 +45,7 @@ impl Kernel for SoftmaxLines {
         let AxisView { len, inner, .. } = self.op.lines;
         for line in self.start..self.end {
             let at = self.op.lines.start(line);
-            // SAFETY: `Softmax::run`'s caller vouches for the lines.
+            // SAFETY: `Softmax::run`'s caller guarantees the lines.
             unsafe {
                 let (x, out) = (self.x.at(at), self.out.at(at));
                 if inner == 1 {
@@ -65,7 +65,7 @@ impl Kernel for SoftmaxLines {
 #[inline(always)]
 unsafe fn softmax_row<S: Simd>(s: S, x: *const f32, out: *mut f32, len: usize, log: bool) {
     let (chunks, tail) = split_vectors(len);
-    // SAFETY: the caller vouches for the line; partial loads stay inside it.
+    // SAFETY: the caller guarantees the line; partial loads stay inside it.
     unsafe {
         let largest = largest(s, x, len);
         let shift = s.splat(largest);
@@ -131,7 +131,7 @@ fn is_number<S: Simd>(s: S, x: S::V) -> S::V {
 pub(crate) unsafe fn largest<S: Simd>(s: S, x: *const f32, len: usize) -> f32 {
     let (chunks, tail) = split_vectors(len);
     let mut largest = s.splat(f32::NEG_INFINITY);
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         for chunk in 0..chunks {
             largest = s.max(largest, s.load(x.add(chunk * LANES)));
@@ -149,7 +149,7 @@ pub(crate) unsafe fn largest<S: Simd>(s: S, x: *const f32, len: usize) -> f32 {
 /// # Safety
 /// `len` elements `step` apart must be readable from `x` and writable from `out`, which may be `x`.
 unsafe fn softmax_line(x: *const f32, out: *mut f32, len: usize, step: usize, log: bool) {
-    // SAFETY: the caller vouches for the line.
+    // SAFETY: the caller guarantees the line.
     unsafe {
         let largest = (0..len).fold(f32::NEG_INFINITY, |m, i| m.max(*x.add(i * step)));
         let sum: f32 = (0..len).map(|i| (*x.add(i * step) - largest).exp()).sum();

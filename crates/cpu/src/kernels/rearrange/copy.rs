@@ -75,7 +75,7 @@ impl CopyStrided {
     /// # Safety
     /// Both views must lie in their buffers, which must not overlap.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, from: *const u8, to: *mut u8) {
-        // SAFETY: as the caller vouches; sizes are those of the run types, whose alignment is their size.
+        // SAFETY: as the caller guarantees; sizes are those of the run types, whose alignment is their size.
         unsafe {
             match self.element_bytes {
                 1 => self.typed::<u8>(ctx, from, to),
@@ -109,7 +109,7 @@ impl CopyStrided {
             let strips = turns.div_ceil(BLOCK);
             for_row_ranges(ctx, strips, width / strips, &|start, end| {
                 let range = (start * BLOCK, (end * BLOCK).min(turns));
-                // SAFETY: as the caller vouches; tasks write different strips.
+                // SAFETY: as the caller guarantees; tasks write different strips.
                 unsafe { self.transpose(from.at(0), to.at(0), range) };
             });
             return;
@@ -118,7 +118,7 @@ impl CopyStrided {
             let mut cursor = self.nest.cursor(start);
             for _ in start..end {
                 let [t, f] = cursor.at;
-                // SAFETY: as the caller vouches; tasks write different rows.
+                // SAFETY: as the caller guarantees; tasks write different rows.
                 unsafe {
                     match self.crosswise {
                         Some((turns, _)) => self.transpose(from.at(f), to.at(t), (0, turns)),
@@ -134,7 +134,7 @@ impl CopyStrided {
     /// A row of the innermost loop must lie behind both addresses.
     unsafe fn row<T: Copy>(&self, from: *const T, to: *mut T) {
         let [t, f] = self.nest.steps;
-        // SAFETY: the caller vouches for the row.
+        // SAFETY: the caller guarantees the row.
         unsafe {
             match (t, f) {
                 (1, 1) => std::ptr::copy_nonoverlapping(from, to, self.nest.width),
@@ -161,7 +161,7 @@ impl CopyStrided {
                 let end = (start + BLOCK).min(self.nest.width);
                 for i in first..last {
                     for j in start..end {
-                        // SAFETY: the caller vouches for both loops.
+                        // SAFETY: the caller guarantees both loops.
                         unsafe {
                             *to.add(i * across_to + j * step_to) =
                                 *from.add(i * across_from + j * step_from);

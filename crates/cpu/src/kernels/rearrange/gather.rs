@@ -14,7 +14,7 @@ impl IndexValues {
     /// # Safety
     /// Element `i` must be readable.
     pub(crate) unsafe fn get(self, i: usize) -> i64 {
-        // SAFETY: the caller vouches for the element, whose type is i64 or i32.
+        // SAFETY: the caller guarantees the element, whose type is i64 or i32.
         unsafe {
             match self.dtype {
                 DType::I64 => *self.at.cast::<i64>().add(i),
@@ -61,10 +61,10 @@ impl GatherBlocks {
             dtype: self.index,
         };
         for i in 0..self.count {
-            // SAFETY: the caller vouches for `count` numbers.
+            // SAFETY: the caller guarantees `count` numbers.
             let row = wrap(unsafe { index.get(i) }, self.size)?;
             for outer in 0..self.outer {
-                // SAFETY: the row was checked; the caller vouches for the blocks.
+                // SAFETY: the row was checked; the caller guarantees the blocks.
                 unsafe {
                     let from = data.add((outer * self.size + row) * self.block_bytes);
                     let to = out.add((outer * self.count + i) * self.block_bytes);
@@ -106,7 +106,7 @@ impl GatherElements {
         for _ in 0..whole.rows {
             for column in 0..whole.columns {
                 let [i, from] = [0, 1].map(|t| cursor.at[t] + column * self.nest.steps[t]);
-                // SAFETY: the caller vouches for the loops; the index is checked.
+                // SAFETY: the caller guarantees the loops; the index is checked.
                 unsafe {
                     let from = from + wrap(index.get(i), self.size)? * self.stride;
                     std::ptr::copy_nonoverlapping(
@@ -155,10 +155,10 @@ impl AdvancedIndex {
                     at: indices[axis],
                     dtype: *dtype,
                 };
-                // SAFETY: the caller vouches for the index tensor.
+                // SAFETY: the caller guarantees the index tensor.
                 block += wrap(unsafe { index.get(at) }, *size)? * stride;
             }
-            // SAFETY: every index was checked; the caller vouches for the blocks.
+            // SAFETY: every index was checked; the caller guarantees the blocks.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     data.add(block * self.block_bytes),

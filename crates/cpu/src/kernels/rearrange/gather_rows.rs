@@ -37,7 +37,7 @@ impl GatherRows {
             .row_bytes(self.width)
             .expect("the table's rows are whole blocks");
         for i in 0..self.count {
-            // SAFETY: the caller vouches for `count` numbers.
+            // SAFETY: the caller guarantees `count` numbers.
             let row = unsafe { index.get(i) };
             let Some(row) = usize::try_from(row).ok().filter(|r| *r < self.table_rows) else {
                 return Err(format!(

@@ -25,7 +25,7 @@ impl Triangle {
             } else {
                 (0..cut, cut..self.columns)
             };
-            // SAFETY: the caller vouches for the rows; `copy` allows `x` to be `out`.
+            // SAFETY: the caller guarantees the rows; `copy` allows `x` to be `out`.
             unsafe {
                 let at = row * self.columns * size;
                 let start = at + kept.start * size;

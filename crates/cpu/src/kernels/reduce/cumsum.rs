@@ -14,7 +14,7 @@ impl CumSum {
     /// # Safety
     /// Both must hold all lines; `out` may be `x`.
     pub(crate) unsafe fn run(&self, x: *const u8, out: *mut u8) {
-        // SAFETY: the caller vouches for the lines, whose type was fixed by inference.
+        // SAFETY: the caller guarantees the lines, whose type was fixed by inference.
         unsafe {
             match self.dtype {
                 DType::F32 => self.typed::<f32>(x.cast(), out.cast(), |a, b| a + b),
@@ -32,7 +32,7 @@ impl CumSum {
             let start = self.lines.start(line);
             for i in 0..len {
                 let at = start + i * inner;
-                // SAFETY: the caller vouches for the line.
+                // SAFETY: the caller guarantees the line.
                 unsafe {
                     let x = *x.add(at);
                     *out.add(at) = if i == 0 {

@@ -38,7 +38,7 @@ impl DecodedBlock {
     /// The column must be one of the block, the vector below four.
     #[inline(always)]
     pub(super) unsafe fn value(&self, column: usize, vector: usize) -> *const f32 {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             self.0
                 .as_ptr()

@@ -48,7 +48,7 @@ impl SoftmaxState {
 #[inline(always)]
 pub(super) unsafe fn scale<S: Simd>(s: S, dim: usize, row: *mut f32, factor: S::V) {
     let (chunks, tail) = split_vectors(dim);
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         for chunk in 0..chunks {
             let p = row.add(chunk * LANES);
@@ -67,7 +67,7 @@ pub(super) unsafe fn scale<S: Simd>(s: S, dim: usize, row: *mut f32, factor: S::
 /// `dim` numbers must be writable at `row`, and be there where it saw anything.
 #[inline(always)]
 pub(super) unsafe fn finish<S: Simd>(s: S, dim: usize, state: SoftmaxState, row: *mut f32) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         if state.sum > 0.0 {
             scale(s, dim, row, s.splat(1.0 / state.sum));
@@ -93,7 +93,7 @@ pub(super) unsafe fn merge<S: Simd>(
     if part.largest == f32::NEG_INFINITY {
         return;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         if all.largest == f32::NEG_INFINITY {
             std::ptr::copy_nonoverlapping(from, row, dim);
@@ -166,7 +166,7 @@ impl<'a> SplitResults<'a> {
     /// # Safety
     /// Row and part must be there.
     unsafe fn place(&self, row: usize, part: usize) -> *mut f32 {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.at.at((row * self.parts + part) * (2 + self.dim)) }
     }
 
@@ -180,7 +180,7 @@ impl<'a> SplitResults<'a> {
         weighted: &[f32],
     ) {
         assert!(row < self.rows && part < self.parts && weighted.len() == self.dim);
-        // SAFETY: as the caller vouches, and the place is there.
+        // SAFETY: as the caller guarantees, and the place is there.
         unsafe {
             let to = self.place(row, part);
             to.write(state.largest);

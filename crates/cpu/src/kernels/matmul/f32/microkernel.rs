@@ -172,7 +172,7 @@ impl Gemm {
                         depth_end,
                     };
                     let count = rows.min(m - row);
-                    // SAFETY: the tile lies inside the product, for which the caller vouches.
+                    // SAFETY: the tile lies inside the product, for which the caller guarantees.
                     unsafe {
                         tile!(self, s, origin, (vectors, count),
                             8: 1 2 3;
@@ -198,7 +198,7 @@ impl Gemm {
     #[inline(always)]
     unsafe fn tile<S: Simd, const V: usize, const R: usize>(&self, s: S, origin: TileOrigin) {
         let mut sums = [[s.zero(); V]; R];
-        // SAFETY: the caller vouches for the rows and columns; the depth lies inside both sides.
+        // SAFETY: the caller guarantees the rows and columns; the depth lies inside both sides.
         unsafe {
             let left = self.left.at.add(origin.row * self.left.row);
             let (panel, within) = (origin.column / PANEL_COLUMNS, origin.column % PANEL_COLUMNS);
@@ -312,7 +312,7 @@ impl Kernel for GemmKernel {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: made by `Gemm::run` alone, whose caller vouches for the operands.
+        // SAFETY: made by `Gemm::run` alone, whose caller guarantees the operands.
         unsafe { self.0.on(s) }
     }
 }
@@ -332,7 +332,7 @@ unsafe fn map_tile<S: Simd>(
 ) {
     let (chunks, tail) = split_vectors(width);
     for r in 0..rows {
-        // SAFETY: the caller vouches for the rows.
+        // SAFETY: the caller guarantees the rows.
         unsafe {
             let row = out.add(r * out_row_stride);
             for chunk in 0..chunks {

@@ -48,7 +48,7 @@ impl PanelPacking {
     pub(crate) unsafe fn pack_all(&self, ctx: &Context<'_>, from: *const f32, to: *mut f32) {
         let (from, to) = (SendPtr(from.cast_mut()), SendPtr(to));
         ctx.threads.run(self.panels(), &|panel, _| {
-            // SAFETY: the caller vouches for the matrix and the panels, of which every task writes its own.
+            // SAFETY: the caller guarantees the matrix and the panels, of which every task writes its own.
             unsafe { self.pack_panel(panel, from.at(0), to.at(0)) };
         });
     }
@@ -60,7 +60,7 @@ impl PanelPacking {
     pub(crate) unsafe fn pack_panel(&self, panel: usize, from: *const f32, to: *mut f32) {
         let first = panel * PANEL_COLUMNS;
         let columns = PANEL_COLUMNS.min(self.n - first);
-        // SAFETY: the panel lies in the buffer and its columns in the matrix, as the caller vouches.
+        // SAFETY: the panel lies in the buffer and its columns in the matrix, as the caller guarantees.
         unsafe {
             let to = to.add(panel * self.panel_elements());
             if columns < PANEL_COLUMNS {

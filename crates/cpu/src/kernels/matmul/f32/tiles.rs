@@ -71,7 +71,7 @@ impl Bf16x3Weight {
         ctx.threads.run(n.div_ceil(TILE_ROWS), &|strip, _| {
             for column in 0..TILE_ROWS.min(n - strip * TILE_ROWS) {
                 for depth in 0..k {
-                    // SAFETY: the caller vouches for both sides, and a strip is this task's alone.
+                    // SAFETY: the caller guarantees both sides, and a strip is this task's alone.
                     unsafe {
                         let value = *from.at((strip * TILE_ROWS + column) * k + depth);
                         let pair = depth % TILE_DEPTH / 2 * TILE_ROWS + column;
@@ -148,13 +148,13 @@ impl AmxLinear {
         }
     }
 
-    /// Bytes of a thread's work space.
+    /// Bytes of a thread's scratch.
     fn thread_scratch(&self, threads: usize) -> usize {
         let rows = self.row_blocks(threads) * self.block().0;
         SCRATCH_HEADER + rows / TILE_ROWS * strip_bytes(self.k)
     }
 
-    /// Bytes of work space: a group of rows in parts for every thread.
+    /// Bytes of scratch: a group of rows in parts for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         threads * self.thread_scratch(threads)
     }
@@ -163,7 +163,7 @@ impl AmxLinear {
     /// The operands must be valid for the shapes of `self`, the weight laid out, the scratch as large as
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them. The tier must have tiles.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, o: LinearOperands) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { run_fused(ctx, &[(*self, o)]) }
     }
 }
@@ -202,7 +202,7 @@ pub(crate) unsafe fn run_fused(ctx: &Context<'_>, products: &[(AmxLinear, Linear
     let task = |task: usize, thread: usize| {
         let (index, part) = (task / parts, task % parts);
         let rows = index * group..((index + 1) * group).min(down);
-        // SAFETY: the caller vouches for the operands; a thread's scratch is its own.
+        // SAFETY: the caller guarantees the operands; a thread's scratch is its own.
         unsafe {
             let held = scratch.at(thread * thread_scratch);
             let to = held.add(SCRATCH_HEADER);
@@ -262,7 +262,7 @@ impl TileKernel for SplitRows {
     fn run(self, s: Avx512<true>) {
         let strip = strip_bytes(self.k);
         for row in self.rows.clone() {
-            // SAFETY: made by `AmxLinear::run`, whose caller vouches for the rows and the room for their parts.
+            // SAFETY: made by `AmxLinear::run`, whose caller guarantees the rows and the room for their parts.
             unsafe {
                 let from = self.x.add(row * self.k);
                 let row = row - self.rows.start;
@@ -324,7 +324,7 @@ impl AmxBlocks {
         let [mut first, mut second] = [empty(), empty()];
         let (mut now, mut before) = (&mut first, &mut second);
         let mut unfinished = None;
-        // SAFETY: made by `run_fused`, which takes this path only where tiles are there; its caller vouches for the
+        // SAFETY: made by `run_fused`, which takes this path only on a tier with tiles; its caller guarantees the
         // operands, which are padded to whole blocks.
         unsafe {
             let tiles = AmxTiles::new();

@@ -1,5 +1,5 @@
-//! What rows of activations come from and what products become, where they are made: rows from a norm, or as they are;
-//! a result, a sum with a residual, or a gate times its other half.
+//! Prologue and epilogues of quantised products: a norm applied as rows are quantised; a residual added, or a gate
+//! applied, as products are stored.
 
 use crate::isa::Kernel;
 use crate::kernels::elementwise::functions::{Gated, with_activation};
@@ -8,7 +8,7 @@ use crate::kernels::normalise::norm::Norm;
 use crate::simd::Simd;
 use graph::ops::Activation;
 
-/// The norm that makes the rows of activations, each to its place, when they are read.
+/// A norm applied to activation rows just before they are quantised.
 #[derive(Clone, Copy)]
 pub(crate) struct NormPrologue {
     pub(crate) norm: Norm,
@@ -17,15 +17,15 @@ pub(crate) struct NormPrologue {
     pub(crate) bias: *const f32,
 }
 
-// SAFETY: tasks norm different rows.
+// SAFETY: tasks normalise different rows.
 unsafe impl Sync for NormPrologue {}
 
-/// What is done with the products of a run.
+/// What is fused into the write-back of quantised products.
 #[derive(Clone, Copy)]
 pub(crate) enum Epilogue {
-    /// They are the results.
+    /// Nothing: the products are the results.
     None,
-    /// The only one is added to what is at `addend`, and the sum is written to `out`, which may be the same memory.
+    /// The single product plus the residual at `addend`, stored at `out`, which may be the same memory.
     Add {
         addend: *const f32,
         out: *mut f32,
@@ -33,51 +33,52 @@ pub(crate) enum Epilogue {
     Gate(GateEpilogue),
 }
 
-/// The activation of the first of two products of one shape, times the second.
+/// `activation(first) · second` of two products of one shape.
 #[derive(Clone, Copy)]
 pub(crate) struct GateEpilogue {
     pub(crate) activation: Activation,
     pub(crate) out: *mut f32,
-    /// Room for a product, where threads hold what they are about to multiply: nearer than the products' own places.
+    /// Scratch as large as a product, divided among the threads: both products of a task are stored here, where they
+    /// stay in the cache.
     pub(crate) scratch: *mut f32,
 }
 
-// SAFETY: tasks write disjoint columns of the result, and a part of the room that is their thread's.
+// SAFETY: tasks write disjoint columns of the result, and their own thread's part of the scratch.
 unsafe impl Sync for GateEpilogue {}
 
 impl GateEpilogue {
-    /// The same, with its result so many elements on.
+    /// The same gate with its result address advanced by `elements`.
     ///
     /// # Safety
-    /// The result must have so many.
+    /// The result must have that many elements.
     pub(super) unsafe fn offset_by(&self, elements: usize) -> GateEpilogue {
         GateEpilogue {
-            // SAFETY: as the caller vouches.
+            // SAFETY: as the caller guarantees.
             out: unsafe { self.out.add(elements) },
             ..*self
         }
     }
 }
 
-/// Where a task writes its products.
+/// Where a task stores its columns of a product.
 #[derive(Clone, Copy)]
 pub(super) struct OutputTile {
-    /// The place of the first row and the task's first column.
+    /// The address of the first row at the task's first column.
     pub(super) out: *mut f32,
     pub(super) first: usize,
-    /// From one row to the next.
+    /// Elements from one row to the next.
     pub(super) stride: usize,
-    /// What is added to them, with as many columns as the product has; or null.
+    /// The residual, with as many columns as the product; null without one.
     pub(super) addend: *const f32,
 }
 
-/// Some columns of a gate and its other half, both with the same stride.
+/// Applies a gate to some columns of both products, which have the same stride.
 pub(super) struct ApplyGate {
     pub(super) gate: GateEpilogue,
     pub(super) products: [*const f32; 2],
     pub(super) stride: usize,
     pub(super) rows: usize,
-    /// Columns of the result, and which of them.
+    /// Columns of the result, and those that are computed.
     pub(super) n: usize,
     pub(super) columns: std::ops::Range<usize>,
 }
@@ -89,7 +90,7 @@ impl Kernel for ApplyGate {
     fn run<S: Simd>(self, s: S) {
         with_activation!(self.gate.activation, f => {
             for i in 0..self.rows {
-                // SAFETY: whoever made the kernel vouches for rows of the products and of the result.
+                // SAFETY: the kernel's constructor guarantees rows of the products and of the result.
                 unsafe {
                     let [a, b] = self.products.map(|p| p.add(i * self.stride));
                     let out = self.gate.out.add(i * self.n + self.columns.start);

@@ -1,13 +1,14 @@
-//! Quantised weights in the order the integer kernels read them.
+//! Packed formats: quantised weights in the order in which the integer kernels read them.
 //!
 //! Sixteen output rows make a *strip*. Inside a strip, every four consecutive inputs of the sixteen rows are one line
-//! of 64 bytes: row `r` has bytes `4r` to `4r + 3`. That is a vector of sixteen four-byte dot products and also a row of
-//! a matrix tile, so one layout serves both. Four-bit quants pack two lines into one: the low halves are inputs 0 to 15
-//! of a block of 32, the high halves inputs 16 to 31.
+//! of 64 bytes: row `r` has bytes `4r` to `4r + 3`. A line is a vector of sixteen four-byte dot products and also a row
+//! of a matrix tile, so one layout serves both. Four-bit quants pack two lines into one: the low nibbles are inputs 0
+//! to 15 of a block of 32, the high nibbles inputs 16 to 31.
 //!
-//! Where quants are bytes or stand for bytes, scales follow the quants of a strip, sixteen rows side by side. Where they are
-//! four bits, scales and mins become integers of two bytes, in units of one scale a row: those of a block's groups follow
-//! its quants, a line for each group, and the scales of the rows are the strip's last line.
+//! In group-scaled formats, whose quants are bytes or table indices, the scales follow the quants of a strip, sixteen
+//! rows side by side. In row-scaled formats, whose quants are four bits, scales and mins become two-byte integers in
+//! units of one scale per row: those of a block's groups follow its quants, one line per group, and the scales of the
+//! rows are the strip's last line.
 
 use super::quant_block::{QuantBlock, parse_block};
 use base::DType;
@@ -15,17 +16,17 @@ use base::quant::IQ4_VALUES;
 
 /// Rows of a strip.
 pub(crate) const STRIP: usize = 16;
-/// Inputs of a block: what shares one scale of the activations.
+/// Inputs of a block.
 pub(crate) const BLOCK: usize = 32;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 64;
-/// Bytes of sixteen half-precision numbers.
+/// Bytes of sixteen f16.
 const F16_STRIP_BYTES: usize = 2 * STRIP;
 
 /// How a quant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quant {
-    /// Four bits, the number itself. Weights of this kind are integers over the whole row.
+    /// Four bits, the value itself; such weights are row-scaled.
     Nibble,
     /// Four bits, an index into [`IQ4_TABLE`].
     Table,
@@ -39,17 +40,17 @@ pub(crate) struct PackedFormat {
     pub(crate) quant: Quant,
     /// Inputs that share a scale: 16 or 32.
     pub(crate) group: usize,
-    /// Whether a scale is a half-precision number times a small integer, the former shared by 256 inputs.
+    /// Whether a scale is an f16 shared by 256 inputs times a small integer.
     pub(crate) two_level_scales: bool,
     pub(crate) mins: bool,
     pub(crate) zero: i32,
 }
 
-/// Inputs that share the outer scale of a nested form.
+/// Inputs that share the outer scale of a two-level format (ggml's super-block).
 pub(crate) const SUPER_BLOCK: usize = 256;
 
 impl PackedFormat {
-    /// How weights of this type are packed; `None` for types that are not quantised.
+    /// The packed format of this type; `None` for types that are not quantised.
     pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
         use Quant::{Byte, Nibble, Table};
         let form = |quant, group, two_level_scales, mins, zero| PackedFormat {
@@ -90,7 +91,7 @@ impl PackedFormat {
         n.div_ceil(STRIP) * strip_bytes
     }
 
-    /// Bytes of one side of the scales (scales or mins) of a strip of depth `k`.
+    /// Bytes of the scales, or of the mins, of a strip of depth `k`.
     fn side_bytes(&self, k: usize) -> usize {
         if self.two_level_scales {
             k / SUPER_BLOCK * F16_STRIP_BYTES + k / self.group * STRIP
@@ -99,17 +100,17 @@ impl PackedFormat {
         }
     }
 
-    /// Whether weights are integers over the whole row.
+    /// Whether weights have one scale per row.
     pub(crate) fn is_row_scaled(&self) -> bool {
         self.quant == Quant::Nibble
     }
 
-    /// For whole rows, bytes from one block to the next.
+    /// Bytes from one block to the next in a row-scaled format.
     pub(crate) fn block_stride(&self) -> usize {
         self.block_bytes() + BLOCK / self.group * LINE
     }
 
-    /// Where a strip's scales, its mins and the next strip begin.
+    /// Byte offsets of a strip's scales and mins, and the size of a strip.
     pub(crate) fn strip_offsets(&self, k: usize) -> (usize, usize, usize) {
         if self.is_row_scaled() {
             let scales = k / BLOCK * self.block_stride();
@@ -122,7 +123,7 @@ impl PackedFormat {
     }
 }
 
-/// The sixteen values of the `Table` formats, raised by 128 to be bytes without a sign.
+/// The sixteen values of the IQ4 formats plus 128, as unsigned bytes.
 pub(crate) const IQ4_TABLE: [u8; 16] = {
     let mut table = [0; 16];
     let mut i = 0;
@@ -133,18 +134,18 @@ pub(crate) const IQ4_TABLE: [u8; 16] = {
     table
 };
 
-/// Up to sixteen rows of depth `k` that become a strip.
+/// Up to sixteen rows of the file, of depth `k`, that become a strip.
 #[derive(Clone, Copy)]
 pub(super) struct StripSource<'a> {
     pub(super) dtype: DType,
     pub(super) form: PackedFormat,
     pub(super) k: usize,
     pub(super) bytes: &'a [u8],
-    /// Bytes of each.
+    /// Bytes of one row.
     pub(super) row_bytes: usize,
 }
 
-/// Packs rows whose quants are scaled group by group.
+/// Packs a strip of a group-scaled format.
 #[inline(always)]
 pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
     let StripSource { dtype, form, k, .. } = rows;

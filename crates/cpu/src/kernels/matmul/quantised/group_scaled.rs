@@ -1,5 +1,5 @@
-//! Weights whose quants are bytes, or stand for bytes: each group's integer is scaled and added in f32, in order of the
-//! groups.
+//! The group-scaled scheme: quants are bytes or table indices, and each group's integer sum is scaled and added in f32,
+//! in the order of the groups.
 
 mod activations;
 mod microkernel;

@@ -1,7 +1,7 @@
-//! Packed weights in a file, so that the next start maps them and packs nothing.
+//! The file of a model's packed weights: the next start maps it instead of packing.
 //!
-//! A file holds the weights of one model file, and has its stamp in its name: a model that was written to has no packed
-//! weights. All numbers are little-endian:
+//! A file holds the weights of one model file and has that file's stamp in its name, so a model that was rewritten has
+//! no packed file. All numbers are little-endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -14,11 +14,11 @@
 //! | ... | the model's path |
 //! | 8 | XXH64 of all that |
 //!
-//! The weights begin at a multiple of 4096. A weight with a damaged chunk is packed anew.
+//! The weights start at a multiple of 4096 bytes. A weight with a damaged chunk is packed again.
 //!
-//! A finished file is *sealed*: its time of modification is made a function of the last checksum, so that whoever writes to the
-//! file breaks the seal. A chunk is verified when the file has no seal, and when the chunk comes from the disk. A chunk of a
-//! sealed file that is in memory already was verified when it came there, and a start does not read it once more.
+//! A finished file is *sealed*: its modification time is set to a function of the last checksum, so that any later
+//! write breaks the seal. A chunk is verified if the file is not sealed, or if the chunk is read from disk. A resident
+//! chunk of a sealed file was verified when it was read, and is not verified again.
 
 use super::packed_weight::WeightSource;
 use base::{Bytes, Origin, replace, xxh64};
@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The version of the packed layouts and of this file's. A layout that changes must raise it.
+/// Version of the packed layouts and of the file format. It must be raised when either changes.
 const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"KVARKPCK";
 const EXTENSION: &str = "packed";
@@ -41,27 +41,27 @@ const RECORD_BYTES: usize = 24;
 const ALIGNMENT: usize = 4096;
 /// Bytes of a weight that share a checksum; the last chunk of a weight may be shorter.
 const CHUNK: usize = 1 << 20;
-/// Fewer bytes are packed as fast as they are found.
+/// The smallest file that is written: packing fewer bytes is as fast as reading them.
 const MIN_FILE_BYTES: usize = 4 << 20;
-/// Bytes that are written at a time and reach the disk before the next.
+/// Bytes that are written and synced at a time.
 const WRITE_CHUNK: usize = 32 << 20;
-/// How long the rest may take when nobody uses the weights any more.
+/// The longest wait for the writer when the weights are dropped.
 const MAX_CLOSE_WAIT: Duration = Duration::from_secs(3);
 
-/// Where weights lie in a file, and where the checksums of their chunks do, by their keys.
+/// By key: the byte range of a weight, and the offset of its chunks' checksums.
 type WeightRanges = HashMap<u64, (Range<usize>, usize)>;
 
-/// The packed weights of a model file.
+/// A mapped file of packed weights.
 pub(super) struct PackedFile {
     path: PathBuf,
     bytes: Bytes,
     places: WeightRanges,
     seal: SystemTime,
-    /// Whether nobody has written to the file since it was sealed.
+    /// Whether the file has not been written to since it was sealed.
     sealed: bool,
 }
 
-/// A part of a packed weight in a file, with the checksum that it must have.
+/// A chunk of a packed weight in a file, with its expected checksum.
 pub(super) struct Chunk {
     bytes: Bytes,
     checksum: u64,
@@ -73,7 +73,7 @@ impl Chunk {
         self.bytes.len()
     }
 
-    /// Reads the chunk from its file; false when it is damaged.
+    /// Reads the chunk from its file; returns false if it is damaged.
     pub(super) fn load(&self) -> bool {
         let verified = self.sealed && is_resident(&self.bytes);
         self.bytes.populate();
@@ -82,8 +82,8 @@ impl Chunk {
 }
 
 impl PackedFile {
-    /// What the folder has of the file that these weights are mapped from, all of them from one; `None` also for a file that
-    /// is not whole, or of another version.
+    /// Opens the packed file of the model file that all of these weights are mapped from. Returns `None` if there is
+    /// none, or if it is truncated or has another version.
     pub(super) fn open(folder: &Path, weights: &[WeightSource<'_>]) -> Option<PackedFile> {
         let path = file_name(folder, origin(weights)?);
         let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok()?;
@@ -99,7 +99,8 @@ impl PackedFile {
         })
     }
 
-    /// Seals the file, so many of whose weights were found and verified, unless it has a seal or other weights too.
+    /// Seals the file after `verified` of its weights were verified, unless it is sealed or has weights that were not
+    /// verified.
     pub(super) fn reseal(&self, verified: usize) {
         if !self.sealed && verified == self.places.len() {
             // Without a seal the next start verifies the file again.
@@ -107,7 +108,7 @@ impl PackedFile {
         }
     }
 
-    /// The packed form of a weight, and its chunks, which are not verified yet.
+    /// A packed weight and its chunks, which are not verified yet.
     pub(super) fn find(&self, weight: &WeightSource<'_>) -> Option<(Bytes, Vec<Chunk>)> {
         let (place, sums_at) = self.places.get(&key(weight)?)?.clone();
         let bytes = self.bytes.slice(place)?;
@@ -129,7 +130,7 @@ impl PackedFile {
     }
 }
 
-/// The file that all of the weights are mapped from.
+/// The model file, if all weights are mapped from one.
 fn origin<'a>(weights: &[WeightSource<'a>]) -> Option<&'a Origin> {
     let (first, _) = weights.first()?.rows.origin()?;
     let same =
@@ -143,7 +144,7 @@ fn file_name(folder: &Path, origin: &Origin) -> PathBuf {
     folder.join(format!("{stem}-{:016x}.{EXTENSION}", origin.stamp()))
 }
 
-/// Which weight of its file it is: where it lies and what it is.
+/// The key of a weight: a hash of its offset in the model file, its shape and its type.
 fn key(weight: &WeightSource<'_>) -> Option<u64> {
     let (_, offset) = weight.rows.origin()?;
     let numbers = [offset, weight.n, weight.k].map(|n| (n as u64).to_le_bytes());
@@ -153,22 +154,22 @@ fn key(weight: &WeightSource<'_>) -> Option<u64> {
     ))
 }
 
-/// What stands before the weights of a file.
+/// The header of a file.
 struct Contents<'a> {
     places: WeightRanges,
-    /// The path of the model.
+    /// The path of the model file.
     model: &'a [u8],
     seal: SystemTime,
 }
 
-/// The time of modification of a sealed file whose last checksum this is: some time in the 34 years from 2001 on.
+/// The modification time that seals a file with this checksum: a time in the 34 years from 2001 on.
 fn seal(checksum: u64) -> SystemTime {
     let seconds = 1_000_000_000 + (checksum >> 34);
     let nanoseconds = (checksum & 0xffff_ffff) % 1_000_000_000;
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds as u32)
 }
 
-/// Reads what stands before the weights. Takes any bytes.
+/// Parses the header of a file; accepts any bytes.
 fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     let number = |at: usize| {
         let field = bytes.get(at..)?.first_chunk::<8>()?;
@@ -182,7 +183,7 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     }
     let count = usize::try_from(versions >> 32).ok()?;
     let sums_at = HEADER_BYTES.checked_add(count.checked_mul(RECORD_BYTES)?)?;
-    // Whether the records are right is known only behind them.
+    // The records are verified only by the checksum that follows them, so check their length first.
     bytes.get(..sums_at)?;
     let mut chunks = (HEADER_BYTES..sums_at).step_by(RECORD_BYTES).map(|record| {
         let len = size(record + 16)?;
@@ -199,7 +200,7 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     for record in (HEADER_BYTES..sums_at).step_by(RECORD_BYTES) {
         let (start, len) = (size(record + 8)?, size(record + 16)?);
         let end = start.checked_add(len).filter(|end| *end <= bytes.len())?;
-        // Kernels load whole lines.
+        // Kernels load whole cache lines.
         if !start.is_multiple_of(super::format::LINE) {
             return None;
         }
@@ -213,7 +214,7 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     })
 }
 
-/// The bytes before the weights, and the time that seals the file.
+/// The header as bytes, and the time that seals the file.
 fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, SystemTime) {
     let chunks = weights.iter().flat_map(|(_, bytes)| bytes.chunks(CHUNK));
     let sums: Vec<u8> = chunks
@@ -241,15 +242,15 @@ fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, SystemTime) {
     (head, seal(checksum))
 }
 
-/// A file that a thread is writing.
+/// A thread that writes a packed file.
 pub(super) struct PackedFileWriter {
     closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PackedFileWriter {
-    /// Begins to keep packed weights in the folder, where they are worth it and the disk has room for them. That it fails
-    /// costs the next start its time and nothing else, so nobody is told.
+    /// Starts a thread that writes the packed weights to the folder, if they have at least [`MIN_FILE_BYTES`] and take
+    /// at most half of the free disk space. Write errors are ignored: the next start then packs the weights again.
     pub(super) fn start(
         folder: &Path,
         weights: &[WeightSource<'_>],
@@ -270,7 +271,7 @@ impl PackedFileWriter {
         let write = move || {
             let made = fs::create_dir_all(&folder);
             remove_stale_packed_files(&folder);
-            // Half of what is free is for others.
+            // Leave at least half of the free space.
             if made.is_ok() && free_bytes(&folder).is_none_or(|free| size as u64 <= free / 2) {
                 let (head, seal) = head(&model, &keyed);
                 let weights = keyed.iter().map(|(_, bytes)| &bytes[..]);
@@ -292,7 +293,7 @@ impl PackedFileWriter {
 }
 
 impl Drop for PackedFileWriter {
-    /// Waits for the file, or for the thread to give up what would still take long.
+    /// Waits until the file is written, or until the writer gives up because the rest would take too long.
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -301,8 +302,8 @@ impl Drop for PackedFileWriter {
     }
 }
 
-/// Writes the parts one behind the other. Pieces begin at multiples of their size, so that the system can keep them in large
-/// pages, which are read faster.
+/// Writes the parts one after the other. Every write starts at a multiple of its size, so that the OS can cache the
+/// file in huge pages, which are read faster.
 fn write(file: &mut File, parts: &[&[u8]], closing: &AtomicBool) -> io::Result<()> {
     let size: usize = parts.iter().map(|part| part.len()).sum();
     let (begun, mut written) = (Instant::now(), 0);
@@ -332,13 +333,13 @@ fn write(file: &mut File, parts: &[&[u8]], closing: &AtomicBool) -> io::Result<(
     Ok(())
 }
 
-/// Removes packed weights whose model is gone or was written to, those that cannot be read, and what killed processes left.
+/// Removes packed files whose model is gone or changed, unreadable ones, and partial files of dead processes.
 pub fn remove_stale_packed_files(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
         let unused = match path.extension().and_then(|e| e.to_str()) {
             Some(EXTENSION) => !has_current_model(folder, &path),
-            // Who writes it holds its lock.
+            // The process that writes a partial file holds its lock.
             Some("partial") => File::open(&path).is_ok_and(|file| file.try_lock().is_ok()),
             _ => false,
         };
@@ -348,7 +349,7 @@ pub fn remove_stale_packed_files(folder: &Path) {
     }
 }
 
-/// Whether the file has the packed weights of a model that is there.
+/// Whether the file belongs to a model file that exists and has not changed.
 fn has_current_model(folder: &Path, path: &Path) -> bool {
     let Ok(bytes) = Bytes::map(path) else {
         return false;
@@ -358,7 +359,7 @@ fn has_current_model(folder: &Path, path: &Path) -> bool {
     model.is_some_and(|model| file_name(folder, &model) == path)
 }
 
-/// Whether all of the bytes, which are mapped from a file, are in memory already.
+/// Whether all of the bytes, which are mapped from a file, are resident in memory.
 #[cfg(target_os = "linux")]
 fn is_resident(bytes: &[u8]) -> bool {
     const PAGE: usize = 4096;
@@ -366,8 +367,8 @@ fn is_resident(bytes: &[u8]) -> bool {
     let start = bytes.as_ptr().wrapping_sub(before);
     let len = before + bytes.len();
     let mut pages = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: the pages that hold the bytes are mapped, and the list has a byte for each of them. Where pages are larger than
-    // these, the call fails or writes fewer bytes.
+    // SAFETY: the pages that hold the bytes are mapped, and the list has a byte for each of them. With larger pages,
+    // the call fails or writes fewer bytes.
     let asked = unsafe { libc::mincore(start as *mut _, len, pages.as_mut_ptr()) };
     asked == 0 && pages.iter().all(|page| page & 1 == 1)
 }
@@ -382,7 +383,7 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(folder.as_os_str().as_bytes()).ok()?;
     let mut facts = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with a zero, and where the call succeeds it has written all of the facts.
+    // SAFETY: the path ends with a zero; if the call succeeds, it has written all fields.
     let facts = unsafe {
         if libc::statvfs(path.as_ptr(), facts.as_mut_ptr()) != 0 {
             return None;

@@ -1,4 +1,4 @@
-//! How weights come to be packed: once in a process, and once for all where a folder keeps them.
+//! Packed weights: cached per process, mapped from a packed file, or packed on all threads.
 
 use super::format::{self, PackedFormat, STRIP, StripSource};
 use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
@@ -11,20 +11,20 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-/// A packed weight. Packing is done once per process and source, however many executables use it.
+/// A packed weight. A source is packed once per process, however many executables use it.
 pub(crate) struct PackedWeight {
     bytes: Bytes,
-    /// Keeps the source's address from being given to another weight.
+    /// Keeps the source alive, so that its address is not reused for another weight.
     source: Bytes,
-    /// The last of the weights to go waits for the file they are written to.
+    /// Shared by all weights of a file that is being written; dropping the last of them waits for the writer.
     _writing: Option<Arc<PackedFileWriter>>,
 }
 
-/// What is packed now, by address, type and depth of the source.
+/// The packed weights of this process, by address, type and depth of the source.
 type Cache = HashMap<(usize, DType, usize), Weak<PackedWeight>>;
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
-/// A weight to be packed: rows `[n, k]` of a type that has a packed form.
+/// A weight to be packed: rows `[n, k]` of a type that has a packed format.
 #[derive(Clone, Copy)]
 pub(crate) struct WeightSource<'a> {
     pub(crate) dtype: DType,
@@ -43,7 +43,7 @@ impl WeightSource<'_> {
         self.form.packed_bytes(self.n, self.k)
     }
 
-    /// Packs a strip; rows past the last are zeros.
+    /// Packs a strip; missing rows after the last are zeros.
     #[inline(always)]
     fn pack<S: RowScaledDot>(&self, s: S, strip: usize, out: &mut [u8]) {
         let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
@@ -64,7 +64,7 @@ impl WeightSource<'_> {
     }
 }
 
-/// Packs a strip with a tier's instructions; the bytes are the same on all of them.
+/// Packs one strip with a tier's instructions; all tiers write the same bytes.
 struct PackStrip<'a> {
     weight: &'a WeightSource<'a>,
     strip: usize,
@@ -81,8 +81,11 @@ impl IntegerKernel for PackStrip<'_> {
 }
 
 impl PackedWeight {
-    /// The packed forms of some weights. Those that this process does not have yet are mapped from the options' folder, and
-    /// those that are not there either are packed and kept in it.
+    /// Returns the packed weights. Weights that this process has not packed yet are mapped from the options' folder;
+    /// weights missing there are packed and written to it.
+    ///
+    /// # Errors
+    /// `Interrupted` if the progress callback cancels loading.
     pub(crate) fn load_all(
         weights: &[WeightSource<'_>],
         ctx: &Context<'_>,
@@ -102,7 +105,7 @@ impl PackedWeight {
         }
         let (bytes, writing) = load(&missing, ctx, options)?;
         cache.retain(|_, packed| packed.strong_count() > 0);
-        // Kept alive until the list below holds them.
+        // Kept alive until `all` holds them.
         let mut made = Vec::new();
         for (weight, bytes) in missing.iter().zip(bytes) {
             let packed = Arc::new(PackedWeight {
@@ -118,7 +121,7 @@ impl PackedWeight {
         Ok(all.collect())
     }
 
-    /// Bytes it takes.
+    /// The size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -133,7 +136,7 @@ impl PackedWeight {
     }
 }
 
-/// The packed bytes of every weight, mapped or made, and the file that is being written of them.
+/// The packed bytes of every weight, mapped or packed, and the writer of the file that will hold them.
 fn load(
     weights: &[WeightSource<'_>],
     ctx: &Context<'_>,
@@ -166,7 +169,7 @@ fn load(
     Ok((bytes, writing.map(Arc::new)))
 }
 
-/// Reads mapped weights from their file and verifies their chunks, shared among threads. A damaged weight becomes `None`.
+/// Reads mapped weights from their file and verifies their chunks on all threads. A damaged weight becomes `None`.
 fn verify(
     mapped: Vec<Option<(Bytes, Vec<Chunk>)>>,
     ctx: &Context<'_>,
@@ -198,7 +201,7 @@ fn verify(
     mapped.into_iter().zip(damaged).map(intact).collect()
 }
 
-/// Packs weights side by side in one piece of memory, their strips shared among threads.
+/// Packs weights one after the other in one allocation, their strips on all threads.
 fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> Vec<Bytes> {
     let sizes = weights.iter().map(|weight| weight.packed_bytes());
     let all = Bytes::filled(sizes.clone().sum(), |mut rest| {
@@ -233,7 +236,7 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
     each.collect()
 }
 
-/// How far the weights are, and who is told.
+/// Loading progress, reported to the progress callback.
 struct Progress<'a> {
     loading: Option<&'a Loading>,
     done: AtomicUsize,
@@ -242,7 +245,7 @@ struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Bytes after which it is told again.
+    /// Bytes between two reports.
     const STEP: usize = 1 << 20;
 
     fn new(weights: &[WeightSource<'_>], loading: Option<&'a Loading>) -> Progress<'a> {
@@ -265,7 +268,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Bytes that count as done turn out to be still to do.
+    /// Subtracts bytes that were counted but must be loaded again.
     fn take_back(&self, bytes: usize) {
         self.done.fetch_sub(bytes, Ordering::Relaxed);
     }

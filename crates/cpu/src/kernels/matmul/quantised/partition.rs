@@ -1,4 +1,4 @@
-//! How products are cut into tasks, and what the threads therefore read.
+//! Divides fused products into tasks, and derives the spans that each thread prefetches.
 
 use super::format::STRIP;
 use super::{MAX_FUSED_PRODUCTS, QuantisedLinear};
@@ -6,25 +6,25 @@ use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
 use std::ops::Range;
 
-/// Strips of a task in panels, at most: a panel has room for so many.
+/// The most strips of a task that expands them: a thread's scratch holds as many.
 pub(super) const MAX_EXPANDED_STRIPS: usize = 4;
-/// Tasks of a thread otherwise.
+/// Tasks per thread when strips are not expanded.
 const VECTOR_TASKS_PER_THREAD: usize = 4;
 
-/// The strips of products in tasks: of one product, then of the next.
+/// The strips of fused products divided evenly into tasks: product after product, or the same strips of two products.
 #[derive(Clone, Copy)]
 pub(super) struct StripPartition {
     /// Strips of every product.
     strips: [usize; MAX_FUSED_PRODUCTS],
-    /// How many strips are shared out, and among how many tasks.
+    /// The number of strips that are divided, and the number of tasks.
     all: usize,
     tasks: usize,
-    /// Whether a task has the same strips of the first two products, and there are no others.
+    /// Whether a task has the same strips of the first two products; there are no other products then.
     paired: bool,
 }
 
 impl StripPartition {
-    /// Tasks of all strips of some products.
+    /// Divides the strips of all products, product after product.
     pub(super) fn sequential<T>(
         parts: &[(QuantisedLinear, T)],
         panels: bool,
@@ -43,8 +43,8 @@ impl StripPartition {
         }
     }
 
-    /// Tasks of the same columns of two products of one shape; `None` where there are too many threads for the room that
-    /// their columns have.
+    /// Divides the columns of two products of one shape; a task has the same columns of both. Returns `None` if the
+    /// scratch does not hold a task's columns for every thread.
     pub(super) fn paired(
         part: &QuantisedLinear,
         panels: bool,
@@ -60,7 +60,7 @@ impl StripPartition {
         (threads * 2 * partition.columns() <= part.n).then_some(partition)
     }
 
-    /// Columns of a task, at most.
+    /// The most columns of a task.
     pub(super) fn columns(&self) -> usize {
         self.all.div_ceil(self.tasks) * STRIP
     }
@@ -69,13 +69,13 @@ impl StripPartition {
         self.tasks
     }
 
-    /// The strips of a task, counted through all products.
+    /// The strips of a task, numbered through all products.
     fn strips(&self, task: usize) -> Range<usize> {
         let start = |task| chunk_start(self.all, self.tasks, task);
         start(task)..start(task + 1)
     }
 
-    /// The products that a task has strips of, and which.
+    /// The products that a task has strips of, with the strips.
     pub(super) fn task(&self, task: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let (strips, paired) = (self.strips(task), self.paired);
         let mut first = 0;
@@ -95,7 +95,7 @@ impl StripPartition {
     }
 }
 
-/// Among how many tasks so many strips are shared out, the same number for every thread.
+/// The number of tasks for this many strips: the same number for every thread.
 fn tasks(strips: usize, panels: bool, threads: usize) -> usize {
     let each = if panels {
         strips.div_ceil(threads * MAX_EXPANDED_STRIPS)
@@ -105,7 +105,7 @@ fn tasks(strips: usize, panels: bool, threads: usize) -> usize {
     (threads * each).clamp(1, strips.max(1))
 }
 
-/// What every thread reads of products whose weights are at these addresses, when it is not disturbed.
+/// The spans of packed weights that every thread reads in its own chunk, before any stealing.
 pub(crate) fn prefetch_spans(
     parts: &[(QuantisedLinear, usize)],
     gated: bool,

@@ -1,15 +1,15 @@
-//! The blocks of weight formats taken apart.
+//! Parses blocks of the file's weight formats.
 
 use super::format::SUPER_BLOCK;
 use base::{DType, quant};
 
-/// The integers and scales of one block of a weight format, up to 256 elements.
+/// One block of a weight format, up to 256 elements, as integers, scales and mins.
 pub(super) struct QuantBlock {
     pub(super) quants: [u8; SUPER_BLOCK],
-    /// Half-precision bits; for nested forms the first one alone.
+    /// f16 bits; the outer scale of a two-level format.
     pub(super) scale: u16,
     pub(super) min: u16,
-    /// Inner scales and mins of nested forms.
+    /// Inner scales and mins of two-level formats.
     pub(super) scales: [i8; 16],
     pub(super) mins: [i8; 16],
 }
@@ -26,11 +26,11 @@ impl Default for QuantBlock {
     }
 }
 
-/// Takes a block apart.
+/// Parses a block.
 #[inline(always)]
 pub(super) fn parse_block(dtype: DType, block: &[u8], out: &mut QuantBlock) {
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
-    // Half-precision numbers are negated by their sign bit.
+    // Flipping the sign bit negates an f16.
     let negated = |at: usize| half(at) ^ 0x8000;
     let q = &mut out.quants;
     match dtype {
@@ -119,7 +119,7 @@ pub(super) fn parse_block(dtype: DType, block: &[u8], out: &mut QuantBlock) {
     }
 }
 
-/// Sixteen low halves, then sixteen high halves.
+/// Sixteen low nibbles, then sixteen high nibbles.
 #[inline(always)]
 fn nibbles(bytes: &[u8], out: &mut [u8]) {
     for (i, byte) in bytes.iter().enumerate() {
@@ -137,7 +137,7 @@ fn fifth_bits(bits: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Where a group of 16 has its two-bit plane: first byte and shift.
+/// First byte and shift of the two-bit plane of a group of 16.
 fn plane(group: usize) -> (usize, usize) {
     (group / 8 * 32 + group % 2 * 16, group % 8 / 2 * 2)
 }

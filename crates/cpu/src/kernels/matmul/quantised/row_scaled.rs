@@ -1,8 +1,8 @@
-//! Weights of four bits, as integers over their rows.
+//! The row-scaled scheme, for weights of four bits.
 //!
-//! Scales and mins of a row's groups are integers in units of the row, so a weight is an integer, and so is its product
-//! with an activation: a whole chunk of inputs is summed exactly, on vectors straight from the quants and on matrix tiles
-//! from the weights written out. Only a chunk's sum is rounded, and scaled.
+//! Scales and mins of a row's groups are integers in units of one scale per row, so a weight is an integer, and so is
+//! its product with an activation. A whole chunk of inputs is summed exactly: on vectors straight from the quants, on
+//! AMX tiles from expanded strips. Only the sum of a chunk is rounded and scaled.
 
 mod activations;
 mod microkernel;
@@ -19,7 +19,7 @@ use activations::{MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledLayout};
 pub(super) use activations::RowScaledActivations;
 pub(super) use pack::pack_strip;
 
-/// Rows of activations from which one tile of them is faster than vectors.
+/// Rows of activations from which one AMX tile of them is faster than vectors.
 const MIN_SMALL_M_ROWS: usize = 11;
 
 impl QuantScheme for RowScaledActivations {

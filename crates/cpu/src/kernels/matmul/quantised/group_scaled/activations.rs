@@ -1,18 +1,18 @@
-//! Activations as integers of fifteen bits, with a scale for every 32 of them.
+//! Activations as 15-bit integers with a scale per block of 32.
 
 use super::super::format::{BLOCK, LINE, PackedFormat};
 use crate::isa::IntegerKernel;
 use crate::simd::{LANES, MAX_GROUP_SCALED, RowScaledDot};
 
-/// What a group of activations contributes besides its integers.
+/// Scale, sum and zero-point offset of a group of activations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct GroupTerms {
     /// `activation = scale · integer`.
     pub(super) scale: f32,
-    /// What the mins of the weights are multiplied with: the sum of the activations.
+    /// The sum of the activations, which is multiplied with the mins of the weights.
     pub(super) sum: f32,
-    /// What the zero of the weights adds to the integer sums.
+    /// The contribution of the weights' zero point to the integer sums.
     pub(super) offset: i32,
     _pad: u32,
 }
@@ -29,11 +29,11 @@ impl GroupTerms {
     }
 }
 
-/// Where a step's quantised activations are.
+/// A step's quantised activations in scratch.
 ///
-/// Rows are taken sixteen at a time, or all of them where there are fewer: block by block, what belongs to these rows lies
-/// together. So rows of a tile are a fixed distance apart. Behind the last block there is room for the rows that a kernel
-/// may read without need.
+/// Rows are interleaved in sets of sixteen, or all of them if there are fewer: for every block, the data of these rows
+/// is contiguous, so the rows of a tile have a constant stride. The last block is followed by padding for rows that a
+/// kernel reads but does not use.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupScaledActivations {
     blocks: *mut u8,
@@ -42,10 +42,10 @@ pub(crate) struct GroupScaledActivations {
     layout: GroupScaledLayout,
 }
 
-/// The sizes of quantised activations.
+/// The sizes of a step's quantised activations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupScaledLayout {
-    /// Rows that lie together.
+    /// Rows that are stored interleaved, block by block.
     pub(super) interleaved_rows: usize,
     rows: usize,
     blocks_per_row: usize,
@@ -57,11 +57,11 @@ unsafe impl Send for GroupScaledActivations {}
 // SAFETY: as above.
 unsafe impl Sync for GroupScaledActivations {}
 
-/// Most rows that lie together.
+/// The most rows that are stored interleaved.
 pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
 
 impl GroupScaledLayout {
-    /// For `m` rows of `k` activations, in full sixteens where asked for.
+    /// The layout of `m` rows of `k` activations, padded to full sets of sixteen if `full`.
     pub(super) fn new(form: &PackedFormat, m: usize, k: usize, full: bool) -> GroupScaledLayout {
         let interleaved_rows = if full {
             MAX_INTERLEAVED_ROWS
@@ -76,7 +76,7 @@ impl GroupScaledLayout {
         }
     }
 
-    /// Bytes of all blocks, and of all groups.
+    /// Bytes of all blocks, and of all group terms.
     fn parts(&self) -> (usize, usize) {
         (
             (self.rows * self.blocks_per_row + MAX_INTERLEAVED_ROWS) * LINE,
@@ -92,7 +92,7 @@ impl GroupScaledLayout {
 }
 
 impl GroupScaledActivations {
-    /// Lays the rows out from `scratch` on, a multiple of 64.
+    /// The activations laid out in `scratch`, whose address is a multiple of 64.
     pub(super) fn at(
         scratch: *mut u8,
         form: PackedFormat,
@@ -107,7 +107,7 @@ impl GroupScaledActivations {
         }
     }
 
-    /// A row and those behind it in its sixteen.
+    /// A row and the rows interleaved after it.
     ///
     /// # Safety
     /// The row must be laid out.
@@ -123,7 +123,7 @@ impl GroupScaledActivations {
             row / interleaved_rows * interleaved_rows,
             row % interleaved_rows,
         );
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             InterleavedRows {
                 blocks: self.blocks.add((first * blocks_per_row + within) * LINE),
@@ -134,7 +134,7 @@ impl GroupScaledActivations {
     }
 }
 
-/// Rows that lie together.
+/// A row and the rows interleaved after it.
 #[derive(Clone, Copy)]
 pub(super) struct InterleavedRows {
     blocks: *mut u8,
@@ -143,23 +143,23 @@ pub(super) struct InterleavedRows {
 }
 
 impl InterleavedRows {
-    /// A block of the first row; the same block of the next is a line behind.
+    /// A block of the first row; the same block of the next row is one line further.
     ///
     /// # Safety
     /// The row must have the block.
     #[inline(always)]
     pub(super) unsafe fn block(&self, block: usize) -> *mut u8 {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.blocks.add(block * self.interleaved_rows * LINE) }
     }
 
-    /// A group of the first row; the same group of the next is behind it.
+    /// A group of the first row; the same group of the next row follows it.
     ///
     /// # Safety
     /// The row must have the group.
     #[inline(always)]
     pub(super) unsafe fn group(&self, group: usize) -> *mut GroupTerms {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.groups.add(group * self.interleaved_rows) }
     }
 }
@@ -171,7 +171,7 @@ pub(super) struct QuantiseGroupScaled {
     pub(super) to: GroupScaledActivations,
 }
 
-/// Below this, a block is nothing: its reciprocal would not be finite.
+/// Blocks of a smaller magnitude are quantised to zeros: their inverse scale would not be finite.
 const MIN_MAGNITUDE: f32 = 1e-30;
 
 impl IntegerKernel for QuantiseGroupScaled {
@@ -183,7 +183,8 @@ impl IntegerKernel for QuantiseGroupScaled {
             group, zero, mins, ..
         } = self.to.form;
         let largest = MAX_GROUP_SCALED;
-        // SAFETY: whoever made the kernel vouches for a row of `k` activations, a multiple of the block, and for the row laid out.
+        // SAFETY: the kernel's constructor guarantees a row of `k` activations, a multiple of the block, and that the
+        // row is laid out.
         unsafe {
             let to = self.to.rows(self.row);
             for block in 0..self.to.layout.blocks_per_row {
@@ -201,7 +202,7 @@ impl IntegerKernel for QuantiseGroupScaled {
                     s.round(s.mul(b, s.splat(inverse))),
                 );
                 s.store_block([p, q], to.block(block));
-                // Sums of integers this small are exact. Weights with mins have no zero.
+                // Sums of integers this small are exact. Weights with mins have no zero point.
                 let of = |activations, integers| {
                     if mins {
                         (s.reduce_sum(activations), 0)

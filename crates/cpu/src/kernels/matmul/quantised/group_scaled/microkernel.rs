@@ -1,4 +1,4 @@
-//! A strip of sixteen weight rows times some rows of activations, in vectors.
+//! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
 use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
 use super::super::{StripTask, write};
@@ -7,10 +7,10 @@ use crate::isa::IntegerKernel;
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntDot, RowScaledDot};
 
-/// Lines of the quants of four inputs each in half a block.
+/// Lines in half a block; a line has the quants of four inputs.
 const HALF: usize = BLOCK / 8;
 
-/// How a line of quants is read; fixed at compile time.
+/// How a line of quants is loaded as bytes; chosen at compile time.
 pub(super) trait LoadQuants {
     /// Whether a quant is a byte.
     const BYTES: bool;
@@ -30,7 +30,7 @@ impl LoadQuants for NibbleQuants {
 
     #[inline(always)]
     unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
-        // SAFETY: the caller vouches for the block's four lines.
+        // SAFETY: the caller guarantees the block's four lines.
         unsafe {
             let p = block.add(index * LINE);
             if half == 0 {
@@ -47,7 +47,7 @@ impl LoadQuants for TableQuants {
 
     #[inline(always)]
     unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         s.look_up(
             unsafe { NibbleQuants::line(s, block, half, index) },
             &IQ4_TABLE,
@@ -60,12 +60,12 @@ impl LoadQuants for ByteQuants {
 
     #[inline(always)]
     unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
-        // SAFETY: the caller vouches for the block's eight lines.
+        // SAFETY: the caller guarantees the block's eight lines.
         unsafe { s.load_bytes(block.add((half * HALF + index) * LINE)) }
     }
 }
 
-/// Calls `$body` with `$L` naming how lines of `$quant` are read.
+/// Runs `$body` with `$L` as the loader of `$quant`.
 macro_rules! with_quants {
     ($quant:expr, $L:ident => $body:expr) => {
         match $quant {
@@ -89,17 +89,17 @@ pub(super) struct StripScales {
     form: PackedFormat,
     scales: *const u8,
     mins: *const u8,
-    /// From the outer scales of a side to its inner ones.
+    /// Byte offset from the outer scales to the inner ones.
     inner: usize,
 }
 
 impl StripScales {
     /// # Safety
-    /// A packed strip of this form and depth must be at `strip`.
+    /// A packed strip of this format and depth must be at `strip`.
     #[inline(always)]
     pub(super) unsafe fn of(form: PackedFormat, k: usize, strip: *const u8) -> StripScales {
         let (scales, mins, _) = form.strip_offsets(k);
-        // SAFETY: the caller vouches for the strip.
+        // SAFETY: the caller guarantees the strip.
         unsafe {
             StripScales {
                 form,
@@ -110,13 +110,13 @@ impl StripScales {
         }
     }
 
-    /// Scales and mins; zeros where the form has no mins.
+    /// Scales and mins of a group; zeros if the format has no mins.
     ///
     /// # Safety
     /// The group must be one of the strip's.
     #[inline(always)]
     pub(super) unsafe fn get<S: IntDot>(&self, s: S, group: usize) -> (S::V, S::V) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let scale = self.side(s, self.scales, group);
             let min = if self.form.mins {
@@ -130,7 +130,7 @@ impl StripScales {
 
     #[inline(always)]
     unsafe fn side<S: IntDot>(&self, s: S, side: *const u8, group: usize) -> S::V {
-        // SAFETY: a side holds sixteen halves and, when nested, sixteen bytes for each group.
+        // SAFETY: scales and mins have sixteen f16 and, in two-level formats, sixteen bytes for each group.
         unsafe {
             if self.form.two_level_scales {
                 let outer = group * self.form.group / SUPER_BLOCK;
@@ -143,7 +143,7 @@ impl StripScales {
     }
 }
 
-/// The strips of a task, for all rows of activations.
+/// The vector kernel for the strips of a task and all rows of activations.
 pub(super) struct GroupScaledKernel<'a>(pub(super) StripTask<'a, GroupScaledActivations>);
 
 impl IntegerKernel for GroupScaledKernel<'_> {
@@ -153,7 +153,7 @@ impl IntegerKernel for GroupScaledKernel<'_> {
     fn run<S: RowScaledDot>(self, s: S) {
         let task = self.0;
         let form = task.linear.form;
-        // SAFETY: `QuantisedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
+        // SAFETY: `QuantisedLinear::run`'s caller guarantees the operands; the task stays inside its strips.
         unsafe {
             with_quants!(form.quant, L => if form.group == BLOCK {
                 run_strips::<S, L, BLOCK>(s, &task);
@@ -177,7 +177,7 @@ unsafe fn run_strips<S: IntDot, L: LoadQuants, const GROUP: usize>(
         let mut row = 0;
         while row < m {
             let rows = (m - row).min(S::ROWS);
-            // SAFETY: as the caller vouches; at most as many rows as the constant are there.
+            // SAFETY: as the caller guarantees; `rows` is at most the constant.
             unsafe {
                 match rows {
                     1 => microkernel::<S, L, GROUP, 1>(s, task, &mut prefetcher, strip, row, rows),
@@ -193,7 +193,8 @@ unsafe fn run_strips<S: IntDot, L: LoadQuants, const GROUP: usize>(
     }
 }
 
-/// `rows ≤ R` rows from `first` on; where there are fewer, what lies behind them is computed too and not written.
+/// Multiplies one strip with `rows ≤ R` rows from `first` on. If there are fewer than `R`, the data after them is
+/// multiplied too and not stored.
 ///
 /// # Safety
 /// As for [`super::QuantisedLinear::run`]; strip and rows must exist.
@@ -209,7 +210,7 @@ unsafe fn microkernel<S: IntDot, L: LoadQuants, const GROUP: usize, const R: usi
     let linear = &task.linear;
     let (_, _, strip_bytes) = linear.form.strip_offsets(linear.k);
     let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
-    // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
+    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
     unsafe {
         let start = task.operands.weight.add(strip * strip_bytes);
         let scales = StripScales::of(linear.form, linear.k, start);
@@ -242,7 +243,7 @@ unsafe fn microkernel<S: IntDot, L: LoadQuants, const GROUP: usize, const R: usi
             scale_group::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
         }
         if first == 0 {
-            // The scales, all of them by now.
+            // The strip's scales, which have been read by now.
             prefetcher.consumed(strip_bytes - linear.k / BLOCK * block_bytes);
         }
         for (r, out) in out.iter().enumerate().take(rows) {
@@ -264,7 +265,7 @@ unsafe fn scale_group<S: IntDot, const R: usize>(
     sums: &mut [S::Sums; R],
     out: &mut [S::V; R],
 ) {
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         let (scale, min) = scales.get(s, group);
         for r in 0..R {

@@ -1,7 +1,7 @@
-//! Many rows of activations times strips of weights, on matrix tiles.
+//! Expanded strips times many rows of activations, on AMX tiles.
 //!
-//! The tiles give the exact integers that the vector path gives, and the rest is the same arithmetic in the same order,
-//! so both paths give the same bits.
+//! The tiles compute the same exact integers as the vector microkernel, and the f32 operations that follow are the same
+//! in the same order, so both paths are bit-identical.
 
 use super::super::format::{BLOCK, LINE, Quant};
 use super::super::{StripTask, write};
@@ -11,10 +11,10 @@ use crate::isa::TileKernel;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, IntDot, Simd};
 
-/// The only tier with tiles.
+/// The only tier with AMX tiles.
 type S = Avx512<true>;
 
-/// Products of two planes.
+/// Products of the high and the low bytes of activations.
 const PRODUCTS: usize = 2 * TILE_ROWS * TILE_ROWS;
 
 /// Groups whose products wait to be scaled, so that tiles and vectors work at the same time.
@@ -24,11 +24,10 @@ const BUFFERS: usize = 4;
 struct GroupProducts([[i32; PRODUCTS]; BUFFERS]);
 
 impl GroupProducts {
-    /// Multiplies a group's block of sixteen rows with its weights. Tiles run ahead of the vectors by as many groups as
-    /// there are buffers.
+    /// Multiplies a group of sixteen rows with its weights. Tiles run ahead of the vectors by [`BUFFERS`] groups.
     ///
     /// # Safety
-    /// As for [`panel`].
+    /// As for [`run_tiles`].
     #[inline(always)]
     unsafe fn fill<const GROUP: usize>(
         &mut self,
@@ -38,7 +37,7 @@ impl GroupProducts {
         weights: *const u8,
     ) {
         let to = self.0[group % BUFFERS].as_mut_ptr();
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let x = x.block(group * GROUP / BLOCK).cast_const();
             let quants = weights.add((LEAD + group * SPACING) * LINE);
@@ -49,7 +48,7 @@ impl GroupProducts {
     }
 }
 
-/// Repeats `$body` for the rows of a tile, `$R` being a constant: the rows' sums stay in registers.
+/// Repeats `$body` for the rows of a tile with `$R` as a constant, so that the rows' sums stay in registers.
 macro_rules! each_row {
     ($R:ident => $body:block) => {
         each_row!($R => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -60,18 +59,18 @@ macro_rules! each_row {
     })*};
 }
 
-/// The strips of a task, for all rows of activations.
+/// The AMX kernel for the strips of a task and all rows of activations.
 pub(super) struct GroupScaledTiles<'a>(pub(super) StripTask<'a, GroupScaledActivations>);
 
-/// Lines from one group's weights to the next: its own and zeros, so that sixteen lines can be taken in which the group
-/// meets its own activations, and all else meets zeros.
+/// Lines from one group's quants to the next in an expanded strip: the quants, then zeros. A tile of sixteen lines can
+/// be loaded at an offset where the quants meet the group's own activation bytes and all other bytes meet zeros.
 const SPACING: usize = TILE_ROWS;
-/// Lines of zeros before the first group: as far as a tile begins before the weights in it.
+/// Lines of zeros before the first group: the largest offset at which a tile starts before its quants.
 const LEAD: usize = 12;
-/// Lines that meet high bytes; as many follow that meet low ones.
+/// Lines that meet high bytes; as many lines follow that meet low bytes.
 const PLANE: usize = TILE_ROWS / 2;
 
-/// Bytes of a strip with `groups` groups, spread out.
+/// Bytes of an expanded strip with `groups` groups.
 pub(super) fn expanded_strip_bytes(groups: usize) -> usize {
     (LEAD + groups * SPACING) * LINE
 }
@@ -80,7 +79,7 @@ impl TileKernel for GroupScaledTiles<'_> {
     #[inline(always)]
     fn run(self, s: S) {
         let form = self.0.linear.form;
-        // SAFETY: `QuantisedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
+        // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.
         unsafe {
             with_quants!(form.quant, L => if form.group == BLOCK {
                 run_tiles::<L, BLOCK>(s, &self.0);
@@ -101,8 +100,8 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
     let linear = &task.linear;
     let (_, _, strip_bytes) = linear.form.strip_offsets(linear.k);
     let mut products = GroupProducts([[0; PRODUCTS]; BUFFERS]);
-    // SAFETY: as the caller vouches. Activations are laid out for whole tiles of rows, and the panel has room for the
-    // bytes of its strips.
+    // SAFETY: as the caller guarantees. Activations are laid out for whole tiles of rows, and the scratch holds the
+    // task's expanded strips.
     unsafe {
         let tiles = AmxTiles::new();
         let spread = expanded_strip_bytes(linear.k / GROUP);
@@ -130,10 +129,10 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
     }
 }
 
-/// Sixteen rows and sixteen columns of the result.
+/// Computes sixteen rows and sixteen columns of the result.
 ///
 /// # Safety
-/// As for [`panel`].
+/// As for [`run_tiles`].
 #[inline(always)]
 unsafe fn tile<const GROUP: usize>(
     s: S,
@@ -146,7 +145,7 @@ unsafe fn tile<const GROUP: usize>(
 ) {
     let linear = &task.linear;
     let count = linear.k / GROUP;
-    // SAFETY: as the caller vouches; sixteen rows of activations are laid out from `first` on, whether used or not.
+    // SAFETY: as the caller guarantees; sixteen rows of activations are laid out from `first` on, used or not.
     unsafe {
         let x = task.activations.rows(first);
         let mut out = [s.zero(); TILE_ROWS];
@@ -174,10 +173,10 @@ unsafe fn tile<const GROUP: usize>(
     }
 }
 
-/// Writes the quants of a strip as bytes, with the zeros between them.
+/// Writes a packed strip as byte operands of AMX tiles, zero-padded between groups.
 ///
 /// # Safety
-/// A packed strip must be at `from` and its bytes fit at `to`.
+/// A packed strip must be at `from` and its expansion fit at `to`.
 #[inline(always)]
 unsafe fn expand_strip<L: LoadQuants, const GROUP: usize>(
     s: S,
@@ -186,7 +185,7 @@ unsafe fn expand_strip<L: LoadQuants, const GROUP: usize>(
     to: *mut u8,
 ) {
     let block_bytes = task.linear.form.block_bytes();
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         to.write_bytes(0, expanded_strip_bytes(task.linear.k / GROUP));
         for block in 0..task.linear.k / BLOCK {

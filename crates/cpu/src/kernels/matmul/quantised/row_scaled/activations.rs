@@ -1,25 +1,26 @@
-//! Activations as integers of fourteen bits, with a scale for every chunk of a row.
+//! Activations as 14-bit integers with a scale per chunk of a row.
 
 use super::super::format::{BLOCK, LINE, PackedFormat};
 use crate::isa::IntegerKernel;
 use crate::simd::{LANES, MAX_ROW_SCALED, RowScaledDot};
 use std::ops::Range;
 
-/// Most inputs of a chunk: so many products of the largest weight and a byte of an activation fit an integer of 32 bits.
+/// The most inputs of a chunk: the sum of that many products of the largest weight with an activation byte fits 32
+/// bits.
 const CHUNK: usize = 960;
-/// Inputs of a row of a matrix tile; chunks begin at multiples of it.
+/// Inputs of a row of an AMX tile; chunks start at multiples of it.
 pub(super) const TILE: usize = 64;
-/// Most rows that lie together.
+/// The most rows that are stored interleaved.
 pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
 /// Bytes of a plane of a block.
 const PLANE: usize = BLOCK;
-/// Below this, a chunk is nothing: its reciprocal would not be finite.
+/// Chunks of a smaller magnitude are quantised to zeros: their inverse scale would not be finite.
 const MIN_MAGNITUDE: f32 = 1e-30;
 
-/// The sizes of quantised activations.
+/// The sizes of a step's quantised activations.
 ///
-/// Rows are taken sixteen at a time, or all of them where there are fewer. A block of such a row is a line: 32 high bytes,
-/// then 32 low ones. For matrix tiles, two blocks are a line of high bytes and a line of low ones.
+/// Rows are interleaved in sets of sixteen, or all of them if there are fewer. For vectors, a block of a row is a line:
+/// 32 high bytes, then 32 low bytes. For AMX tiles, two blocks are a line of high bytes and a line of low bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowScaledLayout {
     tiled: bool,
@@ -32,7 +33,7 @@ pub(crate) struct RowScaledLayout {
 }
 
 impl RowScaledLayout {
-    /// For `m` rows of `k` activations.
+    /// The layout of `m` rows of `k` activations.
     pub(crate) fn new(form: &PackedFormat, m: usize, k: usize, tiled: bool) -> RowScaledLayout {
         let interleaved_rows = m.next_power_of_two().min(MAX_INTERLEAVED_ROWS);
         RowScaledLayout {
@@ -61,8 +62,8 @@ impl RowScaledLayout {
         start(chunk)..start(chunk + 1)
     }
 
-    /// Bytes of all lines, of all sums and of all scales. There is room behind the rows for what a kernel may read without
-    /// need.
+    /// Bytes of all lines, of all sums and of all scales. The rows are followed by padding for rows that a kernel reads
+    /// but does not use.
     fn parts(&self) -> [usize; 3] {
         let rows = self.rows + MAX_INTERLEAVED_ROWS;
         [
@@ -78,7 +79,7 @@ impl RowScaledLayout {
     }
 }
 
-/// Where a step's quantised activations are.
+/// A step's quantised activations in scratch.
 #[derive(Clone, Copy)]
 pub(crate) struct RowScaledActivations {
     lines: *mut u8,
@@ -93,7 +94,7 @@ unsafe impl Send for RowScaledActivations {}
 unsafe impl Sync for RowScaledActivations {}
 
 impl RowScaledActivations {
-    /// Lays the rows out from `scratch` on, a multiple of 64.
+    /// The activations laid out in `scratch`, whose address is a multiple of 64.
     pub(crate) fn at(scratch: *mut u8, layout: RowScaledLayout) -> RowScaledActivations {
         let [lines, sums, _] = layout.parts();
         RowScaledActivations {
@@ -104,22 +105,22 @@ impl RowScaledActivations {
         }
     }
 
-    /// Where number `index` of `count` numbers of a row is; the same of the next row is behind it.
+    /// The position of number `index` of a row's `count` numbers; the same number of the next row follows it.
     #[inline(always)]
     fn index(&self, row: usize, count: usize, index: usize) -> usize {
         let interleaved_rows = self.layout.interleaved_rows;
-        // A power of two, so nothing need be divided.
+        // A power of two, so no division is needed.
         let beside = row & (interleaved_rows - 1);
         (row - beside) * count + index * interleaved_rows + beside
     }
 
-    /// A line of a row; the same line of the next is behind it.
+    /// A line of a row; the same line of the next row follows it.
     ///
     /// # Safety
     /// The row must be laid out and have the line.
     #[inline(always)]
     pub(super) unsafe fn line(&self, row: usize, line: usize) -> *mut u8 {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let index = self.index(row, self.layout.lines(), line);
             self.lines.add(index * LINE)
@@ -132,7 +133,7 @@ impl RowScaledActivations {
     /// The row must be laid out and have the block.
     #[inline(always)]
     unsafe fn planes(&self, row: usize, block: usize) -> [*mut u8; 2] {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             if self.layout.tiled {
                 let at = block % 2 * PLANE;
@@ -144,23 +145,23 @@ impl RowScaledActivations {
         }
     }
 
-    /// The sums of a group's high and low bytes, times 65536; those of the next row are behind them.
+    /// The sums of a group's high and low bytes, times 65536; those of the next row follow.
     ///
     /// # Safety
     /// The row must be laid out and have the group.
     #[inline(always)]
     pub(super) unsafe fn sums(&self, row: usize, group: usize) -> *mut [i32; 2] {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { self.sums.add(self.index(row, self.layout.groups, group)) }
     }
 
-    /// The scale of a chunk; that of the next row is behind it.
+    /// The scale of a chunk; that of the next row follows it.
     ///
     /// # Safety
     /// The row must be laid out and have the chunk.
     #[inline(always)]
     pub(super) unsafe fn scale(&self, row: usize, chunk: usize) -> *mut f32 {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             self.scales
                 .add(self.index(row, self.layout.chunks(), chunk))
@@ -181,8 +182,8 @@ impl IntegerKernel for QuantiseRowScaled {
     #[inline(always)]
     fn run<S: RowScaledDot>(self, s: S) {
         let layout = self.to.layout;
-        // SAFETY: whoever made the kernel vouches for a row of `k` activations, a multiple of the block, and for the row
-        // laid out.
+        // SAFETY: the kernel's constructor guarantees a row of `k` activations, a multiple of the block, and that the
+        // row is laid out.
         unsafe {
             for chunk in 0..layout.chunks() {
                 let inputs = layout.chunk(chunk);
@@ -231,7 +232,7 @@ impl QuantiseRowScaled {
     unsafe fn write_sums<S: RowScaledDot>(&self, s: S, block: usize) {
         let group = self.to.layout.group;
         let count = BLOCK / group;
-        // SAFETY: as the caller vouches; a group is one or two vectors long.
+        // SAFETY: as the caller guarantees; a group is one or two vectors long.
         unsafe {
             let [high, low] = self.to.planes(self.row, block);
             for i in 0..count {

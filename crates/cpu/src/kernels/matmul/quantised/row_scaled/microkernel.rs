@@ -1,4 +1,4 @@
-//! A strip of sixteen weight rows times some rows of activations, in vectors.
+//! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
 use super::super::format::{BLOCK, LINE};
 use super::super::{StripTask, write};
@@ -7,7 +7,7 @@ use crate::isa::IntegerKernel;
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
 
-/// The lines of half a block.
+/// Loads the lines of half a block.
 macro_rules! half {
     ($s:ident, $read:ident, $quants:ident) => {
         [
@@ -19,7 +19,7 @@ macro_rules! half {
     };
 }
 
-/// Adds the products of lines with activations, each named by its index.
+/// Adds the products of lines with activations; each pair is a line and an input index.
 macro_rules! dots {
     ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
         let mut sums = $sums;
@@ -28,7 +28,7 @@ macro_rules! dots {
     }};
 }
 
-/// Adds the products of lines with the activations of two rows, in turns.
+/// As `dots!`, for the activations of two rows, alternating between them.
 macro_rules! dots_of_both {
     ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
         let [mut first, mut second] = $sums;
@@ -40,7 +40,7 @@ macro_rules! dots_of_both {
     }};
 }
 
-/// Does something for every row below `$count`, written out: a loop would keep what it changes in memory.
+/// Unrolls `$body` for every row below `$count`: a loop would keep its variables in memory.
 macro_rules! each_row {
     ($r:ident in $($row:literal)*, $count:ident, $body:block) => {$(
         if $row < $count {
@@ -50,7 +50,7 @@ macro_rules! each_row {
     )*};
 }
 
-/// The strips of a task, for all rows of activations.
+/// The vector kernel for the strips of a task and all rows of activations.
 pub(super) struct RowScaledKernel<'a>(pub(super) StripTask<'a, RowScaledActivations>);
 
 impl IntegerKernel for RowScaledKernel<'_> {
@@ -58,7 +58,7 @@ impl IntegerKernel for RowScaledKernel<'_> {
 
     #[inline(always)]
     fn run<S: RowScaledDot>(self, s: S) {
-        // SAFETY: `QuantisedLinear::run`'s caller vouches for the operands; the task stays inside its strips.
+        // SAFETY: `QuantisedLinear::run`'s caller guarantees the operands; the task stays inside its strips.
         unsafe {
             if self.0.linear.form.group == BLOCK {
                 run_strips::<S, BLOCK>(s, &self.0);
@@ -82,7 +82,7 @@ unsafe fn run_strips<S: RowScaledDot, const GROUP: usize>(
         let mut row = 0;
         while row < m {
             let rows = (m - row).min(S::ROWS);
-            // SAFETY: as the caller vouches; at most as many rows as the constant are there.
+            // SAFETY: as the caller guarantees; `rows` is at most the constant.
             unsafe {
                 match rows {
                     1 => microkernel::<S, GROUP, 1>(s, task, &mut prefetcher, strip, row, rows),
@@ -98,7 +98,8 @@ unsafe fn run_strips<S: RowScaledDot, const GROUP: usize>(
     }
 }
 
-/// `rows ≤ R` rows from `first` on; where there are fewer, what lies behind them is computed too and not written.
+/// Multiplies one strip with `rows ≤ R` rows from `first` on. If there are fewer than `R`, the data after them is
+/// multiplied too and not stored.
 ///
 /// # Safety
 /// As for [`super::super::QuantisedLinear::run`]; strip and rows must exist.
@@ -116,7 +117,7 @@ unsafe fn microkernel<S: RowScaledDot, const GROUP: usize, const R: usize>(
     let (scales_at, _, strip_bytes) = linear.form.strip_offsets(linear.k);
     const QUANTS: usize = 4 * LINE;
     let stride = QUANTS + BLOCK / GROUP * LINE;
-    // SAFETY: as the caller vouches: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
+    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
     unsafe {
         let start = task.operands.weight.add(strip * strip_bytes);
         let mut out = [s.zero(); R];
@@ -132,11 +133,12 @@ unsafe fn microkernel<S: RowScaledDot, const GROUP: usize, const R: usize>(
                 let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
                 let later_sums = x.sums(first, (block + 1) * BLOCK / GROUP - 1).cast_const();
                 let factors = quants.add(QUANTS);
-                // One or two rows need few sums at a time, so eight rows' totals stay in registers beside the lines.
+                // Only one or two rows' sums are live at a time, so the totals of eight rows stay in registers beside
+                // the lines.
                 let lines = half!(s, load_low_nibbles, quants);
                 let more = half!(s, load_high_nibbles, quants);
                 if const { GROUP == BLOCK && R >= 4 && S::ROWS > 4 } {
-                    // A row's sums wait for themselves, so another row's are added in between.
+                    // A row's sums form a dependency chain; alternating between two rows hides its latency.
                     each_row!(r in 0 2 4 6, R, {
                         let x = [x_block.add(r * LINE), x_block.add((r + 1) * LINE)];
                         let sums = [s.zero_planes(); 2];
@@ -155,7 +157,7 @@ unsafe fn microkernel<S: RowScaledDot, const GROUP: usize, const R: usize>(
                         sums = s.zero_planes();
                     }
                     if GROUP == BLOCK && R <= 2 {
-                        // Few rows leave it to the block's own products to be many at a time.
+                        // With few rows, two independent chains per row hide the latency.
                         let later = dots!(s, s.zero_planes(), more, x, 0 4, 1 5, 2 6, 3 7);
                         sums = s.add_planes(sums, later);
                     } else {

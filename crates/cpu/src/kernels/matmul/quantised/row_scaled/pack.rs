@@ -1,11 +1,11 @@
-//! Weights of four bits as integers over their rows.
+//! Packs four-bit strips: group scales and mins become integers in units of one scale per row.
 
 use super::super::format::{BLOCK, LINE, PackedFormat, STRIP, StripSource, put_quants};
 use super::super::quant_block::{QuantBlock, parse_block};
 use crate::simd::RowScaledDot;
 use base::DType;
 
-/// The largest integer that a weight becomes. It leaves room for the rounding of scales.
+/// The largest integer of a weight; it leaves headroom for the rounding of scales.
 const MAX_WEIGHT: f32 = 32_750.0;
 
 /// The largest quant of a format.
@@ -41,10 +41,10 @@ fn groups(
     })
 }
 
-/// A half-precision number, without a branch where it is finite.
+/// Converts an f16 to f32, without a branch for finite values.
 #[inline(always)]
 fn half(bits: u16) -> f32 {
-    // As many times smaller as the exponents' middles are apart.
+    // Corrects the difference of the exponent biases.
     const SCALE: f32 = f32::from_bits((127 + 112) << 23);
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
     let finite = (f32::from_bits(rest << 13) * SCALE).to_bits();
@@ -53,10 +53,10 @@ fn half(bits: u16) -> f32 {
     f32::from_bits(sign | magnitude)
 }
 
-/// Packs a strip of rows, or fewer.
+/// Packs a strip of up to sixteen rows.
 #[inline(always)]
 pub(in super::super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut [u8]) {
-    // Rows must all be there, and near enough to be collected from.
+    // The fast path needs all sixteen rows, within 2 GiB of each other.
     let len = rows.bytes.len();
     let whole = len == STRIP * rows.row_bytes && i32::try_from(len).is_ok();
     match rows.dtype {
@@ -75,8 +75,8 @@ pub(in super::super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>,
     }
 }
 
-/// Packs sixteen rows, of less than 2 GiB together, whose blocks begin with their factors and have their quants by line, as
-/// in a strip: line by line.
+/// Packs sixteen rows of less than 2 GiB together, line by line. Their blocks must start with the factors and store the
+/// quants in the order of a strip's lines.
 #[inline(always)]
 fn pack_lines<S: RowScaledDot>(
     s: S,
@@ -103,14 +103,14 @@ fn pack_lines<S: RowScaledDot>(
             from.len() >= (STRIP - 1) * row_bytes + bytes && quants_at + quants / STRIP <= bytes
         );
         for line in 0..quants / LINE {
-            // SAFETY: all sixteen rows have the block, as was just checked, and the block its line.
+            // SAFETY: all sixteen rows have the block, as was just checked, and the block has the line.
             unsafe {
                 let from = from.as_ptr().add(quants_at + 4 * line);
                 s.gather_line(from, row_bytes, block[line * LINE..][..LINE].as_mut_ptr());
             }
         }
         let pairs = block[quants..].as_chunks_mut::<LINE>().0;
-        // SAFETY: as above; a block begins with its factors.
+        // SAFETY: as above; a block starts with its factors.
         unsafe { s.gather_line(from.as_ptr(), row_bytes, pairs[0].as_mut_ptr()) };
         for (largest, bits) in largest.iter_mut().zip(pairs[0].as_chunks::<4>().0) {
             *largest = max_magnitude_bits(factors(u32::from_le_bytes(*bits)), most).max(*largest);
@@ -134,7 +134,7 @@ fn pack_lines<S: RowScaledDot>(
     }
 }
 
-/// Packs some rows, one after the other.
+/// Packs rows one after the other.
 fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
     let StripSource { dtype, form, k, .. } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
@@ -173,15 +173,15 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
     debug_assert!(rows.len() <= STRIP * row_bytes, "at most a strip of rows");
 }
 
-/// How far a group's weights reach from zero, as bits: without their signs, numbers are in the order of their bits, and what
-/// is not finite is behind all others.
+/// The largest magnitude of a group's weights, as bits: without the sign, floats are ordered like their bits, and
+/// non-finite values are the largest.
 #[inline(always)]
 fn max_magnitude_bits([scale, min]: [f32; 2], most: f32) -> u32 {
     let magnitude = |weight: f32| weight.to_bits() & (u32::MAX >> 1);
     magnitude(min).max(magnitude(min + scale * most))
 }
 
-/// What one is worth in a row whose largest weight becomes the largest integer; not a number where a weight is not.
+/// The scale of a row whose largest weight becomes the largest integer; NaN if a weight is not finite.
 fn row_scale(largest: u32) -> f32 {
     let largest = f32::from_bits(largest);
     if largest.is_finite() {
@@ -191,7 +191,7 @@ fn row_scale(largest: u32) -> f32 {
     }
 }
 
-/// Where all weights are zero, or one is not a number, the integers are zero.
+/// The inverse scale; zero if all weights are zero or one is not finite, so that the integers are zero.
 fn inverse_row_scale(unit: f32) -> f64 {
     if unit > 0.0 {
         1.0 / f64::from(unit)
@@ -200,11 +200,12 @@ fn inverse_row_scale(unit: f32) -> f64 {
     }
 }
 
-/// A group's scale and min in units, of which one is worth `1 / inverse`. The scale is rounded, and the min makes up for
-/// it in the middle of the quants. What is not a number becomes zero. Both are bytes, the scale first.
+/// A group's scale and min as 16-bit integers in units of the row scale `1 / inverse`, the scale first, as bytes. The
+/// scale is rounded, and the min compensates for the rounding in the middle of the quant range. Non-finite values
+/// become zero.
 #[inline(always)]
 fn to_row_units(scale: f32, min: f32, most: f32, inverse: f64) -> [u8; 4] {
-    // Added to this, a number is rounded, and the integer is in the last bits.
+    // Adding this constant rounds a number to an integer in the lowest bits of the sum.
     const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
     let middle = f64::from(most) / 2.0;
     let (scale, min) = (f64::from(scale) * inverse, f64::from(min) * inverse);
@@ -234,7 +235,7 @@ mod tests {
             let [a, b, c, d] = to_row_units(scale, min, 15.0, 1.0);
             let [found, rest] = [i16::from_le_bytes([a, b]), i16::from_le_bytes([c, d])];
             assert!((f64::from(found) - f64::from(scale)).abs() <= 0.5);
-            // In the middle of the quants both make the weight.
+            // In the middle of the quant range, scale and min together give the weight.
             let weight = f64::from(min) + 7.5 * f64::from(scale);
             let made = f64::from(rest) + 7.5 * f64::from(found);
             assert!((weight - made).abs() <= 0.5, "{scale} {min}");

@@ -1,7 +1,7 @@
-//! Many rows of activations times strips of weights, on matrix tiles.
+//! Expanded strips times many rows of activations, on AMX tiles.
 //!
-//! Weights are written out as integers of two bytes. The tiles give the exact sums that the vector path gives, and the
-//! rest is the same arithmetic in the same order, so both paths give the same bits.
+//! Weights are expanded to two-byte integers. The tiles compute the same exact sums as the vector microkernel, and the
+//! f32 operations that follow are the same in the same order, so both paths are bit-identical.
 
 use super::super::format::{BLOCK, LINE, PackedFormat};
 use super::super::{StripTask, write};
@@ -12,22 +12,22 @@ use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd};
 use std::ops::Range;
 
-/// The only tier with tiles.
+/// The only tier with AMX tiles.
 type S = Avx512<true>;
 
-/// How far ahead of their use weights are asked for, in bytes.
+/// The prefetch distance of packed weights, in bytes.
 const PREFETCH_BYTES: usize = 4096;
 
-/// The products of high and low bytes of both sides.
+/// The products of the high and low bytes of both sides.
 #[repr(align(64))]
 struct PlaneProducts([i32; 4 * TILE_ROWS * TILE_ROWS]);
 
-/// Bytes of a strip of depth `k`, written out.
+/// Bytes of an expanded strip of depth `k`.
 pub(super) fn expanded_strip_bytes(k: usize) -> usize {
     k.next_multiple_of(TILE) * TILE_ROWS * 2
 }
 
-/// The strips of a task for all rows of activations.
+/// The AMX kernel for the strips of a task and all rows of activations.
 pub(super) struct RowScaledTiles<'a>(pub(super) StripTask<'a, RowScaledActivations>);
 
 impl TileKernel for RowScaledTiles<'_> {
@@ -38,8 +38,8 @@ impl TileKernel for RowScaledTiles<'_> {
         let (scales_at, _, packed) = linear.form.strip_offsets(linear.k);
         let written = expanded_strip_bytes(linear.k);
         let mut products = PlaneProducts([0; 4 * TILE_ROWS * TILE_ROWS]);
-        // SAFETY: `QuantisedLinear::run` takes this path only where tiles are there; its caller vouches for the operands.
-        // Activations are laid out for whole tiles of rows, and the panel has room for its strips.
+        // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.
+        // Activations are laid out for whole tiles of rows, and the scratch holds the task's expanded strips.
         unsafe {
             let tiles = AmxTiles::new();
             for (i, strip) in task.strips.clone().enumerate() {
@@ -61,11 +61,10 @@ impl TileKernel for RowScaledTiles<'_> {
     }
 }
 
-/// Sixteen rows and sixteen columns of the result.
+/// Computes sixteen rows and sixteen columns of the result.
 ///
 /// # Safety
-/// The rows and the strip must be the task's, the strip be written out at `weights`, and `products` have room for four
-/// tiles.
+/// The rows and the strip must be the task's, the expanded strip be at `weights`, and `products` hold four tiles.
 #[inline(always)]
 unsafe fn tile(
     s: S,
@@ -77,10 +76,10 @@ unsafe fn tile(
     products: *mut i32,
 ) {
     let x = &task.activations;
-    // SAFETY: as the caller vouches; sixteen rows of activations are laid out from `first` on, whether used or not.
+    // SAFETY: as the caller guarantees; sixteen rows of activations are laid out from `first` on, used or not.
     unsafe {
         for row in first..first + rows {
-            // The output is not read, but its lines are fetched to be written.
+            // The output is not read, but its lines are fetched before they are written.
             s.prefetch(task.place(row, strip).cast());
         }
         let mut out = [s.zero(); TILE_ROWS];
@@ -103,8 +102,8 @@ unsafe fn tile(
     }
 }
 
-/// Writes some inputs of a strip's weights as integers: for every 64 inputs, a tile of high and a tile of low bytes. What
-/// comes next is brought near as the reader says, or without one in the weights' own order.
+/// Expands some inputs of a packed strip to two-byte integers: for every 64 inputs, a tile of high and a tile of low
+/// bytes. Prefetches along the prefetcher's plan, or a fixed distance ahead without one.
 ///
 /// # Safety
 /// A packed strip must be at `from`, have the inputs, and their integers fit at `to`.
@@ -121,7 +120,7 @@ pub(super) unsafe fn expand_inputs(
     const HALF: usize = TILE_ROWS / 2 * LINE;
     let (stride, quants) = (form.block_stride(), form.block_bytes());
     let first = inputs.start / BLOCK;
-    // SAFETY: as the caller vouches.
+    // SAFETY: as the caller guarantees.
     unsafe {
         for block in 0..inputs.len() / BLOCK {
             let at = from.add((first + block) * stride);
@@ -137,7 +136,7 @@ pub(super) unsafe fn expand_inputs(
             s.expand_block(at, factors, to, TILE_ROWS * LINE);
         }
         if !inputs.len().is_multiple_of(TILE) {
-            // What the last tile lacks meets zeros; it must only be there.
+            // The missing half of the last tile meets zero activations, so it only has to be initialised.
             let tile = to.add(inputs.len() / TILE * STEP + HALF);
             tile.write_bytes(0, HALF);
             tile.add(TILE_ROWS * LINE).write_bytes(0, HALF);

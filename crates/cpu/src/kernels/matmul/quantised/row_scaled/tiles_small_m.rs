@@ -1,8 +1,8 @@
-//! A few rows of activations times strips of weights, on matrix tiles.
+//! Strips times 11 to 16 rows of activations on AMX tiles, with the expansion pipelined.
 //!
-//! As for many rows, weights are written out as integers of two bytes and the sums are exact, so the bits are the same. But
-//! they are multiplied as soon as tiles can see what was stored: with a whole strip written first, sixteen rows took half as
-//! long again.
+//! As in `tiles`, weights are expanded to two-byte integers and sums are exact, so the result is bit-identical. Here
+//! each step is multiplied as soon as its stores are visible to tile loads; expanding a whole strip first made sixteen
+//! rows 1.5 times as slow.
 
 use super::super::format::{BLOCK, LINE};
 use super::super::{StripTask, write};
@@ -12,35 +12,35 @@ use crate::isa::TileKernel;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd};
 
-/// The only tier with tiles.
+/// The only tier with AMX tiles.
 type S = Avx512<true>;
 
-/// Steps from writing weights out to multiplying them: stores take a while to be seen by tiles.
+/// Steps between expanding weights and multiplying them: stores take a while to become visible to tile loads.
 const PIPELINE_STEPS: usize = 2;
-/// Bytes of the weights of a step: a tile of high and one of low bytes.
+/// Bytes of the expanded weights of a step: a tile of high and one of low bytes.
 const STEP: usize = 2 * TILE_ROWS * LINE;
 
 #[repr(align(64))]
 struct ExpandRing {
-    /// The weights of some steps, in turns.
+    /// A ring of the expanded weights of the last steps.
     weights: [[u8; STEP]; PIPELINE_STEPS + 1],
-    /// The products of high and low bytes of both sides.
+    /// The products of the high and low bytes of both sides.
     products: [i32; 4 * TILE_ROWS * TILE_ROWS],
 }
 
-/// The strips of a task for all rows of activations.
+/// The AMX kernel for the strips of a task and up to sixteen rows of activations.
 pub(super) struct RowScaledSmallM<'a>(pub(super) StripTask<'a, RowScaledActivations>);
 
 impl TileKernel for RowScaledSmallM<'_> {
     #[inline(always)]
     fn run(self, s: S) {
-        // SAFETY: `QuantisedLinear::run` takes this path only where tiles are there and rows are few; its caller vouches for
-        // the operands.
+        // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles and for few rows; its caller
+        // guarantees the operands.
         unsafe { run_strips(s, &self.0) }
     }
 }
 
-/// All strips for up to sixteen rows.
+/// Multiplies all strips with up to sixteen rows.
 ///
 /// # Safety
 /// As for [`super::super::QuantisedLinear::run`], within the task's strips.
@@ -54,7 +54,7 @@ unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
         weights: [[0; STEP]; PIPELINE_STEPS + 1],
         products: [0; 4 * TILE_ROWS * TILE_ROWS],
     };
-    // SAFETY: as the caller vouches; sixteen rows are laid out, whether used or not.
+    // SAFETY: as the caller guarantees; sixteen rows are laid out, used or not.
     unsafe {
         let tiles = AmxTiles::new();
         for strip in task.strips.clone() {
@@ -73,7 +73,7 @@ unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
                         let to = ring.weights[turn].as_mut_ptr();
                         expand_inputs(s, &linear.form, Some(&mut prefetcher), from, inputs, to);
                     }
-                    // What is written over next is what was written first.
+                    // The next slot to overwrite is the oldest one.
                     turn = if turn == PIPELINE_STEPS { 0 } else { turn + 1 };
                     if let Some(step) = step.checked_sub(PIPELINE_STEPS) {
                         let weights = ring.weights[turn].as_ptr();
