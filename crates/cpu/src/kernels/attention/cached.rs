@@ -1,8 +1,8 @@
-//! Attention over cached rows, read in place in their storage type.
+//! Attention over KV cache rows, read in place in their storage type.
 //!
-//! Keys are taken in blocks of consecutive *positions*, in ascending order, with an online softmax between blocks. A
-//! masked key contributes exactly nothing. So a query's result depends only on what it sees, not on the other queries
-//! of the step and not on the cells its keys lie in.
+//! Keys are processed in blocks of consecutive *positions*, in ascending order, with an online softmax between blocks.
+//! A masked key contributes exactly nothing. So a query's result depends only on the keys that it sees, not on the
+//! other queries of the step and not on the cells that store its keys.
 
 mod decoded_block;
 mod key_blocks;
@@ -31,18 +31,18 @@ use std::ops::Range;
 
 /// Positions per block of the online softmax.
 const KEY_BLOCK: usize = 64;
-/// The largest value for which an item has as many rows as it may.
+/// The largest value dimension for which a query tile may have [`MAX_TILE_ROWS`] rows.
 const FULL_TILE_VALUE_DIM: usize = 256;
-/// Query rows that share a pass over a block of keys.
+/// The most query rows of a tile, which share a pass over a block of keys.
 const MAX_TILE_ROWS: usize = 48;
-/// Query rows whose sums are kept in registers at once, for four vectors of keys or values.
+/// Query rows whose sums are accumulated in registers at once, with four vectors of keys or values.
 const REGISTER_ROWS: usize = 6;
-/// Query rows that keys and values are not decoded for beforehand.
+/// The most query rows for which keys and values are read without decoding them first.
 const MAX_UNDECODED_ROWS: usize = 4;
 /// Vectors of a block's scores.
 const VECTORS: usize = KEY_BLOCK / LANES;
 
-/// The attention of one step over one layer.
+/// The attention of one step over one layer's cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedAttention {
     pub(crate) heads: usize,
@@ -54,6 +54,8 @@ pub(crate) struct CachedAttention {
 }
 
 impl CachedAttention {
+    /// Computes the attention of all queries.
+    ///
     /// # Safety
     /// `q` must hold `queries · heads · key_dim` elements and `out` `queries · heads · value_dim`, without overlap.
     /// Every visible cell must exist in layer `id` of `kv`.
@@ -110,7 +112,7 @@ impl CachedAttention {
     }
 }
 
-/// The queries that see something: all before the padding at the end of a step.
+/// The queries that see any key: all before the padding at the end of a step.
 fn attending(visible: &Visibility) -> &[Query] {
     let queries = visible.queries();
     let padding = queries.iter().rev().take_while(|q| q.positions.is_empty());
@@ -129,32 +131,32 @@ struct QueryTile<'a> {
     out: SendPtr<f32>,
 }
 
-/// A block's scores, then its weights, by query row.
+/// The scores of a block, later its softmax weights, by query row.
 type Scores = [[f32; KEY_BLOCK]; MAX_TILE_ROWS];
 
-/// Where an item's rows are summed, and how far they are.
+/// The weighted values and the softmax state of a tile's rows.
 struct Accumulators<'a> {
-    /// A row after the other, whatever their place in the output is.
+    /// The weighted values, row after row in the order of the tile.
     weighted: &'a mut [f32],
-    /// The sums of weights, in lanes; they are added up when the part is done.
+    /// The sums of weights by lane, which are added up at the end of a KV split.
     weight_sums: [[f32; LANES]; MAX_TILE_ROWS],
     states: [SoftmaxState; MAX_TILE_ROWS],
 }
 
 impl<'a> Accumulators<'a> {
-    /// Memory for the rows of any item.
+    /// Uninitialised memory for the rows of any tile.
     #[inline(always)]
     fn buffer() -> [MaybeUninit<f32>; MAX_TILE_ROWS * FULL_TILE_VALUE_DIM] {
         [MaybeUninit::uninit(); MAX_TILE_ROWS * FULL_TILE_VALUE_DIM]
     }
 
-    /// So many zeros, in rows.
+    /// Accumulators of `count` zeros.
     #[inline(always)]
     fn new(buffer: &'a mut [MaybeUninit<f32>], count: usize) -> Accumulators<'a> {
         let weighted = &mut buffer[..count];
         weighted.fill(MaybeUninit::new(0.0));
         Accumulators {
-            // SAFETY: they have just been written.
+            // SAFETY: the elements have just been written.
             weighted: unsafe {
                 std::slice::from_raw_parts_mut(weighted.as_mut_ptr().cast(), count)
             },
@@ -164,11 +166,11 @@ impl<'a> Accumulators<'a> {
     }
 }
 
-/// Some parts of an item's positions.
+/// The kernel for some KV splits of a query tile.
 struct AttentionKernel<'a> {
     query_tile: QueryTile<'a>,
     parts: Range<usize>,
-    /// Where the only part goes, and which of the step's parts it is; else all parts are joined.
+    /// Where the result of a single KV split is stored, and its index in the step; `None` to merge all splits here.
     split: Option<(&'a SplitResults<'a>, usize)>,
     work: &'a mut BlockScratch,
     prefetcher: Prefetcher<'a>,
@@ -214,7 +216,7 @@ impl Kernel for AttentionKernel<'_> {
             let sums = query_tile.part(s, part, &mut buffer, work, &mut prefetcher);
             for row in 0..rows {
                 let (state, weighted) = (sums.states[row], &sums.weighted[row * dim..][..dim]);
-                // SAFETY: both hold a row; that of the output, or the row's part, is written by this task alone.
+                // SAFETY: both hold a row; only this task writes the row of the output, or the row's split.
                 unsafe {
                     if let Some((results, index)) = split {
                         results.put(query_tile.output_row(row), index, state, weighted);
@@ -234,10 +236,10 @@ impl Kernel for AttentionKernel<'_> {
     }
 }
 
-/// What a pass over a block works with. Nothing is kept from one to the next.
+/// Thread-local scratch of a pass over a block; nothing is kept from one pass to the next.
 struct BlockScratch {
     scores: Scores,
-    /// The block's keys, then its values.
+    /// The decoded keys of the block, then its values.
     decoded: DecodedBlock,
 }
 
@@ -251,7 +253,7 @@ thread_local! {
 }
 
 impl QueryTile<'_> {
-    /// The sums over one part of the positions.
+    /// Accumulates one KV split.
     #[inline(always)]
     fn part<'a, S: Simd>(
         &self,
@@ -268,7 +270,7 @@ impl QueryTile<'_> {
             self.pass(s, &pass, work, &mut sums, prefetcher);
         }
         for row in 0..rows {
-            // SAFETY: a row of totals is a vector.
+            // SAFETY: a row of weight sums is a vector.
             sums.states[row].sum = s.reduce_sum(unsafe { s.load(sums.weight_sums[row].as_ptr()) });
         }
         sums
@@ -293,7 +295,7 @@ impl QueryTile<'_> {
         self.add_weighted_values(s, pass.rows.clone(), segments, work, sums, prefetcher);
     }
 
-    /// Token and query head of a row.
+    /// The row's index in the output: its token and query head.
     #[inline(always)]
     fn output_row(&self, row: usize) -> usize {
         (self.queries.start + row / self.heads) * self.op.heads + self.first_head + row % self.heads
@@ -311,7 +313,8 @@ impl QueryTile<'_> {
         unsafe { self.out.at(self.output_row(row) * self.op.value_dim) }
     }
 
-    /// A row's scores, scaled and capped, as powers of two; those of keys that its query does not see are nothing.
+    /// The scores of a row, scaled and capped, in units of log2; negative infinity for keys that the query does not
+    /// see.
     #[inline(always)]
     fn masked_scores<S: Simd>(
         &self,
@@ -359,7 +362,8 @@ impl QueryTile<'_> {
         vectors
     }
 
-    /// Turns scores into weights relative to the largest so far, and rescales what was summed before.
+    /// Turns scores into softmax weights relative to the largest score so far, and rescales the accumulators if it
+    /// grew.
     #[inline(always)]
     fn update_softmax<S: Simd>(
         &self,
@@ -377,7 +381,7 @@ impl QueryTile<'_> {
             top = s.max(top, *v);
         }
         let total = sums.weight_sums[row].as_mut_ptr();
-        // SAFETY: rows of sums and totals, and a block's whole vectors.
+        // SAFETY: rows of weighted values and weight sums, and a block's whole vectors.
         unsafe {
             if s.any_gt(top, s.splat(*largest)) {
                 let new = s.reduce_max(top);

@@ -1,8 +1,8 @@
-//! Attention over keys and values of the same run; nothing is kept.
+//! Attention without a cache, standard and flash.
 //!
-//! Keys are laid out in panels once per head, and blocks of queries are multiplied with them. The *standard* way makes
-//! all scores of a block of queries before it weighs the values; the *flash* way takes blocks of keys and corrects what
-//! was summed before when a larger score appears, so that its scratch does not grow with the keys.
+//! Keys are packed into panels once per head, and blocks of queries are multiplied with them. *Standard* attention
+//! computes all scores of a block of queries before it weighs the values. *Flash* attention processes blocks of keys
+//! and rescales the sums when a larger score appears, so its scratch does not grow with the keys.
 
 use crate::isa::{Isa, Kernel};
 use crate::kernels::matmul::f32::microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
@@ -12,12 +12,12 @@ use crate::kernels::{Context, split_vectors};
 use crate::simd::{LANES, Simd};
 use base::DType;
 
-/// Queries of a task: whole tiles of every tier.
+/// Queries of a task: a multiple of the register tile rows of every tier.
 const QUERY_BLOCK: usize = 48;
-/// Keys of a block of the flash way.
+/// Keys of a block of flash attention.
 const FLASH_KEY_BLOCK: usize = 512;
-/// Keys from which on the flash way is taken: its blocks stay in the second cache, where all the scores of a task do not.
-/// Found by `cargo test --release -p kvark-cpu attention_crossover -- --ignored --nocapture`; the numbers are in
+/// The number of keys from which flash attention is used: its blocks stay in L2, where all scores of a task would not
+/// fit. Found by `cargo test --release -p kvark-cpu attention_crossover -- --ignored --nocapture`; the numbers are in
 /// docs/benchmarks/attention.md.
 const FLASH_FROM: usize = 2048;
 /// Multiply-adds below which the work stays on the calling thread.
@@ -42,7 +42,7 @@ pub(crate) struct Attention {
     pub(crate) block: usize,
 }
 
-/// How the rows of an operand lie.
+/// The strides of an operand's batches, heads and tokens.
 #[derive(Clone, Copy)]
 struct HeadStrides {
     heads: usize,
@@ -59,12 +59,12 @@ impl HeadStrides {
     }
 }
 
-/// How a mask is read.
+/// The layout of a mask.
 #[derive(Clone, Debug)]
 pub(crate) struct Mask {
-    /// f32 to be added to the scores, or bool, true where a key may be seen.
+    /// f32 that is added to the scores, or bool, true where a key is visible.
     pub(crate) dtype: DType,
-    /// Per batch and head, its first element.
+    /// The first element of each batch and head.
     pub(crate) planes: Vec<usize>,
     /// Elements from one query to the next.
     pub(crate) row: usize,
@@ -72,7 +72,7 @@ pub(crate) struct Mask {
     pub(crate) column: usize,
 }
 
-/// The operands; `mask` is null without one.
+/// Addresses of the operands, result and scratch; `mask` is null without one.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionOperands {
     pub(crate) q: *const f32,
@@ -94,7 +94,7 @@ impl SharedAttentionOperands {
 }
 
 impl Attention {
-    /// The keys to score at once: all of them the standard way, a block the flash way.
+    /// The keys to score at once: all of them for standard attention, a block for flash attention.
     pub(crate) fn best_block(keys: usize) -> usize {
         if keys >= FLASH_FROM {
             FLASH_KEY_BLOCK
@@ -103,7 +103,7 @@ impl Attention {
         }
     }
 
-    /// How `heads` heads of rows of `dim` elements lie.
+    /// The strides of `heads` heads with rows of `dim` elements.
     fn rows(&self, heads: usize, tokens: usize, dim: usize) -> HeadStrides {
         let (token, head) = match self.token_major {
             true => (heads * dim, dim),
@@ -140,7 +140,7 @@ impl Attention {
         }
     }
 
-    /// Values whose rows are whole vectors are read where they are.
+    /// The packing of values; `None` if their rows are whole vectors, which are read in place.
     fn pack_values(&self) -> Option<PanelPacking> {
         (!self.value_dim.is_multiple_of(LANES)).then(|| PanelPacking {
             row: self.value_rows().token,
@@ -180,7 +180,7 @@ impl Attention {
         let (keys, values) = (self.pack_keys(), self.pack_values());
         let pack = |head: usize, panel: usize| {
             let o = o.get();
-            // SAFETY: the caller guarantees every head and for the scratch, of which every panel has its own part.
+            // SAFETY: the caller guarantees every head and the scratch, of which every panel has its own part.
             unsafe {
                 match (&values, panel.checked_sub(keys.panels())) {
                     (Some(values), Some(panel)) => {
@@ -212,7 +212,7 @@ impl Attention {
         };
         let threads = ctx.threads.count();
         if serial || kv_heads.is_multiple_of(threads) || kv_heads >= 4 * threads {
-            // A thread takes all of a head: what it packs it finds near.
+            // A thread computes all queries of a head, so that the panels it packs stay in its cache.
             let group = self.heads / self.kv_heads.max(1);
             let whole = |kv_head: usize, thread: usize| {
                 (0..panels).for_each(|panel| pack(kv_head, panel));
@@ -222,7 +222,7 @@ impl Attention {
             };
             return match serial {
                 true => (0..kv_heads).for_each(|kv_head| whole(kv_head, 0)),
-                // The tokens that it multiplied with weights are near too.
+                // The rows that the thread's previous products wrote are still in its cache too.
                 false => ctx.threads.run_chunked(kv_heads, &whole),
             };
         }
@@ -230,7 +230,7 @@ impl Attention {
             pack(task / panels, task % panels);
         });
         ctx.threads.run(heads * blocks, &|task, thread| {
-            // The last queries of a causal head see most, so they are taken first.
+            // The last queries of a causal head see the most keys, so they are started first.
             attend(task % heads, blocks - 1 - task / heads, thread);
         });
     }
@@ -241,7 +241,7 @@ struct QueryBlock<'a> {
     op: &'a Attention,
     o: AttentionOperands,
     isa: Isa,
-    /// Counts the heads of all batches.
+    /// The index of the head over all batches.
     head: usize,
     first: usize,
     rows: usize,
@@ -303,10 +303,10 @@ impl QueryBlock<'_> {
         }
     }
 
-    /// Scaled products of the queries with a block of keys.
+    /// Computes the scaled products of the queries with a block of keys.
     ///
     /// # Safety
-    /// As for [`Attention::run`]; the block lies inside the keys and begins with a panel.
+    /// As for [`Attention::run`]; the block lies inside the keys and starts at a panel.
     unsafe fn score(&self, start: usize, keys: usize, scores: *mut f32) {
         let op = self.op;
         let pack = op.pack_keys();
@@ -337,7 +337,7 @@ impl QueryBlock<'_> {
         }
     }
 
-    /// Adds the values of a block of keys, each by its weight.
+    /// Adds the values of a block of keys times their weights.
     ///
     /// # Safety
     /// As for [`Attention::run`]; `scores` holds the weights.
@@ -383,7 +383,7 @@ impl QueryBlock<'_> {
     }
 }
 
-/// Makes weights of a block's scores.
+/// The kernel that turns a block's scores into softmax weights.
 struct BlockSoftmax<'a> {
     task: &'a QueryBlock<'a>,
     start: usize,
@@ -404,7 +404,7 @@ impl Kernel for BlockSoftmax<'_> {
             unsafe {
                 let line = self.scores.add(r * op.score_row());
                 let visible = self.finish_scores(s, r, line);
-                // Everything behind what is visible weighs nothing, to whole vectors.
+                // Keys after the visible ones get zero weights, up to whole vectors.
                 let padded = self.keys.next_multiple_of(LANES);
                 for i in visible..padded {
                     *line.add(i) = f32::NEG_INFINITY;
@@ -419,7 +419,7 @@ impl Kernel for BlockSoftmax<'_> {
 }
 
 impl BlockSoftmax<'_> {
-    /// Caps and masks a row's scores; how many of its keys may be visible.
+    /// Caps and masks a row's scores; returns the number of keys that may be visible.
     ///
     /// # Safety
     /// As for [`Attention::run`]; `line` holds the row's scores.
@@ -462,7 +462,7 @@ impl BlockSoftmax<'_> {
     }
 }
 
-/// Divides what was summed by the sum of its weights.
+/// The kernel that divides the weighted values by the sum of the weights.
 struct NormaliseOutput<'a> {
     task: &'a QueryBlock<'a>,
     sums: &'a [f32; QUERY_BLOCK],
@@ -477,7 +477,7 @@ impl Kernel for NormaliseOutput<'_> {
         for r in 0..self.task.rows {
             // SAFETY: `Attention::run`'s caller guarantees the rows.
             unsafe {
-                // A query that sees nothing gives zeros.
+                // A query that sees no key gives zeros.
                 if self.sums[r] > 0.0 {
                     scale(s, self.task.out(r), width, 1.0 / self.sums[r]);
                 } else {
@@ -488,7 +488,7 @@ impl Kernel for NormaliseOutput<'_> {
     }
 }
 
-/// Turns scores into weights relative to the largest so far; the factor on what was summed before.
+/// Turns scores into weights relative to the largest score so far; returns the factor that rescales the sums before.
 ///
 /// # Safety
 /// `len` scores, whole vectors, must be at `line`.

@@ -1,4 +1,5 @@
-//! The rotary embedding. Plain loops over slices: the compiler vectorises them, and they are a small part of a step.
+//! Rotary embedding and its table. Scalar loops over slices: the compiler vectorises them, and they are a small part of
+//! a step.
 
 use crate::kernels::rearrange::gather::IndexValues;
 use crate::kernels::{Context, SendPtr, for_row_ranges};
@@ -44,10 +45,10 @@ impl Rope {
         });
     }
 
-    /// The rotation by itself, for who rotates rows as it reads them.
+    /// The rotation alone, for callers that rotate rows as they read them.
     ///
     /// # Safety
-    /// `table` must hold `tokens · rotated` elements for as long as it is used.
+    /// `table` must hold `tokens · rotated` elements for as long as the rotation is used.
     pub(crate) unsafe fn rotation<'a>(self, table: *const f32) -> Rotation<'a> {
         // SAFETY: as the caller guarantees.
         let table = unsafe { std::slice::from_raw_parts(table, self.tokens * self.rotated) };
@@ -63,7 +64,7 @@ pub(crate) struct Rotation<'a> {
 }
 
 impl Rotation<'_> {
-    /// Rotates a head of a token.
+    /// Rotates one head of a token.
     pub(crate) fn rotate(&self, token: usize, head: &mut [f32]) {
         let rotated = self.rope.rotated;
         let head = &mut head[..rotated];
@@ -85,7 +86,7 @@ impl Rotation<'_> {
     }
 }
 
-/// Cosines and sines of every position.
+/// The table of cosines and sines of every position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RopeTable {
     pub(crate) tokens: usize,

@@ -1,4 +1,4 @@
-//! Linear layers and batched products over f32 matrices, spread over threads.
+//! Batched f32 products and linear layers: packing, task grid, threads.
 
 pub(crate) mod microkernel;
 pub(crate) mod pack;
@@ -17,27 +17,27 @@ pub(crate) struct MatMul {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// Per matrix of the result, which matrix of `a` and of `b` it is made of.
+    /// For each matrix of the result, the matrices of `a` and of `b` that are multiplied.
     pub(crate) batch: Vec<(usize, usize)>,
-    /// Matrices in `b`.
+    /// The number of matrices in `b`.
     pub(crate) rhs_count: usize,
     pub(crate) layout: RhsLayout,
     pub(crate) alpha: f32,
     pub(crate) activation: Option<Activation>,
 }
 
-/// How the right side lies in memory.
+/// How the right side is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RhsLayout {
     /// `[k, n]`.
     RowMajor,
     /// `[n, k]`.
     Transposed,
-    /// Panels, made when the graph was compiled.
+    /// Panels, packed when the graph was compiled.
     Packed,
 }
 
-/// The operands of a product.
+/// Addresses of a product's operands, result and scratch.
 #[derive(Clone, Copy)]
 pub(crate) struct MatMulOperands {
     pub(crate) a: *const f32,
@@ -49,13 +49,13 @@ pub(crate) struct MatMulOperands {
     pub(crate) scratch: *mut f32,
 }
 
-/// Multiply-adds a thread does in about a microsecond.
+/// Multiply-adds of a thread in about a microsecond.
 const MACS_PER_MICROSECOND: usize = 64 * 1024;
-/// Elements of a right side that a thread reads from a far cache in about a microsecond.
+/// Elements of a right side that a thread reads from a shared cache in about a microsecond.
 const READS_PER_MICROSECOND: usize = 6 * 1024;
-/// Work below this stays on the calling thread: handing it out would cost as much.
+/// Less work than this stays on the calling thread: distributing it would cost as much.
 const SERIAL_MICROSECONDS: usize = 4;
-/// Tasks a thread, so that one that is held up does not hold up the rest.
+/// Tasks per thread, so that a delayed thread does not delay the others.
 const TASKS_PER_THREAD: usize = 2;
 
 impl MatMul {
@@ -63,8 +63,8 @@ impl MatMul {
         PanelPacking::new(self.n, self.k, self.layout == RhsLayout::Transposed)
     }
 
-    /// Whether the right side is laid out anew before it is used. A plain one is used as it is where whole vectors of
-    /// columns follow each other within a page, or where it is used about once.
+    /// Whether the right side is packed before it is used. A row-major one is used in place if its rows are whole
+    /// vectors within a page, or if it is read about once.
     fn packs_rhs(&self) -> bool {
         match self.layout {
             RhsLayout::Packed => false,
@@ -112,12 +112,12 @@ impl MatMul {
         let grid = Grid::new(self, threads);
         run_tasks(ctx, threads, grid.tasks(), &|task, _| {
             let product = self.task_product(o.get(), &grid, task);
-            // SAFETY: the caller guarantees the operands; the part lies inside them.
+            // SAFETY: the caller guarantees the operands; the task's range lies inside them.
             unsafe { product.run(ctx.isa) };
         });
     }
 
-    /// How many threads the work is worth.
+    /// The number of threads that the work is worth.
     fn threads(&self, ctx: &Context<'_>) -> usize {
         let macs = self.batch.len() * self.m * self.n * self.k;
         let reads = self.rhs_count * self.n * self.k;
@@ -129,7 +129,7 @@ impl MatMul {
         }
     }
 
-    /// One task's part of the whole.
+    /// The product of one task.
     fn task_product(&self, o: MatMulOperands, grid: &Grid, task: usize) -> Gemm {
         let (matrix, row, rows, column, columns) = grid.task_range(self, task);
         let (a, b) = self.batch[matrix];
@@ -165,7 +165,7 @@ impl MatMul {
     }
 }
 
-/// Runs tasks in their threads' shares, or here when one thread is enough.
+/// Runs tasks on the pool, in one chunk per thread, or on the calling thread if one thread is enough.
 fn run_tasks(
     ctx: &Context<'_>,
     threads: usize,
@@ -179,7 +179,7 @@ fn run_tasks(
     }
 }
 
-/// How a product is cut: every matrix into rows of parts.
+/// The partition of a product: every matrix is divided into a grid of ranges of rows and columns.
 struct Grid {
     row_parts: usize,
     column_parts: usize,
@@ -196,7 +196,7 @@ impl Grid {
         };
         let panels = op.n.div_ceil(PANEL_COLUMNS).max(1);
         let column_parts = wanted.min(panels);
-        // Whole tiles of the largest tier.
+        // At least the register tile rows of the largest tier.
         let row_parts = wanted.div_ceil(column_parts).min(op.m.div_ceil(12)).max(1);
         Grid {
             row_parts,
@@ -209,7 +209,7 @@ impl Grid {
         self.matrices * self.row_parts * self.column_parts
     }
 
-    /// Matrix, first row, rows, first column, columns. Parts of the same columns follow each other.
+    /// Matrix, first row, rows, first column and columns of a task. Tasks with the same columns are consecutive.
     fn task_range(&self, op: &MatMul, task: usize) -> (usize, usize, usize, usize, usize) {
         let parts = self.row_parts * self.column_parts;
         let (matrix, part) = (task / parts, task % parts);

@@ -1,6 +1,6 @@
-//! Matrix products with weights of half precision.
+//! Linear layers with f16 or bf16 weights.
 //!
-//! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in one fixed order. That
+//! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in a fixed order. That
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
 use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
@@ -13,7 +13,7 @@ use base::DType;
 use base::gate::chunk_start;
 use std::marker::PhantomData;
 
-/// Weight rows that are decoded together before a block of activation rows passes over them.
+/// Weight rows that are decoded to scratch together, for many rows of activations.
 const DECODED_ROWS: usize = 32;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
@@ -26,7 +26,7 @@ pub(crate) struct HalfLinear {
 }
 
 impl HalfLinear {
-    /// Bytes of scratch: a decoded panel per thread.
+    /// Bytes of scratch: decoded weight rows for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         if self.m <= MAX_MEMORY_BOUND_ROWS {
             0
@@ -43,8 +43,8 @@ impl HalfLinear {
         self.k.next_multiple_of(LANES)
     }
 
-    /// Weight rows of a task. A few rows of activations stream the weights, so tasks are large; a panel is the unit
-    /// otherwise.
+    /// Weight rows of a task. With few rows of activations the weights are streamed, so tasks are large; otherwise a
+    /// task is one set of decoded rows.
     fn task_rows(&self, threads: usize) -> usize {
         if self.m <= MAX_MEMORY_BOUND_ROWS {
             self.n.div_ceil(threads * 4).next_multiple_of(4)
@@ -53,7 +53,7 @@ impl HalfLinear {
         }
     }
 
-    /// What every thread reads of a weight at this address, when it is not disturbed.
+    /// The spans of a weight at this address that every thread reads in its own chunk, before any stealing.
     pub(crate) fn prefetch_spans(&self, weight: usize, threads: usize) -> Vec<SpanList> {
         let step = self.task_rows(threads);
         let row = self.k * self.weight.block_bytes() / self.weight.block_len();
@@ -101,10 +101,10 @@ unsafe impl Sync for SharedLinearOperands {}
 struct HalfLinearTask<'a> {
     linear: HalfLinear,
     operands: &'a SharedLinearOperands,
-    /// First and last weight row, the last excluded.
+    /// The range of weight rows.
     rows: (usize, usize),
     thread: usize,
-    /// What the thread brings near.
+    /// What the thread prefetches.
     prefetch_plan: &'a PrefetchPlan,
 }
 
@@ -141,7 +141,7 @@ unsafe fn weight_row<F: WeightDecoder>(weight: *const u8, n: usize, k: usize) ->
     unsafe { weight.add(n * (k * F::BYTES / F::LEN)) }
 }
 
-/// Decodes the last `n < 16` elements of a row of a plain format, zeros behind them.
+/// Decodes the last `n < 16` elements of a row of a plain format, followed by zeros.
 ///
 /// # Safety
 /// `n` elements must be readable at `block` and sixteen f32 writable at `out`.
@@ -155,8 +155,8 @@ unsafe fn decode_tail<S: Simd, F: WeightDecoder>(s: S, block: *const u8, n: usiz
     }
 }
 
-/// A few activation rows: weights are decoded in registers and used at once, `W` weight rows and `X` activation rows at
-/// a time.
+/// For few activation rows: weights are decoded in registers while they stream, `W` weight rows and `X` activation rows
+/// at a time.
 ///
 /// # Safety
 /// As for [`HalfLinear::run`], within the task's rows; there are at most `X` activation rows.
@@ -173,8 +173,8 @@ unsafe fn run_streaming<S: Simd, F: WeightDecoder, const W: usize, const X: usiz
     let (mut n, end) = task.rows;
     let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut decoded = [0.0f32; 256];
-    // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row. Where there are fewer rows than a
-    // group has, the last one is computed again and not written.
+    // SAFETY: rows from `n` to `end` exist, and every block read lies inside its row. If fewer than `W` rows are left,
+    // the last one is computed again and not stored.
     unsafe {
         let xs: [*const f32; X] = std::array::from_fn(|j| o.x.add(j.min(m - 1) * k));
         while n < end {
@@ -214,7 +214,7 @@ unsafe fn run_streaming<S: Simd, F: WeightDecoder, const W: usize, const X: usiz
     }
 }
 
-/// Many activation rows: a panel of weights is decoded once, then multiplied tile by tile.
+/// For many activation rows: the task's weight rows are decoded to scratch once, then multiplied tile by tile.
 ///
 /// # Safety
 /// As for [`HalfLinear::run`], within the task's rows.
@@ -225,8 +225,8 @@ unsafe fn run_decoded<S: Simd, F: WeightDecoder>(s: S, task: &HalfLinearTask<'_>
     let depth = task.linear.padded_depth();
     let (start, end) = task.rows;
     let (blocks, tail) = (k / F::LEN, k % F::LEN);
-    // SAFETY: scratch holds one panel per thread; rows from `start` to `end` exist; tiles stay inside `m` and the
-    // panel's rows.
+    // SAFETY: the scratch holds decoded rows for every thread; rows from `start` to `end` exist; tiles stay inside `m`
+    // and the decoded rows.
     unsafe {
         let decoded = o.scratch.add(task.thread * task.linear.decoded_elements());
         for row in start..end {
@@ -317,7 +317,7 @@ impl RegisterTile {
                 (4, 4) => self.run::<S, 4, 4>(s),
                 (4, 5) => self.run::<S, 4, 5>(s),
                 (2, 1) => self.run::<S, 2, 1>(s),
-                // A rest of odd size, at the edge of the matrix: one pair at a time.
+                // An odd remainder at the edge of the matrix: one pair of rows at a time.
                 _ => {
                     for i in 0..ws * xs {
                         let (w, x) = (i / xs, i % xs);

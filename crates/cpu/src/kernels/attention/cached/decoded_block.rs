@@ -1,4 +1,4 @@
-//! Keys and values of a block as f32, in the order in which many rows multiply them.
+//! Keys or values of a block as f32, in multiplication order; used by tiles of many rows.
 
 use super::KEY_BLOCK;
 use super::score::BlockKeys;
@@ -14,8 +14,8 @@ use std::ops::Range;
 /// Dimensions that are decoded together.
 pub(super) const DEPTH: usize = 64;
 
-/// A block's keys by dimension, with room on both sides for the rest of a tile that begins or ends elsewhere; or its values
-/// by position. Either has some dimensions only.
+/// Some dimensions of a block: its keys by dimension, padded on both sides for stored tiles that start or end outside
+/// of the block, or its values by position.
 #[repr(align(64))]
 pub(super) struct DecodedBlock([[f32; WIDTH]; DEPTH]);
 
@@ -26,7 +26,7 @@ impl DecodedBlock {
         DecodedBlock([[0.0; WIDTH]; DEPTH])
     }
 
-    /// A vector of columns of one of the dimensions of keys.
+    /// A vector of columns of one key dimension.
     #[inline(always)]
     pub(super) fn key(&self, dimension: usize, vector: usize) -> *const f32 {
         self.0[dimension][LANES + vector * LANES..].as_ptr()
@@ -35,7 +35,7 @@ impl DecodedBlock {
     /// A vector of dimensions of the value in a column.
     ///
     /// # Safety
-    /// The column must be one of the block, the vector below four.
+    /// The column must be one of the block's, the vector below four.
     #[inline(always)]
     pub(super) unsafe fn value(&self, column: usize, vector: usize) -> *const f32 {
         // SAFETY: as the caller guarantees.
@@ -47,7 +47,7 @@ impl DecodedBlock {
         }
     }
 
-    /// Some dimensions of the values, whose rows are `dim` long: whole vectors.
+    /// Decodes some dimensions of the values, whose rows have `dim` elements; the dimensions are whole vectors.
     #[inline(always)]
     pub(super) fn values<S: Simd, E: KvDecoder>(
         &mut self,
@@ -62,7 +62,7 @@ impl DecodedBlock {
         for segment in segments {
             let rows = &segment.rows(side)[..segment.len() * row_bytes];
             for (i, to) in self.0[segment.start..segment.end].iter_mut().enumerate() {
-                // SAFETY: the segment has the row, the row these dimensions, and the place room for them.
+                // SAFETY: the segment has the row, the row has these dimensions, and the block's row holds them.
                 unsafe {
                     let row = rows.as_ptr().add(i * row_bytes);
                     prefetcher.consumed(row_bytes * dims.len() / dim);
@@ -75,7 +75,7 @@ impl DecodedBlock {
         }
     }
 
-    /// Some dimensions of the keys, whatever their layout.
+    /// Decodes some dimensions of the keys from either layout.
     #[inline(always)]
     pub(super) fn keys<S: Simd>(
         &mut self,
@@ -98,7 +98,7 @@ impl DecodedBlock {
         }
     }
 
-    /// Takes some dimensions of keys that are stored turned.
+    /// Copies some dimensions of keys that are stored transposed.
     #[inline(always)]
     fn copy_key_tiles<S: Simd, E: KvDecoder>(
         &mut self,
@@ -118,9 +118,9 @@ impl DecodedBlock {
             let mut tile = first / TILE_CELLS * TILE_CELLS;
             while tile < end {
                 let width = (cells - tile).min(TILE_CELLS);
-                // Where the tile's first cell belongs, counted from the room before the block.
+                // The column of the tile's first cell, counted from the padding before the block.
                 let column = LANES + segment.start + tile - first;
-                // Cells before the segment's first may only be written where no other segment is.
+                // Columns before the segment may be overwritten only if no other segment has written them.
                 let keep = if segment.start > 0 {
                     first.saturating_sub(tile)
                 } else {
@@ -128,8 +128,8 @@ impl DecodedBlock {
                 };
                 for d in dims.clone() {
                     let to = &mut self.0[d - dims.start][column..];
-                    // SAFETY: the tile lies inside the side's bytes, and a row of the block has room for a vector from
-                    // any column of it on, or one vector before.
+                    // SAFETY: the tile lies inside the stored bytes, and a row of the block holds a vector from any of
+                    // its columns on, or one vector before.
                     unsafe {
                         let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
                         prefetcher.consumed(width * element);
@@ -152,7 +152,7 @@ impl DecodedBlock {
         }
     }
 
-    /// Takes some dimensions of the keys, whose rows are of this storage type and `dim` long.
+    /// Transposes some dimensions of keys that are stored row after row, with `dim` elements each.
     #[inline(always)]
     fn transpose_keys<S: Simd>(
         &mut self,
@@ -187,7 +187,7 @@ impl DecodedBlock {
     }
 }
 
-/// Decodes some dimensions of some rows; rows that are not there become zeros.
+/// Decodes some dimensions of some rows; missing rows become zeros.
 #[inline(always)]
 fn decode<S: Simd, E: KvDecoder>(
     s: S,
@@ -199,8 +199,8 @@ fn decode<S: Simd, E: KvDecoder>(
     for (row, plain) in rows.iter().zip(plain) {
         for chunk in 0..dims.len().div_ceil(LANES) {
             let at = dims.start / LANES + chunk;
-            // SAFETY: an address that is not null is that of a stored row of `dim` elements; a row of `plain` holds whole
-            // vectors.
+            // SAFETY: an address that is not null is that of a stored row of `dim` elements; a row of `plain` holds
+            // whole vectors.
             unsafe {
                 let v = if row.is_null() {
                     s.zero()
@@ -215,7 +215,7 @@ fn decode<S: Simd, E: KvDecoder>(
     }
 }
 
-/// Where the keys of a block are, by column; null where there is none.
+/// The address of every key of a block, by column; null where there is none.
 struct KeyRows([*const u8; KEY_BLOCK]);
 
 impl KeyRows {

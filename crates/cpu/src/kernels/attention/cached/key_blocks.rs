@@ -1,32 +1,32 @@
-//! In which order an item meets its keys.
+//! The order in which a query tile reads its keys.
 
 use super::segments::{Segment, Segments};
 use super::{KEY_BLOCK, MAX_TILE_ROWS, QueryTile};
 use std::ops::Range;
 
-/// Block after block of positions, and in each the queries that find its keys in the same rows.
+/// Iterates over key blocks, and in each over the query rows that find the block's keys in the same cells.
 pub(super) struct KeyBlockPasses<'a> {
     query_tile: &'a QueryTile<'a>,
     base: usize,
     end: usize,
     query: usize,
-    /// Per query, the first run of its list that may still matter.
+    /// For each query, the first run of its list that may still reach into a block.
     cursors: [usize; MAX_TILE_ROWS],
     segments: Segments,
     others: Segments,
 }
 
-/// One block of keys for some rows that find them in the same places.
+/// One block of keys for the rows that find its keys in the same cells.
 pub(super) struct KeyBlockPass<'a> {
     pub(super) rows: Range<usize>,
-    /// The position that the block begins at.
+    /// The first position of the block.
     pub(super) base: usize,
-    /// Where its keys lie.
+    /// The cells of the keys.
     pub(super) segments: &'a [Segment],
 }
 
 impl<'a> KeyBlockPasses<'a> {
-    /// Over some positions, which begin with a block.
+    /// Iterates over some positions, which start at a block boundary.
     pub(super) fn new(
         query_tile: &'a QueryTile<'a>,
         positions: Range<usize>,
@@ -42,7 +42,7 @@ impl<'a> KeyBlockPasses<'a> {
         }
     }
 
-    /// The next rows of the item and their block.
+    /// The next rows of the tile and their block.
     pub(super) fn next(&mut self) -> Option<KeyBlockPass<'_>> {
         let query_tile = self.query_tile;
         let queries = &query_tile.visible.queries()[query_tile.queries.clone()];
@@ -54,8 +54,8 @@ impl<'a> KeyBlockPasses<'a> {
                     continue;
                 }
                 self.find(start, SegmentSlot::Own);
-                // Queries behind it that find the same keys in the same rows share the pass: those of one sequence, and
-                // those of sequences that share their history here.
+                // Following queries share the pass if they find the same keys in the same cells: queries of one
+                // sequence, and of sequences that share this part of their history.
                 while self.query < queries.len() && self.sees(self.query) {
                     if queries[self.query].list != queries[start].list {
                         self.find(self.query, SegmentSlot::Other);
@@ -65,7 +65,7 @@ impl<'a> KeyBlockPasses<'a> {
                     }
                     self.query += 1;
                 }
-                // Keys behind what the last of them sees add nothing to any.
+                // Keys after the last visible one contribute nothing.
                 let ends = queries[start..self.query].iter().map(|q| q.positions.end);
                 let end = ends.max().unwrap_or(0) as usize;
                 self.segments.clip(end.saturating_sub(self.base));
@@ -81,7 +81,7 @@ impl<'a> KeyBlockPasses<'a> {
         None
     }
 
-    /// Finds a query's keys in the block.
+    /// Finds the cells of a query's keys in the block.
     fn find(&mut self, query: usize, which: SegmentSlot) {
         let query_tile = self.query_tile;
         let view = &query_tile.visible.queries()[query_tile.queries.start + query];
@@ -112,7 +112,7 @@ impl<'a> KeyBlockPasses<'a> {
     }
 }
 
-/// Whose segments are found: those of the pass, or those of a query that might join it.
+/// Which segments are found: those of the pass, or those of a query that might share it.
 enum SegmentSlot {
     Own,
     Other,

@@ -1,7 +1,8 @@
-//! Attention over parts of the positions.
+//! KV splits: attention over fixed runs of positions, whose partial results are merged in order.
 //!
-//! Positions are divided into parts of one size, and a row's result is that of its parts, one after the other. Parts can
-//! so be handed out to threads where there are few heads and a long context, and the bits are those of one thread.
+//! Positions are divided into splits of one size, and a row's result is merged from its splits, one after the other. So
+//! splits can be computed by different threads when there are few heads and a long context, and the result is
+//! bit-identical to that of one thread.
 
 use super::{KEY_BLOCK, SendPtr};
 use crate::isa::Kernel;
@@ -11,10 +12,10 @@ use kv::Query;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Positions of a part.
+/// Positions of a KV split.
 pub(super) const KV_SPLIT: usize = 8 * KEY_BLOCK;
 
-/// The parts that some queries see.
+/// The KV splits that any of these queries sees.
 pub(super) fn visible_splits(queries: &[Query]) -> Range<usize> {
     let seen = queries
         .iter()
@@ -27,7 +28,7 @@ pub(super) fn visible_splits(queries: &[Query]) -> Range<usize> {
     }
 }
 
-/// How far the softmax of a row is; scores are powers of two.
+/// The running maximum and sum of a row's softmax; scores are exponents of two.
 #[derive(Clone, Copy)]
 pub(super) struct SoftmaxState {
     pub(super) largest: f32,
@@ -41,10 +42,10 @@ impl SoftmaxState {
     };
 }
 
-/// Multiplies a row.
+/// Multiplies a row by a factor.
 ///
 /// # Safety
-/// `dim` numbers must be there.
+/// `row` must hold `dim` elements.
 #[inline(always)]
 pub(super) unsafe fn scale<S: Simd>(s: S, dim: usize, row: *mut f32, factor: S::V) {
     let (chunks, tail) = split_vectors(dim);
@@ -61,10 +62,10 @@ pub(super) unsafe fn scale<S: Simd>(s: S, dim: usize, row: *mut f32, factor: S::
     }
 }
 
-/// Divides a row by the sum of its weights; a row that saw nothing becomes zeros.
+/// Divides a row by the sum of its weights; a row that saw no key becomes zeros.
 ///
 /// # Safety
-/// `dim` numbers must be writable at `row`, and be there where it saw anything.
+/// `dim` elements must be writable at `row`, and initialised if the row saw a key.
 #[inline(always)]
 pub(super) unsafe fn finish<S: Simd>(s: S, dim: usize, state: SoftmaxState, row: *mut f32) {
     // SAFETY: as the caller guarantees.
@@ -77,10 +78,10 @@ pub(super) unsafe fn finish<S: Simd>(s: S, dim: usize, state: SoftmaxState, row:
     }
 }
 
-/// Adds a part of a row to those before it.
+/// Merges a split's result into the result of the splits before it.
 ///
 /// # Safety
-/// `dim` numbers must be at both places; at `row` only where there is something before.
+/// Both addresses must hold `dim` elements; `row` may be uninitialised if there is no result before.
 #[inline(always)]
 pub(super) unsafe fn merge<S: Simd>(
     s: S,
@@ -116,10 +117,10 @@ pub(super) unsafe fn merge<S: Simd>(
     }
 }
 
-/// Numbers that partial results may take.
+/// Elements of the buffer for partial results.
 const SPLIT_BUFFER_ELEMENTS: usize = 1 << 15;
 
-/// Whether there is room for so many rows and parts.
+/// Whether the buffer holds the partial results of this many rows and splits.
 pub(super) fn fits(rows: usize, parts: usize, dim: usize) -> bool {
     rows * parts * (2 + dim) <= SPLIT_BUFFER_ELEMENTS
 }
@@ -133,7 +134,7 @@ impl SplitBuffer {
     }
 }
 
-/// The results of every part of every row: its state, then its sums.
+/// The partial results of every split of every row: the softmax state, then the weighted values.
 pub(super) struct SplitResults<'a> {
     at: SendPtr<f32>,
     rows: usize,
@@ -143,7 +144,10 @@ pub(super) struct SplitResults<'a> {
 }
 
 impl<'a> SplitResults<'a> {
-    /// As many as that, which must [`fits`].
+    /// Results in a buffer that must be large enough, see [`fits`].
+    ///
+    /// # Panics
+    /// Panics if the buffer is too small.
     pub(super) fn new(
         buffer: &'a mut SplitBuffer,
         rows: usize,
@@ -163,15 +167,19 @@ impl<'a> SplitResults<'a> {
         }
     }
 
+    /// The address of a partial result.
+    ///
     /// # Safety
-    /// Row and part must be there.
+    /// Row and split must exist.
     unsafe fn place(&self, row: usize, part: usize) -> *mut f32 {
         // SAFETY: as the caller guarantees.
         unsafe { self.at.at((row * self.parts + part) * (2 + self.dim)) }
     }
 
+    /// Stores a partial result.
+    ///
     /// # Safety
-    /// No one else may use this part of this row at the same time.
+    /// No other thread may use this split of this row at the same time.
     pub(super) unsafe fn put(
         &self,
         row: usize,
@@ -180,7 +188,7 @@ impl<'a> SplitResults<'a> {
         weighted: &[f32],
     ) {
         assert!(row < self.rows && part < self.parts && weighted.len() == self.dim);
-        // SAFETY: as the caller guarantees, and the place is there.
+        // SAFETY: as the caller guarantees, and the address was checked.
         unsafe {
             let to = self.place(row, part);
             to.write(state.largest);
@@ -190,7 +198,7 @@ impl<'a> SplitResults<'a> {
     }
 }
 
-/// Joins the parts of every row.
+/// The kernel that merges the splits of every row.
 pub(super) struct MergeSplits<'a> {
     pub(super) results: &'a SplitResults<'a>,
     pub(super) out: SendPtr<f32>,
@@ -204,7 +212,7 @@ impl Kernel for MergeSplits<'_> {
         let p = self.results;
         for row in 0..p.rows {
             let mut all = SoftmaxState::NOTHING;
-            // SAFETY: every part of every row was put, and the output has a row for each.
+            // SAFETY: every split of every row has been stored, and the output has a row for each.
             unsafe {
                 let out = self.out.at(row * p.dim);
                 for part in 0..p.parts {

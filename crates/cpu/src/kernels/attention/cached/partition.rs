@@ -1,4 +1,4 @@
-//! How a step's attention is cut into tasks, and what the threads therefore read.
+//! Divides a step's attention into tasks, and derives the spans that each thread prefetches.
 
 use super::kv_splits::{self, KV_SPLIT};
 use super::{CachedAttention, FULL_TILE_VALUE_DIM, MAX_TILE_ROWS};
@@ -11,38 +11,38 @@ use base::gate::chunk_start;
 use kv::{Query, Visibility};
 use std::ops::Range;
 
-/// Products below which a step stays on the calling thread: waking others would cost more.
+/// Multiplications below which a step stays on the calling thread: waking others would cost more.
 const SERIAL_PRODUCTS: usize = 400_000;
 
-/// Items are some query heads of one KV head, for some queries of the step; each has parts of the positions.
+/// A step's attention divided into query tiles (some query heads of one KV head, for some queries) and KV splits.
 pub(super) struct AttentionPartition {
     queries: usize,
     queries_per_tile: usize,
-    /// Items behind each other, and beside each other.
+    /// Tiles along the queries, and along the heads.
     tiles: usize,
     columns: usize,
-    /// Query heads of a KV head, and how many of them an item has.
+    /// Query heads of a KV head, and of a tile.
     group: usize,
     heads_per_tile: usize,
-    /// The parts that any query sees.
+    /// The KV splits that any query sees.
     pub(super) parts: Range<usize>,
     pub(super) schedule: Schedule,
 }
 
-/// How items are handed out.
+/// How query tiles are given to threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
-    /// All to the calling thread.
+    /// All on the calling thread.
     Serial,
-    /// Whole, to whoever is free.
+    /// Whole tiles, to any thread that is free.
     Dynamic,
-    /// Whole, to every thread its share: there are few queries, so what they read is waited for, and asked for before.
+    /// Whole tiles, in one chunk per thread: with few queries the step is memory-bound, and the chunks are prefetched.
     Chunked,
-    /// Part by part, because there are few of them: a thread goes from part to part of an item.
+    /// Split along the positions, because there are few tiles; a thread computes consecutive splits of a tile.
     SplitKv,
 }
 
-/// Which queries and heads an item has.
+/// The queries and heads of a tile.
 pub(super) struct TileRange {
     pub(super) queries: Range<usize>,
     pub(super) kv_head: usize,
@@ -65,7 +65,7 @@ impl AttentionPartition {
         let seen = queries.iter().map(|query| query.positions.len());
         let products = seen.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
         let alone = products < SERIAL_PRODUCTS && parts.len() <= 1;
-        // As many queries as share a pass, but enough items for the threads to come out even.
+        // As many queries as can share a pass, but enough tiles to balance the threads.
         let wanted_tiles = if alone {
             1
         } else {
@@ -104,7 +104,7 @@ impl AttentionPartition {
         }
     }
 
-    /// The tasks that a thread begins with, where that is known.
+    /// The tasks that a thread starts with, if the schedule fixes them.
     fn chunk(&self, threads: usize, thread: usize) -> Range<usize> {
         match self.schedule {
             Schedule::Serial if thread == 0 => 0..self.tasks(),
@@ -116,7 +116,7 @@ impl AttentionPartition {
         }
     }
 
-    /// The item of a task, and of an item that is taken apart, which part.
+    /// The tile of a task, and its KV split if tiles are split.
     pub(super) fn task(&self, task: usize) -> (TileRange, usize) {
         match self.schedule {
             Schedule::SplitKv => {
@@ -126,7 +126,7 @@ impl AttentionPartition {
                     part,
                 )
             }
-            // The last queries of a causal step see most, so their tiles are taken first.
+            // The last queries of a causal step see the most keys, so their tiles are started first.
             _ => {
                 let tile = self.tiles - 1 - task / self.columns;
                 (self.query_tile(tile, task % self.columns), 0)
@@ -151,7 +151,7 @@ impl AttentionPartition {
 }
 
 impl CachedAttention {
-    /// Tells every thread what it will read of the cache, where that is known before.
+    /// Sets the cache rows that every thread will read for this attention, if the partition fixes them in advance.
     pub(crate) fn plan_prefetch(
         &self,
         ctx: &Context<'_>,
@@ -184,12 +184,12 @@ impl CachedAttention {
     }
 }
 
-/// The stretches of a thread so far.
+/// The cache spans that a thread reads.
 #[derive(Default)]
 struct KvSpans(SpanList);
 
 impl KvSpans {
-    /// What some queries read of a head, between some positions.
+    /// Adds the rows of a head that some queries read between some positions.
     fn add(
         &mut self,
         visible: &Visibility,
@@ -300,7 +300,7 @@ mod tests {
                     (0..count).flat_map(|thread| threads.prefetch_plan(thread).last_planned());
                 let sides: Vec<_> = planned.flat_map(|span| span.regions).collect();
                 let bytes: usize = sides.iter().map(|(_, len)| len).sum();
-                // A tile of keys that is not full is told whole, as far as there is room for it.
+                // A partial tile of keys is prefetched in full, as far as it is allocated.
                 let row = config.key_storage.row_bytes(DIM);
                 let least = 2 * op.kv_heads * held as usize * row;
                 assert!(

@@ -31,7 +31,7 @@ impl<'a> BlockKeys<'a> {
     }
 }
 
-/// Keys that lie in whole tiles, a vector of columns each.
+/// Keys that fill whole stored tiles, one vector of columns each.
 struct KeyTiles {
     at: *const u8,
     /// Bytes of a tile, and of an element.
@@ -41,7 +41,7 @@ struct KeyTiles {
 }
 
 impl BlockKeys<'_> {
-    /// The tiles of the block's keys, where these are one segment and columns are to tiles as vectors are.
+    /// The stored tiles of the block's keys, if the keys are one segment whose columns are aligned with the tiles.
     #[inline(always)]
     fn tiles(&self) -> Option<KeyTiles> {
         let (RowLayout::Transposed { row_bytes, element }, [segment]) =
@@ -64,10 +64,12 @@ impl BlockKeys<'_> {
 }
 
 impl QueryTile<'_> {
-    /// Dot products of the query rows with all keys of the block. Columns without a key get numbers without a meaning.
+    /// Computes the dot products of the query rows with all keys of the block. Columns without a key get arbitrary
+    /// numbers.
     ///
-    /// Keys have positions in lanes, or are turned over so first, some dimensions at a time: then one query number serves
-    /// sixteen keys, and nothing is summed across lanes. A score is one chain of multiply-adds along the dimensions.
+    /// Keys are stored with positions in lanes, or are transposed first, some dimensions at a time: one query element
+    /// is then multiplied with sixteen keys, and nothing is summed across lanes. A score is one chain of multiply-adds
+    /// along the dimensions.
     #[inline(always)]
     pub(super) fn score<S: Simd>(
         &self,
@@ -117,7 +119,7 @@ impl QueryTile<'_> {
         }
     }
 
-    /// The same, in the same order, for few rows and keys that lie in whole tiles: these are read where they are.
+    /// As `score`, in the same order, for few rows and keys in whole tiles, which are read in place.
     #[inline(always)]
     fn score_tiles<S: Simd, E: KvDecoder>(
         &self,
@@ -169,8 +171,8 @@ impl QueryTile<'_> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let mut sums = [[s.zero(); V]; R];
-        // SAFETY: every query row holds all dimensions, the tiles lie inside the side's bytes, and a row of scores holds
-        // whole vectors.
+        // SAFETY: every query row holds all dimensions, the tiles lie inside the stored bytes, and a row of scores
+        // holds whole vectors.
         unsafe {
             let mut queries = [std::ptr::null::<f32>(); R];
             for r in 0..R {
@@ -208,7 +210,7 @@ impl QueryTile<'_> {
     ) {
         let mut vector = 0;
         while vector < keys.vectors {
-            // As many vectors at once as leave the sums in registers.
+            // As many vectors at once as keep the sums in registers.
             if S::REGISTER_TILE.0 >= 4 && vector + 4 <= keys.vectors {
                 self.score_vectors::<S, R, 4>(s, decoded, dims.clone(), first, vector, scores);
                 vector += 4;

@@ -1,10 +1,10 @@
-//! Where the keys of a block lie.
+//! The cells that store the keys of a block.
 
 use super::KEY_BLOCK;
 use crate::kv::HeadRows;
 use kv::Run;
 
-/// Keys of a block that lie in consecutive rows: columns of the block, and the first one's row.
+/// Keys of a block in consecutive cells: their columns in the block, and the row of the first key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) start: usize,
@@ -13,7 +13,7 @@ pub(super) struct Segment {
     frozen: bool,
 }
 
-/// The segments of one block: a run per column at most, and one more where the frozen rows end.
+/// The segments of one block: at most one run per column, and one more where the frozen rows end.
 #[derive(Clone, Copy)]
 pub(super) struct Segments {
     list: [Segment; KEY_BLOCK + 1],
@@ -39,7 +39,8 @@ impl Segments {
         &self.list[..self.len]
     }
 
-    /// The parts of `runs` inside the block at `base`; `runs` begins with the first that reaches into it.
+    /// Sets the segments to the parts of `runs` inside the block at `base`; `runs` starts with the first run that
+    /// reaches into it.
     #[inline(always)]
     pub(super) fn fill(&mut self, runs: &[Run], base: usize, frozen_cells: usize) {
         self.len = 0;
@@ -71,7 +72,7 @@ impl Segments {
         }
     }
 
-    /// Takes away the columns from `end` on.
+    /// Removes the columns from `end` on.
     pub(super) fn clip(&mut self, end: usize) {
         while self.len > 0 && self.list[self.len - 1].start >= end {
             self.len -= 1;
@@ -95,13 +96,13 @@ impl Segment {
         self.end - self.start
     }
 
-    /// All rows of the side that the segment lies in, and its first one there.
+    /// All rows that the segment's rows belong to (frozen or own), and the index of its first row.
     #[inline(always)]
     pub(super) fn place<'a>(&self, side: &HeadRows<'a>) -> (&'a [u8], usize) {
         (if self.frozen { side.frozen } else { side.own }, self.row)
     }
 
-    /// The stored rows from the segment's first on.
+    /// The stored bytes from the segment's first row on.
     #[inline(always)]
     pub(super) fn rows<'a>(&self, side: &HeadRows<'a>) -> &'a [u8] {
         &(if self.frozen { side.frozen } else { side.own })[self.row * side.row_bytes..]

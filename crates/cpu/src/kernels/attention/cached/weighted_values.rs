@@ -1,4 +1,4 @@
-//! Values, weighted and added.
+//! Adds values times softmax weights to the accumulators.
 
 use super::decoded_block::{DEPTH, DecodedBlock};
 use super::segments::Segment;
@@ -10,9 +10,10 @@ use crate::simd::{LANES, Simd};
 use std::ops::Range;
 
 impl QueryTile<'_> {
-    /// Adds the values of a block, weighted, to the sums.
+    /// Adds the values of a block times their weights to the accumulators.
     ///
-    /// Many rows take them decoded, few where they are: every sum goes along the columns either way.
+    /// Many rows read decoded values, few rows read them in place; either way every sum runs along the columns in
+    /// order.
     #[inline(always)]
     pub(super) fn add_weighted_values<S: Simd>(
         &self,
@@ -75,7 +76,7 @@ impl QueryTile<'_> {
                     weights: &work.scores[first..],
                     weighted: sums.weighted[first * dim..].as_mut_ptr(),
                 };
-                // As many sums as fit into registers.
+                // As many rows as keep the sums in registers.
                 first += match rows.end - first {
                     1 => mix.run::<S, E, 1, 4>(s, prefetcher),
                     2 => mix.run::<S, E, 2, 4>(s, prefetcher),
@@ -87,24 +88,24 @@ impl QueryTile<'_> {
     }
 }
 
-/// Some rows to mix decoded values into.
+/// Some rows that accumulate decoded values.
 struct DecodedValues<'a> {
     decoded: &'a DecodedBlock,
     segments: &'a [Segment],
     weights: *const f32,
     weighted: *mut f32,
-    /// From one row of sums to the next.
+    /// Elements from one row of accumulators to the next.
     dim: usize,
 }
 
 impl DecodedValues<'_> {
-    /// `R` rows and the decoded dimensions.
+    /// Accumulates `R` rows over the decoded dimensions.
     #[inline(always)]
     fn run<S: Simd, const R: usize>(&self, s: S, dims: usize) {
         let vectors = dims / LANES;
         let mut vector = 0;
         while vector < vectors {
-            // As many vectors at once as leave the sums in registers.
+            // As many vectors at once as keep the sums in registers.
             if S::REGISTER_TILE.0 >= 4 && vector + 4 <= vectors {
                 self.vectors::<S, R, 4>(s, vector);
                 vector += 4;
@@ -120,7 +121,7 @@ impl DecodedValues<'_> {
 
     #[inline(always)]
     fn vectors<S: Simd, const R: usize, const V: usize>(&self, s: S, vector: usize) {
-        // SAFETY: there are `R` rows of weights and sums, and the segments' values are decoded.
+        // SAFETY: there are `R` rows of weights and accumulators, and the segments' values are decoded.
         unsafe {
             let weighted = self.weighted.add(vector * LANES);
             let mut sums = [[s.zero(); V]; R];
@@ -153,18 +154,18 @@ impl DecodedValues<'_> {
     }
 }
 
-/// Some rows to mix a segment's values into.
+/// Some rows that accumulate the values of a segment, read in place.
 struct StoredValues<'a> {
     query_tile: &'a QueryTile<'a>,
     segment: Segment,
-    /// Whether these rows are the first to use the values.
+    /// Whether these rows are the first to read the values, and so prefetch.
     first: bool,
     weights: &'a [[f32; KEY_BLOCK]],
     weighted: *mut f32,
 }
 
 impl StoredValues<'_> {
-    /// `R` rows, `C` vectors of dimensions at a time; how many rows those are.
+    /// Accumulates `R` rows, `C` vectors of dimensions at a time; returns `R`.
     #[inline(always)]
     fn run<S: Simd, E: KvDecoder, const R: usize, const C: usize>(
         self,
@@ -187,7 +188,7 @@ impl StoredValues<'_> {
         R
     }
 
-    /// The stored rows of the segment, and the bytes of one.
+    /// The stored rows of the segment, and the bytes of one row.
     #[inline(always)]
     fn rows(&self) -> (*const u8, usize) {
         let values = &self.query_tile.kv.values;
@@ -210,7 +211,7 @@ impl StoredValues<'_> {
         } else {
             0
         };
-        // SAFETY: a stored row is there for every column of the segment, and `R` rows of weights and sums.
+        // SAFETY: there is a stored row for every column of the segment, and `R` rows of weights and accumulators.
         unsafe {
             let mut sums = [[s.zero(); C]; R];
             for r in 0..R {

@@ -1,9 +1,9 @@
-//! Products of f32 matrices.
+//! The f32 microkernel: one product on one thread, with cache blocking, register tiles and an epilogue.
 //!
-//! The right side is read in panels of columns, one step of the depth after the other, and a few rows of the left side
-//! are kept in registers against it. Every output is a chain of multiply-adds along [`K_BLOCK`] elements, and the chains of
-//! one output are added in their order. That order is the same for one row and for many, so a row's result never
-//! depends on its neighbours.
+//! The right side is read in panels of columns, one step of the depth after the other, and multiplied with a few rows
+//! of the left side in registers. Every output is a chain of multiply-adds along [`K_BLOCK`] elements, and the chains
+//! of one output are added in order. That order is the same for one row and for many, so a row's result never depends
+//! on its neighbours.
 
 use crate::isa::{Isa, Kernel};
 use crate::kernels::elementwise::functions::{VectorFunction, with_activation};
@@ -13,10 +13,10 @@ use graph::ops::Activation;
 
 /// Columns of a panel.
 pub(crate) const PANEL_COLUMNS: usize = 2 * LANES;
-/// Elements of the depth that are summed in registers: a panel's part of that depth stays in the nearest cache.
+/// Elements of the depth that are summed in registers: that part of a panel stays in L1.
 const K_BLOCK: usize = 256;
-/// How many steps of the depth ahead of their use columns are asked for. Hardware alone brings a panel that is used once
-/// from the second cache at a quarter of the speed.
+/// The prefetch distance of columns, in steps of the depth. The hardware prefetcher alone reads a panel that is used
+/// once from L2 at a quarter of the speed.
 const PREFETCH_K_STEPS: usize = 16;
 
 /// The left side: rows of `k` elements.
@@ -38,7 +38,7 @@ pub(crate) struct Rhs {
 }
 
 impl Rhs {
-    /// Panels as [`Pack`](super::pack::PanelPacking) writes them.
+    /// Panels as [`PanelPacking`](super::pack::PanelPacking) writes them.
     pub(crate) fn packed(at: *const f32, k: usize) -> Rhs {
         Rhs {
             at,
@@ -47,7 +47,7 @@ impl Rhs {
         }
     }
 
-    /// A row-major matrix as it is, `width` elements from row to row; its columns must be a multiple of [`LANES`].
+    /// A row-major matrix in place, with `width` elements per row; its columns must be a multiple of [`LANES`].
     pub(crate) fn plain(at: *const f32, width: usize) -> Rhs {
         Rhs {
             at,
@@ -57,19 +57,19 @@ impl Rhs {
     }
 }
 
-/// What becomes of a sum.
+/// What is applied to a sum when it is stored.
 #[derive(Clone, Copy)]
 pub(crate) struct GemmEpilogue {
     pub(crate) alpha: f32,
-    /// Added to what the output holds, instead of replacing it.
+    /// Whether the sum is added to the output instead of replacing it.
     pub(crate) accumulate: bool,
-    /// One number a column; null without a bias.
+    /// One bias per column; null without a bias.
     pub(crate) bias: *const f32,
     pub(crate) activation: Option<Activation>,
 }
 
 impl GemmEpilogue {
-    /// The product itself.
+    /// Stores the product unchanged.
     pub(crate) const NONE: GemmEpilogue = GemmEpilogue {
         alpha: 1.0,
         accumulate: false,
@@ -92,8 +92,8 @@ pub(crate) struct Gemm {
     pub(crate) epilogue: GemmEpilogue,
 }
 
-/// Calls `$self.tile::<S, V, R>` for the `V` and `R` that `$v` and `$r` name. Tiles that a tier has no registers for are
-/// not compiled for it.
+/// Calls `$self.tile::<S, V, R>` for the values `$v` and `$r`. Tiles that do not fit a tier's registers are not
+/// compiled for it.
 macro_rules! tile {
     ($self:ident, $s:ident, $at:expr, ($v:expr, $r:expr), $($V:literal: $($R:literal)*;)*) => {
         match ($v, $r) {
@@ -112,17 +112,17 @@ const fn fits<S: Simd>(vectors: usize, rows: usize) -> bool {
     vectors * rows <= accumulators::<S>() && rows <= tile_rows::<S>()
 }
 
-/// Vectors of sums that fit the registers of a tier.
+/// Vector accumulators that fit the registers of a tier.
 const fn accumulators<S: Simd>() -> usize {
     S::REGISTER_TILE.0 * S::REGISTER_TILE.1
 }
 
-/// Rows that a tile of a panel's width takes at most.
+/// The most rows of a tile of a panel's width.
 const fn tile_rows<S: Simd>() -> usize {
     accumulators::<S>() / 2
 }
 
-/// Where a tile lies in the product.
+/// The first row and column of a register tile, and its range of the depth.
 #[derive(Clone, Copy)]
 struct TileOrigin {
     row: usize,
@@ -132,6 +132,8 @@ struct TileOrigin {
 }
 
 impl Gemm {
+    /// Computes the product.
+    ///
     /// # Safety
     /// All operands must be valid for their sizes, panels readable to whole vectors, and the output must overlap none.
     pub(crate) unsafe fn run(&self, isa: Isa) {
@@ -172,7 +174,7 @@ impl Gemm {
                         depth_end,
                     };
                     let count = rows.min(m - row);
-                    // SAFETY: the tile lies inside the product, for which the caller guarantees.
+                    // SAFETY: the tile lies inside the product, whose operands the caller guarantees.
                     unsafe {
                         tile!(self, s, origin, (vectors, count),
                             8: 1 2 3;
@@ -193,8 +195,10 @@ impl Gemm {
         }
     }
 
+    /// Computes one register tile.
+    ///
     /// # Safety
-    /// As for [`run`](Gemm::run); `R` rows and `V` vectors of columns must lie behind the place.
+    /// As for [`run`](Gemm::run); `R` rows and `V` vectors of columns must exist from the origin on.
     #[inline(always)]
     unsafe fn tile<S: Simd, const V: usize, const R: usize>(&self, s: S, origin: TileOrigin) {
         let mut sums = [[s.zero(); V]; R];
@@ -254,7 +258,7 @@ impl Gemm {
         }
     }
 
-    /// Stores a vector of sums that reaches over the last column.
+    /// Stores a vector of sums that extends past the last column.
     ///
     /// # Safety
     /// The columns from `column` on that exist must be writable at `at`.
@@ -284,10 +288,10 @@ impl Gemm {
         }
     }
 
-    /// Applies the activation to a finished tile, which is still near.
+    /// Applies the activation to a finished tile, which is still in the cache.
     ///
     /// # Safety
-    /// As for [`run`](Gemm::run); `rows` rows must lie behind the place.
+    /// As for [`run`](Gemm::run); `rows` rows must exist from the origin on.
     #[inline(always)]
     unsafe fn activate<S: Simd>(&self, s: S, origin: TileOrigin, rows: usize, vectors: usize) {
         let Some(activation) = self.epilogue.activation else {
@@ -304,7 +308,7 @@ impl Gemm {
     }
 }
 
-/// The product as a kernel of its own: its many tiles are compiled once a tier, whoever multiplies.
+/// The kernel of a product: its many tiles are compiled once per tier, shared by all callers.
 struct GemmKernel(Gemm);
 
 impl Kernel for GemmKernel {
@@ -312,7 +316,7 @@ impl Kernel for GemmKernel {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: made by `Gemm::run` alone, whose caller guarantees the operands.
+        // SAFETY: constructed only by `Gemm::run`, whose caller guarantees the operands.
         unsafe { self.0.on(s) }
     }
 }

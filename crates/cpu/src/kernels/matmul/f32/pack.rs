@@ -1,10 +1,10 @@
-//! Lays the right side of a product out in panels.
+//! Packs the right side of a product into panels.
 
 use super::microkernel::PANEL_COLUMNS;
 use crate::kernels::{Context, SendPtr};
 
-/// A matrix `[k, n]`, or `[n, k]` when it is transposed, as `n / PANEL_COLUMNS` panels of `k` rows of [`PANEL_COLUMNS`] columns; columns
-/// behind the last are zero.
+/// Packs a matrix `[k, n]`, or `[n, k]` if transposed, into `n / PANEL_COLUMNS` panels of `k` rows of [`PANEL_COLUMNS`]
+/// columns; columns after the last are zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PanelPacking {
     pub(crate) n: usize,
@@ -14,11 +14,11 @@ pub(crate) struct PanelPacking {
     pub(crate) row: usize,
 }
 
-/// Rows of a transposed matrix that are read together: a line of each.
+/// Rows of a transposed matrix that are read together: one cache line of each.
 const TRANSPOSE_BLOCK: usize = 16;
 
 impl PanelPacking {
-    /// A matrix whose rows follow each other.
+    /// The packing of a matrix with contiguous rows.
     pub(crate) fn new(n: usize, k: usize, transposed: bool) -> PanelPacking {
         PanelPacking {
             n,

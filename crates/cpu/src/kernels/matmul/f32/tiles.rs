@@ -1,9 +1,9 @@
-//! Linear layers over f32 on matrix tiles.
+//! f32 linear layers on AMX tiles.
 //!
-//! A tile multiplies bf16, so a number becomes three of them that add up to it, and of the nine products the six that
-//! reach into an f32 are added, from the smallest on: the result is as close as one in f32. The order of the sums is
-//! another than that of the panels, so only graphs without a cache take this path: theirs are the rows that never meet
-//! again in a step of another size.
+//! AMX multiplies bf16, so every f32 is split into three bf16 that sum to it. Of the nine partial products, the six
+//! that are significant in f32 are accumulated, smallest first; the result is as accurate as an f32 product. The
+//! summation order differs from that of the panel kernel, so only graphs without a KV cache use this path: their rows
+//! are never recomputed in a step of another size.
 
 use crate::isa::TileKernel;
 use crate::kernels::elementwise::functions::{Identity, VectorFunction, with_activation};
@@ -16,7 +16,7 @@ use std::ops::Range;
 
 pub(crate) use super::super::LinearOperands;
 
-/// `out [m, n] = activation(x [m, k] · weightᵀ [n, k] (+ bias [n]))` with a weight as [`Bf16x3Weight`] lays it out.
+/// `out [m, n] = activation(x [m, k] · weightᵀ [n, k] (+ bias [n]))` with a weight that [`Bf16x3Weight`] has packed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AmxLinear {
     pub(crate) m: usize,
@@ -25,30 +25,30 @@ pub(crate) struct AmxLinear {
     pub(crate) activation: Option<Activation>,
 }
 
-/// Rows from which tiles are used: half a tile.
+/// The fewest rows for which AMX pays: half a tile.
 const MIN_AMX_ROWS: usize = 8;
-/// The depth of a tile.
+/// The depth of a bf16 tile.
 const TILE_DEPTH: usize = 32;
 /// Bytes of a tile.
 const TILE_BYTES: usize = 1024;
-/// Bytes of sixteen rows, or columns, of one step of the depth: its three parts, the largest first.
+/// Bytes of sixteen rows or columns of one step of the depth: three bf16 parts, the most significant first.
 const STEP_BYTES: usize = 3 * TILE_BYTES;
-/// Rows, and columns, of a block.
+/// Rows and columns of a block of two by two tiles.
 const BLOCK: usize = 2 * TILE_ROWS;
-/// Columns that a weight is padded to: as many as a block has that is one tile high.
+/// Columns of a block that is one tile high; weights are padded to a multiple of it.
 const WIDE_BLOCK: usize = 4 * TILE_ROWS;
-/// Steps of all blocks below which one thread does them: handing them out would cost as much.
+/// Steps of all blocks below which the calling thread computes them: distributing them would cost as much.
 const SERIAL_STEPS: usize = 64;
-/// Bytes of a weight up to which it stays in a core's own cache while rows pass over it.
+/// The largest weight that stays in a core's own cache while rows are multiplied with it.
 const MAX_CACHED_WEIGHT_BYTES: usize = 1 << 20;
-/// Blocks of rows that share what is read of a weight that comes from farther away.
+/// The most row blocks that share one read of a larger weight.
 const MAX_ROW_BLOCKS: usize = 4;
-/// Blocks of columns that are worth taking rows apart for.
+/// The fewest column blocks of a task that justify splitting its rows again.
 const MIN_COLUMN_BLOCKS: usize = 4;
-/// Bytes before a thread's parts: which group they are of.
+/// Bytes before a thread's split rows: the header says which rows they are.
 const SCRATCH_HEADER: usize = 64;
 
-/// A weight `[n, k]` in the order that tiles read it in.
+/// A weight `[n, k]` as three bf16 parts in tile order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bf16x3Weight {
     pub(crate) n: usize,
@@ -56,12 +56,12 @@ pub(crate) struct Bf16x3Weight {
 }
 
 impl Bf16x3Weight {
-    /// Bytes that it takes.
+    /// The bytes of the packed weight.
     pub(crate) fn bytes(&self) -> usize {
         self.n.next_multiple_of(WIDE_BLOCK) / TILE_ROWS * strip_bytes(self.k)
     }
 
-    /// Lays it out.
+    /// Packs a weight.
     ///
     /// # Safety
     /// The weight must be readable at `from` and [`bytes`](Self::bytes) zeros be writable at `to`.
@@ -71,7 +71,7 @@ impl Bf16x3Weight {
         ctx.threads.run(n.div_ceil(TILE_ROWS), &|strip, _| {
             for column in 0..TILE_ROWS.min(n - strip * TILE_ROWS) {
                 for depth in 0..k {
-                    // SAFETY: the caller guarantees both sides, and a strip is this task's alone.
+                    // SAFETY: the caller guarantees both buffers, and only this task writes the strip.
                     unsafe {
                         let value = *from.at((strip * TILE_ROWS + column) * k + depth);
                         let pair = depth % TILE_DEPTH / 2 * TILE_ROWS + column;
@@ -87,12 +87,12 @@ impl Bf16x3Weight {
     }
 }
 
-/// Bytes of sixteen rows, or columns, of a certain depth.
+/// Bytes of sixteen rows or columns of depth `k`.
 fn strip_bytes(k: usize) -> usize {
     k.div_ceil(TILE_DEPTH) * STEP_BYTES
 }
 
-/// The three bf16 that add up to `x`.
+/// The three bf16 that sum to `x`.
 fn split_bf16x3(x: f32) -> [u16; 3] {
     let mut rest = x;
     std::array::from_fn(|_| {
@@ -103,7 +103,7 @@ fn split_bf16x3(x: f32) -> [u16; 3] {
 }
 
 impl AmxLinear {
-    /// The layer, where tiles are worth it.
+    /// The layer, if AMX pays for it.
     pub(crate) fn new([m, n, k]: [usize; 3], activation: Option<Activation>) -> Option<AmxLinear> {
         (m >= MIN_AMX_ROWS && n > 0 && k > 0).then_some(AmxLinear {
             m,
@@ -113,7 +113,7 @@ impl AmxLinear {
         })
     }
 
-    /// How its weight is laid out.
+    /// The packing of its weight.
     pub(crate) fn weight(&self) -> Bf16x3Weight {
         Bf16x3Weight {
             n: self.n,
@@ -121,12 +121,12 @@ impl AmxLinear {
         }
     }
 
-    /// Whether two products of the same rows can run together.
+    /// Whether two products of the same rows can be fused.
     pub(crate) fn can_fuse_with(&self, other: &AmxLinear) -> bool {
         (self.m, self.k) == (other.m, other.k)
     }
 
-    /// Whether a block is one tile high and four wide, and not two by two.
+    /// Whether a block is one tile high and four wide instead of two by two.
     fn is_one_tile_high(&self) -> bool {
         self.m <= TILE_ROWS
     }
@@ -139,7 +139,7 @@ impl AmxLinear {
         }
     }
 
-    /// Blocks of rows that are taken apart together.
+    /// Row blocks whose rows are split together.
     fn row_blocks(&self, threads: usize) -> usize {
         let blocks = self.m.div_ceil(self.block().0);
         match self.weight().bytes() > MAX_CACHED_WEIGHT_BYTES {
@@ -154,13 +154,15 @@ impl AmxLinear {
         SCRATCH_HEADER + rows / TILE_ROWS * strip_bytes(self.k)
     }
 
-    /// Bytes of scratch: a group of rows in parts for every thread.
+    /// Bytes of scratch: some split rows for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         threads * self.thread_scratch(threads)
     }
 
+    /// Computes the product.
+    ///
     /// # Safety
-    /// The operands must be valid for the shapes of `self`, the weight laid out, the scratch as large as
+    /// The operands must be valid for the shapes of `self`, the weight packed, the scratch as large as
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them. The tier must have tiles.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, o: LinearOperands) {
         // SAFETY: as the caller guarantees.
@@ -168,11 +170,11 @@ impl AmxLinear {
     }
 }
 
-/// Products of the same rows with several weights, each of which [`can_fuse_with`](AmxLinear::can_fuse_with) the first: a thread takes
-/// rows apart once, in its own cache, and multiplies them with all weights.
+/// Runs products of the same rows as one call; each must be [fusible](AmxLinear::can_fuse_with) with the first. A
+/// thread splits rows once, in its own cache, and multiplies them with all weights.
 ///
 /// # Safety
-/// As for [`AmxLinear::run`], for every product; the scratch is the last one's.
+/// As for [`AmxLinear::run`], for every product; the scratch is the last product's.
 pub(crate) unsafe fn run_fused(ctx: &Context<'_>, products: &[(AmxLinear, LinearOperands)]) {
     let Some((last, operands)) = products.last() else {
         return;
@@ -195,7 +197,7 @@ pub(crate) unsafe fn run_fused(ctx: &Context<'_>, products: &[(AmxLinear, Linear
     let scratch = SendPtr(operands.scratch.cast::<u8>());
     let thread_scratch = last.thread_scratch(threads);
     for thread in 0..threads {
-        // SAFETY: the scratch has room for every thread.
+        // SAFETY: the scratch holds split rows for every thread.
         unsafe { scratch.at(thread * thread_scratch).cast::<usize>().write(0) };
     }
     let products = &SharedProducts(products);
@@ -249,7 +251,7 @@ impl SharedProducts<'_> {
     }
 }
 
-/// Takes rows apart.
+/// The kernel that splits activation rows into three bf16 parts.
 struct SplitRows {
     x: *const f32,
     to: *mut u8,
@@ -262,7 +264,7 @@ impl TileKernel for SplitRows {
     fn run(self, s: Avx512<true>) {
         let strip = strip_bytes(self.k);
         for row in self.rows.clone() {
-            // SAFETY: made by `AmxLinear::run`, whose caller guarantees the rows and the room for their parts.
+            // SAFETY: constructed by `run_fused`, whose caller guarantees the rows and the scratch for their parts.
             unsafe {
                 let from = self.x.add(row * self.k);
                 let row = row - self.rows.start;
@@ -290,11 +292,11 @@ impl TileKernel for SplitRows {
     }
 }
 
-/// Some blocks of the result.
+/// The kernel for some blocks of the result.
 struct AmxBlocks {
     linear: AmxLinear,
     operands: LinearOperands,
-    /// The parts of the rows.
+    /// The split rows.
     x: *const u8,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -319,13 +321,13 @@ impl AmxBlocks {
     fn multiply(&self, s: Avx512<true>, activation: impl VectorFunction) {
         let steps = self.linear.k.div_ceil(TILE_DEPTH);
         let strip = strip_bytes(self.linear.k);
-        // A block is finished while the next one is multiplied.
+        // A block is stored while the next one is multiplied.
         let empty = || BlockProducts([MaybeUninit::uninit(); 4 * TILE_ROWS * TILE_ROWS]);
         let [mut first, mut second] = [empty(), empty()];
         let (mut now, mut before) = (&mut first, &mut second);
         let mut unfinished = None;
-        // SAFETY: made by `run_fused`, which takes this path only on a tier with tiles; its caller guarantees the
-        // operands, which are padded to whole blocks.
+        // SAFETY: constructed by `run_fused`, which takes this path only on a tier with tiles; its caller guarantees
+        // the operands, which are padded to whole blocks.
         unsafe {
             let tiles = AmxTiles::new();
             let weights = self.operands.weight;
@@ -352,6 +354,8 @@ impl AmxBlocks {
         }
     }
 
+    /// Adds the bias to a block, applies the activation and stores it.
+    ///
     /// # Safety
     /// The block must be one of the result's, and its products be computed.
     #[inline(always)]
@@ -368,7 +372,7 @@ impl AmxBlocks {
         let (first_row, first) = (row * height, column * width);
         let rows = (m - first_row).min(height);
         let width = (n - first).min(width);
-        // SAFETY: rows and columns that exist are written, and as many biases read.
+        // SAFETY: only rows and columns that exist are written, and as many biases are read.
         unsafe {
             let out = self.operands.out.add(first_row * n + first);
             for tile in 0..width.div_ceil(TILE_ROWS) {
@@ -492,7 +496,7 @@ mod tests {
             x[5 * k + 2] = f32::NAN;
             let found = compute(ctx, op, &x, &vec![1.0; n * k], &vec![0.0; n]);
             for (row, found) in found.chunks(n).enumerate() {
-                // An infinite number meets the zeros among the parts of a weight.
+                // Infinity times a zero part of a weight is NaN.
                 let expected: fn(f32) -> bool = match row {
                     3 | 5 => f32::is_nan,
                     _ => |x| x == 40.0,
