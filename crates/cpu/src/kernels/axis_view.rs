@@ -1,6 +1,6 @@
 //! A tensor as lines along one axis, for kernels that work line by line.
 
-/// The lines along an axis: `outer` blocks of `len` elements that lie `inner` apart, `inner` lines each.
+/// Lines along one axis: `outer` blocks of `inner` lines, each with `len` elements `inner` apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AxisView {
     pub(crate) outer: usize,
@@ -21,7 +21,7 @@ impl AxisView {
         self.outer * self.inner
     }
 
-    /// Offset of a line's first element.
+    /// The offset of a line's first element.
     #[inline(always)]
     pub(crate) fn start(&self, line: usize) -> usize {
         line / self.inner * self.len * self.inner + line % self.inner

@@ -1,4 +1,4 @@
-//! Elementwise arithmetic and functions of f32. The result may be any operand's own memory.
+//! Elementwise arithmetic and functions of f32. The result may overwrite any operand.
 
 pub(crate) mod functions;
 pub(crate) mod generate;
@@ -11,7 +11,7 @@ use crate::simd::{LANES, Simd};
 use functions::{VectorFunction, with_activation, with_function};
 use graph::ops::{Activation, BinaryFunction, UnaryFunction};
 
-/// One function of one or two elements.
+/// A function of one or two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Function {
     Binary(BinaryFunction),
@@ -22,7 +22,7 @@ pub(crate) enum Function {
     SoftCap(f32),
 }
 
-/// `out = function(a, b)`; the tensors of the loops are `out`, `a` and `b`, which functions of one element do not read.
+/// `out = function(a, b)`; the tensors of the loops are `out`, `a` and `b`. Functions of one element do not read `b`.
 #[derive(Clone, Debug)]
 pub(crate) struct Elementwise {
     pub(crate) function: Function,
@@ -30,9 +30,11 @@ pub(crate) struct Elementwise {
 }
 
 impl Elementwise {
+    /// Computes the function for all elements.
+    ///
     /// # Safety
-    /// The loops' tensors must lie in their buffers. Along the innermost loop `out` must move by one element and the
-    /// others by one or none; where `out` is an operand's memory, they must move together.
+    /// The loops' tensors must lie in their buffers. Along the innermost loop, `out` must advance by one element and
+    /// the operands by one or none. If `out` is an operand's memory, both must advance alike.
     pub(crate) unsafe fn run(
         &self,
         ctx: &Context<'_>,
@@ -64,7 +66,7 @@ impl Kernel for ElementwiseKernel<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // The match is outside the loop, so that each function has a loop of its own.
+        // The match is outside of the loops, so that each function has a loop of its own.
         match self.op.function {
             Function::Scale(factor) => self.map_together(s, functions::Scale(factor)),
             Function::SoftCap(cap) => self.map_together(s, functions::SoftCap(cap)),
@@ -85,7 +87,7 @@ impl Kernel for ElementwiseKernel<'_> {
 }
 
 impl ElementwiseKernel<'_> {
-    /// Operands that have the result's shape.
+    /// For operands of the result's shape.
     #[inline(always)]
     fn map_together<S: Simd>(&self, s: S, function: impl VectorFunction) {
         debug_assert_eq!((self.op.nest.rows(), self.op.nest.steps), (1, [1; 3]));
@@ -99,7 +101,7 @@ impl ElementwiseKernel<'_> {
         }
     }
 
-    /// Operands that broadcast.
+    /// For operands that broadcast.
     #[inline(always)]
     fn map<S: Simd>(&self, s: S, function: impl VectorFunction) {
         let (nest, part) = (&self.op.nest, self.part);
@@ -125,10 +127,11 @@ impl ElementwiseKernel<'_> {
     }
 }
 
-/// One row; an operand that does not move is one element for all.
+/// Computes one row; an operand that does not advance is one element for the whole row.
 ///
 /// # Safety
-/// `n` elements must be writable at `out` and readable at `a` and `b`, one where it does not move.
+/// `n` elements must be writable at `out` and readable at `a` and `b`, or one element of an operand that does not
+/// advance.
 #[inline(always)]
 pub(super) unsafe fn row<S: Simd, const A: bool, const B: bool>(
     s: S,

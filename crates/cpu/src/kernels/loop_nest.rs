@@ -1,20 +1,20 @@
-//! Nested loops over several tensors at once: what broadcasting, permuting, slicing and joining have in common.
+//! Nested loops over several strided tensors, shared by elementwise kernels, copies, gathers and reductions.
 
 use super::{Context, SERIAL_ELEMENTS, for_row_ranges};
 
-/// The loops of an elementwise walk over `N` strided tensors, outermost first.
+/// Loops over `N` strided tensors, outermost first.
 #[derive(Clone, Debug)]
 pub(crate) struct LoopNest<const N: usize> {
-    /// Turns of the loops around the innermost one, and how far each tensor moves in one turn, in elements.
+    /// For each loop around the innermost one: its iterations, and every tensor's step in elements.
     outer: Vec<(usize, [usize; N])>,
-    /// Turns of the innermost loop.
+    /// Iterations of the innermost loop.
     pub(crate) width: usize,
-    /// How far each tensor moves in one turn of the innermost loop.
+    /// Every tensor's step in the innermost loop, in elements.
     pub(crate) steps: [usize; N],
 }
 
 impl<const N: usize> LoopNest<N> {
-    /// The loops over `shape` with every tensor's strides, with loops that can be one made one.
+    /// The loops over `shape` with every tensor's strides; adjacent loops are merged where possible.
     pub(crate) fn new(shape: &[usize], strides: [&[usize]; N]) -> LoopNest<N> {
         let mut loops: Vec<(usize, [usize; N])> = Vec::new();
         for (axis, &size) in shape.iter().enumerate().filter(|(_, size)| **size != 1) {
@@ -35,12 +35,12 @@ impl<const N: usize> LoopNest<N> {
         }
     }
 
-    /// How often the innermost loop is run.
+    /// How often the innermost loop runs.
     pub(crate) fn rows(&self) -> usize {
         self.outer.iter().map(|(turns, _)| turns).product()
     }
 
-    /// Stands before a row.
+    /// A cursor at the start of a row.
     pub(crate) fn cursor(&self, row: usize) -> Cursor<'_, N> {
         let mut cursor = Cursor {
             nest: self,
@@ -63,19 +63,19 @@ impl<const N: usize> LoopNest<N> {
         cursor
     }
 
-    /// Whether the loops are few enough to be run.
+    /// Whether there are at most `MAX_LOOPS` loops around the innermost one.
     pub(crate) fn fits(&self) -> bool {
         self.outer.len() <= MAX_LOOPS
     }
 
-    /// Puts a loop inside the innermost one.
+    /// Adds a loop inside the innermost one.
     pub(crate) fn push_inner(&mut self, width: usize, steps: [usize; N]) {
         self.outer.push((self.width, self.steps));
         (self.width, self.steps) = (width, steps);
     }
 }
 
-/// Some rows of the loops, or a part of the only one.
+/// A range of a loop nest: some rows, or some columns of the only row.
 #[derive(Clone, Copy)]
 pub(crate) struct NestRange {
     pub(crate) row: usize,
@@ -85,7 +85,7 @@ pub(crate) struct NestRange {
 }
 
 impl<const N: usize> LoopNest<N> {
-    /// Runs all parts of the loops, on several threads when it is worth it.
+    /// Runs `body` on ranges that cover the loops, on several threads if there are enough elements.
     pub(crate) fn run(&self, ctx: &Context<'_>, body: &(dyn Fn(NestRange) + Sync)) {
         let (rows, width) = (self.rows(), self.width);
         if rows * width == 0 {
@@ -115,7 +115,7 @@ impl<const N: usize> LoopNest<N> {
         }
     }
 
-    /// All of the loops as one part.
+    /// The range that covers all loops.
     pub(crate) fn full_range(&self) -> NestRange {
         let empty = self.width == 0;
         NestRange {
@@ -126,7 +126,7 @@ impl<const N: usize> LoopNest<N> {
         }
     }
 
-    /// Every tensor's offset of the first element of a part's row.
+    /// Every tensor's offset of the first element of a range's row.
     #[inline(always)]
     pub(crate) fn start(&self, cursor: &Cursor<'_, N>, part: NestRange) -> [usize; N] {
         let mut at = cursor.at;
@@ -137,10 +137,10 @@ impl<const N: usize> LoopNest<N> {
     }
 }
 
-/// Most loops around the innermost one.
+/// The most loops around the innermost one.
 const MAX_LOOPS: usize = 16;
 
-/// Where the tensors are in a row of the loops.
+/// A row of the loops, with the tensors' offsets.
 pub(crate) struct Cursor<'a, const N: usize> {
     nest: &'a LoopNest<N>,
     turns: [usize; MAX_LOOPS],
@@ -149,7 +149,7 @@ pub(crate) struct Cursor<'a, const N: usize> {
 }
 
 impl<const N: usize> Cursor<'_, N> {
-    /// Goes to the next row; behind the last one comes the first.
+    /// Moves to the next row; the first row follows the last.
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         for (i, (turns, steps)) in self.nest.outer.iter().enumerate().rev() {

@@ -1,4 +1,4 @@
-//! Many elements to one: sums, means and extremes over axes.
+//! Reductions: sums, means and extremes over axes.
 
 pub(crate) mod cumsum;
 
@@ -12,9 +12,9 @@ use graph::ops::ReduceFunction;
 pub(crate) struct Reduce {
     pub(crate) function: ReduceFunction,
     pub(crate) dtype: DType,
-    /// Over the results: the result and the group's first element.
+    /// The loops over the results: the result, and the first element of its group.
     pub(crate) kept: LoopNest<2>,
-    /// Over a group's elements.
+    /// The loops over the elements of a group.
     pub(crate) group: LoopNest<1>,
 }
 
@@ -82,7 +82,7 @@ impl Reduce {
     /// The sum of a group.
     ///
     /// # Safety
-    /// The group must lie behind `x`.
+    /// The group must be readable from `x` on.
     unsafe fn total<T: Number>(&self, x: *const T) -> T::Total {
         if self.group.steps != [1] {
             // SAFETY: as the caller guarantees.
@@ -110,7 +110,7 @@ impl Reduce {
     /// Folds a group's elements with their offsets.
     ///
     /// # Safety
-    /// The group must lie behind `x`.
+    /// The group must be readable from `x` on.
     unsafe fn fold<T: Copy, A>(&self, x: *const T, start: A, step: impl Fn(A, usize, T) -> A) -> A {
         let mut cursor = self.group.cursor(0);
         let mut result = start;
@@ -125,10 +125,10 @@ impl Reduce {
         result
     }
 
-    /// Offset and index of the extreme element; what is not a number beats every number.
+    /// Offset and index of the extreme element; NaN beats every number.
     ///
     /// # Safety
-    /// The group must lie behind `x` and have an element.
+    /// The group must be readable from `x` on and have an element.
     unsafe fn best<T: Number>(&self, x: *const T, beats: fn(&T, &T) -> bool) -> (usize, i64) {
         // SAFETY: as the caller guarantees.
         unsafe {
@@ -152,7 +152,7 @@ impl Reduce {
 
 /// An element type with the arithmetic of reductions.
 trait Number: Copy + PartialOrd + 'static {
-    /// What sums and products are kept in.
+    /// The type in which sums and products are accumulated.
     type Total: Copy + Default;
     const ONE: Self::Total;
     fn add(a: Self::Total, x: Self) -> Self::Total;
@@ -227,7 +227,7 @@ macro_rules! integers {
 
 integers!(i32, i64, bool);
 
-/// The low bits of a total.
+/// The truncation of a total to an integer type.
 trait Integer {
     fn from_total(total: i64) -> Self;
 }

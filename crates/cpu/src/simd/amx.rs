@@ -1,11 +1,11 @@
-//! Matrix tiles: eight registers of sixteen rows of 64 bytes, reached through assembly because Rust has no stable
-//! intrinsics for them.
+//! AMX tile set-up and tile products: eight tile registers of sixteen rows of 64 bytes, in assembly because Rust has no
+//! stable intrinsics for them.
 //!
-//! What was measured where kernels of them are tuned (a Xeon of model 143): a product takes 5.5 to 7.3 ns, 3.2 to 4.6 where
-//! its left side has eight rows or fewer; loading a tile takes 3 ns from the nearest cache and about 10 from the second.
-//! After 0.3 us without a product the unit is asleep, and the next one takes 0.27 to 0.3 us longer.
+//! Measured on the machine that the kernels are tuned for (a Xeon of model 143): a product takes 5.5 to 7.3 ns, or 3.2
+//! to 4.6 ns if its left side has at most eight rows; loading a tile takes 3 ns from L1 and about 10 ns from L2. After
+//! 0.3 us without a product the unit is powered down, and the next product takes 0.27 to 0.3 us longer.
 
-/// Whether the CPU has tiles of bytes and of bf16 and the system lets this process use them.
+/// Whether the CPU has int8 and bf16 tiles and the OS lets this process use them.
 pub(crate) fn available() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
@@ -24,7 +24,7 @@ fn detected() -> bool {
     __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & ALL == ALL
 }
 
-/// Asks the kernel for the tiles' state to be kept over context switches; it is off until a process asks.
+/// Requests that the kernel saves the tile state on context switches, which is off until a process requests it.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_ulong = 0x1023;
@@ -33,10 +33,10 @@ fn permitted() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
 }
 
-/// The tiles, set up while it lives.
+/// The configured AMX state, released on drop.
 ///
-/// All are whole. Tiles of half the width take twice the time to load, so what is not to be multiplied is multiplied
-/// with zeros.
+/// All tiles have full size. Tiles of half the width take twice as long to load, so unused parts are multiplied with
+/// zeros.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct AmxTiles(());
 
@@ -48,8 +48,10 @@ const TILE_ROW_BYTES: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
 impl AmxTiles {
+    /// Configures the tiles.
+    ///
     /// # Safety
-    /// [`available`] must have been true.
+    /// [`available`] must have returned true.
     pub(crate) unsafe fn new() -> AmxTiles {
         #[repr(C, align(64))]
         struct Config {
@@ -75,12 +77,13 @@ impl AmxTiles {
         AmxTiles(())
     }
 
-    /// Multiplies whatever the tiles hold, four times in each turn: as fast as tiles can be.
+    /// Multiplies the current contents of the tiles, four times per iteration: the peak rate.
     pub(crate) fn peak_loop(&self, turns: usize) {
         if turns == 0 {
             return;
         }
-        // SAFETY: `self` says that the tiles are set up; nothing else is touched, and they are named as clobbered.
+        // SAFETY: `self` proves that the tiles are configured; nothing else is touched, and they are named as
+        // clobbered.
         unsafe {
             std::arch::asm!(
                 "2:",
@@ -98,11 +101,11 @@ impl AmxTiles {
         }
     }
 
-    /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, in some steps, and stores
-    /// the products as [`store_accumulators`](AmxTiles::store_accumulators) does.
+    /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, in `steps` steps, and
+    /// stores the products as [`store_accumulators`](AmxTiles::store_accumulators) does.
     ///
     /// # Safety
-    /// The tiles of all steps must be readable, behind each other, and `out` have room for the products.
+    /// The tiles of all steps must be readable, one after the other, and `out` must hold the products.
     #[inline(always)]
     pub(crate) unsafe fn multiply_planes(
         &self,
@@ -122,10 +125,10 @@ impl AmxTiles {
         }
     }
 
-    /// Sets the products of [`accumulate_planes`](AmxTiles::accumulate_planes) to zero.
+    /// Zeroes the accumulators of [`accumulate_planes`](AmxTiles::accumulate_planes).
     #[inline(always)]
     pub(crate) fn zero_accumulators(&self) {
-        // SAFETY: `self` says that the tiles are set up; nothing else is touched.
+        // SAFETY: `self` proves that the tiles are configured; nothing else is touched.
         unsafe {
             std::arch::asm!(
                 "tilezero tmm0",
@@ -138,16 +141,16 @@ impl AmxTiles {
         }
     }
 
-    /// Adds the products of a step: of a tile of high bytes, 64 of each row or column, and behind it one of low bytes, with
-    /// the same of weights, whose low bytes have no sign. The products stay in tiles, which nothing else touches in between:
-    /// a compiler knows these registers from assembly alone.
+    /// Adds the products of a step. A step has a tile of high bytes (64 of each row or column) followed by a tile of
+    /// low bytes, for activations and for weights; the low bytes of weights are unsigned. The accumulators stay in tile
+    /// registers, which nothing else changes in between: the compiler uses these registers only in this assembly.
     ///
     /// # Safety
     /// The four tiles must be readable.
     #[inline(always)]
     pub(crate) unsafe fn accumulate_planes(&self, activations: *const u8, weights: *const u8) {
-        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory. The tile registers are named as
-        // clobbered.
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
+        // named as clobbered.
         unsafe {
             std::arch::asm!(
                 "tileloadd tmm4, [{activations} + {line}]",
@@ -168,14 +171,14 @@ impl AmxTiles {
         }
     }
 
-    /// Stores what [`accumulate_planes`](AmxTiles::accumulate_planes) added: the products of high with high, high with low, low with high
-    /// and low with low bytes as `[4, 16, 16]`.
+    /// Stores the accumulators of [`accumulate_planes`](AmxTiles::accumulate_planes): the products of high with high,
+    /// high with low, low with high and low with low bytes as `[4, 16, 16]`.
     ///
     /// # Safety
-    /// `out` must have room for the products.
+    /// `out` must hold the products.
     #[inline(always)]
     pub(crate) unsafe fn store_accumulators(&self, out: *mut i32) {
-        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory.
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory.
         unsafe {
             std::arch::asm!(
                 "tilestored [{out} + {line}], tmm0",
@@ -189,11 +192,11 @@ impl AmxTiles {
         }
     }
 
-    /// Multiplies sixteen rows of 64 signed activations, `stride` bytes apart, with two tiles of weights, sixteen lines
-    /// each, and stores the products as `[2, 16, 16]`.
+    /// Multiplies sixteen rows of 64 signed activations, `stride` bytes apart, with two tiles of weights of sixteen
+    /// lines each, and stores the products as `[2, 16, 16]`.
     ///
     /// # Safety
-    /// All of that must be readable, and `out` have room for the products.
+    /// All operands must be readable, and `out` must hold the products.
     #[inline(always)]
     pub(crate) unsafe fn multiply_two(
         &self,
@@ -202,14 +205,14 @@ impl AmxTiles {
         weights: [*const u8; 2],
         out: *mut i32,
     ) {
-        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory. The tile registers are
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
         // named as clobbered.
         unsafe {
             std::arch::asm!(
                 "tileloadd tmm0, [{activations} + {stride}]",
                 "tileloadd tmm1, [{first} + {line}]",
                 "tilezero tmm3",
-                // Signed activations times weights without a sign.
+                // Signed activations times unsigned weights.
                 "tdpbsud tmm3, tmm0, tmm1",
                 "tileloadd tmm2, [{second} + {line}]",
                 "tilezero tmm4",
@@ -229,16 +232,15 @@ impl AmxTiles {
     }
 }
 
-/// How many bytes before their use columns are asked for: a block of columns where that fits the nearest cache, some
-/// steps of the depth otherwise.
+/// The prefetch distance of columns in bytes: a block of columns if that fits L1, otherwise some steps of the depth.
 #[cfg(target_arch = "x86_64")]
 fn prefetch_distance(block: usize) -> usize {
     const STEPS: usize = 4 * 3072;
     if block <= 2 * STEPS { block } else { STEPS }
 }
 
-/// The instructions of one step of a product of numbers in three parts. `$left` and `$right` name tiles loaded with a part
-/// (0 the largest); every line loads what changed and multiplies.
+/// The instructions of one step of a bf16x3 product. `left` and `right` load tiles with a part (0 is the most
+/// significant); every line loads the operand that changed and multiplies.
 #[cfg(target_arch = "x86_64")]
 macro_rules! split_product {
     (two_by_two) => {
@@ -254,7 +256,8 @@ macro_rules! split_product {
             split_product!(left 0), split_product!(multiply),
         )
     };
-    // A step's columns, some steps ahead: tile loads do not ask for what comes next, and weights come from far away.
+    // Prefetches the columns of a later step: tile loads do not trigger the hardware prefetcher, and weights come from
+    // memory.
     (ahead $($at:literal)*) => {
         concat!($(
             "prefetcht0 [{right} + {ahead} + ", $at, "]\n",
@@ -320,12 +323,12 @@ macro_rules! split_product {
 
 #[cfg(target_arch = "x86_64")]
 impl AmxTiles {
-    /// Multiplies 32 rows with 32 columns of numbers in three parts of bf16, and stores the products as `[2, 2, 16, 16]`.
-    /// A step of 32 of the depth has sixteen rows, or columns, as three tiles; all steps of the first sixteen are followed,
-    /// `strip` bytes on, by those of the next.
+    /// Multiplies 32 rows with 32 columns of numbers in three bf16 parts, and stores the products as `[2, 2, 16, 16]`.
+    /// A step covers 32 of the depth and has three tiles for sixteen rows or columns. All steps of the first sixteen
+    /// are followed, `strip` bytes further, by those of the next sixteen.
     ///
     /// # Safety
-    /// All of that must be readable, and `out` have room for the products. There must be a step.
+    /// All operands must be readable, and `out` must hold the products. There must be at least one step.
     #[inline(always)]
     pub(crate) unsafe fn bf16x3_2x2(
         &self,
@@ -335,8 +338,8 @@ impl AmxTiles {
         steps: usize,
         out: *mut f32,
     ) {
-        // SAFETY: `self` says that the tiles are set up; the caller guarantees the memory. The tile registers are named
-        // as clobbered.
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
+        // named as clobbered.
         unsafe {
             std::arch::asm!(
                 "tilezero tmm0",
@@ -370,10 +373,10 @@ impl AmxTiles {
         }
     }
 
-    /// As [`two_by_two`](AmxTiles::two_by_two), sixteen rows with 64 columns: the products are `[4, 16, 16]`.
+    /// As [`bf16x3_2x2`](AmxTiles::bf16x3_2x2), for sixteen rows and 64 columns: the products are `[4, 16, 16]`.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`bf16x3_2x2`](AmxTiles::bf16x3_2x2).
     #[inline(always)]
     pub(crate) unsafe fn bf16x3_1x4(
         &self,
@@ -423,7 +426,7 @@ impl AmxTiles {
 #[cfg(target_arch = "x86_64")]
 impl Drop for AmxTiles {
     fn drop(&mut self) {
-        // SAFETY: tiles are set up, so the instruction exists; it only clears them.
+        // SAFETY: the tiles are configured, so the instruction exists; it only clears them.
         unsafe {
             std::arch::asm!(
                 "tilerelease",

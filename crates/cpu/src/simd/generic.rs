@@ -1,10 +1,10 @@
-//! The lanes as an array: works everywhere, and is what other tiers are tested against.
+//! Lanes as an array: works on every CPU, and is the reference that other tiers are tested against.
 
 use super::{LANES, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
 
-/// No special instructions.
+/// The tier without special instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Generic;
 

@@ -1,23 +1,24 @@
-//! Dot products of bytes: sixteen weight rows at a time against activations of more than a byte.
+//! Dot products of sixteen weight rows of bytes with two-byte activations, for group-scaled weights.
 //!
-//! An activation is an integer `high · 2^SHIFT + low` of two signed bytes. A block of 32 of them is 64 bytes in an
-//! arrangement that each tier chooses. Sums are exact integers, so all tiers give the same ones.
+//! An activation is an integer `high · 2^SHIFT + low` of two signed bytes. A block of 32 activations takes 64 bytes,
+//! whose order each tier chooses. Sums are exact integers, so all tiers compute the same.
 
 use super::{Generic, LANES, Simd};
 
 /// Activations of a block.
 const BLOCK: usize = 32;
 
-/// How far the high byte of an activation is above the low one.
+/// The bits by which the high byte of an activation is shifted.
 pub(super) const SHIFT: u32 = 7;
-/// The largest magnitude of an activation: rounding its low part away must leave the high part a signed byte.
+/// The largest magnitude of a group-scaled activation: after rounding the low part away, the high part must be a signed
+/// byte.
 pub(crate) const MAX_GROUP_SCALED: f32 = (127 << SHIFT) as f32;
 
-/// A tier's integer arithmetic.
+/// A tier's integer dot products for group-scaled weights.
 pub(crate) trait IntDot: Simd {
-    /// Sixteen rows of four bytes without a sign.
+    /// Sixteen rows of four unsigned bytes.
     type Line: Copy;
-    /// Sixteen sums.
+    /// Sixteen integer sums.
     type Sums: Copy;
 
     /// Activation rows whose sums fit into the registers.
@@ -26,12 +27,12 @@ pub(crate) trait IntDot: Simd {
     /// # Safety
     /// 64 bytes must be readable at `p`.
     unsafe fn load_bytes(self, p: *const u8) -> Self::Line;
-    /// The low halves of 64 bytes.
+    /// The low nibbles of 64 bytes.
     ///
     /// # Safety
     /// 64 bytes must be readable at `p`.
     unsafe fn load_low_nibbles(self, p: *const u8) -> Self::Line;
-    /// The high halves of 64 bytes.
+    /// The high nibbles of 64 bytes.
     ///
     /// # Safety
     /// 64 bytes must be readable at `p`.
@@ -40,19 +41,19 @@ pub(crate) trait IntDot: Simd {
     fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line;
 
     fn zero_sums(self) -> Self::Sums;
-    /// Adds the products of a line with activations `4 · INDEX` to `4 · INDEX + 3` of an arranged block.
+    /// Adds the products of a line with activations `4 · INDEX` to `4 · INDEX + 3` of a block.
     ///
     /// # Safety
-    /// An arranged block must be readable at `block`, and `INDEX` be below eight.
+    /// A block written by [`store_block`](IntDot::store_block) must be readable at `block`, and `INDEX` be below eight.
     unsafe fn dot<const INDEX: usize>(
         self,
         sums: Self::Sums,
         line: Self::Line,
         block: *const u8,
     ) -> Self::Sums;
-    /// The sums and `offset`, as numbers.
+    /// The sums plus `offset`, as f32.
     fn sums_to_f32(self, sums: Self::Sums, offset: i32) -> Self::V;
-    /// Writes integral numbers of magnitude up to [`MAX_GROUP_SCALED`] as an arranged block.
+    /// Stores integral numbers of magnitude up to [`MAX_GROUP_SCALED`] as a block in the tier's order.
     ///
     /// # Safety
     /// 64 bytes must be writable at `block`.

@@ -1,7 +1,7 @@
-//! Sixteen f32 lanes on every instruction set.
+//! Vectors of sixteen f32 lanes on every instruction set.
 //!
-//! All tiers have the same sixteen lanes and the same order of horizontal sums, so one kernel source has one order of
-//! operations everywhere; tiers differ only in whether a product and a sum are rounded once or twice.
+//! All tiers have the same sixteen lanes and the same order of horizontal sums, so a kernel has the same order of
+//! operations everywhere; tiers differ only in whether a multiply-add is rounded once or twice.
 
 pub(crate) mod amx;
 mod generic;
@@ -23,16 +23,16 @@ pub(crate) use x86::{Avx2, Avx512};
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
-/// A proof that an instruction set is there, with its vector operations.
+/// A proof that the CPU has an instruction set, with its vector operations.
 pub(crate) trait Simd: Copy {
     /// Sixteen f32.
     type V: Copy;
 
-    /// How many weight rows and activation rows a matrix tile of this tier takes.
+    /// Weight rows and activation rows of this tier's register tile.
     const REGISTER_TILE: (usize, usize);
 
     fn splat(self, x: f32) -> Self::V;
-    /// One half-precision number.
+    /// Converts one f16 to f32.
     fn widen(self, half: u16) -> f32;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
@@ -42,17 +42,17 @@ pub(crate) trait Simd: Copy {
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// To the nearest integer.
+    /// Rounds to the nearest integer.
     fn round(self, a: Self::V) -> Self::V;
     /// `2ⁿ` for integral `n` from -126 to 127.
     fn pow2(self, n: Self::V) -> Self::V;
-    /// Whether any lane of `a` is larger than that of `b`.
+    /// Whether any lane of `a` is larger than the same lane of `b`.
     fn any_gt(self, a: Self::V, b: Self::V) -> bool;
     /// `v` where `x ≥ limit`, zero elsewhere.
     fn select_ge_or_zero(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
-    /// Sum of all lanes: halves added, then quarters, eighths, sixteenths.
+    /// The sum of all lanes: adds halves, then quarters, eighths, sixteenths.
     fn reduce_sum(self, a: Self::V) -> f32;
-    /// Largest lane.
+    /// The largest lane.
     fn reduce_max(self, a: Self::V) -> f32;
 
     /// # Safety
@@ -64,7 +64,7 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen half-precision numbers must be readable at `p`.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
-    /// Four half-precision numbers as scalars.
+    /// Converts four f16 to scalars.
     ///
     /// # Safety
     /// Eight bytes must be readable at `p`.
@@ -78,16 +78,16 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen bytes must be readable at `p`.
     unsafe fn load_u8(self, p: *const u8) -> Self::V;
-    /// Looks the low and the high halves of sixteen bytes up in two tables of sixteen entries.
+    /// Looks up the low and the high nibbles of sixteen bytes in two tables of sixteen entries.
     ///
     /// # Safety
     /// Sixteen bytes must be readable at `p`.
     unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
 
-    /// Sixteen vectors as a square, turned over: lane `j` of result `i` is lane `i` of vector `j`.
+    /// Transposes sixteen vectors: lane `j` of result `i` is lane `i` of vector `j`.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
 
-    /// Asks for the line at `p` to be brought near. Any address will do, also one outside all memory.
+    /// Prefetches the cache line at `p` into L1. Any address is allowed, also an invalid one.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
 
@@ -118,7 +118,7 @@ pub(crate) trait Simd: Copy {
         self.splat(0.0)
     }
 
-    /// The first `n < 16` elements at `p`, zeros behind them.
+    /// The first `n < 16` elements at `p`, followed by zeros.
     ///
     /// # Safety
     /// `n` f32 must be readable at `p`.

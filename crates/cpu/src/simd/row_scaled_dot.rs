@@ -1,20 +1,20 @@
-//! Dot products with weights that are integers over a whole row.
+//! Dot products with row-scaled weights.
 //!
-//! A weight is `scale · quant + min` in integers of two bytes, scale and min shared by the inputs of a group. An
-//! activation is `128 · high + low`, both of which reach from -64 to 64: then the sum of a group, for either byte, fits two
-//! bytes too, and one instruction multiplies it with the scale and the sum of the activations with the min. All sums are
-//! exact, so all tiers give the same ones.
+//! A weight is `scale · quant + min` in two-byte integers; the inputs of a group share scale and min. An activation is
+//! `128 · high + low`, where both bytes are within -64 to 64. The sum of a group then fits two bytes for either byte,
+//! and one instruction multiplies it with the scale and the sum of the activations with the min. All sums are exact, so
+//! all tiers compute the same.
 
 use super::{Generic, IntDot, LANES};
 
-/// The largest magnitude of an activation.
+/// The largest magnitude of a row-scaled activation.
 pub(crate) const MAX_ROW_SCALED: f32 = 8191.0;
 
-/// A tier's arithmetic for such weights.
+/// A tier's dot products for row-scaled weights.
 pub(crate) trait RowScaledDot: IntDot {
-    /// The sums of a group, for high and low bytes.
+    /// The sums of a group, for high and for low bytes.
     type Planes: Copy;
-    /// The sums of groups with their scales and mins, for high and low bytes.
+    /// The sums of groups times their scales plus mins, for high and for low bytes.
     type Totals: Copy;
 
     fn zero_planes(self) -> Self::Planes;
@@ -29,14 +29,14 @@ pub(crate) trait RowScaledDot: IntDot {
         line: Self::Line,
         block: *const u8,
     ) -> Self::Planes;
-    /// The sums of two parts of a group.
+    /// Adds the sums of two parts of a group.
     fn add_planes(self, a: Self::Planes, b: Self::Planes) -> Self::Planes;
     fn zero_totals(self) -> Self::Totals;
-    /// Adds a group: its sums times the scales, and the sums of its activations times the mins. At `factors` are sixteen
-    /// scales and mins in turn; the sums of activations are those of the high and of the low bytes, times 65536.
+    /// Adds a group: its sums times the scales, and the sums of its activations times the mins. `factors` has sixteen
+    /// pairs of scale and min; `activations` has the sums of the high and of the low bytes, times 65536.
     ///
     /// # Safety
-    /// 64 bytes must be readable at `factors`, and the sums of activations.
+    /// 64 bytes must be readable at `factors`, and both sums at `activations`.
     unsafe fn add_scaled(
         self,
         totals: Self::Totals,
@@ -44,9 +44,9 @@ pub(crate) trait RowScaledDot: IntDot {
         factors: *const u8,
         activations: *const [i32; 2],
     ) -> Self::Totals;
-    /// `128 · high + low`.
+    /// `128 · high + low` as f32.
     fn totals_to_f32(self, totals: Self::Totals) -> Self::V;
-    /// Writes integral numbers of magnitude up to [`MAX_ROW_SCALED`] as sixteen high and sixteen low bytes.
+    /// Stores integral numbers of magnitude up to [`MAX_ROW_SCALED`] as sixteen high and sixteen low bytes.
     ///
     /// # Safety
     /// Sixteen bytes must be writable at both addresses.
@@ -54,12 +54,12 @@ pub(crate) trait RowScaledDot: IntDot {
     /// The sum of sixteen signed bytes.
     ///
     /// # Safety
-    /// They must be readable.
+    /// Sixteen bytes must be readable at `bytes`.
     unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32;
-    /// Writes a line with four bytes from each of sixteen places, `stride` bytes apart.
+    /// Gathers a line: four bytes from each of sixteen addresses, `stride` bytes apart.
     ///
     /// # Safety
-    /// They must be readable, all within 2 GiB, and 64 bytes writable.
+    /// All addresses must be readable and within 2 GiB, and 64 bytes be writable at `to`.
     unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8);
 }
 

@@ -1,4 +1,4 @@
-//! The lanes as one AVX-512 register or two AVX2 registers.
+//! Lanes in one AVX-512 register or in two AVX2 registers.
 #![allow(
     clippy::needless_range_loop,
     reason = "iterators over registers are not inlined with the tier's features"
@@ -7,16 +7,16 @@
 use super::Simd;
 use std::arch::x86_64::*;
 
-/// AVX2, FMA and F16C are there, with `VNNI` also AVX-VNNI.
+/// A proof of AVX2, FMA and F16C; with `VNNI` also of AVX-VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<const VNNI: bool>(());
 
-/// AVX-512 F, BW, VL and DQ are there, and what [`Avx2`] has; with `VNNI` also AVX512-VNNI.
+/// A proof of AVX-512 F, BW, VL and DQ, and of [`Avx2`]'s features; with `VNNI` also of AVX512-VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const VNNI: bool>(());
 
 impl Avx2<false> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(crate) fn new() -> Avx2<false> {
@@ -25,7 +25,7 @@ impl Avx2<false> {
 }
 
 impl Avx2<true> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     #[inline]
     pub(crate) fn new() -> Avx2<true> {
@@ -34,7 +34,7 @@ impl Avx2<true> {
 }
 
 impl Avx512<false> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     #[inline]
     pub(crate) fn new() -> Avx512<false> {
@@ -43,7 +43,7 @@ impl Avx512<false> {
 }
 
 impl Avx512<true> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     #[inline]
     pub(crate) fn new() -> Avx512<true> {
@@ -79,7 +79,7 @@ macro_rules! whole {
 impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type V = Pair;
 
-    // 2 × 3 tiles hold twelve of the sixteen registers.
+    // A 2 × 3 register tile takes twelve of the sixteen registers.
     const REGISTER_TILE: (usize, usize) = (2, 3);
 
     pairwise! {
@@ -274,13 +274,14 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 }
 
 impl Avx512<true> {
-    /// Stores the three bf16 that add up to each of 32 numbers, the largest first, `apart` bytes from one to the next.
+    /// Stores each of 32 numbers as the three bf16 that sum to it, the most significant first, with `apart` bytes
+    /// between the parts.
     ///
     /// # Safety
-    /// 64 bytes must be writable at `p` and at the two places behind it.
+    /// 64 bytes must be writable at `p` and at the two addresses after it.
     #[inline(always)]
     pub(crate) unsafe fn store_parts(self, x: [__m512; 2], p: *mut u8, apart: usize) {
-        // Infinite, or no number.
+        // Infinities and NaN.
         const NOT_FINITE: i32 = 0x99;
         // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
         unsafe {
@@ -305,7 +306,7 @@ impl Avx512<true> {
     }
 }
 
-/// 0 to 31.
+/// The numbers 0 to 31.
 const COUNT: [u16; 32] = {
     let mut count = [0; 32];
     let mut i = 0;
@@ -321,7 +322,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> __m512 {
-        // SAFETY: only the first `n` elements are touched, for which the caller guarantees; AVX-512 is proven.
+        // SAFETY: only the first `n` elements are touched, which the caller guarantees; AVX-512 is proven.
         unsafe { _mm512_maskz_loadu_ps(first(n), p) }
     }
 
@@ -331,7 +332,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         unsafe { _mm512_mask_storeu_ps(p, first(n), v) }
     }
 
-    // 4 × 6 tiles hold twenty-four of the thirty-two registers.
+    // A 4 × 6 register tile takes twenty-four of the thirty-two registers.
     const REGISTER_TILE: (usize, usize) = (4, 6);
 
     whole! {
@@ -409,7 +410,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
                     fours[4 * i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
                 }
             }
-            // Four rows are together in every quarter now; the quarters are dealt out.
+            // Every quarter now has a 4 × 4 transposition; the quarters are distributed.
             for j in 0..4 {
                 let even = _mm512_shuffle_f32x4::<0x88>(fours[j], fours[4 + j]);
                 let odd = _mm512_shuffle_f32x4::<0xdd>(fours[j], fours[4 + j]);
@@ -493,8 +494,8 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn lookup_nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
-        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven. The permutation looks at the low four
-        // bits of every index alone.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven. The permutation uses only the low four
+        // bits of every index.
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             let upper = _mm512_srli_epi32::<4>(bytes);

@@ -1,8 +1,8 @@
-//! Byte dot products with and without the instruction made for them.
+//! Byte dot products for group-scaled weights on x86, with and without VNNI.
 //!
-//! Where the CPU has `vpdpbusd`, activations are two planes of signed bytes, `high · 2^SHIFT + low`, and every line is
-//! multiplied with both. Elsewhere they are numbers of two bytes: a line is split into its even and its odd bytes, and
-//! the four activations of a line are kept as the even pair and the odd pair.
+//! With `vpdpbusd`, activations are two planes of signed bytes, `high · 2^SHIFT + low`, and every line is multiplied
+//! with both. Without it, activations are two-byte integers: a line is split into its even and its odd bytes, and the
+//! four activations of a line are stored as the even pair and the odd pair.
 
 #![allow(
     clippy::needless_range_loop,
@@ -14,21 +14,21 @@ use super::x86::Pair;
 use super::{Avx2, Avx512, IntDot};
 use std::arch::x86_64::*;
 
-/// Where the low plane of a block begins.
+/// Byte offset of a block's low plane.
 const LOW_PLANE: usize = 32;
 
 /// A line, elements 0..8 and 8..16.
 #[derive(Clone, Copy)]
 pub(crate) struct Halves(pub(super) __m256i, pub(super) __m256i);
 
-/// Sums of the two planes.
+/// Sums of the high and of the low plane.
 #[derive(Clone, Copy)]
 pub(crate) struct Planes<T>(pub(super) T, pub(super) T);
 
-/// The four bytes at `index`, repeated.
+/// The four bytes at `index` of a block.
 ///
 /// # Safety
-/// An arranged block must be readable at `block`; the CPU must have AVX2.
+/// A block must be readable at `block`; the CPU must have AVX2.
 #[inline(always)]
 pub(super) unsafe fn quad(block: *const u8, index: usize) -> i32 {
     // SAFETY: as the caller guarantees.
@@ -159,7 +159,7 @@ impl IntDot for Avx2<false> {
     unsafe fn store_block(self, values: [Pair; 2], block: *mut u8) {
         // SAFETY: the caller guarantees 64 bytes, sixteen for each of the four registers; AVX2 is proven.
         unsafe {
-            // Of four numbers, the first and third come first, then the second and fourth.
+            // Reorders every four numbers: first and third, then second and fourth.
             let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
                 0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1,
             ));
@@ -234,7 +234,7 @@ impl IntDot for Avx2<true> {
     unsafe fn store_block(self, values: [Pair; 2], block: *mut u8) {
         // SAFETY: the caller guarantees 64 bytes, eight for each plane of the four registers; AVX2 is proven.
         unsafe {
-            // The lowest bytes of four numbers.
+            // Selects the lowest bytes of four numbers.
             let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
                 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
             ));
@@ -333,7 +333,7 @@ impl IntDot for Avx512<false> {
     unsafe fn store_block(self, values: [__m512; 2], block: *mut u8) {
         // SAFETY: the caller guarantees 64 bytes, 32 for each register; AVX-512 is proven.
         unsafe {
-            // Of four numbers, the first and third come first, then the second and fourth.
+            // Reorders every four numbers: first and third, then second and fourth.
             let order = _mm512_broadcast_i32x4(_mm_setr_epi8(
                 0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1,
             ));
@@ -349,7 +349,7 @@ impl IntDot for Avx512<false> {
 }
 
 /// # Safety
-/// An arranged block must be readable at `block`.
+/// A block must be readable at `block`.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn dot_planes<const INDEX: usize>(
@@ -358,8 +358,8 @@ unsafe fn dot_planes<const INDEX: usize>(
     block: *const u8,
 ) -> Planes<__m512i> {
     let Planes(mut high, mut low) = sums;
-    // SAFETY: as the caller guarantees. In assembly, because the compiler would broadcast into registers first, and there are
-    // too few.
+    // SAFETY: as the caller guarantees. In assembly, because the compiler would broadcast into registers first, of
+    // which there are too few.
     unsafe {
         std::arch::asm!(
             "vpdpbusd {high}, {line}, dword ptr [{block} + {first}]{{1to16}}",
@@ -433,7 +433,7 @@ impl IntDot for Avx512<true> {
     }
 }
 
-/// What matrix tiles need besides: they exist only where this tier does.
+/// Further operations for AMX kernels, which run only on this tier.
 impl Avx512<true> {
     /// # Safety
     /// 64 bytes must be writable at `p`.
@@ -443,7 +443,7 @@ impl Avx512<true> {
         unsafe { _mm512_storeu_si512(p.cast(), line) }
     }
 
-    /// Sums whose high parts are at one address and whose low parts are at another.
+    /// Loads sums whose high and low parts are at two addresses.
     ///
     /// # Safety
     /// Sixteen numbers must be readable at both addresses.

@@ -1,17 +1,17 @@
-//! Products with whole-row integers, with and without the instructions made for dot products.
+//! Dot products for row-scaled weights on x86, with and without VNNI; expansion of strips for AMX.
 
 use super::x86::Pair;
 use super::x86_int_dot::{Halves, Planes, quad};
 use super::{Avx2, Avx512, IntDot, RowScaledDot};
 use std::arch::x86_64::*;
 
-/// Where the low plane of a block begins.
+/// Byte offset of a block's low plane.
 const LOW_PLANE: usize = 32;
 
 /// # Safety
 /// The CPU must have AVX2.
 #[inline(always)]
-unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
+unsafe fn totals_to_f32_256(high: __m256i, low: __m256i) -> __m256 {
     // SAFETY: as the caller guarantees.
     unsafe {
         let high = _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(128.0));
@@ -22,12 +22,12 @@ unsafe fn numbers256(high: __m256i, low: __m256i) -> __m256 {
 /// The sum of sixteen signed bytes.
 ///
 /// # Safety
-/// The CPU must have AVX2, and the bytes be there.
+/// The CPU must have AVX2, and sixteen bytes be readable at `bytes`.
 #[inline(always)]
 unsafe fn sum_of_bytes128(bytes: *const u8) -> i32 {
     // SAFETY: as the caller guarantees.
     unsafe {
-        // Without a sign they are 128 more each.
+        // Flipping the sign bit adds 128 to each byte and makes them unsigned.
         let bytes = _mm_xor_si128(_mm_loadu_si128(bytes.cast()), _mm_set1_epi8(-128));
         let halves = _mm_sad_epu8(bytes, _mm_setzero_si128());
         let sum = _mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves));
@@ -35,17 +35,17 @@ unsafe fn sum_of_bytes128(bytes: *const u8) -> i32 {
     }
 }
 
-/// Sums in the low and something else in the high halves of 32 bits.
+/// Combines sums in the low halves of 32 bits with another number in the high halves.
 ///
 /// # Safety
-/// The CPU must have AVX2, and the number be there.
+/// The CPU must have AVX2, and the number be readable.
 #[inline(always)]
-unsafe fn beside256(sums: __m256i, other: *const i32) -> __m256i {
+unsafe fn combine256(sums: __m256i, other: *const i32) -> __m256i {
     // SAFETY: as the caller guarantees.
     unsafe { _mm256_blend_epi16::<0b1010_1010>(sums, _mm256_set1_epi32(*other)) }
 }
 
-/// Adds the products of bytes, in pairs.
+/// Adds products of bytes, summed in pairs.
 ///
 /// # Safety
 /// The CPU must have AVX2.
@@ -60,12 +60,12 @@ unsafe fn add_pairs256(sums: Halves, line: Halves, x: __m256i) -> Halves {
     }
 }
 
-/// Adds sums that are in pairs, times their factors.
+/// Adds pairwise sums times their factors.
 ///
 /// # Safety
 /// The CPU must have AVX2.
 #[inline(always)]
-unsafe fn weigh_pairs256(
+unsafe fn add_scaled_pairs256(
     total: __m256i,
     pairs: __m256i,
     factors: __m256i,
@@ -74,7 +74,7 @@ unsafe fn weigh_pairs256(
     // SAFETY: as the caller guarantees.
     unsafe {
         let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-        _mm256_add_epi32(total, _mm256_madd_epi16(beside256(sum, x), factors))
+        _mm256_add_epi32(total, _mm256_madd_epi16(combine256(sum, x), factors))
     }
 }
 
@@ -83,13 +83,13 @@ unsafe fn weigh_pairs256(
 /// # Safety
 /// The CPU must have AVX-VNNI.
 #[inline(always)]
-unsafe fn weigh256(total: __m256i, sum: __m256i, factors: __m256i, x: *const i32) -> __m256i {
+unsafe fn add_scaled256(total: __m256i, sum: __m256i, factors: __m256i, x: *const i32) -> __m256i {
     // SAFETY: as the caller guarantees.
-    unsafe { _mm256_dpwssd_avx_epi32(total, beside256(sum, x), factors) }
+    unsafe { _mm256_dpwssd_avx_epi32(total, combine256(sum, x), factors) }
 }
 
-/// What is the same with and without dot products, but for how wide the sums of a group are.
-macro_rules! avx2_whole {
+/// The methods that are the same with and without VNNI, except for the width of a group's sums.
+macro_rules! avx2_row_scaled {
     ($add:ident) => {
         type Planes = Planes<Halves>;
         type Totals = Planes<Halves>;
@@ -120,7 +120,12 @@ macro_rules! avx2_whole {
         #[inline(always)]
         fn totals_to_f32(self, Planes(high, low): Planes<Halves>) -> Pair {
             // SAFETY: AVX2 is proven.
-            unsafe { Pair(numbers256(high.0, low.0), numbers256(high.1, low.1)) }
+            unsafe {
+                Pair(
+                    totals_to_f32_256(high.0, low.0),
+                    totals_to_f32_256(high.1, low.1),
+                )
+            }
         }
 
         #[inline(always)]
@@ -147,7 +152,7 @@ macro_rules! avx2_whole {
         unsafe fn store_planes(self, values: Pair, high: *mut u8, low: *mut u8) {
             // SAFETY: the caller guarantees sixteen bytes on both sides; AVX2 is proven.
             unsafe {
-                // The lowest bytes of four numbers.
+                // Selects the lowest bytes of four numbers.
                 let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
                     0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
                 ));
@@ -169,7 +174,7 @@ macro_rules! avx2_whole {
 }
 
 impl RowScaledDot for Avx2<false> {
-    avx2_whole!(_mm256_add_epi16);
+    avx2_row_scaled!(_mm256_add_epi16);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -203,12 +208,12 @@ impl RowScaledDot for Avx2<false> {
             let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
             Planes(
                 Halves(
-                    weigh_pairs256(high.0, sums.0.0, factors.0, x_high),
-                    weigh_pairs256(high.1, sums.0.1, factors.1, x_high),
+                    add_scaled_pairs256(high.0, sums.0.0, factors.0, x_high),
+                    add_scaled_pairs256(high.1, sums.0.1, factors.1, x_high),
                 ),
                 Halves(
-                    weigh_pairs256(low.0, sums.1.0, factors.0, x_low),
-                    weigh_pairs256(low.1, sums.1.1, factors.1, x_low),
+                    add_scaled_pairs256(low.0, sums.1.0, factors.0, x_low),
+                    add_scaled_pairs256(low.1, sums.1.1, factors.1, x_low),
                 ),
             )
         }
@@ -216,7 +221,7 @@ impl RowScaledDot for Avx2<false> {
 }
 
 impl RowScaledDot for Avx2<true> {
-    avx2_whole!(_mm256_add_epi32);
+    avx2_row_scaled!(_mm256_add_epi32);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -243,24 +248,24 @@ impl RowScaledDot for Avx2<true> {
             let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
             Planes(
                 Halves(
-                    weigh256(high.0, sums.0.0, factors.0, x_high),
-                    weigh256(high.1, sums.0.1, factors.1, x_high),
+                    add_scaled256(high.0, sums.0.0, factors.0, x_high),
+                    add_scaled256(high.1, sums.0.1, factors.1, x_high),
                 ),
                 Halves(
-                    weigh256(low.0, sums.1.0, factors.0, x_low),
-                    weigh256(low.1, sums.1.1, factors.1, x_low),
+                    add_scaled256(low.0, sums.1.0, factors.0, x_low),
+                    add_scaled256(low.1, sums.1.1, factors.1, x_low),
                 ),
             )
         }
     }
 }
 
-/// Sums in the low and something else, whose low half is zero, in the high halves of 32 bits.
+/// Combines sums in the low halves of 32 bits with a number in the high halves, whose low half is zero.
 ///
 /// # Safety
-/// The CPU must have AVX-512, and the number be there.
+/// The CPU must have AVX-512, and the number be readable.
 #[inline(always)]
-unsafe fn beside512(sums: __m512i, other: *const i32) -> __m512i {
+unsafe fn combine512(sums: __m512i, other: *const i32) -> __m512i {
     // (sums & mask) | other
     const EITHER: i32 = 0b1110_1010;
     // SAFETY: as the caller guarantees.
@@ -270,8 +275,8 @@ unsafe fn beside512(sums: __m512i, other: *const i32) -> __m512i {
     }
 }
 
-/// As for AVX2.
-macro_rules! avx512_whole {
+/// As `avx2_row_scaled!`, for AVX-512.
+macro_rules! avx512_row_scaled {
     ($add:ident) => {
         type Planes = Planes<__m512i>;
         type Totals = Planes<__m512i>;
@@ -335,7 +340,7 @@ macro_rules! avx512_whole {
 }
 
 impl RowScaledDot for Avx512<false> {
-    avx512_whole!(_mm512_add_epi16);
+    avx512_row_scaled!(_mm512_add_epi16);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -367,11 +372,11 @@ impl RowScaledDot for Avx512<false> {
         unsafe {
             let factors = self.load_bytes(factors);
             let ones = _mm512_set1_epi16(1);
-            let x_high = beside512(
+            let x_high = combine512(
                 _mm512_madd_epi16(sums.0, ones),
                 &raw const (*activations)[0],
             );
-            let x_low = beside512(
+            let x_low = combine512(
                 _mm512_madd_epi16(sums.1, ones),
                 &raw const (*activations)[1],
             );
@@ -384,7 +389,7 @@ impl RowScaledDot for Avx512<false> {
 }
 
 impl RowScaledDot for Avx512<true> {
-    avx512_whole!(_mm512_add_epi32);
+    avx512_row_scaled!(_mm512_add_epi32);
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -411,12 +416,12 @@ impl RowScaledDot for Avx512<true> {
             Planes(
                 _mm512_dpwssd_epi32(
                     high,
-                    beside512(sums.0, &raw const (*activations)[0]),
+                    combine512(sums.0, &raw const (*activations)[0]),
                     factors,
                 ),
                 _mm512_dpwssd_epi32(
                     low,
-                    beside512(sums.1, &raw const (*activations)[1]),
+                    combine512(sums.1, &raw const (*activations)[1]),
                     factors,
                 ),
             )
@@ -424,11 +429,11 @@ impl RowScaledDot for Avx512<true> {
     }
 }
 
-/// Some bytes, and in place of those in the mask others in a given order.
+/// `bytes` with the masked bytes replaced by others in a given order.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn shuffled_into(mut bytes: __m512i, mask: u64, others: __m512i, order: __m512i) -> __m512i {
-    // SAFETY: this touches registers alone. In assembly, because the compiler would take one instruction apart into three.
+    // SAFETY: only registers are touched. In assembly, because the compiler would expand one instruction into three.
     unsafe {
         std::arch::asm!(
             "vpshufb {bytes}{{{mask}}}, {others}, {order}",
@@ -442,13 +447,13 @@ fn shuffled_into(mut bytes: __m512i, mask: u64, others: __m512i, order: __m512i)
     bytes
 }
 
-/// What matrix tiles need besides: they exist only where this tier does.
+/// Further operations for AMX kernels, which run only on this tier.
 impl Avx512<true> {
-    /// Writes `scale · quant + min` for a block of quants: eight lines of high bytes, and as many low ones `behind` them. There
-    /// are sixteen scales and mins in turn for each half of the block.
+    /// Expands a block of quants to `scale · quant + min`: eight lines of high bytes, and eight lines of low bytes
+    /// `behind` bytes further. Each half of the block has sixteen pairs of scale and min.
     ///
     /// # Safety
-    /// Four lines must be readable at `quants`, one at both `factors`, and the lines writable.
+    /// Four lines must be readable at `quants`, one at each of `factors`, and the lines be writable.
     #[inline(always)]
     pub(crate) unsafe fn expand_block(
         self,
@@ -476,7 +481,7 @@ impl Avx512<true> {
         }
     }
 
-    /// Sixteen scales, and sixteen mins, each twice.
+    /// Sixteen scales and sixteen mins, each duplicated.
     ///
     /// # Safety
     /// A line must be readable at `factors`.
@@ -492,7 +497,7 @@ impl Avx512<true> {
         }
     }
 
-    /// Writes a line of high bytes and one of low bytes from the quants at even and at odd places.
+    /// Stores a line of high bytes and one of low bytes from the quants at even and at odd positions.
     ///
     /// # Safety
     /// The lines must be writable.
@@ -508,7 +513,7 @@ impl Avx512<true> {
         unsafe {
             let even = _mm512_add_epi16(_mm512_mullo_epi16(quants[0], scales), mins);
             let odd = _mm512_add_epi16(_mm512_mullo_epi16(quants[1], scales), mins);
-            // Every byte's neighbour.
+            // Swaps every pair of bytes.
             let other = _mm512_broadcast_i32x4(_mm_setr_epi8(
                 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14,
             ));
@@ -517,10 +522,10 @@ impl Avx512<true> {
         }
     }
 
-    /// The number whose four products, of high and low bytes of both sides, are at these places of `products`.
+    /// The f32 number whose four products, of high and low bytes of both sides, are in `products`.
     ///
     /// # Safety
-    /// Sixteen integers must be readable at each of the places, 256 apart.
+    /// Sixteen integers must be readable at each of four addresses, 256 integers apart.
     #[inline(always)]
     pub(crate) unsafe fn products_to_f32(self, products: *const i32) -> __m512 {
         // SAFETY: the caller guarantees the integers; AVX-512 is proven.

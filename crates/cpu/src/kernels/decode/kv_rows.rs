@@ -1,10 +1,10 @@
-//! How each KV storage type becomes f32 lanes: exactly the numbers of `backend::storage`, sixteen at a time.
+//! Decodes KV storage types to f32 lanes, sixteen at a time: exactly the numbers of `backend::storage`.
 
 use super::weights::RAMP;
 use crate::simd::{LANES, Simd};
 use kv::Group;
 
-/// A storage type as the attention kernel reads it.
+/// Decodes one KV storage type.
 pub(crate) trait KvDecoder {
     /// Elements `16 · chunk` to `16 · chunk + 15` of a row of `dim`.
     ///
@@ -12,7 +12,7 @@ pub(crate) trait KvDecoder {
     /// A whole row must be readable at `row`, and those elements must be inside it.
     unsafe fn load<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V;
 
-    /// The elements behind the last whole chunk; lanes beyond the row's end are finite.
+    /// The elements after the last whole chunk; lanes past the row's end are finite.
     ///
     /// # Safety
     /// A whole row must be readable at `row`, and `chunk` must be its partial one.
@@ -65,7 +65,7 @@ impl GroupLen for G64 {
     const LEN: usize = Group::G64.len();
 }
 
-/// Scale and offset of a chunk's group, and where the codes begin.
+/// Scale and offset of a chunk's group, and the address of the codes.
 ///
 /// # Safety
 /// A whole quantised row must be readable at `row`.
@@ -76,7 +76,7 @@ unsafe fn affine<S: Simd, G: GroupLen>(
     chunk: usize,
     dim: usize,
 ) -> (S::V, S::V, *const u8) {
-    // SAFETY: the parameters are four bytes a group, and at least sixteen bytes of codes follow the last of them.
+    // SAFETY: the parameters take four bytes per group, and at least sixteen bytes of codes follow the last of them.
     unsafe {
         let [scale, offset, ..] = s.widen4(row.add(chunk * LANES / G::LEN * 4));
         (
@@ -101,7 +101,7 @@ impl<G: GroupLen> KvDecoder for Q8<G> {
 
     #[inline(always)]
     unsafe fn load_part<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
-        // SAFETY: the padding makes the partial chunk whole.
+        // SAFETY: padding makes the partial chunk whole.
         unsafe { Self::load(s, row, chunk, dim) }
     }
 }
@@ -122,12 +122,12 @@ impl<G: GroupLen> KvDecoder for Q4<G> {
 
     #[inline(always)]
     unsafe fn load_part<S: Simd>(s: S, row: *const u8, chunk: usize, dim: usize) -> S::V {
-        // SAFETY: the padding makes the partial chunk whole.
+        // SAFETY: padding makes the partial chunk whole.
         unsafe { Self::load(s, row, chunk, dim) }
     }
 }
 
-/// Calls `$body` with `$E` naming the reader of `$storage`.
+/// Runs `$body` with `$E` as the decoder of `$storage`.
 macro_rules! with_storage {
     ($storage:expr, $E:ident => $body:expr) => {{
         use kv::{Group, Storage};

@@ -1,10 +1,9 @@
-//! How each weight format becomes f32 lanes: exactly the numbers of `base::quant`, by vector instructions where that
-//! pays.
+//! Decodes weight formats to f32 lanes: exactly the numbers of `base::quant`, with vector instructions where they pay.
 
 use crate::simd::{LANES, Simd};
 use base::quant;
 
-/// A weight format's decoder.
+/// Decodes one weight format.
 pub(crate) trait WeightDecoder {
     /// Elements in a block, a multiple of sixteen.
     const LEN: usize;
@@ -60,7 +59,7 @@ plain!(F32, 4, load, f32);
 plain!(F16, 2, load_f16, u16);
 plain!(Bf16, 2, load_bf16, u16);
 
-/// Formats without a vector decoder yet: the scalar one of `base`.
+/// Formats without a vector decoder: the scalar one of `base`.
 macro_rules! scalar {
     ($($name:ident: $len:expr, $bytes:expr, $decode:path;)*) => {$(
         pub(crate) struct $name;
@@ -200,8 +199,8 @@ impl WeightDecoder for Q6K {
 
     #[inline(always)]
     unsafe fn decode<S: Simd>(s: S, block: *const u8, out: *mut f32) {
-        // SAFETY: the caller guarantees the block (128 bytes of low bits, 64 of high bits, 16 scales, one f16) and
-        // for 256 outputs.
+        // SAFETY: the caller guarantees the block (128 bytes of low bits, 64 of high bits, 16 scales, one f16) and 256
+        // outputs.
         unsafe {
             let scale = half_at(s, block.add(208));
             let scales = block.add(192).cast::<i8>();
@@ -228,7 +227,7 @@ impl WeightDecoder for Q6K {
     }
 }
 
-/// Calls `$body` with `$F` naming the decoder of `$dtype`.
+/// Runs `$body` with `$F` as the decoder of `$dtype`.
 macro_rules! with_format {
     ($dtype:expr, $F:ident => $body:expr) => {{
         use $crate::kernels::decode::weights as formats;

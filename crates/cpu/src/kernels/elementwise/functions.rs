@@ -1,5 +1,5 @@
-//! Functions of vectors, as types: code that is not inlined into its tier's entry is compiled without the tier's
-//! features, and a closure cannot be told to inline.
+//! f32 vector functions as types: code that is not inlined into its tier's entry is compiled without the tier's
+//! features, and closures cannot be forced to inline.
 
 use crate::simd::{LANES, Simd};
 use graph::ops::{BinaryFunction, UnaryFunction};
@@ -30,7 +30,7 @@ maps! {
     Sub, (_, s, a, b) => s.sub(a, b);
     Mul, (_, s, a, b) => s.mul(a, b);
     Div, (_, s, a, b) => s.div(a, b);
-    // Of two that do not compare the second is taken, so only a first that is not a number would be lost.
+    // The minimum of an unordered pair is the second operand, so only a NaN in the first would be lost.
     Min, (_, s, a, b) => s.add(s.min(a, b), not_a_number(s, a));
     Max, (_, s, a, b) => s.add(s.max(a, b), not_a_number(s, a));
     Scale(f32), (Scale(factor), s, a, _) => s.mul(a, s.splat(factor));
@@ -51,7 +51,7 @@ maps! {
     Floor, (_, s, a, _) => by_lane(s, a, a, |x, _| x.floor());
     Ceil, (_, s, a, _) => by_lane(s, a, a, |x, _| x.ceil());
     Round, (_, s, a, _) => s.round(a);
-    // What the standard library computes one by one.
+    // Computed lane by lane with the standard library.
     UnaryByLane(UnaryFunction), (UnaryByLane(f), s, a, _) => by_lane(s, a, a, move |x, _| f.apply(x));
     BinaryByLane(BinaryFunction), (BinaryByLane(f), s, a, b) => by_lane(s, a, b, move |a, b| f.apply(a, b));
 }
@@ -67,7 +67,7 @@ impl<F: VectorFunction> VectorFunction for Gated<F> {
     }
 }
 
-/// Calls `$body` with `$f` as the function that a variant of an enum names.
+/// Runs `$body` with `$f` as the function that a variant of an enum names.
 macro_rules! with_function {
     ($value:expr, $f:ident => $body:expr, $Enum:ident { $($Variant:ident),* } $($rest:tt)*) => {{
         use $crate::kernels::elementwise::functions;
@@ -82,7 +82,7 @@ macro_rules! with_function {
 }
 pub(crate) use with_function;
 
-/// Calls `$body` with `$f` as the function of an activation.
+/// Runs `$body` with `$f` as the function of an activation.
 macro_rules! with_activation {
     ($activation:expr, $f:ident => $body:expr) => {{
         use graph::ops::Activation;
@@ -108,14 +108,14 @@ fn by_lane<S: Simd>(s: S, a: S::V, b: S::V, function: impl Fn(f32, f32) -> f32) 
     }
 }
 
-/// Zero for every number, also an infinite one; not a number for what is none.
+/// Zero for every number, including infinities; NaN for NaN.
 #[inline(always)]
 fn not_a_number<S: Simd>(s: S, x: S::V) -> S::V {
     let number = s.select_ge_or_zero(x, s.splat(f32::NEG_INFINITY), s.splat(1.0));
     s.div(s.zero(), number)
 }
 
-/// `eˣ` over the whole range of f32: [`Simd::exp`] ends where a power of two does.
+/// `eˣ` over the whole range of f32: [`Simd::exp`] is limited to normal powers of two.
 #[inline(always)]
 fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     let half = s.exp(s.mul(x, s.splat(0.5)));
@@ -128,7 +128,7 @@ fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(one, s.add(one, s.exp(s.sub(s.zero(), x))))
 }
 
-/// `tanh x`, also near zero, where [`Simd::tanh`] loses digits that cancel.
+/// `tanh x`, accurate near zero, where [`Simd::tanh`] loses digits to cancellation.
 #[inline(always)]
 fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let square = s.mul(x, x);
@@ -155,13 +155,13 @@ fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(s.splat(0.5), x), s.add(s.splat(1.0), s.tanh(inner)))
 }
 
-/// `x · erf(x)` is even, so no sign is needed. What counts is how close the result is beside `x`, so one less the
-/// exponential of a polynomial for the logarithm of `1 - erf` will do from zero on.
+/// `x · erf(x)`, which is even, so no sign is needed. Only the error relative to `x` matters, so `1 - exp(polynomial)`,
+/// with the polynomial for `ln(1 - erf)`, is accurate enough from zero on.
 #[inline(always)]
 fn gelu_erf<S: Simd>(s: S, x: S::V) -> S::V {
     let half = s.mul(s.splat(0.5), x);
     let magnitude = absolute(s, half);
-    // Past 4 the result is one.
+    // Beyond 4 the result is one.
     let a = s.min(
         s.splat(4.0),
         s.mul(magnitude, s.splat(std::f32::consts::SQRT_2)),
@@ -206,11 +206,11 @@ fn erf<S: Simd>(s: S, x: S::V) -> S::V {
     select_ge(s, x, s.zero(), value, s.sub(s.zero(), value))
 }
 
-/// The error function from zero on to about one unit in the last place: an odd polynomial near zero, and one less the
-/// exponential of a polynomial beyond.
+/// The error function for non-negative arguments, to about one unit in the last place: an odd polynomial near zero, `1
+/// - exp(polynomial)` beyond.
 #[inline(always)]
 fn erf_of_magnitude<S: Simd>(s: S, magnitude: S::V) -> S::V {
-    // Past 4 the result is one, and polynomials stay finite.
+    // Beyond 4 the result is one, and the polynomials stay finite.
     let magnitude = s.min(s.splat(4.0), magnitude);
     let square = s.mul(magnitude, magnitude);
     let near = polynomial(
@@ -241,7 +241,7 @@ fn erf_of_magnitude<S: Simd>(s: S, magnitude: S::V) -> S::V {
     );
     let far = s.sub(s.mul(far, magnitude), magnitude);
     let far = s.sub(s.splat(1.0), s.exp(far));
-    // The near polynomial keeps what is not a number.
+    // The polynomial near zero propagates NaN.
     select_ge(s, magnitude, s.splat(0.927_734_4), far, near)
 }
 

@@ -1,8 +1,8 @@
-//! Tensors made without an operand: fills and ranges.
+//! Tensors generated without operands: fills and ranges.
 
 use base::DType;
 
-/// Numbers that need no operand.
+/// A tensor generated without operands.
 #[derive(Clone, Debug)]
 pub(crate) enum Generate {
     /// `len` copies of an element, given by its bits.

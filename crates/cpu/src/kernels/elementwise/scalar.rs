@@ -1,12 +1,12 @@
-//! Elementwise work on elements of any type: integer arithmetic, truths, comparisons, choices and conversions. Plain
-//! loops, with the choice of the function outside where they may be long.
+//! Scalar elementwise loops for integers, bools and mixed types: arithmetic, comparisons, selection and casts. The
+//! function is chosen outside of loops that may be long.
 
 use crate::kernels::loop_nest::{LoopNest, NestRange};
 use crate::kernels::{Context, SendPtr};
 use base::DType;
 use graph::ops::{BinaryFunction, CompareFunction, UnaryFunction};
 
-/// Reads every row of the loops: `body` is called with each element's offsets in the order of the loops' tensors.
+/// Calls `body` with every element's offsets, in the order of the loops' tensors.
 fn each<const N: usize>(nest: &LoopNest<N>, part: NestRange, mut body: impl FnMut([usize; N])) {
     let mut cursor = nest.cursor(part.row);
     for _ in 0..part.rows {
@@ -21,7 +21,7 @@ fn each<const N: usize>(nest: &LoopNest<N>, part: NestRange, mut body: impl FnMu
     }
 }
 
-/// `out = function(a, b)` of integers or truths; tensors `out`, `a`, `b`.
+/// `out = function(a, b)` of integers or bools; tensors `out`, `a`, `b`.
 #[derive(Clone, Debug)]
 pub(crate) struct IntegerBinary {
     pub(crate) function: BinaryFunction,
@@ -75,7 +75,7 @@ impl IntegerBinary {
     }
 }
 
-/// `out = function(a, b)`, a truth; tensors `out`, `a`, `b`.
+/// `out = function(a, b)`, a bool; tensors `out`, `a`, `b`.
 #[derive(Clone, Debug)]
 pub(crate) struct Compare {
     pub(crate) function: CompareFunction,
@@ -179,7 +179,7 @@ impl Where {
     }
 }
 
-/// `out = function(x)` of integers or truths.
+/// `out = function(x)` of integers or bools.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IntegerUnary {
     pub(crate) function: UnaryFunction,
@@ -210,7 +210,7 @@ impl IntegerUnary {
 }
 
 /// # Safety
-/// `len` elements must be readable at `x` and writable at `out`, which may be the same place.
+/// `len` elements must be readable at `x` and writable at `out`, which may be the same address.
 unsafe fn map<A: Copy, B>(x: *const A, out: *mut B, len: usize, function: impl Fn(A) -> B) {
     for i in 0..len {
         // SAFETY: the caller guarantees the elements; each is read before its place is written.
@@ -218,7 +218,7 @@ unsafe fn map<A: Copy, B>(x: *const A, out: *mut B, len: usize, function: impl F
     }
 }
 
-/// The elements as another type.
+/// Converts elements to another type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cast {
     pub(crate) from: DType,
@@ -227,8 +227,10 @@ pub(crate) struct Cast {
 }
 
 impl Cast {
+    /// Converts all elements.
+    ///
     /// # Safety
-    /// Both must hold `len` elements of their types; they may be one place when the types have one size.
+    /// Both buffers must hold `len` elements of their types; they may be the same if the types have the same size.
     pub(crate) unsafe fn run(&self, x: *const u8, out: *mut u8) {
         // SAFETY: as the caller guarantees.
         unsafe {

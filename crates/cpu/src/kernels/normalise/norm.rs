@@ -4,7 +4,7 @@ use crate::isa::Kernel;
 use crate::kernels::{Context, SendPtr, for_row_ranges, split_vectors};
 use crate::simd::{LANES, Simd};
 
-/// How a row is normalised.
+/// An RMS norm or a layer norm of rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
     pub(crate) rows: usize,
@@ -74,7 +74,7 @@ impl Kernel for NormRow {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let width = self.op.width as f32;
-        // SAFETY: `Norm::run`'s caller guarantees a row of `x` and `out` and for `weight` and `bias`.
+        // SAFETY: `Norm::run`'s caller guarantees a row of `x` and `out`, and `weight` and `bias`.
         unsafe {
             let mean = if self.op.centred {
                 self.sum::<S, false>(s, s.zero()) / width
@@ -114,7 +114,7 @@ impl Kernel for NormRow {
 }
 
 impl NormRow {
-    /// The sum of the row's elements less `shift`, to the first or second power.
+    /// The sum of the row's elements minus `shift`, or of their squares.
     ///
     /// # Safety
     /// A row must be readable at `x`.
@@ -130,7 +130,7 @@ impl NormRow {
             }
             if tail > 0 {
                 let x = s.sub(s.load_part(self.x.add(chunks * LANES), tail), shift);
-                // The empty lanes hold the shift now, not zero.
+                // The lanes past the row's end hold `-shift` now, so zeros replace them.
                 let mut lanes = [0.0; LANES];
                 s.store_part(
                     lanes.as_mut_ptr(),

@@ -5,7 +5,7 @@ use crate::kernels::axis_view::AxisView;
 use crate::kernels::{Context, SendPtr, for_row_ranges, split_vectors};
 use crate::simd::{LANES, Simd};
 
-/// The softmax along an axis, or its logarithm.
+/// Softmax or log-softmax along an axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Softmax {
     pub(crate) lines: AxisView,
@@ -58,7 +58,7 @@ impl Kernel for SoftmaxLines {
     }
 }
 
-/// The softmax of a contiguous line. One of negative infinities is not a number, as is one that holds what is none.
+/// The softmax of a contiguous line. A line of negative infinities only, or with a NaN in it, gives NaN.
 ///
 /// # Safety
 /// `len` elements must be readable at `x` and writable at `out`, which may be `x`.
@@ -117,13 +117,13 @@ unsafe fn softmax_row<S: Simd>(s: S, x: *const f32, out: *mut f32, len: usize, l
     }
 }
 
-/// One where an element is a number, zero elsewhere.
+/// One where an element is not NaN, zero elsewhere.
 #[inline(always)]
 fn is_number<S: Simd>(s: S, x: S::V) -> S::V {
     s.select_ge_or_zero(x, s.splat(f32::NEG_INFINITY), s.splat(1.0))
 }
 
-/// The largest of `len` elements; negative infinity of none.
+/// The largest of `len` elements; negative infinity if there are none.
 ///
 /// # Safety
 /// `len` elements must be readable at `x`.
@@ -144,7 +144,7 @@ pub(crate) unsafe fn largest<S: Simd>(s: S, x: *const f32, len: usize) -> f32 {
     }
 }
 
-/// The softmax of a line whose elements lie apart.
+/// The softmax of a strided line.
 ///
 /// # Safety
 /// `len` elements `step` apart must be readable from `x` and writable from `out`, which may be `x`.

@@ -1,4 +1,4 @@
-//! Strided copies: permuting, expanding, slicing and joining.
+//! Strided copies: permute, expand, slice and concatenate.
 
 use crate::kernels::loop_nest::LoopNest;
 use crate::kernels::{Context, SERIAL_ELEMENTS, SendPtr, for_row_ranges};
@@ -8,14 +8,14 @@ use graph::ops::strides;
 #[derive(Clone, Debug)]
 pub(crate) struct CopyStrided {
     nest: LoopNest<2>,
-    /// The loop along which the source is contiguous, when it is not the innermost one: turns and steps.
+    /// The loop along which the source is contiguous, if it is not the innermost one: iterations and steps.
     crosswise: Option<(usize, [usize; 2])>,
     /// First element of the source and of the target.
     start: [usize; 2],
     element_bytes: usize,
 }
 
-/// Rows and columns of a block of a transpose: a line of f32 on either side.
+/// Rows and columns of a block of a transposition: a cache line of f32 on either side.
 const BLOCK: usize = 16;
 
 impl CopyStrided {
@@ -37,7 +37,8 @@ impl CopyStrided {
         start: [usize; 2],
         element_bytes: usize,
     ) -> CopyStrided {
-        // The loop in which the source moves by one is brought next to the innermost, so that the two make blocks.
+        // The loop along which the source is contiguous is moved next to the innermost one; the two are copied in
+        // blocks.
         let inner = (0..shape.len()).rev().find(|axis| shape[*axis] != 1);
         let along = (0..shape.len())
             .rev()
@@ -67,7 +68,7 @@ impl CopyStrided {
         }
     }
 
-    /// Whether the copy can be run: its loops are few enough.
+    /// Whether the copy has few enough loops to run.
     pub(crate) fn fits(&self) -> bool {
         self.nest.fits()
     }
@@ -105,7 +106,7 @@ impl CopyStrided {
             && width >= SERIAL_ELEMENTS
             && let Some((turns, _)) = self.crosswise
         {
-            // One large transpose is cut along its strips.
+            // A single large transposition is divided into strips.
             let strips = turns.div_ceil(BLOCK);
             for_row_ranges(ctx, strips, width / strips, &|start, end| {
                 let range = (start * BLOCK, (end * BLOCK).min(turns));
@@ -148,10 +149,10 @@ impl CopyStrided {
         }
     }
 
-    /// Copies some turns of the crosswise loop and all of the innermost, block by block.
+    /// Copies some iterations of the crosswise loop and all of the innermost, block by block.
     ///
     /// # Safety
-    /// Both loops must lie behind both addresses.
+    /// Both loops must lie inside both buffers.
     unsafe fn transpose<T: Copy>(&self, from: *const T, to: *mut T, range: (usize, usize)) {
         let (_, [across_to, across_from]) = self.crosswise.expect("a transpose");
         let [step_to, step_from] = self.nest.steps;

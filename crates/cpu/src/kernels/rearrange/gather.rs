@@ -1,9 +1,9 @@
-//! Elements picked by index. An index outside its axis is an error of the run.
+//! Gathers by index. An index outside its axis is an error of the run.
 
 use crate::kernels::loop_nest::LoopNest;
 use base::DType;
 
-/// Integers of either size.
+/// i32 or i64 indices behind one address.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexValues {
     pub(crate) at: *const u8,
@@ -24,7 +24,7 @@ impl IndexValues {
     }
 }
 
-/// An index counted from the start; negative ones count from the end.
+/// The index from the start of an axis; negative indices count from its end.
 fn wrap(index: i64, size: usize) -> Result<usize, String> {
     let wrapped = if index < 0 {
         index.saturating_add(size as i64)
@@ -122,12 +122,12 @@ impl GatherElements {
     }
 }
 
-/// Advanced indexing of the first axes: blocks behind tuples of indices.
+/// Advanced indexing of the first axes: blocks addressed by tuples of indices.
 #[derive(Clone, Debug)]
 pub(crate) struct AdvancedIndex {
-    /// Per indexed axis: its size, blocks from one of its indices to the next, and its indices' type.
+    /// For each indexed axis: its size, the blocks from one index to the next, and the type of its indices.
     pub(crate) axes: Vec<(usize, usize, DType)>,
-    /// Per indexed axis, the strides of its indices in their common shape.
+    /// For each indexed axis, the strides of its indices in their common shape.
     pub(crate) strides: Vec<Vec<usize>>,
     pub(crate) shape: Vec<usize>,
     pub(crate) block_bytes: usize,

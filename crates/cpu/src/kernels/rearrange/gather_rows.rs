@@ -1,4 +1,4 @@
-//! Rows of a table picked by index and decoded to f32: embeddings, and the rows that the head reads.
+//! Gathers rows of a table, decoded to f32: embeddings, and the rows that the output head reads.
 
 use super::gather::IndexValues;
 use crate::isa::Kernel;
@@ -49,7 +49,8 @@ impl GatherRows {
             unsafe {
                 let (from, to) = (table.add(row * row_bytes), out.add(i * self.width));
                 if self.table == DType::F32 {
-                    // The source is an activation when rows are picked for the head: it may be moved over itself.
+                    // When rows are picked for the output head, the source is an activation that the result may
+                    // overlap.
                     std::ptr::copy(from, to.cast::<u8>(), row_bytes);
                 } else {
                     with_format!(self.table, F => ctx.isa.run(DecodeRow::<F>(from, to, self.width, Default::default())));
@@ -69,8 +70,8 @@ impl<F: WeightDecoder> Kernel for DecodeRow<F> {
     fn run<S: Simd>(self, s: S) {
         let DecodeRow(from, to, width, _) = self;
         let (blocks, tail) = (width / F::LEN, width % F::LEN);
-        // SAFETY: `GatherRows::run` passes a whole row on both sides; only plain formats have a tail, which is decoded into
-        // a buffer of its own.
+        // SAFETY: `GatherRows::run` passes a whole row on both sides; only plain formats have a tail, which is decoded
+        // into a local buffer.
         unsafe {
             for block in 0..blocks {
                 F::decode(s, from.add(block * F::BYTES), to.add(block * F::LEN));

@@ -1,6 +1,6 @@
 //! Triangular copies of matrices.
 
-/// The triangle of the last two axes on one side of a diagonal; zeros elsewhere.
+/// Copies the triangle of the last two axes on one side of a diagonal; the other elements become zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Triangle {
     pub(crate) upper: bool,
@@ -17,7 +17,7 @@ impl Triangle {
     pub(crate) unsafe fn run(&self, x: *const u8, out: *mut u8) {
         let size = self.element_bytes;
         for row in 0..self.matrices * self.rows {
-            // Columns before `cut` are below the diagonal.
+            // Columns before `cut` lie below the diagonal.
             let first = (row % self.rows) as i64 + self.diagonal + i64::from(!self.upper);
             let cut = usize::try_from(first).unwrap_or(0).min(self.columns);
             let (kept, cleared) = if self.upper {

@@ -1,4 +1,4 @@
-//! Packed products against the dequantised weights, on every tier.
+//! Quantised products against dequantised weights, on every tier.
 
 use super::format::{BLOCK, PackedFormat};
 use super::packed_weight::{PackedWeight, WeightSource};
@@ -90,7 +90,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
             if !k.is_multiple_of(dtype.block_len()) {
                 continue;
             }
-            // What shares a scale of the activations, and into how many parts their largest is divided.
+            // The inputs that share an activation scale, and the largest quantised magnitude.
             let (shared, largest) = if form.is_row_scaled() {
                 (k, MAX_ROW_SCALED)
             } else {
@@ -104,7 +104,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
             let mut x: Vec<f32> = (0..most * k)
                 .map(|_| noise.unit() * noise.unit() * 8.0)
                 .collect();
-            // Blocks of nothing, of one large number and of tiny numbers.
+            // Blocks of zeros, of one large number and of tiny numbers.
             x[..BLOCK].fill(0.0);
             x[BLOCK + 3] = 900.0;
             x[2 * BLOCK..3 * BLOCK].iter_mut().for_each(|x| *x *= 1e-20);
@@ -122,7 +122,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                             .zip(w)
                             .map(|(x, w)| f64::from(*x) * f64::from(*w))
                             .sum();
-                        // Half a step of the activations' scale for every weight, the rounding of scales of whole rows
+                        // Half a step of the activations' scale for every weight, the rounding of row-scaled factors
                         // (half a unit times the distance from the middle quant, and half a unit), and that of the sum.
                         let tallest = w.iter().fold(0.0f32, |a, w| a.max(w.abs()));
                         let rounding = if form.is_row_scaled() {
@@ -182,7 +182,7 @@ fn a_weight_is_packed_once_while_it_is_used() {
     assert!(PackedFormat::of(DType::F32).is_none());
 }
 
-/// `function(a, b)` by the kernel that runs when nothing is joined.
+/// `function(a, b)` by the kernel that runs when nothing is fused.
 fn elementwise(
     isa: Isa,
     threads: &ThreadPool,
@@ -206,7 +206,7 @@ fn elementwise(
 #[test]
 fn what_is_done_with_products_does_not_change_their_bits() {
     let mut noise = Noise::new(11);
-    // With more threads than the room is for, a gate waits for both products.
+    // With more threads than the scratch has columns for, a gate waits for both products.
     for threads in [1, 2, 16].map(ThreadPool::new) {
         for (dtype, n, k) in [(DType::Q4_1, 264, 256), (DType::Q8_0, 264, 256)] {
             let form = PackedFormat::of(dtype).unwrap();
@@ -269,7 +269,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                         }),
                     );
                 }
-                // Rows that are normed as they are read.
+                // Rows that are normalised as they are quantised.
                 let norm = Norm {
                     rows: m,
                     width: k,
@@ -318,10 +318,10 @@ fn every_tier_packs_the_same_bytes() {
         let rows = noise.weights(dtype, n * k);
         let mut first: Option<Vec<u8>> = None;
         for isa in Isa::available() {
-            // A copy, or what was packed before would be found.
+            // A copy, because otherwise the cached packed weight would be found.
             let rows = Bytes::from(&rows[..]);
             let packed = pack_on(isa, (dtype, &rows), n, k, &threads);
-            // SAFETY: so many bytes are there while it lives.
+            // SAFETY: the packed bytes live as long as `packed`.
             let bytes = unsafe { std::slice::from_raw_parts(packed.address(), packed.len()) };
             let first = first.get_or_insert_with(|| bytes.to_vec());
             assert!(bytes == &first[..], "{isa} {dtype}");

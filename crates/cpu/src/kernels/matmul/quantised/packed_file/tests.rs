@@ -1,4 +1,4 @@
-//! Packed weights that are kept, found again, and not trusted further than they reach.
+//! Packed files are written, found again, and verified.
 
 use super::super::format::PackedFormat;
 use super::super::packed_weight::PackedWeight;
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 const SHAPES: [(DType, usize, usize); 2] = [(DType::Q4_1, 4096, 1024), (DType::Q6_K, 2000, 1024)];
 const BEFORE: usize = 96;
 
-/// A folder with a model file, which goes away with the value.
+/// A temporary folder with a model file.
 struct ModelFolder(PathBuf);
 
 impl ModelFolder {
@@ -35,7 +35,7 @@ impl ModelFolder {
         self.0.join("packed")
     }
 
-    /// Writes the model anew.
+    /// Writes the model file again.
     fn write(&self, seed: u64) {
         let mut noise = Noise::new(seed);
         let mut file = vec![7; BEFORE];
@@ -45,7 +45,7 @@ impl ModelFolder {
         fs::write(self.model(), file).unwrap();
     }
 
-    /// The names of what is kept.
+    /// The names of the packed files.
     fn names(&self) -> Vec<String> {
         let files = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let mut names: Vec<String> = files
@@ -70,7 +70,7 @@ impl ModelFolder {
         }
     }
 
-    /// The packed weights as a process that begins now has them, and whether they were found.
+    /// The packed weights as a new process would load them, and whether they were found.
     fn load(&self) -> (Vec<Vec<u8>>, bool) {
         let packed = self.load_with(&self.options()).unwrap();
         let bytes = packed.iter().map(|packed| packed.bytes());
@@ -122,7 +122,7 @@ fn a_second_start_maps_what_the_first_has_packed() {
     assert_eq!(place.load(), (made.clone(), true));
     assert!(place.names()[0].starts_with("model-"));
 
-    // Another model at its place: what was kept is neither used nor left behind.
+    // After another model replaces the file, the packed file is neither used nor left in the folder.
     place.write(2);
     let old = place.kept();
     let (others, found) = place.load();
@@ -169,7 +169,7 @@ fn what_is_damaged_or_unfinished_is_made_again() {
         assert_eq!(place.load(), (made.clone(), false), "byte {at}");
         assert_eq!(fs::read(place.kept()).unwrap(), whole, "byte {at}");
     }
-    // What a killed process left of another model's.
+    // A partial file of a killed process, for another model.
     fs::write(place.folder().join(".gone-0.packed.partial"), "half").unwrap();
     remove_stale_packed_files(&place.folder());
     assert_eq!(fs::read(place.kept()).unwrap(), whole);
@@ -184,13 +184,13 @@ fn a_file_that_was_written_to_loses_its_seal() {
     let whole = fs::read(place.kept()).unwrap();
     assert_eq!(seal, parse(&whole).unwrap().seal);
 
-    // A copy has no seal: it is verified, and has one from then on.
+    // A copy has no seal: it is verified, and sealed afterwards.
     fs::write(place.kept(), &whole).unwrap();
     assert_ne!(modified(), seal);
     assert_eq!(place.load(), (made.clone(), true));
     assert_eq!(modified(), seal);
 
-    // A damaged copy does not get one, and is replaced.
+    // A damaged copy is not sealed, and is replaced.
     let mut bytes = whole.clone();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(place.kept(), &bytes).unwrap();
@@ -198,7 +198,7 @@ fn a_file_that_was_written_to_loses_its_seal() {
     assert_eq!(fs::read(place.kept()).unwrap(), whole);
 }
 
-/// Damage that nobody wrote, as of a bad disk: the seal is whole.
+/// Damage without a write, as by a bad disk: the seal is intact.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
@@ -215,7 +215,7 @@ fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
     // SAFETY: the call takes numbers only.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     if is_resident(&Bytes::map(&place.kept()).unwrap()) {
-        // Past the capture, so that a run says what it left out.
+        // Bypasses the test harness' capture, so that a run reports what it skipped.
         let why = "this file system keeps its files in memory";
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped: {why}\n"));
         return;
@@ -259,7 +259,7 @@ fn no_head_makes_a_place_outside_the_file() {
                 _ => noise.bits() as u8,
             };
         }
-        // As if whoever made it had meant it.
+        // With a valid checksum, as if the damage were intended.
         let sum = xxh64(&bytes[..end], 0);
         bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
         match parse(&bytes) {
@@ -308,8 +308,8 @@ fn whoever_watches_is_told_all_and_can_end_it() {
     assert!(place.load().1);
 }
 
-/// What is kept is read by later builds: when a layout changes, so must [`VERSION`], and then the numbers here. Versions 1
-/// and 2 have the same layouts.
+/// Packed files are read by later builds: when a layout changes, [`VERSION`] must change, and then the numbers here.
+/// Versions 1 and 2 have the same layouts.
 #[test]
 fn layouts_are_those_of_the_version() {
     let threads = ThreadPool::new(1);
