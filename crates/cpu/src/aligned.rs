@@ -1,10 +1,10 @@
-//! Memory that begins at a cache line: vector loads from it never straddle two.
+//! Memory that starts at a cache line, so that vector loads never straddle two lines.
 
 use backend::{BackendError, BackendErrorKind};
 
-/// Bytes from a line's beginning on, zero at first.
+/// Zeroed memory that starts at a cache line.
 #[derive(Default)]
-pub(crate) struct Aligned {
+pub(crate) struct AlignedBuffer {
     lines: Vec<Line>,
 }
 
@@ -12,24 +12,27 @@ pub(crate) struct Aligned {
 #[repr(align(64))]
 struct Line(#[allow(dead_code, reason = "read and written through raw addresses")] [u64; 8]);
 
-impl Aligned {
-    /// At least this many bytes.
-    pub(crate) fn new(bytes: usize) -> Result<Aligned, BackendError> {
+impl AlignedBuffer {
+    /// Allocates at least `bytes` zeroed bytes.
+    ///
+    /// # Errors
+    /// Fails when the memory cannot be allocated.
+    pub(crate) fn new(bytes: usize) -> Result<AlignedBuffer, BackendError> {
         let count = bytes.div_ceil(size_of::<Line>());
         let mut lines = Vec::new();
         lines
             .try_reserve_exact(count)
             .map_err(|_| BackendErrorKind::OutOfMemory(bytes))?;
         lines.resize(count, Line::default());
-        Ok(Aligned { lines })
+        Ok(AlignedBuffer { lines })
     }
 
-    /// Bytes that are held where so many are asked for.
+    /// The bytes that are allocated for a request of `bytes`.
     pub(crate) fn rounded(bytes: usize) -> usize {
         bytes.next_multiple_of(size_of::<Line>())
     }
 
-    /// Bytes held.
+    /// The allocated bytes.
     pub(crate) fn len(&self) -> usize {
         self.lines.len() * size_of::<Line>()
     }

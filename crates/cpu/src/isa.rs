@@ -1,10 +1,10 @@
 //! Which instruction set the kernels use, and the one place where that choice becomes code.
 
-use crate::simd::{Avx2, Avx512, Generic, Simd, Whole};
+use crate::simd::{Avx2, Avx512, Generic, RowScaledDot, Simd};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// A tier of kernels. A value other than `Generic` exists only where the CPU has been asked.
+/// A tier of kernels. A tier other than `Generic` exists only after the CPU reported its features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa(Tier);
 
@@ -43,7 +43,7 @@ impl Isa {
                 (avx2 && has!("avxvnni"), Tier::AvxVnni),
                 (avx512, Tier::Avx512),
                 (vnni, Tier::Avx512Vnni),
-                (vnni && crate::amx::available(), Tier::Amx),
+                (vnni && crate::simd::amx::available(), Tier::Amx),
             ];
             tiers.extend(
                 more.into_iter()
@@ -54,7 +54,7 @@ impl Isa {
         tiers
     }
 
-    /// The best tier, or the one that [`ISA_VARIABLE`] names; asked once per process.
+    /// The best tier, or the one that [`ISA_VARIABLE`] names; detected once per process.
     pub fn detect() -> Result<Isa, UnknownIsa> {
         static CHOICE: OnceLock<Result<Isa, UnknownIsa>> = OnceLock::new();
         CHOICE
@@ -105,7 +105,7 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel of matrix tiles; the tier must have them.
+    /// Runs an AMX kernel; the tier must have matrix tiles.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn run_tiles<K: TileKernel>(self, kernel: K) {
         assert!(self.has_tiles(), "{self} has no tiles");
@@ -113,7 +113,7 @@ impl Isa {
         unsafe { tiles_on_avx512vnni(kernel) }
     }
 
-    /// Runs a kernel of integers compiled for this tier.
+    /// Runs an integer kernel compiled for this tier.
     pub(crate) fn run_integers<K: IntegerKernel>(self, kernel: K) -> K::Output {
         match self.0 {
             Tier::Generic => kernel.run(Generic),
@@ -141,7 +141,7 @@ impl fmt::Display for Isa {
     }
 }
 
-/// A tier that was asked for and is not there.
+/// The requested tier does not exist or is not supported by this CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownIsa(String);
 
@@ -170,15 +170,15 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
 
-/// As [`Kernel`], for kernels that need integers: these have more tiers.
+/// As [`Kernel`], for kernels with integer dot products, which have more tiers.
 pub(crate) trait IntegerKernel {
     /// What the kernel returns.
     type Output;
     /// The kernel's body.
-    fn run<S: Whole>(self, simd: S) -> Self::Output;
+    fn run<S: RowScaledDot>(self, simd: S) -> Self::Output;
 }
 
-/// As [`Kernel`], for kernels of matrix tiles.
+/// As [`Kernel`], for kernels on matrix tiles.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait TileKernel {
     /// The kernel's body.

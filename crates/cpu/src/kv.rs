@@ -14,13 +14,13 @@ use layout::RowLayout;
 use pool::{CpuPool, buffer};
 use std::sync::Arc;
 
-pub(crate) use pool::Rows;
+pub(crate) use pool::StepRows;
 
 /// The stored keys and values of one cache.
 pub(crate) struct CpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
-    /// Rows of a shared prefix, in front of the own ones.
+    /// The rows of a shared prefix; their cells come before the cache's own.
     prefix: Option<Arc<FrozenCpuKv>>,
 }
 
@@ -48,24 +48,24 @@ impl CpuKv {
         }
     }
 
-    /// Makes cells exist and writes a step's keys and values; cell numbers count the prefix.
+    /// Grows the pools to the step's cells and writes its keys and values; cell numbers count the prefix.
     pub(crate) fn update(
         &mut self,
         ctx: &Context<'_>,
         id: usize,
         step: &LayerPlan,
-        [keys, values]: [Rows<'_>; 2],
+        [keys, values]: [StepRows<'_>; 2],
     ) -> Result<(), KvError> {
-        let behind = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
+        let frozen_cells = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
         let layer = &mut self.layers[id];
-        layer.keys.ensure(step.cells - behind)?;
-        layer.values.ensure(step.cells - behind)?;
+        layer.keys.ensure(step.cells - frozen_cells)?;
+        layer.values.ensure(step.cells - frozen_cells)?;
         let (heads, elements) = (layer.keys.heads, keys.data.len() + values.data.len());
         let writers = [
-            layer.keys.writer(behind, &step.writes, keys),
-            layer.values.writer(behind, &step.writes, values),
+            layer.keys.writer(frozen_cells, &step.writes, keys),
+            layer.values.writer(frozen_cells, &step.writes, values),
         ];
-        // SAFETY: every task has a head of a side for itself.
+        // SAFETY: every task writes one head of one side, which no other task writes.
         let task = |i: usize| unsafe { writers[i / heads].write(i % heads) };
         if elements < SERIAL_ELEMENTS {
             (0..2 * heads).for_each(task);
@@ -138,7 +138,7 @@ impl KvBytes for CpuKv {
     }
 
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
-        // All memory first: once a row has moved, nothing may fail.
+        // Allocate everything first: once a row has moved, nothing may fail.
         let most = self.pools().map(|pool| pool.head_bytes()).max();
         let mut before = buffer(most.unwrap_or(0))?;
         for (id, layer) in self.layers.iter_mut().enumerate() {
@@ -158,18 +158,18 @@ impl KvBytes for CpuKv {
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let prefix = self.prefix.as_deref();
-        let behind = prefix.map_or(0, |p| p.cells[layer]);
+        let frozen_cells = prefix.map_or(0, |p| p.cells[layer]);
         let own = self.layers[layer].side(side);
         let frozen = prefix.map_or(own, |p| p.layers[layer].side(side));
         let mut rest = out;
         for head in 0..own.heads {
             for cells in runs.iter().map(Run::cells) {
-                let middle = behind.clamp(cells.start, cells.end);
+                let middle = frozen_cells.clamp(cells.start, cells.end);
                 let parts = [
                     (frozen, cells.start..middle),
                     (
                         own,
-                        middle - behind.min(middle)..cells.end - behind.min(middle),
+                        middle - frozen_cells.min(middle)..cells.end - frozen_cells.min(middle),
                     ),
                 ];
                 for (pool, cells) in parts {
@@ -224,11 +224,11 @@ impl KvBytes for CpuKv {
     }
 }
 
-/// Rows that no one writes any more.
+/// Read-only rows of a shared prefix.
 struct FrozenCpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
-    /// Per layer; a ring has fewer.
+    /// The cells of each layer; a ring layer has fewer.
     cells: Vec<u32>,
 }
 
@@ -252,7 +252,7 @@ impl FrozenKv for FrozenCpuKv {
 pub(crate) struct HeadKv<'a> {
     pub(crate) keys: HeadRows<'a>,
     pub(crate) values: HeadRows<'a>,
-    /// Cells before this one lie in the frozen rows, the others in the own ones.
+    /// Cells below this number lie in the frozen rows, the others in the cache's own.
     pub(crate) frozen_cells: u32,
 }
 

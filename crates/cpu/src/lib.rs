@@ -1,29 +1,29 @@
-//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and the executable over them.
+//! The CPU backend: kernels for every instruction-set tier, a thread pool, KV storage, and the executable.
 //!
-//! All `unsafe` of the CPU side is here. Kernels take raw addresses, because a result may be planned into the memory of
-//! an operand it consumes; what makes that sound is said at `graph::plan` and checked there by a property test.
+//! All `unsafe` code of the CPU side is in this crate. Kernels take raw addresses, because a result may be planned into
+//! the memory of an operand that it consumes; `graph::plan` states why that is sound, and a property test checks it
+//! there.
 
-mod ahead;
 mod aligned;
-mod amx;
 mod exec;
 mod isa;
 mod kernels;
 mod kv;
-mod probe;
+mod prefetch;
+mod roofline;
 mod simd;
-mod threads;
+mod thread_pool;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
-pub use kernels::packed::kept::tidy as tidy_packed;
-pub use probe::Probe;
+pub use kernels::matmul::quantised::packed_file::remove_stale_packed_files as tidy_packed;
+pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{Backend, BackendError, CompileOptions, Compiled, Footprint, FootprintRequest};
-use exec::{CpuExecutable, WeightForms, plan_step};
+use exec::{CpuExecutable, WeightLayouts, plan_step};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
-use threads::Threads;
+use thread_pool::ThreadPool;
 
 /// The CPU with one tier of kernels.
 pub struct Cpu {
@@ -53,12 +53,12 @@ impl Cpu {
         self.isa
     }
 
-    /// Measures what so many threads can do: a floor for the time of a step.
+    /// Measures the limits of `threads` threads, from which a lower bound of a step's time follows.
     pub fn probe(&self, threads: usize) -> Probe {
         Probe::measure(self.isa, threads.max(1))
     }
 
-    /// Threads that a compile without a choice uses.
+    /// The number of threads if the compile options do not set one.
     pub fn default_threads() -> usize {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
@@ -74,7 +74,7 @@ impl Backend for Cpu {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Compiled, BackendError> {
-        let threads = Threads::new(options.threads.unwrap_or_else(Cpu::default_threads));
+        let threads = ThreadPool::new(options.threads.unwrap_or_else(Cpu::default_threads));
         let executable = CpuExecutable::new(graph, threads, self.isa, options)?;
         Ok(Compiled::new(executable))
     }
@@ -84,14 +84,14 @@ impl Backend for Cpu {
         graph: &Graph,
         request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
-        let forms = WeightForms::new(graph, self.isa, request.is_weight);
+        let layouts = WeightLayouts::new(graph, self.isa, request.is_weight);
         let threads = request.options.threads.unwrap_or_else(Cpu::default_threads);
-        let (calls, arena) = plan_step(graph, request.bindings, &forms, threads)?;
-        let mut packed = forms.bytes(graph, &calls);
+        let (calls, arena) = plan_step(graph, request.bindings, &layouts, threads)?;
+        let mut packed = layouts.bytes(graph, &calls);
         for (i, tensor) in graph.tensors().iter().enumerate() {
-            let moved = exec::moved_bytes(tensor);
-            if moved > 0 {
-                *packed.entry(TensorId(i as u32)).or_default() += moved;
+            let realigned = exec::realigned_bytes(tensor);
+            if realigned > 0 {
+                *packed.entry(TensorId(i as u32)).or_default() += realigned;
             }
         }
         let packed = packed.into_iter().collect();

@@ -1,70 +1,76 @@
-//! A kernel with all its sizes, ready to be given addresses.
+//! A kernel with all its sizes resolved; it runs on addresses.
 
 use crate::kernels::Context;
-use crate::kernels::attend::Attend;
-use crate::kernels::attention::{self, Attention};
-use crate::kernels::copy::CopyStrided;
-use crate::kernels::dense::{self, MatMul};
+use crate::kernels::attention::cached::CachedAttention;
+use crate::kernels::attention::plain::{Attention, AttentionOperands};
+use crate::kernels::attention::rope::{Rope, RopeTable, Rotation};
 use crate::kernels::elementwise::Elementwise;
-use crate::kernels::index::{Index, Take, TakeElements};
-use crate::kernels::linear::{Linear, Operands};
-use crate::kernels::lines::{CumSum, Softmax};
-use crate::kernels::packed::{self, After, Before, PackedLinear, TOGETHER};
-use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
-use crate::kernels::reduce::Reduce;
-use crate::kernels::rope::{Rope, RopeTable, Rotation};
-use crate::kernels::rows::{Gather, Norm};
+use crate::kernels::elementwise::generate::Generate;
+use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::tiled::{self, TiledLinear};
-use crate::kv::{CpuKv, Rows};
+use crate::kernels::matmul::f32::tiles::{self, AmxLinear};
+use crate::kernels::matmul::f32::{MatMul, MatMulOperands};
+use crate::kernels::matmul::quantised::{
+    self, Epilogue, MAX_FUSED_PRODUCTS, NormPrologue, QuantisedLinear,
+};
+use crate::kernels::matmul::{LinearOperands, half::HalfLinear};
+use crate::kernels::normalise::norm::Norm;
+use crate::kernels::normalise::softmax::Softmax;
+use crate::kernels::rearrange::copy::CopyStrided;
+use crate::kernels::rearrange::gather::{AdvancedIndex, GatherBlocks, GatherElements};
+use crate::kernels::rearrange::gather_rows::GatherRows;
+use crate::kernels::rearrange::triangle::Triangle;
+use crate::kernels::reduce::Reduce;
+use crate::kernels::reduce::cumsum::CumSum;
+use crate::kv::{CpuKv, StepRows};
 use backend::{BackendErrorKind, CacheStep};
 
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
-    /// The result is a part of the first operand under another shape; the memory plan says where.
+    /// The result is a view of a part of the first operand; the memory plan says where.
     Alias,
-    /// A weight of half precision, and what is done to the product.
-    Linear(Linear, Option<Elementwise>),
-    /// A quantised weight, and what is done to the product.
-    PackedLinear(PackedLinear, Option<Elementwise>),
+    /// A linear layer with a half-precision weight, and the activation applied to its result.
+    HalfLinear(HalfLinear, Option<Elementwise>),
+    /// A linear layer with a quantised weight, and the activation applied to its result.
+    QuantisedLinear(QuantisedLinear, Option<Elementwise>),
     MatMul(MatMul),
-    /// An f32 weight, on matrix tiles.
+    /// A linear layer with an f32 weight, on matrix tiles.
     #[cfg(target_arch = "x86_64")]
-    TiledLinear(TiledLinear),
+    AmxLinear(AmxLinear),
     Attention(Attention),
-    Gather(Gather),
+    GatherRows(GatherRows),
     Norm(Norm),
     Elementwise(Elementwise),
     Rope(Rope),
     RopeTable(RopeTable),
-    /// Every operand's elements to their places.
+    /// Copies of every operand into the result.
     Copy(Vec<CopyStrided>),
-    PlainBinary(PlainBinary),
-    PlainUnary(PlainUnary),
+    IntegerBinary(IntegerBinary),
+    IntegerUnary(IntegerUnary),
     Compare(Compare),
     Where(Where),
     Cast(Cast),
     Triangle(Triangle),
-    Make(Make),
-    Take(Take),
-    TakeElements(TakeElements),
-    Index(Index),
+    Generate(Generate),
+    GatherBlocks(GatherBlocks),
+    GatherElements(GatherElements),
+    AdvancedIndex(AdvancedIndex),
     Reduce(Reduce),
     Softmax(Softmax),
     CumSum(CumSum),
-    Attend(CachedAttend),
+    CachedAttention(CachedAttentionCall),
 }
 
-/// Attention over what a cache holds and the step's own rows, which are stored first.
+/// Attention over a cache and the step's own rows, which are stored first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CachedAttend {
-    pub(crate) attend: Attend,
+pub(crate) struct CachedAttentionCall {
+    pub(crate) attend: CachedAttention,
     pub(crate) cache_id: usize,
     pub(crate) tokens: usize,
 }
 
-/// Addresses of a call's operands, result and work space; null where there is none.
+/// Addresses of a call's operands, result and scratch; null where there is none.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses<'a> {
     pub(crate) inputs: &'a [*const u8],
@@ -73,14 +79,14 @@ pub(crate) struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// An operand, null when there are not so many.
+    /// Operand `i`, or null if there are fewer.
     fn input<T>(&self, i: usize) -> *const T {
         self.inputs.get(i).map_or(std::ptr::null(), |p| p.cast())
     }
 
     /// The operands of a product with a weight.
-    fn product(&self) -> Operands {
-        Operands {
+    fn product(&self) -> LinearOperands {
+        LinearOperands {
             x: self.input(0),
             weight: self.input(1),
             bias: self.input(2),
@@ -104,42 +110,43 @@ impl From<String> for CallError {
 }
 
 impl Call {
-    /// Bytes of work space the call needs.
+    /// Bytes of scratch that the call needs.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         match self {
-            Call::Linear(op, _) => op.scratch(threads),
-            Call::PackedLinear(op, _) => op.scratch(threads),
+            Call::HalfLinear(op, _) => op.scratch(threads),
+            Call::QuantisedLinear(op, _) => op.scratch(threads),
             Call::MatMul(op) => op.scratch(),
             #[cfg(target_arch = "x86_64")]
-            Call::TiledLinear(op) => op.scratch(threads),
+            Call::AmxLinear(op) => op.scratch(threads),
             Call::Attention(op) => op.scratch(threads),
             _ => 0,
         }
     }
 
     /// Whether two calls with the same first operand can run as one.
-    pub(crate) fn joins(&self, other: &Call) -> bool {
+    pub(crate) fn can_fuse_with(&self, other: &Call) -> bool {
         match (self, other) {
-            (Call::PackedLinear(a, None), Call::PackedLinear(b, None)) => a.joins(b),
+            (Call::QuantisedLinear(a, None), Call::QuantisedLinear(b, None)) => a.can_fuse_with(b),
             #[cfg(target_arch = "x86_64")]
-            (Call::TiledLinear(a), Call::TiledLinear(b)) => a.joins(b),
+            (Call::AmxLinear(a), Call::AmxLinear(b)) => a.can_fuse_with(b),
             _ => false,
         }
     }
 
-    /// Tells the threads what an attention will read of its cache.
-    pub(crate) fn read_ahead(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_, CpuKv>>) {
-        if let (Call::Attend(op), Some(step)) = (self, cache) {
+    /// Sets the cache rows that every thread prefetches for this attention.
+    pub(crate) fn plan_prefetch(&self, ctx: &Context<'_>, cache: &Option<CacheStep<'_, CpuKv>>) {
+        if let (Call::CachedAttention(op), Some(step)) = (self, cache) {
             let plan = step.plan.layer(op.cache_id);
             let kv = &*step.bytes;
-            op.attend.read_ahead(ctx, &plan.visible, (kv, op.cache_id));
+            op.attend
+                .plan_prefetch(ctx, &plan.visible, (kv, op.cache_id));
         }
     }
 
-    /// A norm that makes rows as they are read.
-    pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<Before> {
+    /// The norm of this call as a prologue of quantised products.
+    pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<NormPrologue> {
         match self {
-            Call::Norm(norm) => Some(Before {
+            Call::Norm(norm) => Some(NormPrologue {
                 norm: *norm,
                 x: at.input(0),
                 weight: at.input(1),
@@ -149,7 +156,7 @@ impl Call {
         }
     }
 
-    /// Runs an attention together with the rotation of its keys, which are rotated as they are stored.
+    /// Runs an attention fused with the rotation of its keys, which are rotated as they are stored.
     ///
     /// # Safety
     /// As for [`run`](Call::run), for both calls.
@@ -160,49 +167,50 @@ impl Call {
         at: Addresses<'_>,
         cache: &mut Option<CacheStep<'_, CpuKv>>,
     ) -> Result<(), CallError> {
-        let (Call::Rope(rope), Call::Attend(attend)) = (rotation, self) else {
+        let (Call::Rope(rope), Call::CachedAttention(attend)) = (rotation, self) else {
             unreachable!("{rotation:?} and {self:?} run alone");
         };
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let rotation = Some(rope.rotation(from.input(1)));
             update_and_attend(ctx, attend, (from.input(0), rotation), at, cache)
         }
     }
 
-    /// Runs calls as one, each of which [`joins`](Call::joins) the first; at most [`TOGETHER`].
+    /// Runs calls as one, each of which [can be fused](Call::can_fuse_with) with the first; at most
+    /// [`MAX_FUSED_PRODUCTS`].
     ///
     /// # Safety
-    /// As for [`run`](Call::run), for every call; the work space is the last one's. Only packed weights have something
-    /// done before and with their products.
-    pub(crate) unsafe fn run_together(
+    /// As for [`run`](Call::run), for every call; the scratch is the last call's. Only quantised products may have a
+    /// prologue or an epilogue.
+    pub(crate) unsafe fn run_fused(
         ctx: &Context<'_>,
-        before: Option<Before>,
+        prologue: Option<NormPrologue>,
         calls: &[(&Call, Addresses<'_>)],
-        after: After,
+        epilogue: Epilogue,
     ) {
-        /// The calls' products, the last one also in the places behind it.
+        /// The calls' products; the array is filled up with the last one.
         macro_rules! products {
             ($kind:pat => $op:ident) => {{
                 let product = |i: usize| match calls[i.min(calls.len() - 1)] {
                     ($kind, at) => (*$op, at.product()),
                     (other, _) => unreachable!("{other:?} runs alone"),
                 };
-                let all: [_; TOGETHER] = std::array::from_fn(product);
+                let all: [_; MAX_FUSED_PRODUCTS] = std::array::from_fn(product);
                 all
             }};
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             match calls {
                 #[cfg(target_arch = "x86_64")]
-                [(Call::TiledLinear(_), _), ..] => {
-                    let all = products!(Call::TiledLinear(op) => op);
-                    tiled::run_together(ctx, &all[..calls.len()]);
+                [(Call::AmxLinear(_), _), ..] => {
+                    let all = products!(Call::AmxLinear(op) => op);
+                    tiles::run_fused(ctx, &all[..calls.len()]);
                 }
                 _ => {
-                    let all = products!(Call::PackedLinear(op, _) => op);
-                    packed::run_together(ctx, before, &all[..calls.len()], after);
+                    let all = products!(Call::QuantisedLinear(op, _) => op);
+                    quantised::run_fused(ctx, prologue, &all[..calls.len()], epilogue);
                 }
             }
         }
@@ -220,23 +228,23 @@ impl Call {
         cache: &mut Option<CacheStep<'_, CpuKv>>,
     ) -> Result<(), CallError> {
         let out = at.output.cast::<f32>();
-        // SAFETY: the caller vouches for the addresses, whose types were fixed by inference.
+        // SAFETY: the caller guarantees the addresses, whose types were fixed by inference.
         unsafe {
             match self {
                 Call::Alias => {}
-                Call::Linear(op, activation) => {
+                Call::HalfLinear(op, activation) => {
                     op.run(ctx, at.product());
                     activate(ctx, activation, out);
                 }
-                Call::PackedLinear(op, activation) => {
+                Call::QuantisedLinear(op, activation) => {
                     op.run(ctx, at.product());
                     activate(ctx, activation, out);
                 }
                 #[cfg(target_arch = "x86_64")]
-                Call::TiledLinear(op) => op.run(ctx, at.product()),
+                Call::AmxLinear(op) => op.run(ctx, at.product()),
                 Call::MatMul(op) => op.run(
                     ctx,
-                    dense::Operands {
+                    MatMulOperands {
                         a: at.input(0),
                         b: at.input(1),
                         bias: at.input(2),
@@ -246,7 +254,7 @@ impl Call {
                 ),
                 Call::Attention(op) => op.run(
                     ctx,
-                    attention::Operands {
+                    AttentionOperands {
                         q: at.input(0),
                         k: at.input(1),
                         v: at.input(2),
@@ -255,7 +263,7 @@ impl Call {
                         scratch: at.scratch.cast(),
                     },
                 ),
-                Call::Gather(op) => op.run(ctx, at.input(0), at.input(1), out)?,
+                Call::GatherRows(op) => op.run(ctx, at.input(0), at.input(1), out)?,
                 Call::Norm(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),
                 Call::Elementwise(op) => op.run(ctx, at.input(0), at.input(1), out),
                 Call::Rope(op) => op.run(ctx, at.input(0), at.input(1), out),
@@ -265,22 +273,22 @@ impl Call {
                         part.run(ctx, at.input(i), at.output);
                     }
                 }
-                Call::PlainBinary(op) => op.run(at.input(0), at.input(1), at.output)?,
-                Call::PlainUnary(op) => op.run(at.input(0), at.output),
+                Call::IntegerBinary(op) => op.run(at.input(0), at.input(1), at.output)?,
+                Call::IntegerUnary(op) => op.run(at.input(0), at.output),
                 Call::Compare(op) => op.run(ctx, at.input(0), at.input(1), at.output),
                 Call::Where(op) => {
                     op.run(ctx, at.input(0), at.input(1), at.input(2), at.output);
                 }
                 Call::Cast(op) => op.run(at.input(0), at.output),
                 Call::Triangle(op) => op.run(at.input(0), at.output),
-                Call::Make(op) => op.run(at.output),
-                Call::Take(op) => op.run(at.input(0), at.input(1), at.output)?,
-                Call::TakeElements(op) => op.run(at.input(0), at.input(1), at.output)?,
-                Call::Index(op) => op.run(at.input(0), &at.inputs[1..], at.output)?,
+                Call::Generate(op) => op.run(at.output),
+                Call::GatherBlocks(op) => op.run(at.input(0), at.input(1), at.output)?,
+                Call::GatherElements(op) => op.run(at.input(0), at.input(1), at.output)?,
+                Call::AdvancedIndex(op) => op.run(at.input(0), &at.inputs[1..], at.output)?,
                 Call::Reduce(op) => op.run(ctx, at.input(0), at.output)?,
                 Call::Softmax(op) => op.run(ctx, at.input(0), out),
                 Call::CumSum(op) => op.run(at.input(0), at.output),
-                Call::Attend(op) => {
+                Call::CachedAttention(op) => {
                     update_and_attend(ctx, op, (at.input(1), None), at, cache)?;
                 }
             }
@@ -289,24 +297,25 @@ impl Call {
     }
 }
 
-/// What is done to a product where it stands.
+/// Applies the activation of a linear layer in place.
 ///
 /// # Safety
 /// The product must be at `out`.
 unsafe fn activate(ctx: &Context<'_>, activation: &Option<Elementwise>, out: *mut f32) {
     if let Some(activation) = activation {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe { activation.run(ctx, out, out, out) };
     }
 }
 
-/// Stores this step's rows, the keys rotated if need be, and attends what the step's plan lets each query see.
+/// Stores this step's rows, with rotated keys if a rotation is given, and computes the attention of each query over the
+/// rows it sees.
 ///
 /// # Safety
-/// As for [`Call::run`]; the keys are as many as those of the call.
+/// As for [`Call::run`]; there must be as many keys as the call stores.
 unsafe fn update_and_attend(
     ctx: &Context<'_>,
-    op: &CachedAttend,
+    op: &CachedAttentionCall,
     (keys, rotation): (*const f32, Option<Rotation<'_>>),
     at: Addresses<'_>,
     cache: &mut Option<CacheStep<'_, CpuKv>>,
@@ -314,19 +323,19 @@ unsafe fn update_and_attend(
     let Some(step) = cache else {
         return Err("needs a cache".to_owned().into());
     };
-    let CachedAttend {
+    let CachedAttentionCall {
         attend, cache_id, ..
     } = *op;
     let plan = step.plan.layer(cache_id);
     let kv = &mut *step.bytes;
-    // SAFETY: the caller vouches for the operands.
+    // SAFETY: the caller guarantees the operands.
     unsafe {
         let rows = |p, dim| std::slice::from_raw_parts(p, op.tokens * attend.kv_heads * dim);
-        let keys = Rows {
+        let keys = StepRows {
             data: rows(keys, attend.key_dim),
             rotation,
         };
-        let values = Rows {
+        let values = StepRows {
             data: rows(at.input(2), attend.value_dim),
             rotation: None,
         };

@@ -1,29 +1,29 @@
-//! The model's constants as the kernels read them.
+//! The model's constants in the layouts that the kernels read.
 
 use super::call::Call;
-use super::forms::{WeightForm, WeightForms};
-use crate::aligned::Aligned;
+use super::weight_layouts::{WeightLayout, WeightLayouts};
+use crate::aligned::AlignedBuffer;
 use crate::kernels::Context;
-use crate::kernels::dense::Layout;
-use crate::kernels::pack::Pack;
-use crate::kernels::packed::load::{Packed, Source};
+use crate::kernels::matmul::f32::RhsLayout;
+use crate::kernels::matmul::f32::pack::PanelPacking;
+use crate::kernels::matmul::quantised::packed_weight::{PackedWeight, WeightSource};
 use backend::{BackendError, CompileOptions};
 use base::Bytes;
 use graph::{Graph, Node, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The bytes of every constant, moved where a misaligned file would break element access, and the weights of linear layers
-/// once more as the products read them: quantised ones in strips, f32 ones in panels or in tiles once a call needs them.
+/// The bytes of every constant, copied where the file misaligns them, and the packed weights of linear layers:
+/// quantised ones in strips, f32 ones in panels or tiles as soon as a call needs them.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
-    /// Bytes of the constants that were moved.
+    /// Bytes of the constants that were copied because the file misaligns them.
     moved: usize,
-    forms: WeightForms,
-    strips: HashMap<TensorId, Arc<Packed>>,
-    panels: HashMap<TensorId, Aligned>,
+    forms: WeightLayouts,
+    strips: HashMap<TensorId, Arc<PackedWeight>>,
+    panels: HashMap<TensorId, AlignedBuffer>,
     #[cfg(target_arch = "x86_64")]
-    tiles: HashMap<TensorId, Aligned>,
+    tiles: HashMap<TensorId, AlignedBuffer>,
 }
 
 impl Constants {
@@ -34,19 +34,19 @@ impl Constants {
     ) -> Result<Constants, BackendError> {
         let aligned = |tensor: &Tensor| {
             let bytes = tensor.constant()?;
-            Some(match moved_bytes(tensor) {
+            Some(match realigned_bytes(tensor) {
                 0 => bytes.clone(),
                 _ => Bytes::from(&bytes[..]),
             })
         };
         let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
-        let forms = WeightForms::new(graph, ctx.isa, &is_weight);
-        let source = |(id, form): (TensorId, &WeightForm)| {
-            let WeightForm::Strips { form, n, k } = *form else {
+        let forms = WeightLayouts::new(graph, ctx.isa, &is_weight);
+        let source = |(id, form): (TensorId, &WeightLayout)| {
+            let WeightLayout::Strips { form, n, k } = *form else {
                 return None;
             };
             let tensor = graph.tensor(id);
-            let source = Source {
+            let source = WeightSource {
                 dtype: tensor.ty.dtype,
                 form,
                 rows: tensor.constant()?,
@@ -55,12 +55,12 @@ impl Constants {
             };
             Some((id, source))
         };
-        let (ids, sources): (Vec<TensorId>, Vec<Source<'_>>) =
+        let (ids, sources): (Vec<TensorId>, Vec<WeightSource<'_>>) =
             forms.iter().filter_map(source).unzip();
-        let strips = Packed::all(&sources, ctx, options)?;
+        let strips = PackedWeight::load_all(&sources, ctx, options)?;
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
-            moved: graph.tensors().iter().map(moved_bytes).sum(),
+            moved: graph.tensors().iter().map(realigned_bytes).sum(),
             strips: ids.into_iter().zip(strips).collect(),
             forms,
             panels: HashMap::new(),
@@ -69,39 +69,39 @@ impl Constants {
         })
     }
 
-    /// How the weights are held.
-    pub(crate) fn forms(&self) -> &WeightForms {
+    /// The packed layouts of the weights.
+    pub(crate) fn forms(&self) -> &WeightLayouts {
         &self.forms
     }
 
-    /// Lays the weight of a call out as the call reads it, if it is not yet.
-    pub(crate) fn provide(
+    /// Packs the weight of a call in the layout that the call reads, if it is not packed yet.
+    pub(crate) fn pack_for(
         &mut self,
         node: &Node,
         call: &Call,
         ctx: &Context<'_>,
     ) -> Result<(), BackendError> {
         match call {
-            Call::MatMul(op) if op.layout == Layout::Packed => {
+            Call::MatMul(op) if op.layout == RhsLayout::Packed => {
                 let id = node.inputs[1];
                 if !self.panels.contains_key(&id) {
-                    let pack = Pack::new(op.n, op.k, true);
-                    let mut panels = Aligned::new(pack.elements() * size_of::<f32>())?;
+                    let pack = PanelPacking::new(op.n, op.k, true);
+                    let mut panels = AlignedBuffer::new(pack.elements() * size_of::<f32>())?;
                     let from = self.address(id).cast();
                     // SAFETY: the constant has the size its type says, and so has the memory for its panels.
-                    unsafe { pack.all(ctx, from, panels.as_mut_ptr().cast()) };
+                    unsafe { pack.pack_all(ctx, from, panels.as_mut_ptr().cast()) };
                     self.panels.insert(id, panels);
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            Call::TiledLinear(op) => {
+            Call::AmxLinear(op) => {
                 let id = node.inputs[1];
                 if !self.tiles.contains_key(&id) {
                     let weight = op.weight();
-                    let mut tiles = Aligned::new(weight.bytes())?;
+                    let mut tiles = AlignedBuffer::new(weight.bytes())?;
                     let from = self.address(id).cast();
                     // SAFETY: the constant has the size its type says, and so has the memory for its tiles.
-                    unsafe { weight.lay_out(ctx, from, tiles.as_mut_ptr()) };
+                    unsafe { weight.pack(ctx, from, tiles.as_mut_ptr()) };
                     self.tiles.insert(id, tiles);
                 }
             }
@@ -110,7 +110,7 @@ impl Constants {
         Ok(())
     }
 
-    /// Where a constant is.
+    /// The address of a constant.
     pub(crate) fn address(&self, id: TensorId) -> *const u8 {
         self.bytes[id.0 as usize]
             .as_ref()
@@ -118,29 +118,29 @@ impl Constants {
             .as_ptr()
     }
 
-    /// Where operand `index` of a call finds its constant; the call must have been provided for.
+    /// The address of the constant that operand `index` of a call reads; the call's weight must have been packed.
     pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
         match (call, index) {
-            (Call::PackedLinear(..), 1) => self.strips[&id].address(),
-            (Call::MatMul(op), 1) if op.layout == Layout::Packed => self.panels[&id].as_ptr(),
+            (Call::QuantisedLinear(..), 1) => self.strips[&id].address(),
+            (Call::MatMul(op), 1) if op.layout == RhsLayout::Packed => self.panels[&id].as_ptr(),
             #[cfg(target_arch = "x86_64")]
-            (Call::TiledLinear(_), 1) => self.tiles[&id].as_ptr(),
+            (Call::AmxLinear(_), 1) => self.tiles[&id].as_ptr(),
             _ => self.address(id),
         }
     }
 
-    /// Bytes of packed weights and of constants that were moved, besides the graph's own.
+    /// Bytes of packed weights and of realigned constants, in addition to the graph's own.
     pub(crate) fn packed_bytes(&self) -> usize {
         let panels = self.panels.values();
         #[cfg(target_arch = "x86_64")]
         let panels = panels.chain(self.tiles.values());
         let strips: usize = self.strips.values().map(|packed| packed.len()).sum();
-        panels.map(Aligned::len).sum::<usize>() + strips + self.moved
+        panels.map(AlignedBuffer::len).sum::<usize>() + strips + self.moved
     }
 }
 
-/// Bytes that a constant takes once more, because it lies where its elements cannot be read.
-pub(crate) fn moved_bytes(tensor: &Tensor) -> usize {
+/// Bytes of a constant's copy, if the file misaligns its elements; else zero.
+pub(crate) fn realigned_bytes(tensor: &Tensor) -> usize {
     let element = tensor.ty.dtype.block_bytes();
     match tensor.constant() {
         Some(bytes)

@@ -4,11 +4,11 @@ use super::constants::Constants;
 use super::input_address;
 use super::profile::Profile;
 use super::tape::{Fusion, Machine, Tape};
-use crate::aligned::Aligned;
+use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::kv::CpuKv;
-use crate::threads::Threads;
+use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Executable, ExecutorKind, GraphSupport, NodeTime, Replay, ReplayWrapper, RunMode,
@@ -18,9 +18,9 @@ use graph::{Graph, Value};
 use kv::Step;
 use std::sync::Arc;
 
-/// Tapes kept of sizes that no descriptor has: a full prefill chunk and a few odd lengths.
+/// The most tapes kept for step sizes without a descriptor: a full prefill chunk and a few odd lengths.
 const ODD_TAPES: usize = 8;
-/// Padding may take up this part of a recorded size: it is computed as real rows are.
+/// Padding may take up to one part in this many of a recorded size: padded rows cost as much as real ones.
 const MAX_PADDING: usize = 8;
 
 /// A graph on the CPU.
@@ -30,7 +30,7 @@ const MAX_PADDING: usize = 8;
 /// replays a tape of its own size, of which the last few are kept.
 pub(crate) struct CpuExecutable {
     machine: Machine,
-    /// Whether steps and graphs without a descriptor are run node by node.
+    /// Whether steps and graphs without a descriptor run node by node.
     eager: bool,
     full: ReplayWrapper<Tape>,
     pieces: ReplayWrapper<Tape>,
@@ -41,7 +41,7 @@ pub(crate) struct CpuExecutable {
 impl CpuExecutable {
     pub(crate) fn new(
         graph: Arc<Graph>,
-        threads: Threads,
+        threads: ThreadPool,
         isa: Isa,
         options: &CompileOptions,
     ) -> Result<CpuExecutable, BackendError> {
@@ -56,7 +56,7 @@ impl CpuExecutable {
                 constants,
                 threads,
                 isa,
-                arena: Aligned::default(),
+                arena: AlignedBuffer::default(),
                 profile: None,
             },
             eager: options.executor == ExecutorKind::Interpreted,
@@ -224,7 +224,7 @@ impl OddTapes {
 #[derive(Default)]
 struct EncodedStep {
     inputs: [Vec<i32>; 3],
-    /// Rows whose outputs are wanted.
+    /// The number of rows whose outputs the caller wants.
     wanted: usize,
 }
 
@@ -246,7 +246,7 @@ impl EncodedStep {
 }
 
 impl Machine {
-    /// A tape for steps of so many tokens, positions and rows.
+    /// Records a tape for steps with these numbers of tokens, positions and rows.
     fn record_step(&mut self, sizes: [usize; 3], fusion: Fusion) -> Result<Tape, BackendError> {
         let shapes = sizes.each_ref().map(std::slice::from_ref);
         self.record(&shapes, fusion)
@@ -256,7 +256,7 @@ impl Machine {
 /// One step, as every mode runs it.
 struct StepWork<'a, 'c> {
     machine: &'a mut Machine,
-    /// Where tapes of odd sizes are kept; `None` to run node by node.
+    /// The tapes of sizes without a descriptor; `None` to run node by node.
     odd: Option<&'a mut OddTapes>,
     encoded: &'a EncodedStep,
     cache: Option<CacheStep<'c, CpuKv>>,
@@ -280,7 +280,7 @@ impl StepWork<'_, '_> {
         }
     }
 
-    /// Runs a tape of the step's sizes and takes the outputs that are wanted.
+    /// Replays a tape of the step's sizes and copies the outputs that are wanted.
     fn replay(&mut self, tape: &mut Tape) -> Result<(), BackendError> {
         let inputs = self.encoded.inputs.each_ref();
         let inputs = inputs.map(|input| input.as_ptr().cast());

@@ -3,16 +3,17 @@
 mod call;
 mod constants;
 mod executable;
-mod forms;
-mod join;
+mod fusion;
+mod prefetch;
 mod profile;
 mod resolve;
 mod tape;
+mod weight_layouts;
 
-pub(crate) use constants::moved_bytes;
+pub(crate) use constants::realigned_bytes;
 pub(crate) use executable::CpuExecutable;
-pub(crate) use forms::WeightForms;
 pub(crate) use tape::plan_step;
+pub(crate) use weight_layouts::WeightLayouts;
 
 use backend::{BackendError, BackendErrorKind};
 use graph::{Bindings, Data, Graph, Node, TensorId, Value};
@@ -55,7 +56,7 @@ unsafe fn value_at(graph: &Graph, id: TensorId, bindings: &Bindings, address: *c
         .dims(bindings)
         .expect("sizes were resolved before the run");
     let len = shape.iter().product();
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     let data = unsafe {
         match ty.dtype {
             base::DType::I32 => Data::I32(elements(address, len)),
@@ -76,6 +77,6 @@ unsafe fn elements<T: Clone>(address: *const u8, len: usize) -> Vec<T> {
     if len == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe { std::slice::from_raw_parts(address.cast(), len) }.to_vec()
 }

@@ -1,7 +1,7 @@
 //! Measures the calls of a tape.
 
 use super::call::Call;
-use crate::kernels::attend::Attend;
+use crate::kernels::attention::cached::CachedAttention;
 use backend::NodeTime;
 use graph::{Bindings, Graph, Node};
 use kv::{LayerPlan, Storage};
@@ -12,8 +12,14 @@ use std::time::Duration;
 pub(crate) struct Profile(Vec<NodeTime>);
 
 impl Profile {
-    /// Adds a run of some nodes that ran as one.
-    pub(crate) fn add(&mut self, graph: &Graph, nodes: &[&Node], time: Duration, work: Work) {
+    /// Adds a run of nodes that ran as one.
+    pub(crate) fn add(
+        &mut self,
+        graph: &Graph,
+        nodes: &[&Node],
+        time: Duration,
+        work: WorkEstimate,
+    ) {
         let op = nodes[0].op.name();
         let labels: Vec<String> = nodes
             .iter()
@@ -56,44 +62,48 @@ fn label(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// What a call has to read and to multiply at least.
+/// The bytes and multiply-accumulates that a call needs at least.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Work {
+pub(crate) struct WorkEstimate {
     pub(crate) bytes: u64,
     pub(crate) macs: u64,
-    /// Whether multiplications are of f32.
+    /// Whether the multiplications are f32.
     pub(crate) floats: bool,
 }
 
-impl Work {
-    /// Of a product: its weight, if it is a constant. Other calls read what is near.
-    pub(crate) fn of(graph: &Graph, node: &Node, call: &Call) -> Work {
+impl WorkEstimate {
+    /// The estimate of a product: its weight, if it is a constant. Other calls read data that is in the cache.
+    pub(crate) fn of(graph: &Graph, node: &Node, call: &Call) -> WorkEstimate {
         let [m, n, k] = match call {
-            Call::Linear(op, _) => [op.m, op.n, op.k],
-            Call::PackedLinear(op, _) => [op.m, op.n, op.k],
+            Call::HalfLinear(op, _) => [op.m, op.n, op.k],
+            Call::QuantisedLinear(op, _) => [op.m, op.n, op.k],
             #[cfg(target_arch = "x86_64")]
-            Call::TiledLinear(op) => [op.m, op.n, op.k],
+            Call::AmxLinear(op) => [op.m, op.n, op.k],
             Call::MatMul(op) => [op.m * op.batch.len(), op.n, op.k],
-            _ => return Work::default(),
+            _ => return WorkEstimate::default(),
         };
         let weight = graph.tensor(node.inputs[1]);
         let bytes = weight.constant().and(weight.ty.bytes(&Bindings::default()));
-        Work {
+        WorkEstimate {
             bytes: bytes.unwrap_or(0) as u64,
             macs: (m * n * k) as u64,
-            floats: !matches!(call, Call::PackedLinear(..)),
+            floats: !matches!(call, Call::QuantisedLinear(..)),
         }
     }
 
-    /// Of attention: every row that a query sees, read once and multiplied with each query that sees it.
-    pub(crate) fn of_attention(attend: &Attend, plan: &LayerPlan, storage: [Storage; 2]) -> Work {
+    /// The estimate of an attention: every visible row is read once and multiplied with each query that sees it.
+    pub(crate) fn of_attention(
+        attend: &CachedAttention,
+        plan: &LayerPlan,
+        storage: [Storage; 2],
+    ) -> WorkEstimate {
         let queries = plan.visible.queries().iter();
         let seen = queries.map(|query| query.positions.len() as u64);
         let (all, most) = seen.fold((0, 0), |(all, most), n| (all + n, n.max(most)));
         let dims = (attend.key_dim + attend.value_dim) as u64;
         let [keys, values] = storage;
         let row = keys.row_bytes(attend.key_dim) + values.row_bytes(attend.value_dim);
-        Work {
+        WorkEstimate {
             bytes: most * (attend.kv_heads * row) as u64,
             macs: all * attend.heads as u64 * dims,
             floats: true,

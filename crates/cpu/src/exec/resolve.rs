@@ -1,25 +1,30 @@
 //! Finds a node's kernel and its sizes.
 
-use super::call::{CachedAttend, Call};
-use super::forms::WeightForms;
+use super::call::{CachedAttentionCall, Call};
 use super::node_error;
-use crate::kernels::attend::Attend;
-use crate::kernels::attention::{Attention, Mask};
-use crate::kernels::copy::CopyStrided;
-use crate::kernels::dense::{Layout, MatMul};
+use super::weight_layouts::WeightLayouts;
+use crate::kernels::attention::cached::CachedAttention;
+use crate::kernels::attention::plain::{Attention, Mask};
+use crate::kernels::attention::rope::{Rope, RopeTable};
+use crate::kernels::axis_view::AxisView;
+use crate::kernels::elementwise::generate::Generate;
+use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
 use crate::kernels::elementwise::{Elementwise, Function};
-use crate::kernels::index::{Index, Take, TakeElements};
-use crate::kernels::linear::Linear;
-use crate::kernels::lines::{CumSum, Lines, Softmax};
-use crate::kernels::nest::Nest;
-use crate::kernels::packed::PackedLinear;
-use crate::kernels::packed::weights::Form;
-use crate::kernels::plain::{Cast, Compare, Make, PlainBinary, PlainUnary, Triangle, Where};
-use crate::kernels::reduce::Reduce;
-use crate::kernels::rope::{Rope, RopeTable};
-use crate::kernels::rows::{Gather, Norm};
+use crate::kernels::loop_nest::LoopNest;
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::tiled::TiledLinear;
+use crate::kernels::matmul::f32::tiles::AmxLinear;
+use crate::kernels::matmul::f32::{MatMul, RhsLayout};
+use crate::kernels::matmul::half::HalfLinear;
+use crate::kernels::matmul::quantised::QuantisedLinear;
+use crate::kernels::matmul::quantised::format::PackedFormat;
+use crate::kernels::normalise::norm::Norm;
+use crate::kernels::normalise::softmax::Softmax;
+use crate::kernels::rearrange::copy::CopyStrided;
+use crate::kernels::rearrange::gather::{AdvancedIndex, GatherBlocks, GatherElements};
+use crate::kernels::rearrange::gather_rows::GatherRows;
+use crate::kernels::rearrange::triangle::Triangle;
+use crate::kernels::reduce::Reduce;
+use crate::kernels::reduce::cumsum::CumSum;
 use backend::BackendError;
 use base::DType;
 use graph::ops::{self, Op, Sharing, broadcast_strides, strides};
@@ -31,7 +36,7 @@ impl Call {
         graph: &Graph,
         node: &Node,
         bindings: &Bindings,
-        forms: &WeightForms,
+        forms: &WeightLayouts,
     ) -> Result<Call, BackendError> {
         Sizes::new(graph, node, bindings)
             .and_then(|sizes| sizes.call(&node.op, bindings, forms))
@@ -87,7 +92,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// The loops over the result and the operands `first..first + N - 1`, broadcast to it.
-    fn nest<const N: usize>(&self) -> Result<Nest<N>, String> {
+    fn nest<const N: usize>(&self) -> Result<LoopNest<N>, String> {
         let own = strides(&self.output);
         let walks: Vec<Vec<usize>> = self.inputs[..N - 1]
             .iter()
@@ -97,19 +102,19 @@ impl<'a> Sizes<'a> {
         for (to, walk) in all[1..].iter_mut().zip(&walks) {
             *to = walk;
         }
-        let nest = Nest::new(&self.output, all);
+        let nest = LoopNest::new(&self.output, all);
         nest.fits().then_some(nest).ok_or_else(too_many_axes)
     }
 
-    /// A function of f32 elements that all move together.
+    /// An elementwise function of contiguous f32 operands of the result's shape.
     fn elementwise(&self, function: Function) -> Call {
         Call::Elementwise(Elementwise {
             function,
-            nest: together(self.len()),
+            nest: contiguous(self.len()),
         })
     }
 
-    fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightForms) -> Result<Call, String> {
+    fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightLayouts) -> Result<Call, String> {
         if let Sharing::Alias { .. } = op.sharing(&self.types, bindings)? {
             return Ok(Call::Alias);
         }
@@ -119,7 +124,7 @@ impl<'a> Sizes<'a> {
             Op::Linear(op) => self.linear(op, forms),
             Op::MatMul(op) => self.mat_mul(op),
             Op::Attention(op) => Call::Attention(self.attention(op)),
-            Op::GatherRows(_) => Call::Gather(Gather {
+            Op::GatherRows(_) => Call::GatherRows(GatherRows {
                 count: rows,
                 table_rows: self.inputs[0][0],
                 width: self.inputs[0][1],
@@ -142,7 +147,7 @@ impl<'a> Sizes<'a> {
                 function: Function::Binary(op.function),
                 nest: self.nest()?,
             }),
-            Op::Binary(op) => Call::PlainBinary(PlainBinary {
+            Op::Binary(op) => Call::IntegerBinary(IntegerBinary {
                 function: op.function,
                 dtype: self.dtype,
                 nest: self.nest()?,
@@ -159,7 +164,7 @@ impl<'a> Sizes<'a> {
             Op::Unary(op) if self.dtype == DType::F32 => {
                 self.elementwise(Function::Unary(op.function))
             }
-            Op::Unary(op) => Call::PlainUnary(PlainUnary {
+            Op::Unary(op) => Call::IntegerUnary(IntegerUnary {
                 function: op.function,
                 dtype: self.dtype,
                 len: self.len(),
@@ -180,8 +185,8 @@ impl<'a> Sizes<'a> {
                 magnitude: op.magnitude,
                 position: self.input_type(0),
             }),
-            Op::UpdateAndAttend(op) => Call::Attend(CachedAttend {
-                attend: Attend {
+            Op::UpdateAndAttend(op) => Call::CachedAttention(CachedAttentionCall {
+                attend: CachedAttention {
                     heads: output[1],
                     kv_heads: self.inputs[1][1],
                     key_dim: self.inputs[0][2],
@@ -210,7 +215,7 @@ impl<'a> Sizes<'a> {
             Op::Gather(op) => {
                 let data = &self.inputs[0];
                 let inner: usize = data[op.axis + 1..].iter().product();
-                Call::Take(Take {
+                Call::GatherBlocks(GatherBlocks {
                     outer: data[..op.axis].iter().product(),
                     size: data[op.axis],
                     count: self.inputs[1].iter().product(),
@@ -227,11 +232,11 @@ impl<'a> Sizes<'a> {
             }),
             Op::Reduce(op) => self.reduce(op)?,
             Op::Softmax(op) => Call::Softmax(Softmax {
-                lines: Lines::new(output, op.axis),
+                lines: AxisView::new(output, op.axis),
                 log: op.log,
             }),
             Op::CumSum(op) => Call::CumSum(CumSum {
-                lines: Lines::new(output, op.axis),
+                lines: AxisView::new(output, op.axis),
                 dtype: self.dtype,
             }),
             Op::Triangle(op) => {
@@ -247,13 +252,13 @@ impl<'a> Sizes<'a> {
                     element_bytes: self.element_bytes(),
                 })
             }
-            Op::Range(op) => Call::Make(Make::Range {
+            Op::Range(op) => Call::Generate(Generate::Range {
                 start: op.start.value(bindings).ok_or("its start overflows")?,
                 step: op.step,
                 len: self.len(),
                 dtype: self.dtype,
             }),
-            Op::Fill(op) => Call::Make(Make::Fill {
+            Op::Fill(op) => Call::Generate(Generate::Fill {
                 bits: match self.dtype {
                     DType::F32 => op.value.to_f32().to_bits().into(),
                     DType::I32 | DType::I64 => op.value.to_i64() as u64,
@@ -262,7 +267,7 @@ impl<'a> Sizes<'a> {
                 element_bytes: self.element_bytes(),
                 len: self.len(),
             }),
-            Op::Size(op) => Call::Make(Make::Fill {
+            Op::Size(op) => Call::Generate(Generate::Fill {
                 bits: op.value.value(bindings).ok_or("it overflows")? as u64,
                 element_bytes: self.element_bytes(),
                 len: 1,
@@ -270,7 +275,7 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    fn linear(&self, op: &ops::Linear, forms: &WeightForms) -> Call {
+    fn linear(&self, op: &ops::Linear, forms: &WeightLayouts) -> Call {
         let (rows, _) = self.rows();
         let (n, k) = (self.inputs[1][0], self.inputs[1][1]);
         if self.input_type(1) == DType::F32 {
@@ -278,20 +283,20 @@ impl<'a> Sizes<'a> {
             #[cfg(target_arch = "x86_64")]
             if packed
                 && forms.tiled()
-                && let Some(tiled) = TiledLinear::new([rows, n, k], op.activation)
+                && let Some(tiled) = AmxLinear::new([rows, n, k], op.activation)
             {
-                return Call::TiledLinear(tiled);
+                return Call::AmxLinear(tiled);
             }
             return Call::MatMul(MatMul {
                 m: rows,
                 n,
                 k,
                 batch: vec![(0, 0)],
-                rights: 1,
+                rhs_count: 1,
                 layout: if packed {
-                    Layout::Packed
+                    RhsLayout::Packed
                 } else {
-                    Layout::Transposed
+                    RhsLayout::Transposed
                 },
                 alpha: 1.0,
                 activation: op.activation,
@@ -300,11 +305,11 @@ impl<'a> Sizes<'a> {
         let (m, weight) = (rows, self.input_type(1));
         let activation = op.activation.map(|activation| Elementwise {
             function: Function::Unary(activation.into()),
-            nest: together(self.len()),
+            nest: contiguous(self.len()),
         });
-        match Form::of(weight) {
-            Some(form) => Call::PackedLinear(PackedLinear { m, n, k, form }, activation),
-            None => Call::Linear(Linear { m, n, k, weight }, activation),
+        match PackedFormat::of(weight) {
+            Some(form) => Call::QuantisedLinear(QuantisedLinear { m, n, k, form }, activation),
+            None => Call::HalfLinear(HalfLinear { m, n, k, weight }, activation),
         }
     }
 
@@ -315,15 +320,15 @@ impl<'a> Sizes<'a> {
         let batch = &self.output[..rank];
         let k = a[a.len() - 1];
         let layout = if op.transpose_b {
-            Layout::Transposed
+            RhsLayout::Transposed
         } else {
-            Layout::Plain
+            RhsLayout::RowMajor
         };
-        let rights = b[..b.len() - 2].iter().product();
+        let rhs_count = b[..b.len() - 2].iter().product();
         let matrices = |own: &[usize]| offsets(batch, &broadcast_strides(own, batch));
         let (left, right) = (matrices(&a[..a.len() - 2]), matrices(&b[..b.len() - 2]));
-        // One right side for consecutive rows of the left one makes one product.
-        let whole = rights == 1 && left.iter().enumerate().all(|(i, at)| i == *at);
+        // A single right side shared by consecutive rows of the left side makes one product.
+        let whole = rhs_count == 1 && left.iter().enumerate().all(|(i, at)| i == *at);
         let (m, pairs) = if whole {
             (m * left.len(), vec![(0, 0)])
         } else {
@@ -334,7 +339,7 @@ impl<'a> Sizes<'a> {
             n,
             k,
             batch: pairs,
-            rights,
+            rhs_count,
             layout,
             alpha: op.alpha,
             activation: None,
@@ -343,7 +348,7 @@ impl<'a> Sizes<'a> {
 
     fn attention(&self, op: &ops::Attention) -> Attention {
         // Sizes with heads before tokens.
-        let turned = |shape: &[usize]| {
+        let heads_first = |shape: &[usize]| {
             let mut shape = shape.to_vec();
             let rank = shape.len() - 3;
             if op.token_major {
@@ -351,7 +356,7 @@ impl<'a> Sizes<'a> {
             }
             shape
         };
-        let (q, k) = (turned(&self.inputs[0]), turned(&self.inputs[1]));
+        let (q, k) = (heads_first(&self.inputs[0]), heads_first(&self.inputs[1]));
         let rank = q.len() - 3;
         let keys = k[rank + 1];
         let mask = self.inputs.get(3).map(|shape| {
@@ -411,11 +416,11 @@ impl<'a> Sizes<'a> {
     fn gather_elements(&self, op: &ops::GatherElements) -> Result<Call, String> {
         let mut steps = strides(&self.inputs[0]);
         let stride = std::mem::replace(&mut steps[op.axis], 0);
-        let nest = Nest::new(&self.output, [&strides(&self.output), &steps]);
+        let nest = LoopNest::new(&self.output, [&strides(&self.output), &steps]);
         if !nest.fits() {
             return Err(too_many_axes());
         }
-        Ok(Call::TakeElements(TakeElements {
+        Ok(Call::GatherElements(GatherElements {
             nest,
             size: self.inputs[0][op.axis],
             stride,
@@ -430,7 +435,7 @@ impl<'a> Sizes<'a> {
         let rest = data.len() - indices.len();
         let shape = self.output[..self.output.len() - rest].to_vec();
         let block: usize = data[indices.len()..].iter().product();
-        Call::Index(Index {
+        Call::AdvancedIndex(AdvancedIndex {
             axes: (0..indices.len())
                 .map(|axis| (data[axis], blocks[axis], self.input_type(1 + axis)))
                 .collect(),
@@ -451,8 +456,8 @@ impl<'a> Sizes<'a> {
             axes.map(|axis| from[axis]).collect()
         };
         let kept = select(false, x);
-        let kept = Nest::new(&kept, [&strides(&kept), &select(false, &steps)]);
-        let group = Nest::new(&select(true, x), [&select(true, &steps)]);
+        let kept = LoopNest::new(&kept, [&strides(&kept), &select(false, &steps)]);
+        let group = LoopNest::new(&select(true, x), [&select(true, &steps)]);
         if !kept.fits() || !group.fits() {
             return Err(too_many_axes());
         }
@@ -465,9 +470,9 @@ impl<'a> Sizes<'a> {
     }
 }
 
-/// The loop over elements that all move together.
-fn together<const N: usize>(len: usize) -> Nest<N> {
-    Nest::new(&[len], [&[1]; N])
+/// The loop over contiguous elements.
+fn contiguous<const N: usize>(len: usize) -> LoopNest<N> {
+    LoopNest::new(&[len], [&[1]; N])
 }
 
 fn too_many_axes() -> String {

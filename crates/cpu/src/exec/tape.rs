@@ -2,16 +2,17 @@
 
 use super::call::{Addresses, Call};
 use super::constants::Constants;
-use super::forms::WeightForms;
-use super::join::{Group, Next, Then, join, look_ahead};
-use super::profile::{Profile, Work};
+use super::fusion::{FusedEpilogue, FusedGroup, find_fused_groups};
+use super::prefetch::{NextReads, plan_prefetches};
+use super::profile::{Profile, WorkEstimate};
+use super::weight_layouts::WeightLayouts;
 use super::{named, value_at};
-use crate::aligned::Aligned;
+use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::packed::{After, Gate, TOGETHER};
+use crate::kernels::matmul::quantised::{Epilogue, GateEpilogue, MAX_FUSED_PRODUCTS};
 use crate::kv::CpuKv;
-use crate::threads::Threads;
+use crate::thread_pool::ThreadPool;
 use backend::{BackendError, CacheStep, Trace};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
@@ -23,22 +24,22 @@ use std::time::Instant;
 pub(super) struct Machine {
     pub(super) graph: Arc<Graph>,
     pub(super) constants: Constants,
-    pub(super) threads: Threads,
+    pub(super) threads: ThreadPool,
     pub(super) isa: Isa,
     /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
-    pub(super) arena: Aligned,
-    /// What was measured, while calls are.
+    pub(super) arena: AlignedBuffer,
+    /// Measurements, while profiling is on.
     pub(super) profile: Option<Profile>,
 }
 
 /// Which calls of a tape run as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fusion {
-    /// All that can.
+    /// All calls that can be fused.
     Whole,
-    /// Those between two attention nodes; these are resolved anew in every step.
+    /// Only calls between two attention nodes, which are resolved again in every step.
     Pieces,
-    /// None: every node runs on its own, so that its result can be shown.
+    /// No calls: every node runs on its own, so that its result can be traced.
     None,
 }
 
@@ -46,35 +47,35 @@ pub(super) enum Fusion {
 pub(super) struct Tape {
     bindings: Bindings,
     fusion: Fusion,
-    calls: Vec<Entry>,
-    /// Where every operand, result and work space of the calls is, and behind them the graph's outputs.
+    calls: Vec<TapeCall>,
+    /// The location of every operand, result and scratch buffer of the calls, followed by the graph's outputs.
     locations: Vec<Location>,
-    /// The same as addresses; those of the caller's inputs are of the last run.
+    /// The same as addresses; those of the caller's inputs are from the last run.
     addresses: Vec<*const u8>,
     /// The arena that the addresses were made for.
     arena: *mut u8,
-    /// The places in `locations` that are a caller's input.
+    /// The indices in `locations` that refer to a caller's input.
     inputs: Vec<usize>,
     outputs: Range<usize>,
-    /// Elements of the first output, and of one of its rows.
+    /// The number of elements of the first output, and of one of its rows.
     first_output: (usize, usize),
 }
 
-// SAFETY: addresses point into the constants and the arena, which the executable owns, or are made anew for a run.
+// SAFETY: addresses point into the constants and the arena, which the executable owns, or are set again for every run.
 unsafe impl Send for Tape {}
 
-pub(super) struct Entry {
+pub(super) struct TapeCall {
     pub(super) call: Call,
     pub(super) node: NodeId,
-    /// Operands, and behind them result and work space.
+    /// The indices of the operands in `locations`, followed by those of the result and the scratch.
     pub(super) operands: Range<usize>,
-    /// Calls from this one on that run as one, itself among them.
-    pub(super) group: Group,
-    /// What is read next, where this call reads much, and only once.
-    pub(super) next: Option<Next>,
+    /// The fused group that starts with this call.
+    pub(super) group: FusedGroup,
+    /// What to prefetch for the next memory-bound group, if this call starts one.
+    pub(super) prefetch: Option<NextReads>,
 }
 
-/// Where a tensor is, as far as it is known before the run.
+/// The location of a tensor, as far as it is known before the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Location {
     None,
@@ -91,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// Resolves and plans the graph for inputs of these shapes, and makes the arena large enough.
+    /// Resolves and plans the graph for inputs of these shapes, and grows the arena if necessary.
     pub(super) fn record(
         &mut self,
         shapes: &[&[usize]],
@@ -106,12 +107,12 @@ impl Machine {
             threads: &self.threads,
         };
         for (node, call) in graph.nodes().iter().zip(&resolved) {
-            self.constants.provide(node, call, &context)?;
+            self.constants.pack_for(node, call, &context)?;
         }
         if plan.arena_bytes > self.arena.len() {
-            // Nothing in the arena outlives a step, so the old contents need not be kept.
-            self.arena = Aligned::default();
-            self.arena = Aligned::new(plan.arena_bytes)?;
+            // Nothing in the arena outlives a step, so the old contents are dropped.
+            self.arena = AlignedBuffer::default();
+            self.arena = AlignedBuffer::new(plan.arena_bytes)?;
         }
         let locate = |id: TensorId| match plan.place(id) {
             Place::Input { index, offset } => Location::Input { index, offset },
@@ -124,7 +125,7 @@ impl Machine {
         let mut calls = Vec::new();
         for (i, call) in resolved.into_iter().enumerate() {
             if matches!(call, Call::Alias) && fusion != Fusion::None {
-                // Resolved by the plan.
+                // An alias is resolved by the memory plan.
                 continue;
             }
             let node = &graph.nodes()[i];
@@ -140,19 +141,19 @@ impl Machine {
             let operands = start..locations.len();
             let scratch = plan.scratch(i).map(|slot| Location::Arena(slot.offset));
             locations.extend([locate(node.output), scratch.unwrap_or(Location::None)]);
-            calls.push(Entry {
+            calls.push(TapeCall {
                 call,
                 node: NodeId(i as u32),
                 operands,
-                group: Group::ONE,
-                next: None,
+                group: FusedGroup::ONE,
+                prefetch: None,
             });
         }
         let threads = self.threads.count();
         if fusion != Fusion::None {
             let rotates_keys = fusion == Fusion::Whole;
-            join(graph, &mut calls, &locations, threads, rotates_keys);
-            look_ahead(&mut calls, &locations, threads);
+            find_fused_groups(graph, &mut calls, &locations, threads, rotates_keys);
+            plan_prefetches(&mut calls, &locations, threads);
         }
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
@@ -178,28 +179,31 @@ impl Machine {
     }
 }
 
-/// What calls that ran as one had to read and to multiply.
-fn work(graph: &Graph, calls: &[Entry], cache: &Option<CacheStep<'_, CpuKv>>) -> Work {
-    let one = |entry: &Entry| match (&entry.call, cache) {
-        (Call::Attend(op), Some(step)) => {
+/// The work estimate of calls that ran as one.
+fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>) -> WorkEstimate {
+    let one = |entry: &TapeCall| match (&entry.call, cache) {
+        (Call::CachedAttention(op), Some(step)) => {
             let config = kv::KvBytes::config(step.bytes);
             let storage = [config.key_storage, config.value_storage];
-            Work::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
+            WorkEstimate::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
         }
-        (call, _) => Work::of(graph, graph.node(entry.node), call),
+        (call, _) => WorkEstimate::of(graph, graph.node(entry.node), call),
     };
-    calls.iter().map(one).fold(Work::default(), |a, b| Work {
-        bytes: a.bytes + b.bytes,
-        macs: a.macs + b.macs,
-        floats: b.floats,
-    })
+    calls
+        .iter()
+        .map(one)
+        .fold(WorkEstimate::default(), |a, b| WorkEstimate {
+            bytes: a.bytes + b.bytes,
+            macs: a.macs + b.macs,
+            floats: b.floats,
+        })
 }
 
-/// Every node's kernel under concrete symbols, and a place for all that they compute.
+/// Resolves every node's kernel under concrete symbols and plans the memory of their results.
 pub(crate) fn plan_step(
     graph: &Graph,
     bindings: Bindings,
-    forms: &WeightForms,
+    forms: &WeightLayouts,
     threads: usize,
 ) -> Result<(Vec<Call>, MemoryPlan), BackendError> {
     let calls: Result<Vec<Call>, BackendError> = graph
@@ -213,7 +217,7 @@ pub(crate) fn plan_step(
 }
 
 impl Tape {
-    fn addresses(&self, entry: &Entry) -> Addresses<'_> {
+    fn addresses(&self, entry: &TapeCall) -> Addresses<'_> {
         let end = entry.operands.end;
         Addresses {
             inputs: &self.addresses[entry.operands.clone()],
@@ -222,31 +226,31 @@ impl Tape {
         }
     }
 
-    /// Runs products as one, with what is done before and with them.
+    /// Runs a fused group of products with its prologue and epilogue.
     ///
     /// # Safety
-    /// As for [`Call::run`], for each; they must be a group.
-    unsafe fn run_products(&self, ctx: &Context<'_>, group: Group, calls: &[Entry]) {
-        let (norm, calls) = calls.split_at(usize::from(group.before));
-        let (products, then) = calls.split_at(group.together);
-        let before = norm.first().and_then(|entry| {
+    /// As for [`Call::run`], for each call; the calls must be a group.
+    unsafe fn run_products(&self, ctx: &Context<'_>, group: FusedGroup, calls: &[TapeCall]) {
+        let (norm, calls) = calls.split_at(usize::from(group.has_prologue));
+        let (products, then) = calls.split_at(group.products);
+        let prologue = norm.first().and_then(|entry| {
             let at = self.addresses(entry);
             entry.call.norm(at)
         });
-        let mut all: [_; TOGETHER] = std::array::from_fn(|i| {
+        let mut all: [_; MAX_FUSED_PRODUCTS] = std::array::from_fn(|i| {
             let entry = &products[i.min(products.len() - 1)];
             (&entry.call, self.addresses(entry))
         });
         let all = &mut all[..products.len()];
-        let after = match (then, group.then) {
-            ([then], Then::Add(addend)) => {
+        let epilogue = match (then, group.epilogue) {
+            ([then], FusedEpilogue::Add(addend)) => {
                 let at = self.addresses(then);
-                After::Add {
+                Epilogue::Add {
                     addend: at.inputs[addend].cast(),
                     out: at.output.cast(),
                 }
             }
-            ([then], Then::Gate(activation, gate)) => {
+            ([then], FusedEpilogue::Gate(activation, gate)) => {
                 let scratch = all[1].1.scratch;
                 if gate == 1 {
                     all.swap(0, 1);
@@ -254,21 +258,21 @@ impl Tape {
                 all[1].1.scratch = scratch;
                 let out = self.addresses(then).output;
                 let places = [all[0].1.output, all[1].1.output];
-                After::Gate(Gate {
+                Epilogue::Gate(GateEpilogue {
                     activation,
                     out: out.cast(),
-                    // Where the result is not.
-                    room: places[usize::from(places[1] != out)].cast(),
+                    // The product's output buffer that the result does not occupy.
+                    scratch: places[usize::from(places[1] != out)].cast(),
                 })
             }
-            _ => After::Nothing,
+            _ => Epilogue::None,
         };
-        // SAFETY: as the caller vouches; of calls that run as one, every result lives beside the last product's work
-        // space, or the calls would not be a group.
-        unsafe { Call::run_together(ctx, before, all, after) };
+        // SAFETY: as the caller guarantees; no result of a fused group overlaps the last product's scratch, or the
+        // calls would not have been fused.
+        unsafe { Call::run_fused(ctx, prologue, all, epilogue) };
     }
 
-    /// Makes the addresses for an arena and a run's inputs.
+    /// Sets the addresses for an arena and a run's inputs.
     fn resolve(&mut self, arena: *mut u8, inputs: &[*const u8]) {
         let address = |location: &Location| match *location {
             Location::None => std::ptr::null(),
@@ -289,10 +293,10 @@ impl Tape {
 }
 
 impl Tape {
-    /// Runs the tape on inputs of its shapes; `trace` is shown every call's result.
+    /// Runs the tape on inputs of its shapes; `trace` receives every call's result.
     ///
     /// # Safety
-    /// The inputs must hold as many elements as the shapes say that the tape was recorded for, of the graph's types.
+    /// The inputs must have the shapes that the tape was recorded for and the graph's types.
     pub(super) unsafe fn run(
         &mut self,
         machine: &mut Machine,
@@ -309,9 +313,9 @@ impl Tape {
             let (now, later) = calls.split_at(entry.group.len());
             calls = later;
             let started = measured.as_ref().map(|_| Instant::now());
-            match &entry.next {
-                Some(Next::Weights(stretches)) => machine.threads.read_ahead(stretches),
-                Some(Next::Attention(i)) => tape.calls[*i].call.read_ahead(&ctx, cache),
+            match &entry.prefetch {
+                Some(NextReads::Weights(spans)) => machine.threads.set_next_spans(spans),
+                Some(NextReads::Attention(i)) => tape.calls[*i].call.plan_prefetch(&ctx, cache),
                 None => {}
             }
             // The plan keeps every operand whole until its last use and lets a result share memory only where its op
@@ -327,7 +331,7 @@ impl Tape {
                         call.run(&ctx, tape.addresses(entry), cache)
                     }
                     [entry] => entry.call.run(&ctx, tape.addresses(entry), cache),
-                    [rotation, attend] if matches!(attend.call, Call::Attend(_)) => {
+                    [rotation, attend] if matches!(attend.call, Call::CachedAttention(_)) => {
                         let from = (&rotation.call, tape.addresses(rotation));
                         let at = tape.addresses(attend);
                         attend.call.run_rotated(&ctx, from, at, cache)
@@ -352,8 +356,8 @@ impl Tape {
         }
         if let (Some(profile), Some(measured)) = (&mut machine.profile, measured) {
             for (calls, time, work) in measured {
-                // A prologue is named behind the products that it is computed for.
-                let (prologue, others) = calls.split_at(usize::from(calls[0].group.before));
+                // The group is labelled by the calls it serves, so the prologue's name comes last.
+                let (prologue, others) = calls.split_at(usize::from(calls[0].group.has_prologue));
                 let nodes = others.iter().chain(prologue);
                 let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
                 profile.add(graph, &nodes, time, work);
@@ -362,9 +366,9 @@ impl Tape {
         Ok(())
     }
 
-    /// Whether a call is not part of a recorded piece.
-    fn is_between_pieces(&self, entry: &Entry) -> bool {
-        self.fusion == Fusion::Pieces && matches!(entry.call, Call::Attend(_))
+    /// Whether a call is resolved again in every step, between recorded pieces.
+    fn is_between_pieces(&self, entry: &TapeCall) -> bool {
+        self.fusion == Fusion::Pieces && matches!(entry.call, Call::CachedAttention(_))
     }
 
     /// The graph's outputs, copied out of the arena after a run.

@@ -1,13 +1,17 @@
-//! Elementwise arithmetic and functions of f32. The result may be any operand's own memory.
+//! Elementwise arithmetic and functions of f32. The result may overwrite any operand.
 
-use super::functions::{self, Map, activate, with_function};
-use super::nest::{Nest, Part};
-use super::{Context, Shared, split};
+pub(crate) mod functions;
+pub(crate) mod generate;
+pub(crate) mod scalar;
+
+use super::loop_nest::{LoopNest, NestRange};
+use super::{Context, SendPtr, split_vectors};
 use crate::isa::Kernel;
 use crate::simd::{LANES, Simd};
+use functions::{VectorFunction, with_activation, with_function};
 use graph::ops::{Activation, BinaryFunction, UnaryFunction};
 
-/// One function of one or two elements.
+/// A function of one or two elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Function {
     Binary(BinaryFunction),
@@ -18,17 +22,19 @@ pub(crate) enum Function {
     SoftCap(f32),
 }
 
-/// `out = function(a, b)`; the tensors of the loops are `out`, `a` and `b`, which functions of one element do not read.
+/// `out = function(a, b)`; the tensors of the loops are `out`, `a` and `b`. Functions of one element do not read `b`.
 #[derive(Clone, Debug)]
 pub(crate) struct Elementwise {
     pub(crate) function: Function,
-    pub(crate) nest: Nest<3>,
+    pub(crate) nest: LoopNest<3>,
 }
 
 impl Elementwise {
+    /// Computes the function for all elements.
+    ///
     /// # Safety
-    /// The loops' tensors must lie in their buffers. Along the innermost loop `out` must move by one element and the
-    /// others by one or none; where `out` is an operand's memory, they must move together.
+    /// The loops' tensors must lie in their buffers. Along the innermost loop, `out` must advance by one element and
+    /// the operands by one or none. If `out` is an operand's memory, both must advance alike.
     pub(crate) unsafe fn run(
         &self,
         ctx: &Context<'_>,
@@ -38,9 +44,9 @@ impl Elementwise {
     ) {
         let reads_b = matches!(self.function, Function::Binary(_) | Function::Gated(_));
         let b = if reads_b { b } else { a };
-        let tensors = [Shared(out), Shared(a.cast_mut()), Shared(b.cast_mut())];
+        let tensors = [SendPtr(out), SendPtr(a.cast_mut()), SendPtr(b.cast_mut())];
         self.nest.run(ctx, &|part| {
-            ctx.isa.run(Rows {
+            ctx.isa.run(ElementwiseKernel {
                 op: self,
                 part,
                 tensors,
@@ -49,27 +55,29 @@ impl Elementwise {
     }
 }
 
-struct Rows<'a> {
+struct ElementwiseKernel<'a> {
     op: &'a Elementwise,
-    part: Part,
-    tensors: [Shared<f32>; 3],
+    part: NestRange,
+    tensors: [SendPtr<f32>; 3],
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for ElementwiseKernel<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // The match is outside the loop, so that each function has a loop of its own.
+        // The match is outside of the loops, so that each function has a loop of its own.
         match self.op.function {
             Function::Scale(factor) => self.map_together(s, functions::Scale(factor)),
             Function::SoftCap(cap) => self.map_together(s, functions::SoftCap(cap)),
-            Function::Gated(a) => activate!(a, f => self.map_together(s, functions::Gated(f))),
+            Function::Gated(a) => {
+                with_activation!(a, f => self.map_together(s, functions::Gated(f)))
+            }
             Function::Binary(function) => with_function!(function, f => self.map(s, f),
                 BinaryFunction { Add, Sub, Mul, Div, Min, Max }
                 _ => self.map(s, functions::BinaryByLane(function))),
             Function::Unary(UnaryFunction::Activation(a)) => {
-                activate!(a, f => self.map_together(s, f));
+                with_activation!(a, f => self.map_together(s, f));
             }
             Function::Unary(function) => with_function!(function, f => self.map_together(s, f),
                 UnaryFunction { Neg, Abs, Exp, Sqrt, Rsqrt, Reciprocal, Erf, Floor, Ceil, Round }
@@ -78,30 +86,30 @@ impl Kernel for Rows<'_> {
     }
 }
 
-impl Rows<'_> {
-    /// Operands that have the result's shape.
+impl ElementwiseKernel<'_> {
+    /// For operands of the result's shape.
     #[inline(always)]
-    fn map_together<S: Simd>(&self, s: S, function: impl Map) {
+    fn map_together<S: Simd>(&self, s: S, function: impl VectorFunction) {
         debug_assert_eq!((self.op.nest.rows(), self.op.nest.steps), (1, [1; 3]));
-        let Part {
+        let NestRange {
             column, columns, ..
         } = self.part;
-        // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
+        // SAFETY: `Elementwise::run`'s caller guarantees the tensors; each element is read before it is written.
         unsafe {
             let [out, a, b] = self.tensors.map(|t| t.at(column));
             row::<S, true, true>(s, function, out, a, b, columns);
         }
     }
 
-    /// Operands that broadcast.
+    /// For operands that broadcast.
     #[inline(always)]
-    fn map<S: Simd>(&self, s: S, function: impl Map) {
+    fn map<S: Simd>(&self, s: S, function: impl VectorFunction) {
         let (nest, part) = (&self.op.nest, self.part);
         let [_, a_moves, b_moves] = nest.steps.map(|step| step > 0);
         let mut cursor = nest.cursor(part.row);
         for _ in 0..part.rows {
             let [out, a, b] = nest.start(&cursor, part);
-            // SAFETY: `Elementwise::run`'s caller vouches for the tensors; each element is read before it is written.
+            // SAFETY: `Elementwise::run`'s caller guarantees the tensors; each element is read before it is written.
             unsafe {
                 let (out, a, b) = (
                     self.tensors[0].at(out),
@@ -119,21 +127,22 @@ impl Rows<'_> {
     }
 }
 
-/// One row; an operand that does not move is one element for all.
+/// Computes one row; an operand that does not advance is one element for the whole row.
 ///
 /// # Safety
-/// `n` elements must be writable at `out` and readable at `a` and `b`, one where it does not move.
+/// `n` elements must be writable at `out` and readable at `a` and `b`, or one element of an operand that does not
+/// advance.
 #[inline(always)]
 pub(super) unsafe fn row<S: Simd, const A: bool, const B: bool>(
     s: S,
-    function: impl Map,
+    function: impl VectorFunction,
     out: *mut f32,
     a: *const f32,
     b: *const f32,
     n: usize,
 ) {
-    let (chunks, tail) = split(n);
-    // SAFETY: the caller vouches for the elements.
+    let (chunks, tail) = split_vectors(n);
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         let (a_all, b_all) = (s.splat(*a), s.splat(*b));
         for chunk in 0..chunks {

@@ -1,74 +1,55 @@
-//! The kernels. Each takes raw operands, because results may overwrite dying operands in place.
+//! The kernels, grouped by what they compute. They take raw operands, because a result may overwrite an operand in
+//! place.
 #![allow(
     clippy::needless_range_loop,
     reason = "index loops over register tiles are what gets unrolled"
 )]
 
-pub(crate) mod attend;
 pub(crate) mod attention;
-pub(crate) mod copy;
-pub(crate) mod dense;
+pub(crate) mod axis_view;
+pub(crate) mod decode;
 pub(crate) mod elementwise;
-pub(crate) mod format;
-mod functions;
-mod gemm;
-pub(crate) mod index;
-pub(crate) mod linear;
-pub(crate) mod lines;
-pub(crate) mod nest;
-pub(crate) mod pack;
-pub(crate) mod packed;
-pub(crate) mod plain;
+pub(crate) mod loop_nest;
+pub(crate) mod matmul;
+pub(crate) mod normalise;
+pub(crate) mod rearrange;
 pub(crate) mod reduce;
-pub(crate) mod rope;
-pub(crate) mod rows;
-mod stored;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod tiled;
 
 use crate::isa::Isa;
 use crate::simd::LANES;
-use crate::threads::Threads;
+use crate::thread_pool::ThreadPool;
 
-/// What every kernel runs with.
+/// The tier and the threads that every kernel runs with.
 pub(crate) struct Context<'a> {
     pub(crate) isa: Isa,
-    pub(crate) threads: &'a Threads,
+    pub(crate) threads: &'a ThreadPool,
 }
 
-/// A pointer that tasks on several threads use for disjoint parts of a buffer.
+/// A raw pointer that may be used on several threads, each for its own part of the buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<T>(pub(crate) *mut T);
+pub(crate) struct SendPtr<T>(pub(crate) *mut T);
 
-// SAFETY: kernels hand every task its own part of the buffer.
-unsafe impl<T> Send for Shared<T> {}
+// SAFETY: kernels give every task its own part of the buffer.
+unsafe impl<T> Send for SendPtr<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SendPtr<T> {}
 
-impl<T> Shared<T> {
+impl<T> SendPtr<T> {
     /// The address `offset` elements on.
     ///
     /// # Safety
     /// The address must lie in the buffer.
     pub(crate) unsafe fn at(self, offset: usize) -> *mut T {
-        // SAFETY: the caller vouches for the offset.
+        // SAFETY: the caller guarantees the offset.
         unsafe { self.0.add(offset) }
     }
 }
 
-/// Rows of a step that weights are read once for, at most.
-const FEW_ROWS: usize = 8;
-
-/// Whether a step of so many rows reads everything once, and waits for it.
-pub(crate) fn reads_once(rows: usize) -> bool {
-    rows <= FEW_ROWS
-}
-
-/// Below this many elements a kernel stays on the calling thread: waking others would cost more.
+/// Kernels with fewer elements stay on the calling thread: waking others would cost more.
 pub(crate) const SERIAL_ELEMENTS: usize = 16 * 1024;
 
-/// Splits `rows` rows of `width` elements into row ranges and runs them, on all threads when it is worth it.
-pub(crate) fn over_rows(
+/// Divides `rows` rows of `width` elements into row ranges and runs them, on all threads if there are enough elements.
+pub(crate) fn for_row_ranges(
     ctx: &Context<'_>,
     rows: usize,
     width: usize,
@@ -79,13 +60,13 @@ pub(crate) fn over_rows(
         return;
     }
     let tasks = (ctx.threads.count() * 4).min(rows);
-    ctx.threads.run_near(tasks, &|i, _| {
+    ctx.threads.run_chunked(tasks, &|i, _| {
         body(rows * i / tasks, rows * (i + 1) / tasks)
     });
 }
 
-/// Full vectors in `n` elements, and how many elements are left over.
+/// The number of full vectors in `n` elements, and of the elements left.
 #[inline(always)]
-pub(crate) fn split(n: usize) -> (usize, usize) {
+pub(crate) fn split_vectors(n: usize) -> (usize, usize) {
     (n / LANES, n % LANES)
 }

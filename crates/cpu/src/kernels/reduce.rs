@@ -1,7 +1,9 @@
-//! Many elements to one: sums, means and extremes over axes.
+//! Reductions: sums, means and extremes over axes.
 
-use super::nest::Nest;
-use super::{Context, Shared, over_rows};
+pub(crate) mod cumsum;
+
+use super::loop_nest::LoopNest;
+use super::{Context, SendPtr, for_row_ranges};
 use base::DType;
 use graph::ops::ReduceFunction;
 
@@ -10,10 +12,10 @@ use graph::ops::ReduceFunction;
 pub(crate) struct Reduce {
     pub(crate) function: ReduceFunction,
     pub(crate) dtype: DType,
-    /// Over the results: the result and the group's first element.
-    pub(crate) kept: Nest<2>,
-    /// Over a group's elements.
-    pub(crate) group: Nest<1>,
+    /// The loops over the results: the result, and the first element of its group.
+    pub(crate) kept: LoopNest<2>,
+    /// The loops over the elements of a group.
+    pub(crate) group: LoopNest<1>,
 }
 
 impl Reduce {
@@ -34,7 +36,7 @@ impl Reduce {
         if needs_one && len == 0 && results > 0 {
             return Err(format!("has no {} of nothing", self.function.name()));
         }
-        // SAFETY: the caller vouches for the tensors, whose type was fixed by inference.
+        // SAFETY: the caller guarantees the tensors, whose type was fixed by inference.
         unsafe {
             match self.dtype {
                 DType::F32 => self.typed::<f32>(ctx, x, out),
@@ -49,15 +51,15 @@ impl Reduce {
     /// # Safety
     /// As for [`run`](Reduce::run), with elements of type `T`.
     unsafe fn typed<T: Number>(&self, ctx: &Context<'_>, x: *const u8, out: *mut u8) {
-        let (x, out) = (Shared(x.cast::<T>().cast_mut()), Shared(out));
+        let (x, out) = (SendPtr(x.cast::<T>().cast_mut()), SendPtr(out));
         let len = self.group.rows() * self.group.width;
         let (rows, width) = (self.kept.rows(), self.kept.width);
-        over_rows(ctx, rows * width, len, &|start, end| {
+        for_row_ranges(ctx, rows * width, len, &|start, end| {
             for i in start..end {
                 let (row, column) = (i / width, i % width);
                 let at = self.kept.cursor(row).at;
                 let [to, from] = [0, 1].map(|t| at[t] + column * self.kept.steps[t]);
-                // SAFETY: the caller vouches for the loops; every result is written by one task.
+                // SAFETY: the caller guarantees the loops; every result is written by one task.
                 unsafe {
                     let x = x.at(from).cast_const();
                     let (out, index) = (out.at(0).cast::<T>().add(to), out.at(0).cast::<i64>());
@@ -80,16 +82,16 @@ impl Reduce {
     /// The sum of a group.
     ///
     /// # Safety
-    /// The group must lie behind `x`.
+    /// The group must be readable from `x` on.
     unsafe fn total<T: Number>(&self, x: *const T) -> T::Total {
         if self.group.steps != [1] {
-            // SAFETY: as the caller vouches.
+            // SAFETY: as the caller guarantees.
             return unsafe { self.fold(x, T::Total::default(), |a, _, x| T::add(a, x)) };
         }
         let mut lanes = [T::Total::default(); 8];
         let mut cursor = self.group.cursor(0);
         for _ in 0..self.group.rows() {
-            // SAFETY: the caller vouches for the group, whose rows are contiguous.
+            // SAFETY: the caller guarantees the group, whose rows are contiguous.
             let row = unsafe { std::slice::from_raw_parts(x.add(cursor.at[0]), self.group.width) };
             let (chunks, rest) = row.as_chunks::<8>();
             for chunk in chunks {
@@ -108,14 +110,14 @@ impl Reduce {
     /// Folds a group's elements with their offsets.
     ///
     /// # Safety
-    /// The group must lie behind `x`.
+    /// The group must be readable from `x` on.
     unsafe fn fold<T: Copy, A>(&self, x: *const T, start: A, step: impl Fn(A, usize, T) -> A) -> A {
         let mut cursor = self.group.cursor(0);
         let mut result = start;
         for _ in 0..self.group.rows() {
             for i in 0..self.group.width {
                 let at = cursor.at[0] + i * self.group.steps[0];
-                // SAFETY: the caller vouches for the group.
+                // SAFETY: the caller guarantees the group.
                 result = step(result, at, unsafe { *x.add(at) });
             }
             cursor.advance();
@@ -123,12 +125,12 @@ impl Reduce {
         result
     }
 
-    /// Offset and index of the extreme element; what is not a number beats every number.
+    /// Offset and index of the extreme element; NaN beats every number.
     ///
     /// # Safety
-    /// The group must lie behind `x` and have an element.
+    /// The group must be readable from `x` on and have an element.
     unsafe fn best<T: Number>(&self, x: *const T, beats: fn(&T, &T) -> bool) -> (usize, i64) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         unsafe {
             let (at, index, ..) = self.fold(
                 x,
@@ -150,7 +152,7 @@ impl Reduce {
 
 /// An element type with the arithmetic of reductions.
 trait Number: Copy + PartialOrd + 'static {
-    /// What sums and products are kept in.
+    /// The type in which sums and products are accumulated.
     type Total: Copy + Default;
     const ONE: Self::Total;
     fn add(a: Self::Total, x: Self) -> Self::Total;
@@ -225,7 +227,7 @@ macro_rules! integers {
 
 integers!(i32, i64, bool);
 
-/// The low bits of a total.
+/// The truncation of a total to an integer type.
 trait Integer {
     fn from_total(total: i64) -> Self;
 }

@@ -1,23 +1,23 @@
-//! How the rows of one head lie in memory.
+//! Layouts of one head's rows in memory.
 //!
-//! Values, and whatever is quantised, lie row after row. Plain keys are *turned*: sixteen cells make a tile that holds their
-//! first elements side by side, then their second ones, and so on. A query number then meets sixteen keys in one vector,
-//! and nothing is turned over or summed across lanes when keys are scored. The last tile is as wide as there are cells
-//! left, so that both ways take the same room.
+//! Values and all quantised rows are stored row after row. Keys of plain types are *transposed*: sixteen cells make a
+//! tile that stores their first elements side by side, then their second elements, and so on. Scoring then multiplies a
+//! query element with a vector of sixteen keys, without a transposition or a sum across lanes. The last tile is as wide
+//! as there are cells left, so both layouts take the same memory.
 
 use kv::Storage;
 use std::ops::Range;
 
 /// Cells of a tile.
-pub(crate) const TILE: usize = 16;
+pub(crate) const TILE_CELLS: usize = 16;
 
-/// The places of a head's rows.
+/// How the rows of a head are stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RowLayout {
     /// Row after row.
     Rows { row_bytes: usize },
-    /// Turned rows of elements of this size.
-    Turned { row_bytes: usize, element: usize },
+    /// Tiles of sixteen cells, dimension-major, with elements of this size.
+    Transposed { row_bytes: usize, element: usize },
 }
 
 impl RowLayout {
@@ -28,7 +28,7 @@ impl RowLayout {
         }
     }
 
-    /// Turned, where an element is stored on its own.
+    /// The layout of keys: transposed where elements are stored individually, else row after row.
     pub(crate) fn keys(storage: Storage, dim: usize) -> RowLayout {
         let row_bytes = storage.row_bytes(dim);
         let element = match storage {
@@ -36,12 +36,12 @@ impl RowLayout {
             Storage::F16 | Storage::BF16 => 2,
             Storage::Q8(_) | Storage::Q4(_) => return RowLayout::Rows { row_bytes },
         };
-        RowLayout::Turned { row_bytes, element }
+        RowLayout::Transposed { row_bytes, element }
     }
 
     pub(crate) fn row_bytes(self) -> usize {
         match self {
-            RowLayout::Rows { row_bytes } | RowLayout::Turned { row_bytes, .. } => row_bytes,
+            RowLayout::Rows { row_bytes } | RowLayout::Transposed { row_bytes, .. } => row_bytes,
         }
     }
 
@@ -51,10 +51,10 @@ impl RowLayout {
             RowLayout::Rows { row_bytes } => {
                 head[cell * row_bytes..][..row_bytes].copy_from_slice(row);
             }
-            RowLayout::Turned { row_bytes, element } => {
+            RowLayout::Transposed { row_bytes, element } => {
                 let (tile, step) = tile_of(head.len() / row_bytes, cell, element);
-                let to = &mut head[tile * row_bytes + cell % TILE * element..];
-                // One size a loop, so that a store is one instruction.
+                let to = &mut head[tile * row_bytes + cell % TILE_CELLS * element..];
+                // One loop per element size, so that a store is a single instruction.
                 match element {
                     2 => scatter::<2>(to, step, row),
                     _ => scatter::<4>(to, step, row),
@@ -69,9 +69,9 @@ impl RowLayout {
             RowLayout::Rows { row_bytes } => {
                 row.copy_from_slice(&head[cell * row_bytes..][..row_bytes]);
             }
-            RowLayout::Turned { row_bytes, element } => {
+            RowLayout::Transposed { row_bytes, element } => {
                 let (tile, step) = tile_of(head.len() / row_bytes, cell, element);
-                let from = &head[tile * row_bytes + cell % TILE * element..];
+                let from = &head[tile * row_bytes + cell % TILE_CELLS * element..];
                 for (to, from) in row.chunks_exact_mut(element).zip(from.chunks(step)) {
                     to.copy_from_slice(&from[..element]);
                 }
@@ -85,15 +85,15 @@ impl RowLayout {
             RowLayout::Rows { row_bytes } => {
                 head[first * row_bytes..][..rows.len()].copy_from_slice(rows);
             }
-            RowLayout::Turned { row_bytes, element } => {
+            RowLayout::Transposed { row_bytes, element } => {
                 let cells = head.len() / row_bytes;
                 for part in parts(first, rows.len() / row_bytes) {
                     let (tile, step) = tile_of(cells, part.start, element);
-                    let to = &mut head[tile * row_bytes + part.start % TILE * element..];
+                    let to = &mut head[tile * row_bytes + part.start % TILE_CELLS * element..];
                     let from = &rows[(part.start - first) * row_bytes..][..part.len() * row_bytes];
                     match element {
-                        2 => turn::<2>(to, step, from, row_bytes),
-                        _ => turn::<4>(to, step, from, row_bytes),
+                        2 => transpose_rows::<2>(to, step, from, row_bytes),
+                        _ => transpose_rows::<4>(to, step, from, row_bytes),
                     }
                 }
             }
@@ -106,7 +106,7 @@ impl RowLayout {
             RowLayout::Rows { row_bytes } => {
                 rows.copy_from_slice(&head[first * row_bytes..][..rows.len()]);
             }
-            RowLayout::Turned { row_bytes, .. } => {
+            RowLayout::Transposed { row_bytes, .. } => {
                 for (cell, row) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
                     self.get(head, cell, row);
                 }
@@ -114,18 +114,18 @@ impl RowLayout {
         }
     }
 
-    /// Puts rows right after the head got more cells behind its `old` ones.
-    pub(crate) fn widen(self, head: &mut [u8], old: usize) {
-        let RowLayout::Turned { row_bytes, element } = self else {
+    /// Rewrites the last tile after the head has grown beyond its `old` cells.
+    pub(crate) fn relayout_last_tile(self, head: &mut [u8], old: usize) {
+        let RowLayout::Transposed { row_bytes, element } = self else {
             return;
         };
-        let (first, width) = (old / TILE * TILE, old % TILE);
+        let (first, width) = (old / TILE_CELLS * TILE_CELLS, old % TILE_CELLS);
         if width == 0 {
             return;
         }
         let (_, step) = tile_of(head.len() / row_bytes, first, element);
         let tile = &mut head[first * row_bytes..];
-        // From the last element down, none is overwritten before it has moved.
+        // In descending order, so that no element is overwritten before it has moved.
         for i in (0..row_bytes / element).rev() {
             let from = i * width * element;
             tile.copy_within(from..from + width * element, i * step);
@@ -135,22 +135,22 @@ impl RowLayout {
 
 /// The first cell of a cell's tile, and the bytes from one element of a row to the next there.
 fn tile_of(cells: usize, cell: usize, element: usize) -> (usize, usize) {
-    let first = cell / TILE * TILE;
-    (first, (cells - first).min(TILE) * element)
+    let first = cell / TILE_CELLS * TILE_CELLS;
+    (first, (cells - first).min(TILE_CELLS) * element)
 }
 
-/// Adjacent cells, cut where tiles begin.
+/// Adjacent cells, divided at tile boundaries.
 fn parts(first: usize, cells: usize) -> impl Iterator<Item = Range<usize>> {
     let (mut at, end) = (first, first + cells);
     std::iter::from_fn(move || {
         let start = at;
-        at = ((at / TILE + 1) * TILE).min(end);
+        at = ((at / TILE_CELLS + 1) * TILE_CELLS).min(end);
         (start < end).then_some(start..at)
     })
 }
 
-/// Writes rows side by side, element by element: `to` begins at the first row's place.
-fn turn<const N: usize>(to: &mut [u8], step: usize, rows: &[u8], row_bytes: usize) {
+/// Writes rows side by side, element by element; `to` starts at the first row's place.
+fn transpose_rows<const N: usize>(to: &mut [u8], step: usize, rows: &[u8], row_bytes: usize) {
     let width = rows.len() / row_bytes;
     for (i, to) in to.chunks_mut(step).take(row_bytes / N).enumerate() {
         let places = to[..width * N].as_chunks_mut::<N>().0;
@@ -183,7 +183,7 @@ mod tests {
                 let mut head = vec![0; old * row_bytes];
                 (0..old).for_each(|cell| layout.put(&mut head, cell, &row(cell)));
                 head.resize(new * row_bytes, 0);
-                layout.widen(&mut head, old);
+                layout.relayout_last_tile(&mut head, old);
                 (old..new).for_each(|cell| layout.put(&mut head, cell, &row(cell)));
                 let mut found = vec![0; row_bytes];
                 for cell in 0..new {

@@ -1,15 +1,15 @@
-//! The rows of one layer and side.
+//! The stored rows of one layer and side.
 
 use super::layout::RowLayout;
-use crate::kernels::Shared;
-use crate::kernels::rope::Rotation;
+use crate::kernels::SendPtr;
+use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, storage};
 use kv::{Growth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rows of one layer and side: head after head, each as the layout says.
+/// Rows of one layer and side: head after head, each in the pool's layout.
 pub(crate) struct CpuPool {
     pub(super) heads: usize,
     pub(super) dim: usize,
@@ -18,13 +18,13 @@ pub(crate) struct CpuPool {
     cells: usize,
     growth: Growth,
     bytes: Vec<u8>,
-    /// A row on its way.
+    /// Scratch for one encoded row.
     row: Vec<u8>,
 }
 
-/// A step's rows, token-major, and how they are rotated on their way into a pool.
+/// A step's rows, token-major, and the rotation applied to them as they are stored.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct StepRows<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) rotation: Option<Rotation<'a>>,
 }
@@ -36,23 +36,23 @@ pub(super) struct Writer<'a> {
     storage: Storage,
     layout: RowLayout,
     head_bytes: usize,
-    bytes: Shared<u8>,
-    /// Cells that lie elsewhere, and count.
-    behind: u32,
+    bytes: SendPtr<u8>,
+    /// Cells of the frozen prefix: stored in another pool, counted in cell numbers.
+    frozen_cells: u32,
     cells: &'a [u32],
-    rows: Rows<'a>,
+    rows: StepRows<'a>,
     pool: PhantomData<&'a mut CpuPool>,
 }
 
-/// A row on its way: as numbers, and encoded.
+/// Thread-local buffers for one row: rotated, and encoded.
 #[derive(Default)]
-struct Way {
+struct RowScratch {
     numbers: Vec<f32>,
     encoded: Vec<u8>,
 }
 
 thread_local! {
-    static WAY: RefCell<Way> = RefCell::default();
+    static ROW_SCRATCH: RefCell<RowScratch> = RefCell::default();
 }
 
 impl Writer<'_> {
@@ -61,14 +61,15 @@ impl Writer<'_> {
     /// # Safety
     /// No other thread writes the same head.
     pub(super) unsafe fn write(&self, head: usize) {
-        // SAFETY: the pool is borrowed, and has so many bytes a head; the caller vouches for the others.
+        // SAFETY: the pool is borrowed mutably and has `head_bytes` bytes per head; the caller guarantees that no other
+        // thread writes this head.
         let to = unsafe {
             let start = self.bytes.at(head * self.head_bytes);
             std::slice::from_raw_parts_mut(start, self.head_bytes)
         };
-        WAY.with_borrow_mut(|Way { numbers, encoded }| {
+        ROW_SCRATCH.with_borrow_mut(|RowScratch { numbers, encoded }| {
             numbers.resize(self.dim, 0.0);
-            // What a row has behind its elements is zero.
+            // The bytes after a row's elements are zero.
             encoded.clear();
             encoded.resize(self.layout.row_bytes(), 0);
             let cells = self.cells.iter().enumerate();
@@ -83,13 +84,14 @@ impl Writer<'_> {
                     None => row,
                 };
                 storage::encode(self.storage, row, encoded);
-                self.layout.put(to, (cell - self.behind) as usize, encoded);
+                self.layout
+                    .put(to, (cell - self.frozen_cells) as usize, encoded);
             }
         });
     }
 }
 
-/// An empty buffer with room for so many bytes.
+/// An empty buffer with capacity for `bytes` bytes.
 pub(super) fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
     let mut buffer = Vec::new();
     buffer
@@ -132,12 +134,12 @@ impl CpuPool {
         self.cells * self.row_bytes()
     }
 
-    /// Lets a step's rows be written, head by head.
+    /// A writer for a step's rows, which writes head by head.
     pub(super) fn writer<'a>(
         &'a mut self,
-        behind: u32,
+        frozen_cells: u32,
         cells: &'a [u32],
-        rows: Rows<'a>,
+        rows: StepRows<'a>,
     ) -> Writer<'a> {
         Writer {
             heads: self.heads,
@@ -145,8 +147,8 @@ impl CpuPool {
             storage: self.storage,
             layout: self.layout,
             head_bytes: self.head_bytes(),
-            bytes: Shared(self.bytes.as_mut_ptr()),
-            behind,
+            bytes: SendPtr(self.bytes.as_mut_ptr()),
+            frozen_cells,
             cells,
             rows,
             pool: PhantomData,
@@ -166,7 +168,7 @@ impl CpuPool {
         }
     }
 
-    /// Gives cell `i` what cell `order[i]` held, by way of a copy of each head in turn.
+    /// Moves the row of cell `order[i]` to cell `i`, through a copy of each head in turn.
     pub(super) fn reorder_through(&mut self, before: &mut Vec<u8>, order: &[u32]) {
         let (len, layout) = (self.head_bytes(), self.layout);
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
@@ -197,14 +199,14 @@ impl KvPool for CpuPool {
             .try_reserve_exact(len - self.bytes.len())
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
         self.bytes.resize(len, 0);
-        // From the last head down, no head is overwritten before it has moved.
+        // In descending order, so that no head is overwritten before it has moved.
         let moving = if old == 0 { 0 } else { self.heads };
         for head in (0..moving).rev() {
             self.bytes
                 .copy_within(head * old..(head + 1) * old, head * new);
             let head = &mut self.bytes[head * new..(head + 1) * new];
             head[old..].fill(0);
-            self.layout.widen(head, self.cells);
+            self.layout.relayout_last_tile(head, self.cells);
         }
         self.cells = cells;
         Ok(())
@@ -212,7 +214,7 @@ impl KvPool for CpuPool {
 
     fn write(&mut self, cells: &[u32], data: &[f32]) {
         let heads = self.heads;
-        let rows = Rows {
+        let rows = StepRows {
             data,
             rotation: None,
         };

@@ -1,17 +1,17 @@
-//! The lanes as an array: works everywhere, and is what other tiers are tested against.
+//! Lanes as an array: works on every CPU, and is the reference that other tiers are tested against.
 
 use super::{LANES, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
 
-/// No special instructions.
+/// The tier without special instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Generic;
 
 impl Simd for Generic {
     type V = [f32; LANES];
 
-    const TILE: (usize, usize) = (2, 2);
+    const REGISTER_TILE: (usize, usize) = (2, 2);
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -74,17 +74,17 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
-    fn any_larger(self, a: Self::V, b: Self::V) -> bool {
+    fn any_gt(self, a: Self::V, b: Self::V) -> bool {
         a.iter().zip(b).any(|(a, b)| *a > b)
     }
 
     #[inline(always)]
-    fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
+    fn select_ge_or_zero(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
         from_fn(|i| if x[i] >= limit[i] { v[i] } else { 0.0 })
     }
 
     #[inline(always)]
-    fn sum(self, mut a: Self::V) -> f32 {
+    fn reduce_sum(self, mut a: Self::V) -> f32 {
         let mut width = LANES / 2;
         while width > 0 {
             for i in 0..width {
@@ -96,57 +96,57 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
-    fn largest(self, a: Self::V) -> f32 {
+    fn reduce_max(self, a: Self::V) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; no alignment is assumed.
         unsafe { p.cast::<Self::V>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: Self::V) {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; no alignment is assumed.
         unsafe { p.cast::<Self::V>().write_unaligned(v) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> Self::V {
-        // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         halves.map(|h| f16::from_bits(h).to_f32())
     }
 
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller vouches for eight bytes; no alignment is assumed.
+        // SAFETY: the caller guarantees eight bytes; no alignment is assumed.
         unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|h| self.widen(h))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Self::V {
-        // SAFETY: the caller vouches for sixteen halves at `p`; no alignment is assumed.
+        // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         halves.map(|h| bf16::from_bits(h).to_f32())
     }
 
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
         unsafe { p.cast::<[i8; LANES]>().read() }.map(f32::from)
     }
 
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
         unsafe { p.cast::<[u8; LANES]>().read() }.map(f32::from)
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
-        // SAFETY: the caller vouches for sixteen bytes at `p`.
+    unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
         let bytes = unsafe { p.cast::<[u8; LANES]>().read() };
         [
             bytes.map(|b| low[(b & 15) as usize]),

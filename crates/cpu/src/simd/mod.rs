@@ -1,37 +1,38 @@
-//! Sixteen f32 lanes on every instruction set.
+//! Vectors of sixteen f32 lanes on every instruction set.
 //!
-//! All tiers have the same sixteen lanes and the same order of horizontal sums, so one kernel source has one order of
-//! operations everywhere; tiers differ only in whether a product and a sum are rounded once or twice.
+//! All tiers have the same sixteen lanes and the same order of horizontal sums, so a kernel has the same order of
+//! operations everywhere; tiers differ only in whether a multiply-add is rounded once or twice.
 
+pub(crate) mod amx;
 mod generic;
-mod integers;
-mod whole;
+mod int_dot;
+mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
-mod x86_integers;
+mod x86_int_dot;
 #[cfg(target_arch = "x86_64")]
-mod x86_whole;
+mod x86_row_scaled_dot;
 
 pub(crate) use generic::Generic;
-pub(crate) use integers::{Integers, LARGEST_ACTIVATION};
-pub(crate) use whole::{LARGEST_WHOLE, Whole};
+pub(crate) use int_dot::{IntDot, MAX_GROUP_SCALED};
+pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
-/// A proof that an instruction set is there, with its vector operations.
+/// A proof that the CPU has an instruction set, with its vector operations.
 pub(crate) trait Simd: Copy {
     /// Sixteen f32.
     type V: Copy;
 
-    /// How many weight rows and activation rows a matrix tile of this tier takes.
-    const TILE: (usize, usize);
+    /// Weight rows and activation rows of this tier's register tile.
+    const REGISTER_TILE: (usize, usize);
 
     fn splat(self, x: f32) -> Self::V;
-    /// One half-precision number.
+    /// Converts one f16 to f32.
     fn widen(self, half: u16) -> f32;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
@@ -41,18 +42,18 @@ pub(crate) trait Simd: Copy {
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// To the nearest integer.
+    /// Rounds to the nearest integer.
     fn round(self, a: Self::V) -> Self::V;
     /// `2ⁿ` for integral `n` from -126 to 127.
     fn pow2(self, n: Self::V) -> Self::V;
-    /// Whether any lane of `a` is larger than that of `b`.
-    fn any_larger(self, a: Self::V, b: Self::V) -> bool;
+    /// Whether any lane of `a` is larger than the same lane of `b`.
+    fn any_gt(self, a: Self::V, b: Self::V) -> bool;
     /// `v` where `x ≥ limit`, zero elsewhere.
-    fn keep_ge(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
-    /// Sum of all lanes: halves added, then quarters, eighths, sixteenths.
-    fn sum(self, a: Self::V) -> f32;
-    /// Largest lane.
-    fn largest(self, a: Self::V) -> f32;
+    fn select_ge_or_zero(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
+    /// The sum of all lanes: adds halves, then quarters, eighths, sixteenths.
+    fn reduce_sum(self, a: Self::V) -> f32;
+    /// The largest lane.
+    fn reduce_max(self, a: Self::V) -> f32;
 
     /// # Safety
     /// Sixteen f32 must be readable at `p`.
@@ -63,7 +64,7 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen half-precision numbers must be readable at `p`.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
-    /// Four half-precision numbers as scalars.
+    /// Converts four f16 to scalars.
     ///
     /// # Safety
     /// Eight bytes must be readable at `p`.
@@ -77,16 +78,16 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen bytes must be readable at `p`.
     unsafe fn load_u8(self, p: *const u8) -> Self::V;
-    /// Looks the low and the high halves of sixteen bytes up in two tables of sixteen entries.
+    /// Looks up the low and the high nibbles of sixteen bytes in two tables of sixteen entries.
     ///
     /// # Safety
     /// Sixteen bytes must be readable at `p`.
-    unsafe fn nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
+    unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2];
 
-    /// Sixteen vectors as a square, turned over: lane `j` of result `i` is lane `i` of vector `j`.
+    /// Transposes sixteen vectors: lane `j` of result `i` is lane `i` of vector `j`.
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES];
 
-    /// Asks for the line at `p` to be brought near. Any address will do, also one outside all memory.
+    /// Prefetches the cache line at `p` into L1. Any address is allowed, also an invalid one.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
 
@@ -96,7 +97,7 @@ pub(crate) trait Simd: Copy {
     /// Eight bytes must be readable at `p`.
     #[inline(always)]
     unsafe fn scaled(self, p: *const u8, v: Self::V) -> Self::V {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         let [scale, ..] = unsafe { self.widen4(p) };
         self.mul(self.splat(scale), v)
     }
@@ -107,7 +108,7 @@ pub(crate) trait Simd: Copy {
     /// Eight bytes must be readable at `p`.
     #[inline(always)]
     unsafe fn affine(self, p: *const u8, v: Self::V) -> Self::V {
-        // SAFETY: as the caller vouches.
+        // SAFETY: as the caller guarantees.
         let [scale, offset, ..] = unsafe { self.widen4(p) };
         self.add(self.mul(self.splat(scale), v), self.splat(offset))
     }
@@ -117,14 +118,14 @@ pub(crate) trait Simd: Copy {
         self.splat(0.0)
     }
 
-    /// The first `n < 16` elements at `p`, zeros behind them.
+    /// The first `n < 16` elements at `p`, followed by zeros.
     ///
     /// # Safety
     /// `n` f32 must be readable at `p`.
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> Self::V {
         let mut lanes = [0.0; LANES];
-        // SAFETY: the caller vouches for `n` elements, and `n` is less than the sixteen of `lanes`.
+        // SAFETY: the caller guarantees `n` elements, and `n` is less than the sixteen of `lanes`.
         unsafe {
             std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n.min(LANES));
             self.load(lanes.as_ptr())
@@ -138,7 +139,7 @@ pub(crate) trait Simd: Copy {
     #[inline(always)]
     unsafe fn store_part(self, p: *mut f32, v: Self::V, n: usize) {
         let mut lanes = [0.0; LANES];
-        // SAFETY: `lanes` holds sixteen, and the caller vouches for `n` at `p`.
+        // SAFETY: `lanes` holds sixteen, and the caller guarantees `n` at `p`.
         unsafe {
             self.store(lanes.as_mut_ptr(), v);
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n.min(LANES));
@@ -165,7 +166,7 @@ pub(crate) trait Simd: Copy {
         ] {
             p = self.fma(p, r, self.splat(c));
         }
-        self.keep_ge(x, self.splat(-87.0), self.times_pow2(p, n))
+        self.select_ge_or_zero(x, self.splat(-87.0), self.times_pow2(p, n))
     }
 
     /// `v · 2ⁿ` for integral `n` from -126 to 127.
@@ -176,7 +177,7 @@ pub(crate) trait Simd: Copy {
 
     /// `2ˣ` for `x ≤ 0` to about one unit in the last place; exactly zero below -125.
     #[inline(always)]
-    fn exp2_below(self, x: Self::V) -> Self::V {
+    fn exp2_nonpositive(self, x: Self::V) -> Self::V {
         let clamped = self.max(x, self.splat(-125.0));
         let n = self.round(clamped);
         let r = self.sub(clamped, n);
@@ -191,7 +192,7 @@ pub(crate) trait Simd: Copy {
         ] {
             p = self.fma(p, r, self.splat(c));
         }
-        self.keep_ge(x, self.splat(-125.0), self.times_pow2(p, n))
+        self.select_ge_or_zero(x, self.splat(-125.0), self.times_pow2(p, n))
     }
 
     /// `tanh x`.
@@ -208,9 +209,9 @@ mod tests {
     use super::*;
     use crate::isa::{Isa, Kernel};
 
-    struct Probe;
+    struct AllOps;
 
-    impl Kernel for Probe {
+    impl Kernel for AllOps {
         type Output = Vec<f32>;
 
         #[inline(always)]
@@ -246,16 +247,16 @@ mod tests {
                 }
                 push(s.pow2(s.round(a)));
                 push(s.times_pow2(b, s.round(a)));
-                push(s.keep_ge(a, s.splat(-10.0), b));
+                push(s.select_ge_or_zero(a, s.splat(-10.0), b));
                 for limit in [-30.0, 0.0, 30.0] {
-                    let any = s.any_larger(a, s.splat(limit));
+                    let any = s.any_gt(a, s.splat(limit));
                     push(s.splat(f32::from(u8::from(any))));
                 }
                 push(s.load_f16(halves.as_ptr()));
                 push(s.load_bf16(brains.as_ptr()));
                 push(s.load_i8(bytes.as_ptr().cast()));
                 push(s.load_u8(bytes.as_ptr()));
-                for v in s.nibbles(bytes.as_ptr(), a, b) {
+                for v in s.lookup_nibbles(bytes.as_ptr(), a, b) {
                     push(v);
                 }
                 push(s.load_part(ramp.as_ptr(), 5));
@@ -271,8 +272,8 @@ mod tests {
                 for row in s.transpose(square) {
                     push(row);
                 }
-                push(s.splat(s.sum(a)));
-                push(s.splat(s.largest(a)));
+                push(s.splat(s.reduce_sum(a)));
+                push(s.splat(s.reduce_max(a)));
             }
             out
         }
@@ -280,15 +281,15 @@ mod tests {
 
     #[test]
     fn every_tier_has_the_generic_tier_s_lanes() {
-        let expect = Isa::GENERIC.run(Probe);
+        let expect = Isa::GENERIC.run(AllOps);
         for isa in Isa::available() {
-            assert_eq!(isa.run(Probe), expect, "{isa}");
+            assert_eq!(isa.run(AllOps), expect, "{isa}");
         }
     }
 
-    struct Curve(fn(f32) -> f32, bool);
+    struct ErrorSweep(fn(f32) -> f32, bool);
 
-    impl Kernel for Curve {
+    impl Kernel for ErrorSweep {
         type Output = f32;
 
         /// The largest relative error over a sweep.
@@ -302,23 +303,26 @@ mod tests {
                 } else {
                     s.tanh(s.splat(x))
                 };
-                let (found, expect) = (s.largest(v), (self.0)(x));
+                let (found, expect) = (s.reduce_max(v), (self.0)(x));
                 worst = worst.max(
                     (found - expect).abs() / expect.abs().max(if self.1 { 1e-37 } else { 1.0 }),
                 );
             }
             for i in 0..12_500 {
                 let x = i as f32 * -0.01;
-                let (found, expect) = (s.largest(s.exp2_below(s.splat(x))), x.exp2());
+                let (found, expect) = (s.reduce_max(s.exp2_nonpositive(s.splat(x))), x.exp2());
                 assert!(
                     (found - expect).abs() <= 2.5e-7 * expect,
                     "2^{x} is not {found:e}"
                 );
             }
-            assert_eq!(s.largest(s.exp2_below(s.splat(f32::NEG_INFINITY))), 0.0);
-            assert_eq!(s.largest(s.exp2_below(s.splat(0.0))), 1.0);
-            assert_eq!(s.largest(s.exp(s.splat(f32::NEG_INFINITY))), 0.0);
-            assert_eq!(s.largest(s.exp(s.splat(0.0))), 1.0);
+            assert_eq!(
+                s.reduce_max(s.exp2_nonpositive(s.splat(f32::NEG_INFINITY))),
+                0.0
+            );
+            assert_eq!(s.reduce_max(s.exp2_nonpositive(s.splat(0.0))), 1.0);
+            assert_eq!(s.reduce_max(s.exp(s.splat(f32::NEG_INFINITY))), 0.0);
+            assert_eq!(s.reduce_max(s.exp(s.splat(0.0))), 1.0);
             worst
         }
     }
@@ -327,8 +331,8 @@ mod tests {
     fn exp_and_tanh_are_close() {
         for isa in Isa::available() {
             let (exp, tanh) = (
-                isa.run(Curve(f32::exp, true)),
-                isa.run(Curve(f32::tanh, false)),
+                isa.run(ErrorSweep(f32::exp, true)),
+                isa.run(ErrorSweep(f32::tanh, false)),
             );
             assert!(
                 exp < 3e-7 && tanh < 3e-7,

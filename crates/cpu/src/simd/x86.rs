@@ -1,4 +1,4 @@
-//! The lanes as one AVX-512 register or two AVX2 registers.
+//! Lanes in one AVX-512 register or in two AVX2 registers.
 #![allow(
     clippy::needless_range_loop,
     reason = "iterators over registers are not inlined with the tier's features"
@@ -7,16 +7,16 @@
 use super::Simd;
 use std::arch::x86_64::*;
 
-/// AVX2, FMA and F16C are there, with `VNNI` also AVX-VNNI.
+/// A proof of AVX2, FMA and F16C; with `VNNI` also of AVX-VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2<const VNNI: bool>(());
 
-/// AVX-512 F, BW, VL and DQ are there, and what [`Avx2`] has; with `VNNI` also AVX512-VNNI.
+/// A proof of AVX-512 F, BW, VL and DQ, and of [`Avx2`]'s features; with `VNNI` also of AVX512-VNNI.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const VNNI: bool>(());
 
 impl Avx2<false> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
     pub(crate) fn new() -> Avx2<false> {
@@ -25,7 +25,7 @@ impl Avx2<false> {
 }
 
 impl Avx2<true> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     #[inline]
     pub(crate) fn new() -> Avx2<true> {
@@ -34,7 +34,7 @@ impl Avx2<true> {
 }
 
 impl Avx512<false> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
     #[inline]
     pub(crate) fn new() -> Avx512<false> {
@@ -43,7 +43,7 @@ impl Avx512<false> {
 }
 
 impl Avx512<true> {
-    /// The proof, made where the features are enabled.
+    /// The proof; callable only where the features are enabled.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     #[inline]
     pub(crate) fn new() -> Avx512<true> {
@@ -79,8 +79,8 @@ macro_rules! whole {
 impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type V = Pair;
 
-    // 2 × 3 tiles hold twelve of the sixteen registers.
-    const TILE: (usize, usize) = (2, 3);
+    // A 2 × 3 register tile takes twelve of the sixteen registers.
+    const REGISTER_TILE: (usize, usize) = (2, 3);
 
     pairwise! {
         add(a, b) = _mm256_add_ps;
@@ -129,7 +129,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn any_larger(self, a: Pair, b: Pair) -> bool {
+    fn any_gt(self, a: Pair, b: Pair) -> bool {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe {
             let (low, high) = (
@@ -141,7 +141,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn keep_ge(self, x: Pair, limit: Pair, v: Pair) -> Pair {
+    fn select_ge_or_zero(self, x: Pair, limit: Pair, v: Pair) -> Pair {
         // SAFETY: `self` proves that the CPU has AVX2.
         let half = |x, limit, v| unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), v) };
         Pair(half(x.0, limit.0, v.0), half(x.1, limit.1, v.1))
@@ -175,26 +175,26 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn sum(self, a: Pair) -> f32 {
+    fn reduce_sum(self, a: Pair) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe { sum8(_mm256_add_ps(a.0, a.1)) }
     }
 
     #[inline(always)]
-    fn largest(self, a: Pair) -> f32 {
+    fn reduce_max(self, a: Pair) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX2.
         unsafe { max8(_mm256_max_ps(a.0, a.1)) }
     }
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Pair {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX2 is proven.
         unsafe { Pair(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: Pair) {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX2 is proven.
         unsafe {
             _mm256_storeu_ps(p, v.0);
             _mm256_storeu_ps(p.add(8), v.1);
@@ -203,7 +203,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> Pair {
-        // SAFETY: the caller vouches for sixteen halves at `p`; F16C is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; F16C is proven.
         let half = |p: *const u16| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) };
         // SAFETY: the second half of the sixteen.
         Pair(half(p), half(unsafe { p.add(8) }))
@@ -211,13 +211,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller vouches for eight bytes; F16C is proven.
+        // SAFETY: the caller guarantees eight bytes; F16C is proven.
         unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> Pair {
-        // SAFETY: the caller vouches for sixteen halves at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX2 is proven.
         let half = |p: *const u16| unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -228,7 +228,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> Pair {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 is proven.
         let half = |p: *const i8| unsafe {
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
         };
@@ -238,7 +238,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> Pair {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 is proven.
         let half = |p: *const u8| unsafe {
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
         };
@@ -247,7 +247,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self, p: *const u8, low: Pair, high: Pair) -> [Pair; 2] {
+    unsafe fn lookup_nibbles(self, p: *const u8, low: Pair, high: Pair) -> [Pair; 2] {
         // SAFETY: AVX2 is proven. The low three bits choose among eight entries, bit 3 between the halves.
         let lookup = |index: __m256i, table: Pair| unsafe {
             let (first, second) = (
@@ -260,7 +260,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)),
             )
         };
-        // SAFETY: the caller vouches for sixteen bytes at `p`, eight from each address; AVX2 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`, eight from each address; AVX2 is proven.
         unsafe {
             let a = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
             let b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8).cast()));
@@ -274,15 +274,16 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 }
 
 impl Avx512<true> {
-    /// Stores the three bf16 that add up to each of 32 numbers, the largest first, `apart` bytes from one to the next.
+    /// Stores each of 32 numbers as the three bf16 that sum to it, the most significant first, with `apart` bytes
+    /// between the parts.
     ///
     /// # Safety
-    /// 64 bytes must be writable at `p` and at the two places behind it.
+    /// 64 bytes must be writable at `p` and at the two addresses after it.
     #[inline(always)]
     pub(crate) unsafe fn store_parts(self, x: [__m512; 2], p: *mut u8, apart: usize) {
-        // Infinite, or no number.
+        // Infinities and NaN.
         const NOT_FINITE: i32 = 0x99;
-        // SAFETY: the caller vouches for the bytes; AVX-512 is proven.
+        // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
         unsafe {
             // The upper halves of both vectors' elements.
             let odd = _mm512_add_epi16(
@@ -305,7 +306,7 @@ impl Avx512<true> {
     }
 }
 
-/// 0 to 31.
+/// The numbers 0 to 31.
 const COUNT: [u16; 32] = {
     let mut count = [0; 32];
     let mut i = 0;
@@ -321,7 +322,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> __m512 {
-        // SAFETY: only the first `n` elements are touched, for which the caller vouches; AVX-512 is proven.
+        // SAFETY: only the first `n` elements are touched, which the caller guarantees; AVX-512 is proven.
         unsafe { _mm512_maskz_loadu_ps(first(n), p) }
     }
 
@@ -331,8 +332,8 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         unsafe { _mm512_mask_storeu_ps(p, first(n), v) }
     }
 
-    // 4 × 6 tiles hold twenty-four of the thirty-two registers.
-    const TILE: (usize, usize) = (4, 6);
+    // A 4 × 6 register tile takes twenty-four of the thirty-two registers.
+    const REGISTER_TILE: (usize, usize) = (4, 6);
 
     whole! {
         add(a, b) = _mm512_add_ps;
@@ -381,13 +382,13 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn any_larger(self, a: __m512, b: __m512) -> bool {
+    fn any_gt(self, a: __m512, b: __m512) -> bool {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) != 0 }
     }
 
     #[inline(always)]
-    fn keep_ge(self, x: __m512, limit: __m512, v: __m512) -> __m512 {
+    fn select_ge_or_zero(self, x: __m512, limit: __m512, v: __m512) -> __m512 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v) }
     }
@@ -409,7 +410,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
                     fours[4 * i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
                 }
             }
-            // Four rows are together in every quarter now; the quarters are dealt out.
+            // Every quarter now has a 4 × 4 transposition; the quarters are distributed.
             for j in 0..4 {
                 let even = _mm512_shuffle_f32x4::<0x88>(fours[j], fours[4 + j]);
                 let odd = _mm512_shuffle_f32x4::<0xdd>(fours[j], fours[4 + j]);
@@ -425,7 +426,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn sum(self, a: __m512) -> f32 {
+    fn reduce_sum(self, a: __m512) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
             sum8(_mm256_add_ps(
@@ -436,7 +437,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn largest(self, a: __m512) -> f32 {
+    fn reduce_max(self, a: __m512) -> f32 {
         // SAFETY: `self` proves that the CPU has AVX-512.
         unsafe {
             max8(_mm256_max_ps(
@@ -448,31 +449,31 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX-512 is proven.
         unsafe { _mm512_loadu_ps(p) }
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: __m512) {
-        // SAFETY: the caller vouches for sixteen f32 at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen f32 at `p`; AVX-512 is proven.
         unsafe { _mm512_storeu_ps(p, v) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const u16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
 
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller vouches for eight bytes; F16C is proven.
+        // SAFETY: the caller guarantees eight bytes; F16C is proven.
         unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen halves at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX-512 is proven.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -481,20 +482,20 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> __m512 {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn load_u8(self, p: *const u8) -> __m512 {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven.
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
-        // SAFETY: the caller vouches for sixteen bytes at `p`; AVX-512 is proven. The permutation looks at the low four
-        // bits of every index alone.
+    unsafe fn lookup_nibbles(self, p: *const u8, low: __m512, high: __m512) -> [__m512; 2] {
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven. The permutation uses only the low four
+        // bits of every index.
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
             let upper = _mm512_srli_epi32::<4>(bytes);
@@ -511,7 +512,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 #[inline(always)]
 unsafe fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
     let (mut pairs, mut fours, mut out) = (r, r, r);
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         for i in 0..4 {
             pairs[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -537,7 +538,7 @@ unsafe fn transpose8(r: [__m256; 8]) -> [__m256; 8] {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn sum8(a: __m256) -> f32 {
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -549,7 +550,7 @@ unsafe fn sum8(a: __m256) -> f32 {
 /// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn max8(a: __m256) -> f32 {
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));

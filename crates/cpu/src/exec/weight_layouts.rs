@@ -1,0 +1,105 @@
+//! The packed layout that each weight of a linear layer gets, decided before any weight is read.
+
+use super::call::Call;
+use crate::aligned::AlignedBuffer;
+use crate::isa::Isa;
+use crate::kernels::matmul::f32::pack::PanelPacking;
+use crate::kernels::matmul::quantised::format::PackedFormat;
+use base::DType;
+use graph::ops::Op;
+use graph::{Graph, Node, TensorId};
+use std::collections::BTreeMap;
+
+/// The packed layout of one weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WeightLayout {
+    /// f32 in panels.
+    Panels(PanelPacking),
+    /// Quantised, `[n, k]`, in strips.
+    Strips {
+        form: PackedFormat,
+        n: usize,
+        k: usize,
+    },
+}
+
+impl WeightLayout {
+    /// The bytes of the packed weight.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            WeightLayout::Panels(pack) => {
+                AlignedBuffer::rounded(pack.elements() * size_of::<f32>())
+            }
+            WeightLayout::Strips { form, n, k } => form.packed_bytes(*n, *k),
+        }
+    }
+}
+
+/// The packed layouts of a graph's weights.
+pub(crate) struct WeightLayouts {
+    forms: BTreeMap<TensorId, WeightLayout>,
+    tiled: bool,
+}
+
+impl WeightLayouts {
+    /// The layouts of the tensors that `is_weight` accepts: those that do not change from step to step.
+    pub(crate) fn new(
+        graph: &Graph,
+        isa: Isa,
+        is_weight: &dyn Fn(TensorId) -> bool,
+    ) -> WeightLayouts {
+        let form = |node: &Node| {
+            let Op::Linear(_) = node.op else { return None };
+            let id = node.inputs[1];
+            let ty = &graph.tensor(id).ty;
+            let &[n, k] = &ty.dims(&Default::default())?[..] else {
+                return None;
+            };
+            let form = match PackedFormat::of(ty.dtype) {
+                Some(form) => WeightLayout::Strips { form, n, k },
+                None if ty.dtype == DType::F32 => {
+                    WeightLayout::Panels(PanelPacking::new(n, k, true))
+                }
+                None => return None,
+            };
+            is_weight(id).then_some((id, form))
+        };
+        let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
+        WeightLayouts {
+            forms: graph.nodes().iter().filter_map(form).collect(),
+            tiled: isa.has_tiles() && !graph.nodes().iter().any(cached),
+        }
+    }
+
+    /// Whether f32 products may run on matrix tiles.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn tiled(&self) -> bool {
+        self.tiled
+    }
+
+    /// The bytes of the packed weights that these calls read.
+    pub(crate) fn bytes(&self, graph: &Graph, calls: &[Call]) -> BTreeMap<TensorId, usize> {
+        let nodes = graph.nodes().iter().zip(calls);
+        let bytes = |(node, call): (&Node, &Call)| {
+            let id = *node.inputs.get(1)?;
+            let bytes = match call {
+                #[cfg(target_arch = "x86_64")]
+                Call::AmxLinear(op) => AlignedBuffer::rounded(op.weight().bytes()),
+                Call::QuantisedLinear(..) | Call::MatMul(_) => self.forms.get(&id)?.bytes(),
+                _ => return None,
+            };
+            Some((id, bytes))
+        };
+        nodes.filter_map(bytes).collect()
+    }
+
+    /// Whether a weight is packed in panels.
+    pub(crate) fn has_panels(&self, id: TensorId) -> bool {
+        matches!(self.forms.get(&id), Some(WeightLayout::Panels(_)))
+    }
+
+    /// All weights with a packed layout.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TensorId, &WeightLayout)> {
+        self.forms.iter().map(|(id, form)| (*id, form))
+    }
+}

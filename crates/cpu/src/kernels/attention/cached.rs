@@ -1,0 +1,409 @@
+//! Attention over KV cache rows, read in place in their storage type.
+//!
+//! Keys are processed in blocks of consecutive *positions*, in ascending order, with an online softmax between blocks.
+//! A masked key contributes exactly nothing. So a query's result depends only on the keys that it sees, not on the
+//! other queries of the step and not on the cells that store its keys.
+
+mod decoded_block;
+mod key_blocks;
+mod kv_splits;
+mod partition;
+mod score;
+mod segments;
+mod weighted_values;
+
+use crate::isa::Kernel;
+use crate::kernels::{Context, SendPtr};
+use crate::kv::{CpuKv, HeadKv};
+use crate::prefetch::Prefetcher;
+use crate::simd::{LANES, Simd};
+use decoded_block::DecodedBlock;
+use key_blocks::{KeyBlockPass, KeyBlockPasses};
+use kv::{Query, Visibility};
+use kv_splits::{KV_SPLIT, SoftmaxState, SplitResults, merge};
+use partition::{AttentionPartition, Schedule, TileRange};
+use score::BlockKeys;
+use segments::Segment;
+use std::cell::RefCell;
+use std::f32::consts::LOG2_E;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Positions per block of the online softmax.
+const KEY_BLOCK: usize = 64;
+/// The largest value dimension for which a query tile may have [`MAX_TILE_ROWS`] rows.
+const FULL_TILE_VALUE_DIM: usize = 256;
+/// The most query rows of a tile, which share a pass over a block of keys.
+const MAX_TILE_ROWS: usize = 48;
+/// Query rows whose sums are accumulated in registers at once, with four vectors of keys or values.
+const REGISTER_ROWS: usize = 6;
+/// The most query rows for which keys and values are read without decoding them first.
+const MAX_UNDECODED_ROWS: usize = 4;
+/// Vectors of a block's scores.
+const VECTORS: usize = KEY_BLOCK / LANES;
+
+/// The attention of one step over one layer's cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CachedAttention {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) key_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) scale: f32,
+    pub(crate) softcap: Option<f32>,
+}
+
+impl CachedAttention {
+    /// Computes the attention of all queries.
+    ///
+    /// # Safety
+    /// `q` must hold `queries · heads · key_dim` elements and `out` `queries · heads · value_dim`, without overlap.
+    /// Every visible cell must exist in layer `id` of `kv`.
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: &Context<'_>,
+        visible: &Visibility,
+        (kv, id): (&CpuKv, usize),
+        q: *const f32,
+        out: *mut f32,
+    ) {
+        let queries = attending(visible);
+        let padding = visible.queries().len() - queries.len();
+        if padding > 0 {
+            let row = self.heads * self.value_dim;
+            // SAFETY: the output has a row for every query.
+            unsafe { out.add(queries.len() * row).write_bytes(0, padding * row) };
+        }
+        let partition = &AttentionPartition::new(self, queries, ctx.threads.count());
+        let (q, out) = (SendPtr(q.cast_mut()), SendPtr(out));
+        let query_tile = |which: TileRange| QueryTile {
+            op: self,
+            visible,
+            queries: which.queries,
+            first_head: which.first_head,
+            heads: which.heads,
+            kv: kv.head(id, which.kv_head),
+            q,
+            out,
+        };
+        let whole = |task: usize, thread: usize| {
+            let query_tile = query_tile(partition.task(task).0);
+            let parts = kv_splits::visible_splits(&queries[query_tile.queries.clone()]);
+            run_tile(ctx, thread, query_tile, parts, None);
+        };
+        match partition.schedule {
+            Schedule::Serial => (0..partition.tasks()).for_each(|task| whole(task, 0)),
+            Schedule::Dynamic => ctx.threads.run(partition.tasks(), &whole),
+            Schedule::Chunked => ctx.threads.run_chunked(partition.tasks(), &whole),
+            Schedule::SplitKv => {
+                let mut buffer = kv_splits::SplitBuffer::new();
+                let rows = queries.len() * self.heads;
+                let results =
+                    &SplitResults::new(&mut buffer, rows, partition.parts.len(), self.value_dim);
+                ctx.threads.run_chunked(partition.tasks(), &|task, thread| {
+                    let (which, part) = partition.task(task);
+                    let parts = partition.parts.start + part..partition.parts.start + part + 1;
+                    let split = Some((results, part));
+                    run_tile(ctx, thread, query_tile(which), parts, split);
+                });
+                ctx.isa.run(kv_splits::MergeSplits { results, out });
+            }
+        }
+    }
+}
+
+/// The queries that see any key: all before the padding at the end of a step.
+fn attending(visible: &Visibility) -> &[Query] {
+    let queries = visible.queries();
+    let padding = queries.iter().rev().take_while(|q| q.positions.is_empty());
+    &queries[..queries.len() - padding.count()]
+}
+
+/// Some query heads of one KV head, for some queries of the step.
+struct QueryTile<'a> {
+    op: &'a CachedAttention,
+    visible: &'a Visibility,
+    queries: Range<usize>,
+    first_head: usize,
+    heads: usize,
+    kv: HeadKv<'a>,
+    q: SendPtr<f32>,
+    out: SendPtr<f32>,
+}
+
+/// The scores of a block, later its softmax weights, by query row.
+type Scores = [[f32; KEY_BLOCK]; MAX_TILE_ROWS];
+
+/// The weighted values and the softmax state of a tile's rows.
+struct Accumulators<'a> {
+    /// The weighted values, row after row in the order of the tile.
+    weighted: &'a mut [f32],
+    /// The sums of weights by lane, which are added up at the end of a KV split.
+    weight_sums: [[f32; LANES]; MAX_TILE_ROWS],
+    states: [SoftmaxState; MAX_TILE_ROWS],
+}
+
+impl<'a> Accumulators<'a> {
+    /// Uninitialised memory for the rows of any tile.
+    #[inline(always)]
+    fn buffer() -> [MaybeUninit<f32>; MAX_TILE_ROWS * FULL_TILE_VALUE_DIM] {
+        [MaybeUninit::uninit(); MAX_TILE_ROWS * FULL_TILE_VALUE_DIM]
+    }
+
+    /// Accumulators of `count` zeros.
+    #[inline(always)]
+    fn new(buffer: &'a mut [MaybeUninit<f32>], count: usize) -> Accumulators<'a> {
+        let weighted = &mut buffer[..count];
+        weighted.fill(MaybeUninit::new(0.0));
+        Accumulators {
+            // SAFETY: the elements have just been written.
+            weighted: unsafe {
+                std::slice::from_raw_parts_mut(weighted.as_mut_ptr().cast(), count)
+            },
+            weight_sums: [[0.0; LANES]; MAX_TILE_ROWS],
+            states: [SoftmaxState::NOTHING; MAX_TILE_ROWS],
+        }
+    }
+}
+
+/// The kernel for some KV splits of a query tile.
+struct AttentionKernel<'a> {
+    query_tile: QueryTile<'a>,
+    parts: Range<usize>,
+    /// Where the result of a single KV split is stored, and its index in the step; `None` to merge all splits here.
+    split: Option<(&'a SplitResults<'a>, usize)>,
+    work: &'a mut BlockScratch,
+    prefetcher: Prefetcher<'a>,
+}
+
+fn run_tile(
+    ctx: &Context<'_>,
+    thread: usize,
+    query_tile: QueryTile<'_>,
+    parts: Range<usize>,
+    split: Option<(&SplitResults<'_>, usize)>,
+) {
+    BLOCK_SCRATCH.with_borrow_mut(|work| {
+        ctx.isa.run(AttentionKernel {
+            query_tile,
+            parts,
+            split,
+            work,
+            prefetcher: ctx.threads.prefetch_plan(thread).prefetcher(),
+        });
+    });
+}
+
+impl Kernel for AttentionKernel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let AttentionKernel {
+            query_tile,
+            parts,
+            split,
+            work,
+            mut prefetcher,
+        } = self;
+        let (rows, dim) = (
+            query_tile.queries.len() * query_tile.heads,
+            query_tile.op.value_dim,
+        );
+        let mut buffer = Accumulators::buffer();
+        let mut all = [SoftmaxState::NOTHING; MAX_TILE_ROWS];
+        for part in parts {
+            let sums = query_tile.part(s, part, &mut buffer, work, &mut prefetcher);
+            for row in 0..rows {
+                let (state, weighted) = (sums.states[row], &sums.weighted[row * dim..][..dim]);
+                // SAFETY: both hold a row; only this task writes the row of the output, or the row's split.
+                unsafe {
+                    if let Some((results, index)) = split {
+                        results.put(query_tile.output_row(row), index, state, weighted);
+                    } else {
+                        let out = query_tile.out_row(row);
+                        merge(s, dim, &mut all[row], out, state, weighted.as_ptr());
+                    }
+                }
+            }
+        }
+        if split.is_none() {
+            for (row, state) in all.iter().enumerate().take(rows) {
+                // SAFETY: a row of the output.
+                unsafe { kv_splits::finish(s, dim, *state, query_tile.out_row(row)) };
+            }
+        }
+    }
+}
+
+/// Thread-local scratch of a pass over a block; nothing is kept from one pass to the next.
+struct BlockScratch {
+    scores: Scores,
+    /// The decoded keys of the block, then its values.
+    decoded: DecodedBlock,
+}
+
+thread_local! {
+    static BLOCK_SCRATCH: RefCell<BlockScratch> = const {
+        RefCell::new(BlockScratch {
+            scores: [[0.0; KEY_BLOCK]; MAX_TILE_ROWS],
+            decoded: DecodedBlock::new(),
+        })
+    };
+}
+
+impl QueryTile<'_> {
+    /// Accumulates one KV split.
+    #[inline(always)]
+    fn part<'a, S: Simd>(
+        &self,
+        s: S,
+        part: usize,
+        buffer: &'a mut [MaybeUninit<f32>],
+        work: &mut BlockScratch,
+        prefetcher: &mut Prefetcher<'_>,
+    ) -> Accumulators<'a> {
+        let rows = self.queries.len() * self.heads;
+        let mut sums = Accumulators::new(buffer, rows * self.op.value_dim);
+        let mut passes = KeyBlockPasses::new(self, part * KV_SPLIT..(part + 1) * KV_SPLIT);
+        while let Some(pass) = passes.next() {
+            self.pass(s, &pass, work, &mut sums, prefetcher);
+        }
+        for row in 0..rows {
+            // SAFETY: a row of weight sums is a vector.
+            sums.states[row].sum = s.reduce_sum(unsafe { s.load(sums.weight_sums[row].as_ptr()) });
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn pass<S: Simd>(
+        &self,
+        s: S,
+        pass: &KeyBlockPass<'_>,
+        work: &mut BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let KeyBlockPass { base, segments, .. } = *pass;
+        let keys = BlockKeys::new(segments, self.kv.keys);
+        self.score(s, pass.rows.clone(), &keys, work, prefetcher);
+        let scores = &mut work.scores;
+        for row in pass.rows.clone() {
+            self.update_softmax(s, row, base, segments, &mut scores[row], sums);
+        }
+        self.add_weighted_values(s, pass.rows.clone(), segments, work, sums, prefetcher);
+    }
+
+    /// The row's index in the output: its token and query head.
+    #[inline(always)]
+    fn output_row(&self, row: usize) -> usize {
+        (self.queries.start + row / self.heads) * self.op.heads + self.first_head + row % self.heads
+    }
+
+    #[inline(always)]
+    fn q_row(&self, row: usize) -> *const f32 {
+        // SAFETY: `CachedAttention::run`'s caller guarantees every query.
+        unsafe { self.q.at(self.output_row(row) * self.op.key_dim) }
+    }
+
+    #[inline(always)]
+    fn out_row(&self, row: usize) -> *mut f32 {
+        // SAFETY: `CachedAttention::run`'s caller guarantees every output row.
+        unsafe { self.out.at(self.output_row(row) * self.op.value_dim) }
+    }
+
+    /// The scores of a row, scaled and capped, in units of log2; negative infinity for keys that the query does not
+    /// see.
+    #[inline(always)]
+    fn masked_scores<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        base: usize,
+        segments: &[Segment],
+        scores: &mut [f32; KEY_BLOCK],
+    ) -> [S::V; VECTORS] {
+        let mut vectors = [s.zero(); VECTORS];
+        for (i, v) in vectors.iter_mut().enumerate() {
+            // SAFETY: a block holds whole vectors.
+            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
+            *v = if let Some(cap) = self.op.softcap {
+                let inner = s.mul(*v, s.splat(self.op.scale / cap));
+                s.mul(s.splat(cap * LOG2_E), s.tanh(inner))
+            } else {
+                s.mul(*v, s.splat(self.op.scale * LOG2_E))
+            };
+        }
+        let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
+        let from = (view.start as usize).saturating_sub(base).min(KEY_BLOCK);
+        let to = (view.end as usize).saturating_sub(base).min(KEY_BLOCK);
+        if let ([segment], 0, KEY_BLOCK) = (segments, from, to)
+            && segment.len() == KEY_BLOCK
+        {
+            return vectors;
+        }
+        for (i, v) in vectors.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { s.store(scores.as_mut_ptr().add(i * LANES), *v) };
+        }
+        let mut column = 0;
+        for segment in segments {
+            scores[column..segment.start].fill(f32::NEG_INFINITY);
+            column = segment.end;
+        }
+        scores[column..].fill(f32::NEG_INFINITY);
+        scores[..from].fill(f32::NEG_INFINITY);
+        scores[to..].fill(f32::NEG_INFINITY);
+        for (i, v) in vectors.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
+        }
+        vectors
+    }
+
+    /// Turns scores into softmax weights relative to the largest score so far, and rescales the accumulators if it
+    /// grew.
+    #[inline(always)]
+    fn update_softmax<S: Simd>(
+        &self,
+        s: S,
+        row: usize,
+        base: usize,
+        segments: &[Segment],
+        scores: &mut [f32; KEY_BLOCK],
+        sums: &mut Accumulators<'_>,
+    ) {
+        let vectors = self.masked_scores(s, row, base, segments, scores);
+        let largest = &mut sums.states[row].largest;
+        let mut top = vectors[0];
+        for v in &vectors[1..] {
+            top = s.max(top, *v);
+        }
+        let total = sums.weight_sums[row].as_mut_ptr();
+        // SAFETY: rows of weighted values and weight sums, and a block's whole vectors.
+        unsafe {
+            if s.any_gt(top, s.splat(*largest)) {
+                let new = s.reduce_max(top);
+                if *largest > f32::NEG_INFINITY {
+                    let factor = s.exp2_nonpositive(s.splat(*largest - new));
+                    let dim = self.op.value_dim;
+                    let weighted = sums.weighted[row * dim..][..dim].as_mut_ptr();
+                    kv_splits::scale(s, dim, weighted, factor);
+                    s.store(total, s.mul(s.load(total), factor));
+                }
+                *largest = new;
+            } else if *largest == f32::NEG_INFINITY {
+                scores.fill(0.0);
+                return;
+            }
+            let mut sum = s.load(total);
+            for (i, v) in vectors.into_iter().enumerate() {
+                let weight = s.exp2_nonpositive(s.sub(v, s.splat(*largest)));
+                sum = s.add(sum, weight);
+                s.store(scores.as_mut_ptr().add(i * LANES), weight);
+            }
+            s.store(total, sum);
+        }
+    }
+}

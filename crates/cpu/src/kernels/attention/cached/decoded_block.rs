@@ -1,0 +1,235 @@
+//! Keys or values of a block as f32, in multiplication order; used by tiles of many rows.
+
+use super::KEY_BLOCK;
+use super::score::BlockKeys;
+use super::segments::Segment;
+use crate::kernels::decode::kv_rows::{self, KvDecoder, with_storage};
+use crate::kv::HeadRows;
+use crate::kv::layout::{RowLayout, TILE_CELLS};
+use crate::prefetch::Prefetcher;
+use crate::simd::{LANES, Simd};
+use kv::Storage;
+use std::ops::Range;
+
+/// Dimensions that are decoded together.
+pub(super) const DEPTH: usize = 64;
+
+/// Some dimensions of a block: its keys by dimension, padded on both sides for stored tiles that start or end outside
+/// of the block, or its values by position.
+#[repr(align(64))]
+pub(super) struct DecodedBlock([[f32; WIDTH]; DEPTH]);
+
+const WIDTH: usize = LANES + KEY_BLOCK + LANES;
+
+impl DecodedBlock {
+    pub(super) const fn new() -> DecodedBlock {
+        DecodedBlock([[0.0; WIDTH]; DEPTH])
+    }
+
+    /// A vector of columns of one key dimension.
+    #[inline(always)]
+    pub(super) fn key(&self, dimension: usize, vector: usize) -> *const f32 {
+        self.0[dimension][LANES + vector * LANES..].as_ptr()
+    }
+
+    /// A vector of dimensions of the value in a column.
+    ///
+    /// # Safety
+    /// The column must be one of the block's, the vector below four.
+    #[inline(always)]
+    pub(super) unsafe fn value(&self, column: usize, vector: usize) -> *const f32 {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            self.0
+                .as_ptr()
+                .cast::<f32>()
+                .add(column * WIDTH + vector * LANES)
+        }
+    }
+
+    /// Decodes some dimensions of the values, whose rows have `dim` elements; the dimensions are whole vectors.
+    #[inline(always)]
+    pub(super) fn values<S: Simd, E: KvDecoder>(
+        &mut self,
+        s: S,
+        segments: &[Segment],
+        side: &HeadRows<'_>,
+        dims: Range<usize>,
+        dim: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let row_bytes = side.row_bytes;
+        for segment in segments {
+            let rows = &segment.rows(side)[..segment.len() * row_bytes];
+            for (i, to) in self.0[segment.start..segment.end].iter_mut().enumerate() {
+                // SAFETY: the segment has the row, the row has these dimensions, and the block's row holds them.
+                unsafe {
+                    let row = rows.as_ptr().add(i * row_bytes);
+                    prefetcher.consumed(row_bytes * dims.len() / dim);
+                    for vector in 0..dims.len() / LANES {
+                        let v = E::load(s, row, dims.start / LANES + vector, dim);
+                        s.store(to.as_mut_ptr().add(vector * LANES), v);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decodes some dimensions of the keys from either layout.
+    #[inline(always)]
+    pub(super) fn keys<S: Simd>(
+        &mut self,
+        s: S,
+        keys: &BlockKeys<'_>,
+        dims: Range<usize>,
+        dim: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let storage = keys.side.storage;
+        match (keys.side.layout, storage) {
+            (RowLayout::Rows { .. }, _) => {
+                self.transpose_keys(s, keys, storage, dims, dim, prefetcher)
+            }
+            (_, Storage::F32) => self.copy_key_tiles::<S, kv_rows::F32>(s, keys, dims, prefetcher),
+            (_, Storage::BF16) => {
+                self.copy_key_tiles::<S, kv_rows::Bf16>(s, keys, dims, prefetcher)
+            }
+            _ => self.copy_key_tiles::<S, kv_rows::F16>(s, keys, dims, prefetcher),
+        }
+    }
+
+    /// Copies some dimensions of keys that are stored transposed.
+    #[inline(always)]
+    fn copy_key_tiles<S: Simd, E: KvDecoder>(
+        &mut self,
+        s: S,
+        keys: &BlockKeys<'_>,
+        dims: Range<usize>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let RowLayout::Transposed { row_bytes, element } = keys.side.layout else {
+            return;
+        };
+        for segment in keys.segments {
+            let (bytes, first) = segment.place(&keys.side);
+            let cells = bytes.len() / row_bytes;
+            let end = first + (segment.end - segment.start);
+            assert!(end <= cells, "a segment's rows exist");
+            let mut tile = first / TILE_CELLS * TILE_CELLS;
+            while tile < end {
+                let width = (cells - tile).min(TILE_CELLS);
+                // The column of the tile's first cell, counted from the padding before the block.
+                let column = LANES + segment.start + tile - first;
+                // Columns before the segment may be overwritten only if no other segment has written them.
+                let keep = if segment.start > 0 {
+                    first.saturating_sub(tile)
+                } else {
+                    0
+                };
+                for d in dims.clone() {
+                    let to = &mut self.0[d - dims.start][column..];
+                    // SAFETY: the tile lies inside the stored bytes, and a row of the block holds a vector from any of
+                    // its columns on, or one vector before.
+                    unsafe {
+                        let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
+                        prefetcher.consumed(width * element);
+                        let v = if width == TILE_CELLS {
+                            E::load(s, from, 0, TILE_CELLS)
+                        } else {
+                            E::load_part(s, from, 0, width)
+                        };
+                        if keep == 0 {
+                            s.store(to.as_mut_ptr(), v);
+                        } else {
+                            let mut lanes = [0.0; LANES];
+                            s.store(lanes.as_mut_ptr(), v);
+                            to[keep..LANES].copy_from_slice(&lanes[keep..]);
+                        }
+                    }
+                }
+                tile += TILE_CELLS;
+            }
+        }
+    }
+
+    /// Transposes some dimensions of keys that are stored row after row, with `dim` elements each.
+    #[inline(always)]
+    fn transpose_keys<S: Simd>(
+        &mut self,
+        s: S,
+        keys: &BlockKeys<'_>,
+        storage: Storage,
+        dims: Range<usize>,
+        dim: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let found = KeyRows::new(keys);
+        let used = keys.side.row_bytes * dims.len() / dim;
+        let mut plain = [[0.0f32; DEPTH]; LANES];
+        for vector in 0..keys.vectors {
+            let rows = &found.0[vector * LANES..][..LANES];
+            prefetcher.consumed(LANES * used);
+            with_storage!(storage, E => decode::<S, E>(s, rows, dims.clone(), dim, &mut plain));
+            for chunk in 0..dims.len().div_ceil(LANES) {
+                let mut square = [s.zero(); LANES];
+                for lane in 0..LANES {
+                    // SAFETY: a row of `plain` holds whole vectors.
+                    square[lane] = unsafe { s.load(plain[lane].as_ptr().add(chunk * LANES)) };
+                }
+                let square = s.transpose(square);
+                for i in 0..LANES {
+                    let to = &mut self.0[chunk * LANES + i][LANES + vector * LANES..];
+                    // SAFETY: a row of the block holds whole vectors, and this one's index is below their number.
+                    unsafe { s.store(to.as_mut_ptr(), square[i]) };
+                }
+            }
+        }
+    }
+}
+
+/// Decodes some dimensions of some rows; missing rows become zeros.
+#[inline(always)]
+fn decode<S: Simd, E: KvDecoder>(
+    s: S,
+    rows: &[*const u8],
+    dims: Range<usize>,
+    dim: usize,
+    plain: &mut [[f32; DEPTH]; LANES],
+) {
+    for (row, plain) in rows.iter().zip(plain) {
+        for chunk in 0..dims.len().div_ceil(LANES) {
+            let at = dims.start / LANES + chunk;
+            // SAFETY: an address that is not null is that of a stored row of `dim` elements; a row of `plain` holds
+            // whole vectors.
+            unsafe {
+                let v = if row.is_null() {
+                    s.zero()
+                } else if (at + 1) * LANES <= dim {
+                    E::load(s, *row, at, dim)
+                } else {
+                    E::load_part(s, *row, at, dim)
+                };
+                s.store(plain.as_mut_ptr().add(chunk * LANES), v);
+            }
+        }
+    }
+}
+
+/// The address of every key of a block, by column; null where there is none.
+struct KeyRows([*const u8; KEY_BLOCK]);
+
+impl KeyRows {
+    #[inline(always)]
+    fn new(keys: &BlockKeys<'_>) -> KeyRows {
+        let mut rows = [std::ptr::null(); KEY_BLOCK];
+        let row_bytes = keys.side.row_bytes;
+        for segment in keys.segments {
+            let stored = segment.rows(&keys.side);
+            for column in segment.start..segment.end {
+                let at = (column - segment.start) * row_bytes;
+                rows[column] = stored[at..][..row_bytes].as_ptr();
+            }
+        }
+        KeyRows(rows)
+    }
+}

@@ -1,0 +1,354 @@
+//! The f32 microkernel: one product on one thread, with cache blocking, register tiles and an epilogue.
+//!
+//! The right side is read in panels of columns, one step of the depth after the other, and multiplied with a few rows
+//! of the left side in registers. Every output is a chain of multiply-adds along [`K_BLOCK`] elements, and the chains
+//! of one output are added in order. That order is the same for one row and for many, so a row's result never depends
+//! on its neighbours.
+
+use crate::isa::{Isa, Kernel};
+use crate::kernels::elementwise::functions::{VectorFunction, with_activation};
+use crate::kernels::split_vectors;
+use crate::simd::{LANES, Simd};
+use graph::ops::Activation;
+
+/// Columns of a panel.
+pub(crate) const PANEL_COLUMNS: usize = 2 * LANES;
+/// Elements of the depth that are summed in registers: that part of a panel stays in L1.
+const K_BLOCK: usize = 256;
+/// The prefetch distance of columns, in steps of the depth. The hardware prefetcher alone reads a panel that is used
+/// once from L2 at a quarter of the speed.
+const PREFETCH_K_STEPS: usize = 16;
+
+/// The left side: rows of `k` elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Lhs {
+    pub(crate) at: *const f32,
+    /// Elements from one row to the next.
+    pub(crate) row: usize,
+}
+
+/// The right side, as panels of columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Rhs {
+    pub(crate) at: *const f32,
+    /// Elements from one step of the depth to the next.
+    pub(crate) row: usize,
+    /// Elements from one panel to the next.
+    pub(crate) panel: usize,
+}
+
+impl Rhs {
+    /// Panels as [`PanelPacking`](super::pack::PanelPacking) writes them.
+    pub(crate) fn packed(at: *const f32, k: usize) -> Rhs {
+        Rhs {
+            at,
+            row: PANEL_COLUMNS,
+            panel: k * PANEL_COLUMNS,
+        }
+    }
+
+    /// A row-major matrix in place, with `width` elements per row; its columns must be a multiple of [`LANES`].
+    pub(crate) fn plain(at: *const f32, width: usize) -> Rhs {
+        Rhs {
+            at,
+            row: width,
+            panel: PANEL_COLUMNS,
+        }
+    }
+}
+
+/// What is applied to a sum when it is stored.
+#[derive(Clone, Copy)]
+pub(crate) struct GemmEpilogue {
+    pub(crate) alpha: f32,
+    /// Whether the sum is added to the output instead of replacing it.
+    pub(crate) accumulate: bool,
+    /// One bias per column; null without a bias.
+    pub(crate) bias: *const f32,
+    pub(crate) activation: Option<Activation>,
+}
+
+impl GemmEpilogue {
+    /// Stores the product unchanged.
+    pub(crate) const NONE: GemmEpilogue = GemmEpilogue {
+        alpha: 1.0,
+        accumulate: false,
+        bias: std::ptr::null(),
+        activation: None,
+    };
+}
+
+/// `out [m, n] = activation(alpha · left [m, k] · right [k, n] + bias [n])`.
+#[derive(Clone, Copy)]
+pub(crate) struct Gemm {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) left: Lhs,
+    pub(crate) right: Rhs,
+    pub(crate) out: *mut f32,
+    /// Elements from one row of the output to the next.
+    pub(crate) out_row_stride: usize,
+    pub(crate) epilogue: GemmEpilogue,
+}
+
+/// Calls `$self.tile::<S, V, R>` for the values `$v` and `$r`. Tiles that do not fit a tier's registers are not
+/// compiled for it.
+macro_rules! tile {
+    ($self:ident, $s:ident, $at:expr, ($v:expr, $r:expr), $($V:literal: $($R:literal)*;)*) => {
+        match ($v, $r) {
+            $($(($V, $R) => {
+                if const { fits::<S>($V, $R) } {
+                    $self.tile::<S, $V, $R>($s, $at);
+                }
+            })*)*
+            (v, r) => unreachable!("a tile of {v} vectors and {r} rows"),
+        }
+    };
+}
+
+/// Whether a tile's sums fit the registers of a tier.
+const fn fits<S: Simd>(vectors: usize, rows: usize) -> bool {
+    vectors * rows <= accumulators::<S>() && rows <= tile_rows::<S>()
+}
+
+/// Vector accumulators that fit the registers of a tier.
+const fn accumulators<S: Simd>() -> usize {
+    S::REGISTER_TILE.0 * S::REGISTER_TILE.1
+}
+
+/// The most rows of a tile of a panel's width.
+const fn tile_rows<S: Simd>() -> usize {
+    accumulators::<S>() / 2
+}
+
+/// The first row and column of a register tile, and its range of the depth.
+#[derive(Clone, Copy)]
+struct TileOrigin {
+    row: usize,
+    column: usize,
+    depth: usize,
+    depth_end: usize,
+}
+
+impl Gemm {
+    /// Computes the product.
+    ///
+    /// # Safety
+    /// All operands must be valid for their sizes, panels readable to whole vectors, and the output must overlap none.
+    pub(crate) unsafe fn run(&self, isa: Isa) {
+        isa.run(GemmKernel(*self));
+    }
+
+    /// # Safety
+    /// As for [`run`](Gemm::run).
+    #[inline(always)]
+    unsafe fn on<S: Simd>(&self, s: S) {
+        let (m, n) = (self.m, self.n);
+        if m == 0 {
+            return;
+        }
+        // Few rows leave registers for more columns, which hides the latency of a chain.
+        let wide = match accumulators::<S>() / m {
+            8.. => 8,
+            4..8 => 4,
+            _ => 2,
+        };
+        let blocks = m.div_ceil(tile_rows::<S>());
+        let rows = m.div_ceil(blocks);
+        let mut column = 0;
+        while column < n {
+            let vectors = match n - column {
+                rest if rest >= wide * LANES => wide,
+                1..=LANES => 1,
+                _ => 2,
+            };
+            let mut depth = 0;
+            loop {
+                let depth_end = (depth + K_BLOCK).min(self.k);
+                for row in (0..m).step_by(rows) {
+                    let origin = TileOrigin {
+                        row,
+                        column,
+                        depth,
+                        depth_end,
+                    };
+                    let count = rows.min(m - row);
+                    // SAFETY: the tile lies inside the product, whose operands the caller guarantees.
+                    unsafe {
+                        tile!(self, s, origin, (vectors, count),
+                            8: 1 2 3;
+                            4: 1 2 3 4 5 6;
+                            2: 1 2 3 4 5 6 7 8 9 10 11 12;
+                            1: 1 2 3 4 5 6 7 8 9 10 11 12;);
+                        if depth_end == self.k {
+                            self.activate(s, origin, count, vectors);
+                        }
+                    }
+                }
+                depth = depth_end;
+                if depth == self.k {
+                    break;
+                }
+            }
+            column += vectors * LANES;
+        }
+    }
+
+    /// Computes one register tile.
+    ///
+    /// # Safety
+    /// As for [`run`](Gemm::run); `R` rows and `V` vectors of columns must exist from the origin on.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const V: usize, const R: usize>(&self, s: S, origin: TileOrigin) {
+        let mut sums = [[s.zero(); V]; R];
+        // SAFETY: the caller guarantees the rows and columns; the depth lies inside both sides.
+        unsafe {
+            let left = self.left.at.add(origin.row * self.left.row);
+            let (panel, within) = (origin.column / PANEL_COLUMNS, origin.column % PANEL_COLUMNS);
+            let mut right = self
+                .right
+                .at
+                .add(panel * self.right.panel + within + origin.depth * self.right.row);
+            for k in origin.depth..origin.depth_end {
+                let mut columns = [s.zero(); V];
+                for v in 0..V {
+                    columns[v] = s.load(right.add(v / 2 * self.right.panel + v % 2 * LANES));
+                }
+                for v in 0..V {
+                    let at = right.add(v / 2 * self.right.panel + v % 2 * LANES);
+                    s.prefetch(at.wrapping_add(PREFETCH_K_STEPS * self.right.row).cast());
+                }
+                for r in 0..R {
+                    let x = s.splat(*left.add(r * self.left.row + k));
+                    for v in 0..V {
+                        sums[r][v] = s.fma(x, columns[v], sums[r][v]);
+                    }
+                }
+                right = right.add(self.right.row);
+            }
+            let scales = self.epilogue.alpha != 1.0;
+            let adds = self.epilogue.accumulate || origin.depth > 0;
+            let ends = origin.depth_end == self.k && !self.epilogue.bias.is_null();
+            let whole = origin.column + V * LANES <= self.n;
+            for r in 0..R {
+                let out = self
+                    .out
+                    .add((origin.row + r) * self.out_row_stride + origin.column);
+                for v in 0..V {
+                    let at = out.add(v * LANES);
+                    let mut sum = sums[r][v];
+                    if scales {
+                        sum = s.mul(sum, s.splat(self.epilogue.alpha));
+                    }
+                    if whole {
+                        if adds {
+                            sum = s.add(s.load(at), sum);
+                        }
+                        if ends {
+                            let bias = self.epilogue.bias.add(origin.column + v * LANES);
+                            sum = s.add(sum, s.load(bias));
+                        }
+                        s.store(at, sum);
+                    } else {
+                        self.store_part(s, at, origin.column + v * LANES, sum, adds, ends);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores a vector of sums that extends past the last column.
+    ///
+    /// # Safety
+    /// The columns from `column` on that exist must be writable at `at`.
+    #[inline(always)]
+    unsafe fn store_part<S: Simd>(
+        &self,
+        s: S,
+        at: *mut f32,
+        column: usize,
+        sum: S::V,
+        adds: bool,
+        ends: bool,
+    ) {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: `lanes` holds a vector, and only columns below `n` are touched.
+        unsafe {
+            s.store(lanes.as_mut_ptr(), sum);
+            for i in 0..LANES.min(self.n.saturating_sub(column)) {
+                if adds {
+                    lanes[i] += *at.add(i);
+                }
+                if ends {
+                    lanes[i] += *self.epilogue.bias.add(column + i);
+                }
+                *at.add(i) = lanes[i];
+            }
+        }
+    }
+
+    /// Applies the activation to a finished tile, which is still in the cache.
+    ///
+    /// # Safety
+    /// As for [`run`](Gemm::run); `rows` rows must exist from the origin on.
+    #[inline(always)]
+    unsafe fn activate<S: Simd>(&self, s: S, origin: TileOrigin, rows: usize, vectors: usize) {
+        let Some(activation) = self.epilogue.activation else {
+            return;
+        };
+        let width = (vectors * LANES).min(self.n - origin.column);
+        // SAFETY: the tile lies inside the output.
+        unsafe {
+            let out = self
+                .out
+                .add(origin.row * self.out_row_stride + origin.column);
+            with_activation!(activation, f => map_tile(s, f, out, self.out_row_stride, rows, width));
+        }
+    }
+}
+
+/// The kernel of a product: its many tiles are compiled once per tier, shared by all callers.
+struct GemmKernel(Gemm);
+
+impl Kernel for GemmKernel {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: constructed only by `Gemm::run`, whose caller guarantees the operands.
+        unsafe { self.0.on(s) }
+    }
+}
+
+/// Applies a function to part of a matrix.
+///
+/// # Safety
+/// `rows` rows of `width` elements must be writable from `out`.
+#[inline(always)]
+unsafe fn map_tile<S: Simd>(
+    s: S,
+    function: impl VectorFunction,
+    out: *mut f32,
+    out_row_stride: usize,
+    rows: usize,
+    width: usize,
+) {
+    let (chunks, tail) = split_vectors(width);
+    for r in 0..rows {
+        // SAFETY: the caller guarantees the rows.
+        unsafe {
+            let row = out.add(r * out_row_stride);
+            for chunk in 0..chunks {
+                let at = row.add(chunk * LANES);
+                let x = s.load(at);
+                s.store(at, function.apply(s, x, x));
+            }
+            if tail > 0 {
+                let at = row.add(chunks * LANES);
+                let x = s.load_part(at, tail);
+                s.store_part(at, function.apply(s, x, x), tail);
+            }
+        }
+    }
+}

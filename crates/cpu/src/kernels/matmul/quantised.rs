@@ -1,0 +1,419 @@
+//! Linear layers with packed quantised weights, multiplied in integers.
+//!
+//! Activations are quantised to integers, so their products with quants are exact; the sums that are rounded are
+//! rounded in one order. Neither the number of rows in a step nor the tier changes the integers or that order, so a
+//! row's result never depends on its neighbours.
+
+mod epilogue;
+pub(crate) mod format;
+mod group_scaled;
+pub(crate) mod packed_file;
+pub(crate) mod packed_weight;
+mod partition;
+mod quant_block;
+mod row_scaled;
+#[cfg(test)]
+mod tests;
+
+use crate::isa::Isa;
+use crate::kernels::{Context, SendPtr, for_row_ranges};
+use crate::prefetch::PrefetchPlan;
+use crate::simd::IntDot;
+use format::{PackedFormat, STRIP};
+use std::ops::Range;
+
+pub(crate) use super::LinearOperands;
+use epilogue::{ApplyGate, OutputTile};
+pub(crate) use epilogue::{Epilogue, GateEpilogue, NormPrologue};
+use partition::StripPartition;
+pub(crate) use partition::prefetch_spans;
+
+/// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuantisedLinear {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) form: PackedFormat,
+}
+
+/// Rows of activations from which a task expands all its strips for matrix tiles before it multiplies.
+const MIN_EXPANDED_ROWS: usize = 24;
+/// The most products of the same rows that run as one call: queries, keys and values.
+pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
+
+/// Strips of one product that one thread multiplies.
+struct StripTask<'a, A> {
+    linear: QuantisedLinear,
+    operands: &'a LinearOperands,
+    activations: A,
+    strips: Range<usize>,
+    output: OutputTile,
+    /// What the thread prefetches.
+    prefetch_plan: &'a PrefetchPlan,
+    /// The thread's scratch for expanded strips, which matrix tiles read.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only tiles use it")
+    )]
+    expanded: *mut u8,
+}
+
+/// How activations are quantised and multiplied with strips: row-scaled or group-scaled.
+trait QuantScheme: Copy + Sync {
+    /// Whether matrix tiles multiply this many rows faster than vectors.
+    fn suits_tiles(rows: usize) -> bool;
+    /// Bytes of the quantised activations, laid out for matrix tiles or for vectors.
+    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize;
+    /// The activations laid out in `scratch`, whose address is a multiple of 64.
+    fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> Self;
+    /// Quantises a row.
+    ///
+    /// # Safety
+    /// `k` activations must be readable at `x`, and the row be laid out.
+    unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize);
+    /// Multiplies on vectors.
+    ///
+    /// # Safety
+    /// As for [`QuantisedLinear::run`], within the task's strips.
+    unsafe fn multiply_vectors(task: StripTask<'_, Self>, isa: Isa);
+    /// Multiplies on matrix tiles.
+    ///
+    /// # Safety
+    /// As for [`QuantisedLinear::run`], within the task's strips; from [`MIN_EXPANDED_ROWS`] rows on, the task's
+    /// scratch must hold its expanded strips.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn multiply_tiles(task: StripTask<'_, Self>, isa: Isa);
+    /// Bytes of an expanded strip.
+    #[cfg(target_arch = "x86_64")]
+    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize;
+}
+
+impl QuantisedLinear {
+    /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
+    pub(crate) fn scratch(&self, threads: usize) -> usize {
+        let (activations, expanded) = if self.form.is_row_scaled() {
+            self.scratch_parts::<row_scaled::RowScaledActivations>()
+        } else {
+            self.scratch_parts::<group_scaled::GroupScaledActivations>()
+        };
+        activations + threads * expanded
+    }
+
+    /// Bytes of the quantised activations, and of one thread's expanded strips.
+    fn scratch_parts<A: QuantScheme>(&self) -> (usize, usize) {
+        let tiled = A::suits_tiles(self.m);
+        #[cfg(target_arch = "x86_64")]
+        let expanded = if tiled && self.m >= MIN_EXPANDED_ROWS {
+            partition::MAX_EXPANDED_STRIPS * A::expanded_strip_bytes(self)
+        } else {
+            0
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let expanded = 0;
+        (A::bytes(self, tiled), expanded)
+    }
+
+    /// Computes the product.
+    ///
+    /// # Safety
+    /// The operands must be valid for the shapes of `self`, the weight packed in its format, the scratch as large as
+    /// [`scratch`](Self::scratch) says, and the output must overlap none of them.
+    pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: LinearOperands) {
+        // SAFETY: as the caller guarantees.
+        unsafe { run_fused(ctx, None, &[(*self, operands)], Epilogue::None) }
+    }
+
+    /// Whether two products of the same rows can be fused: they quantise their rows alike.
+    pub(crate) fn can_fuse_with(&self, other: &QuantisedLinear) -> bool {
+        QuantisedLinear {
+            n: self.n,
+            ..*other
+        } == *self
+    }
+
+    fn tiled<A: QuantScheme>(&self, ctx: &Context<'_>) -> bool {
+        ctx.isa.has_tiles() && A::suits_tiles(self.m)
+    }
+}
+
+/// Runs products of the same rows as one call; each must be [fusible](QuantisedLinear::can_fuse_with) with the first.
+/// The rows are quantised once, and the strips of all weights are divided among the threads as if they were one
+/// weight's.
+///
+/// # Safety
+/// As for [`QuantisedLinear::run`], for every product; the scratch is the last product's. The epilogue must fit the
+/// products (an addition to a single product, or a gate of two products of one shape), and its buffers must not overlap
+/// the scratch. The prologue's operand must not overlap the scratch either; the normalised rows are stored where the
+/// products read them.
+pub(crate) unsafe fn run_fused(
+    ctx: &Context<'_>,
+    prologue: Option<NormPrologue>,
+    parts: &[(QuantisedLinear, LinearOperands)],
+    epilogue: Epilogue,
+) {
+    let whole = parts
+        .first()
+        .is_some_and(|(first, _)| first.form.is_row_scaled());
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        if whole {
+            multiply::<row_scaled::RowScaledActivations>(ctx, prologue, parts, epilogue);
+        } else {
+            multiply::<group_scaled::GroupScaledActivations>(ctx, prologue, parts, epilogue);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`run_fused`].
+unsafe fn multiply<A: QuantScheme>(
+    ctx: &Context<'_>,
+    prologue: Option<NormPrologue>,
+    parts: &[(QuantisedLinear, LinearOperands)],
+    epilogue: Epilogue,
+) {
+    let [(linear, operands), ..] = parts else {
+        return;
+    };
+    if linear.m == 0 {
+        return;
+    }
+    let last = parts[parts.len() - 1].1;
+    let scratch: *mut u8 = last.scratch.cast();
+    let (activations_bytes, expanded_bytes) = linear.scratch_parts::<A>();
+    let activations = A::in_scratch(scratch, linear, linear.tiled::<A>(ctx));
+    let x = SendPtr(operands.x.cast_mut());
+    // Quantising an element costs about twice as much as an element of other row kernels; the doubled width lowers the
+    // serial threshold accordingly.
+    for_row_ranges(ctx, linear.m, 2 * linear.k, &|start, end| {
+        for row in start..end {
+            // SAFETY: the caller guarantees `m` rows, also of the prologue's operand, and the scratch.
+            unsafe {
+                let x = x.at(row * linear.k);
+                if let Some(prologue) = &prologue {
+                    let from = prologue.x.add(row * linear.k);
+                    prologue
+                        .norm
+                        .row(ctx, from, prologue.weight, prologue.bias, x);
+                }
+                activations.quantise(ctx.isa, x, row);
+            }
+        }
+    });
+    let work = &FusedProducts {
+        ctx,
+        parts,
+        activations,
+        expanded: SendPtr(scratch.wrapping_add(activations_bytes)),
+        expanded_bytes,
+        epilogue,
+    };
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        match epilogue {
+            Epilogue::Gate(gate) => work.run_gated(gate),
+            _ => work.run_each(),
+        }
+    }
+}
+
+/// Fused products whose rows have been quantised.
+struct FusedProducts<'a, A> {
+    ctx: &'a Context<'a>,
+    parts: &'a [(QuantisedLinear, LinearOperands)],
+    activations: A,
+    /// Scratch of every thread for its expanded strips.
+    expanded: SendPtr<u8>,
+    expanded_bytes: usize,
+    epilogue: Epilogue,
+}
+
+// SAFETY: tasks read the operands and write disjoint columns of the outputs, or their own thread's scratch.
+unsafe impl<A: Sync> Sync for FusedProducts<'_, A> {}
+
+impl<A: QuantScheme> FusedProducts<'_, A> {
+    /// Stores every product at its output.
+    ///
+    /// # Safety
+    /// As for [`run_fused`].
+    unsafe fn run_each(&self) {
+        let partition =
+            StripPartition::sequential(self.parts, self.expands_strips(), self.ctx.threads.count());
+        self.ctx
+            .threads
+            .run_chunked(partition.tasks(), &|task, thread| {
+                for (part, strips) in partition.task(task) {
+                    let (linear, operands) = &self.parts[part];
+                    let (out, addend) = match self.epilogue {
+                        Epilogue::Add { addend, out } => (out, addend),
+                        _ => (operands.out, std::ptr::null()),
+                    };
+                    let first = strips.start * STRIP;
+                    let output = OutputTile {
+                        out: out.wrapping_add(first),
+                        first,
+                        stride: linear.n,
+                        addend,
+                    };
+                    // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
+                    // scratch holds.
+                    unsafe { self.task(part, strips, thread, output) };
+                }
+            });
+    }
+
+    /// Computes gate and up for the same columns into the thread's part of the scratch, then stores `activation(gate) ·
+    /// up`.
+    ///
+    /// # Safety
+    /// As for [`run_fused`]; there must be two products of one shape.
+    unsafe fn run_gated(&self, gate: GateEpilogue) {
+        let (linear, _) = self.parts[0];
+        let QuantisedLinear { m, n, .. } = linear;
+        let threads = self.ctx.threads.count();
+        let Some(partition) = StripPartition::paired(&linear, self.expands_strips(), threads)
+        else {
+            // The scratch does not hold a task's columns for every thread: compute both products in full, then apply
+            // the gate.
+            // SAFETY: as the caller guarantees; the products have their own output buffers.
+            unsafe { self.run_each() };
+            let products = [0, 1].map(|part| SendPtr(self.parts[part].1.out));
+            for_row_ranges(self.ctx, m, n, &|start, end| {
+                // SAFETY: the products and the result have `m` rows.
+                let (gate, products) = unsafe {
+                    let products = products.map(|p| p.at(start * n).cast_const());
+                    (gate.offset_by(start * n), products)
+                };
+                self.ctx.isa.run(ApplyGate {
+                    gate,
+                    products,
+                    stride: n,
+                    rows: end - start,
+                    n,
+                    columns: 0..n,
+                });
+            });
+            return;
+        };
+        let (scratch, width) = (SendPtr(gate.scratch), partition.columns());
+        self.ctx
+            .threads
+            .run_chunked(partition.tasks(), &|task, thread| {
+                let mut products = [std::ptr::null(); 2];
+                let mut columns = 0..0;
+                for (part, strips) in partition.task(task) {
+                    let first = strips.start * STRIP;
+                    columns = first..n.min(strips.end * STRIP);
+                    // SAFETY: `paired` returns a partition only if the scratch holds a task's columns for every thread.
+                    let out = unsafe { scratch.at((2 * thread + part) * m * width) };
+                    let output = OutputTile {
+                        out,
+                        first,
+                        stride: width,
+                        addend: std::ptr::null(),
+                    };
+                    // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
+                    // scratch holds.
+                    unsafe { self.task(part, strips, thread, output) };
+                    products[part] = out.cast_const();
+                }
+                self.ctx.isa.run(ApplyGate {
+                    gate,
+                    products,
+                    stride: width,
+                    rows: m,
+                    n,
+                    columns,
+                });
+            });
+    }
+
+    fn tiled(&self) -> bool {
+        self.parts[0].0.tiled::<A>(self.ctx)
+    }
+
+    /// Whether a task expands all its strips before it multiplies. With fewer rows the product is memory-bound, as it
+    /// is on vectors.
+    fn expands_strips(&self) -> bool {
+        self.tiled() && self.parts[0].0.m >= MIN_EXPANDED_ROWS
+    }
+
+    /// Multiplies strips of one product on one thread.
+    ///
+    /// # Safety
+    /// As for [`run_fused`], within the strips; if they are expanded, the thread's scratch must hold them.
+    unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, output: OutputTile) {
+        let (linear, operands) = &self.parts[part];
+        let task = StripTask {
+            linear: *linear,
+            operands,
+            activations: self.activations,
+            strips,
+            output,
+            prefetch_plan: self.ctx.threads.prefetch_plan(thread),
+            // SAFETY: the scratch holds expanded strips for every thread.
+            expanded: unsafe { self.expanded.at(thread * self.expanded_bytes) },
+        };
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            if self.tiled() {
+                A::multiply_tiles(task, self.ctx.isa);
+                return;
+            }
+            A::multiply_vectors(task, self.ctx.isa);
+        }
+    }
+}
+
+impl<A> StripTask<'_, A> {
+    /// The address where a strip of a row of the product is stored.
+    ///
+    /// # Safety
+    /// The strip must be one of the task's, the row one of the product's.
+    #[inline(always)]
+    unsafe fn place(&self, row: usize, strip: usize) -> *mut f32 {
+        let OutputTile {
+            out, first, stride, ..
+        } = self.output;
+        // SAFETY: as the caller guarantees.
+        unsafe { out.add(row * stride + strip * STRIP - first) }
+    }
+}
+
+/// Stores up to sixteen outputs of one row, with bias and addend added.
+///
+/// # Safety
+/// The strip must be one of the task's, the row one of the product's.
+#[inline(always)]
+unsafe fn write<S: IntDot, A>(
+    s: S,
+    task: &StripTask<'_, A>,
+    row: usize,
+    strip: usize,
+    mut values: S::V,
+) {
+    let (n, bias, addend) = (task.linear.n, task.operands.bias, task.output.addend);
+    let first = strip * STRIP;
+    let count = (n - first).min(STRIP);
+    // SAFETY: the caller guarantees the row; no column past the last is touched.
+    unsafe {
+        let to = task.place(row, strip);
+        for (from, at) in [(bias, first), (addend, row * n + first)] {
+            if !from.is_null() {
+                let more = if count == STRIP {
+                    s.load(from.add(at))
+                } else {
+                    s.load_part(from.add(at), count)
+                };
+                values = s.add(values, more);
+            }
+        }
+        if count == STRIP {
+            s.store(to, values);
+        } else {
+            s.store_part(to, values, count);
+        }
+    }
+}

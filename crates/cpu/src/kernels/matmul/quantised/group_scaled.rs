@@ -1,0 +1,50 @@
+//! The group-scaled scheme: quants are bytes or table indices, and each group's integer sum is scaled and added in f32,
+//! in the order of the groups.
+
+mod activations;
+mod microkernel;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+use super::{MIN_EXPANDED_ROWS, QuantScheme, QuantisedLinear, StripTask};
+use crate::isa::Isa;
+use activations::{GroupScaledLayout, QuantiseGroupScaled};
+
+pub(super) use activations::GroupScaledActivations;
+
+impl QuantScheme for GroupScaledActivations {
+    fn suits_tiles(rows: usize) -> bool {
+        rows >= MIN_EXPANDED_ROWS
+    }
+
+    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
+        GroupScaledLayout::new(&linear.form, linear.m, linear.k, tiled).bytes()
+    }
+
+    fn in_scratch(
+        scratch: *mut u8,
+        linear: &QuantisedLinear,
+        tiled: bool,
+    ) -> GroupScaledActivations {
+        let layout = GroupScaledLayout::new(&linear.form, linear.m, linear.k, tiled);
+        GroupScaledActivations::at(scratch, linear.form, layout)
+    }
+
+    unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
+        isa.run_integers(QuantiseGroupScaled { x, row, to: self });
+    }
+
+    unsafe fn multiply_vectors(task: StripTask<'_, GroupScaledActivations>, isa: Isa) {
+        isa.run_integers(microkernel::GroupScaledKernel(task));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn multiply_tiles(task: StripTask<'_, GroupScaledActivations>, isa: Isa) {
+        isa.run_tiles(tiles::GroupScaledTiles(task));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize {
+        tiles::expanded_strip_bytes(linear.k / linear.form.group)
+    }
+}

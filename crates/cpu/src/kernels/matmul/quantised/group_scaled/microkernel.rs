@@ -1,0 +1,279 @@
+//! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
+
+use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
+use super::super::{StripTask, write};
+use super::activations::{GroupScaledActivations, GroupTerms};
+use crate::isa::IntegerKernel;
+use crate::prefetch::Prefetcher;
+use crate::simd::{IntDot, RowScaledDot};
+
+/// Lines in half a block; a line has the quants of four inputs.
+const HALF: usize = BLOCK / 8;
+
+/// How a line of quants is loaded as bytes; chosen at compile time.
+pub(super) trait LoadQuants {
+    /// Whether a quant is a byte.
+    const BYTES: bool;
+    /// Line `index < 4` of half `half` of a block.
+    ///
+    /// # Safety
+    /// The quants of a block must be readable at `block`.
+    unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line;
+}
+
+pub(super) struct NibbleQuants;
+pub(super) struct TableQuants;
+pub(super) struct ByteQuants;
+
+impl LoadQuants for NibbleQuants {
+    const BYTES: bool = false;
+
+    #[inline(always)]
+    unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
+        // SAFETY: the caller guarantees the block's four lines.
+        unsafe {
+            let p = block.add(index * LINE);
+            if half == 0 {
+                s.load_low_nibbles(p)
+            } else {
+                s.load_high_nibbles(p)
+            }
+        }
+    }
+}
+
+impl LoadQuants for TableQuants {
+    const BYTES: bool = false;
+
+    #[inline(always)]
+    unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
+        // SAFETY: as the caller guarantees.
+        s.look_up(
+            unsafe { NibbleQuants::line(s, block, half, index) },
+            &IQ4_TABLE,
+        )
+    }
+}
+
+impl LoadQuants for ByteQuants {
+    const BYTES: bool = true;
+
+    #[inline(always)]
+    unsafe fn line<S: IntDot>(s: S, block: *const u8, half: usize, index: usize) -> S::Line {
+        // SAFETY: the caller guarantees the block's eight lines.
+        unsafe { s.load_bytes(block.add((half * HALF + index) * LINE)) }
+    }
+}
+
+/// Runs `$body` with `$L` as the loader of `$quant`.
+macro_rules! with_quants {
+    ($quant:expr, $L:ident => $body:expr) => {
+        match $quant {
+            Quant::Table => {
+                type $L =
+                    $crate::kernels::matmul::quantised::group_scaled::microkernel::TableQuants;
+                $body
+            }
+            _ => {
+                type $L = $crate::kernels::matmul::quantised::group_scaled::microkernel::ByteQuants;
+                $body
+            }
+        }
+    };
+}
+pub(super) use with_quants;
+
+/// A strip's scales and mins.
+#[derive(Clone, Copy)]
+pub(super) struct StripScales {
+    form: PackedFormat,
+    scales: *const u8,
+    mins: *const u8,
+    /// Byte offset from the outer scales to the inner ones.
+    inner: usize,
+}
+
+impl StripScales {
+    /// # Safety
+    /// A packed strip of this format and depth must be at `strip`.
+    #[inline(always)]
+    pub(super) unsafe fn of(form: PackedFormat, k: usize, strip: *const u8) -> StripScales {
+        let (scales, mins, _) = form.strip_offsets(k);
+        // SAFETY: the caller guarantees the strip.
+        unsafe {
+            StripScales {
+                form,
+                scales: strip.add(scales),
+                mins: strip.add(mins),
+                inner: k / SUPER_BLOCK * 2 * STRIP,
+            }
+        }
+    }
+
+    /// Scales and mins of a group; zeros if the format has no mins.
+    ///
+    /// # Safety
+    /// The group must be one of the strip's.
+    #[inline(always)]
+    pub(super) unsafe fn get<S: IntDot>(&self, s: S, group: usize) -> (S::V, S::V) {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            let scale = self.side(s, self.scales, group);
+            let min = if self.form.mins {
+                self.side(s, self.mins, group)
+            } else {
+                s.zero()
+            };
+            (scale, min)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn side<S: IntDot>(&self, s: S, side: *const u8, group: usize) -> S::V {
+        // SAFETY: scales and mins have sixteen f16 and, in two-level formats, sixteen bytes for each group.
+        unsafe {
+            if self.form.two_level_scales {
+                let outer = group * self.form.group / SUPER_BLOCK;
+                let inner = s.load_i8(side.add(self.inner + group * STRIP).cast());
+                s.mul(s.load_f16(side.cast::<u16>().add(outer * STRIP)), inner)
+            } else {
+                s.load_f16(side.cast::<u16>().add(group * STRIP))
+            }
+        }
+    }
+}
+
+/// The vector kernel for the strips of a task and all rows of activations.
+pub(super) struct GroupScaledKernel<'a>(pub(super) StripTask<'a, GroupScaledActivations>);
+
+impl IntegerKernel for GroupScaledKernel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: RowScaledDot>(self, s: S) {
+        let task = self.0;
+        let form = task.linear.form;
+        // SAFETY: `QuantisedLinear::run`'s caller guarantees the operands; the task stays inside its strips.
+        unsafe {
+            with_quants!(form.quant, L => if form.group == BLOCK {
+                run_strips::<S, L, BLOCK>(s, &task);
+            } else {
+                run_strips::<S, L, { BLOCK / 2 }>(s, &task);
+            });
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::QuantisedLinear::run`], within the task's strips.
+#[inline(always)]
+unsafe fn run_strips<S: IntDot, L: LoadQuants, const GROUP: usize>(
+    s: S,
+    task: &StripTask<'_, GroupScaledActivations>,
+) {
+    let m = task.linear.m;
+    let mut prefetcher = task.prefetch_plan.prefetcher();
+    for strip in task.strips.clone() {
+        let mut row = 0;
+        while row < m {
+            let rows = (m - row).min(S::ROWS);
+            // SAFETY: as the caller guarantees; `rows` is at most the constant.
+            unsafe {
+                match rows {
+                    1 => microkernel::<S, L, GROUP, 1>(s, task, &mut prefetcher, strip, row, rows),
+                    2 => microkernel::<S, L, GROUP, 2>(s, task, &mut prefetcher, strip, row, rows),
+                    _ if const { S::ROWS <= 4 } || rows <= 4 => {
+                        microkernel::<S, L, GROUP, 4>(s, task, &mut prefetcher, strip, row, rows);
+                    }
+                    _ => microkernel::<S, L, GROUP, 8>(s, task, &mut prefetcher, strip, row, rows),
+                }
+            }
+            row += rows;
+        }
+    }
+}
+
+/// Multiplies one strip with `rows ≤ R` rows from `first` on. If there are fewer than `R`, the data after them is
+/// multiplied too and not stored.
+///
+/// # Safety
+/// As for [`super::QuantisedLinear::run`]; strip and rows must exist.
+#[inline(always)]
+unsafe fn microkernel<S: IntDot, L: LoadQuants, const GROUP: usize, const R: usize>(
+    s: S,
+    task: &StripTask<'_, GroupScaledActivations>,
+    prefetcher: &mut Prefetcher<'_>,
+    strip: usize,
+    first: usize,
+    rows: usize,
+) {
+    let linear = &task.linear;
+    let (_, _, strip_bytes) = linear.form.strip_offsets(linear.k);
+    let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
+    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
+    unsafe {
+        let start = task.operands.weight.add(strip * strip_bytes);
+        let scales = StripScales::of(linear.form, linear.k, start);
+        let x = task.activations.rows(first);
+        let mut out = [s.zero(); R];
+        for block in 0..linear.k / BLOCK {
+            let quants = start.add(block * block_bytes);
+            if first == 0 {
+                prefetcher.consumed(block_bytes);
+            }
+            let x_block = x.block(block).cast_const();
+            let mut sums = [s.zero_sums(); R];
+            macro_rules! half {
+                ($half:literal, $($index:literal)*) => {$(
+                    let line = L::line(s, quants, $half, $index);
+                    for r in 0..R {
+                        let x = x_block.add(r * LINE);
+                        sums[r] = s.dot::<{ $half * HALF + $index }>(sums[r], line, x);
+                    }
+                )*};
+            }
+            half!(0, 0 1 2 3);
+            if GROUP < BLOCK {
+                let x_group = x.group(2 * block).cast_const();
+                scale_group::<S, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
+            }
+            half!(1, 0 1 2 3);
+            let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
+            let x_group = x.group(group).cast_const();
+            scale_group::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
+        }
+        if first == 0 {
+            // The strip's scales, which have been read by now.
+            prefetcher.consumed(strip_bytes - linear.k / BLOCK * block_bytes);
+        }
+        for (r, out) in out.iter().enumerate().take(rows) {
+            write(s, task, first + r, strip, *out);
+        }
+    }
+}
+
+/// Scales the sums of a group, adds them to the outputs and clears them.
+///
+/// # Safety
+/// The group must be one of the strip's, and `R` rows' groups be readable at `x`.
+#[inline(always)]
+unsafe fn scale_group<S: IntDot, const R: usize>(
+    s: S,
+    scales: &StripScales,
+    group: usize,
+    x: *const GroupTerms,
+    sums: &mut [S::Sums; R],
+    out: &mut [S::V; R],
+) {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let (scale, min) = scales.get(s, group);
+        for r in 0..R {
+            let x = *x.add(r);
+            let total = s.sums_to_f32(sums[r], x.offset);
+            out[r] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[r]);
+            out[r] = s.fma(min, s.splat(x.sum), out[r]);
+            sums[r] = s.zero_sums();
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Packed files are written, found again, and verified.
+
+use super::super::format::PackedFormat;
+use super::super::packed_weight::PackedWeight;
+use super::*;
+use crate::isa::Isa;
+use crate::kernels::Context;
+use crate::thread_pool::ThreadPool;
+use backend::conformance::Noise;
+use backend::{BackendErrorKind, CompileOptions, Loading};
+use base::DType;
+use std::sync::Mutex;
+
+/// Two weights of five million bytes, in a file with something before them.
+const SHAPES: [(DType, usize, usize); 2] = [(DType::Q4_1, 4096, 1024), (DType::Q6_K, 2000, 1024)];
+const BEFORE: usize = 96;
+
+/// A temporary folder with a model file.
+struct ModelFolder(PathBuf);
+
+impl ModelFolder {
+    fn new(name: &str) -> ModelFolder {
+        let folder = format!("kvark-kept-{name}-{}", std::process::id());
+        let place = ModelFolder(std::env::temp_dir().join(folder));
+        fs::create_dir_all(&place.0).unwrap();
+        place.write(1);
+        place
+    }
+
+    fn model(&self) -> PathBuf {
+        self.0.join("model.gguf")
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.join("packed")
+    }
+
+    /// Writes the model file again.
+    fn write(&self, seed: u64) {
+        let mut noise = Noise::new(seed);
+        let mut file = vec![7; BEFORE];
+        for (dtype, n, k) in SHAPES {
+            file.extend_from_slice(&noise.weights(dtype, n * k));
+        }
+        fs::write(self.model(), file).unwrap();
+    }
+
+    /// The names of the packed files.
+    fn names(&self) -> Vec<String> {
+        let files = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let mut names: Vec<String> = files
+            .map(|file| file.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn kept(&self) -> PathBuf {
+        let names = self.names();
+        let [name] = &names[..] else {
+            panic!("one file is kept, not {names:?}");
+        };
+        self.folder().join(name)
+    }
+
+    fn options(&self) -> CompileOptions {
+        CompileOptions {
+            packed_folder: Some(self.folder()),
+            ..CompileOptions::default()
+        }
+    }
+
+    /// The packed weights as a new process would load them, and whether they were found.
+    fn load(&self) -> (Vec<Vec<u8>>, bool) {
+        let packed = self.load_with(&self.options()).unwrap();
+        let bytes = packed.iter().map(|packed| packed.bytes());
+        let found = bytes.clone().all(|bytes| bytes.is_mapped());
+        (bytes.map(|bytes| bytes.to_vec()).collect(), found)
+    }
+
+    fn load_with(
+        &self,
+        options: &CompileOptions,
+    ) -> Result<Vec<Arc<PackedWeight>>, backend::BackendError> {
+        let threads = ThreadPool::new(2);
+        let ctx = Context {
+            isa: *Isa::available().last().unwrap(),
+            threads: &threads,
+        };
+        let model = Bytes::map(&self.model()).unwrap();
+        let mut at = BEFORE;
+        let rows = SHAPES.map(|(dtype, n, k)| {
+            let start = at;
+            at += n * dtype.row_bytes(k).unwrap();
+            model.slice(start..at).unwrap()
+        });
+        let weights = SHAPES
+            .iter()
+            .zip(&rows)
+            .map(|(&(dtype, n, k), rows)| WeightSource {
+                dtype,
+                form: PackedFormat::of(dtype).unwrap(),
+                rows,
+                n,
+                k,
+            });
+        PackedWeight::load_all(&weights.collect::<Vec<_>>(), &ctx, options)
+    }
+}
+
+impl Drop for ModelFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_second_start_maps_what_the_first_has_packed() {
+    let place = ModelFolder::new("second");
+    let (made, found) = place.load();
+    assert!(!found, "nothing was there");
+    assert_eq!(place.load(), (made.clone(), true));
+    assert!(place.names()[0].starts_with("model-"));
+
+    // After another model replaces the file, the packed file is neither used nor left in the folder.
+    place.write(2);
+    let old = place.kept();
+    let (others, found) = place.load();
+    assert!(!found && others != made);
+    assert_ne!(place.kept(), old);
+    assert_eq!(place.load(), (others, true));
+
+    fs::remove_file(place.model()).unwrap();
+    remove_stale_packed_files(&place.folder());
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn what_is_damaged_or_unfinished_is_made_again() {
+    let place = ModelFolder::new("damaged");
+    let (made, _) = place.load();
+    let whole = fs::read(place.kept()).unwrap();
+    let version = |bytes: &mut Vec<u8>| bytes[8] ^= 1;
+    let record = |bytes: &mut Vec<u8>| bytes[HEADER_BYTES + 8] ^= 64;
+    let partition = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 1);
+    let empty = |bytes: &mut Vec<u8>| bytes.clear();
+    for damage in [version, record, partition, empty] {
+        let mut bytes = whole.clone();
+        damage(&mut bytes);
+        fs::write(place.kept(), bytes).unwrap();
+        assert_eq!(place.load(), (made.clone(), false));
+        assert_eq!(fs::read(place.kept()).unwrap(), whole);
+    }
+    // One bit, in the first and the last byte of every weight's chunks, in the middle of them, and in their checksums.
+    let mapped = Bytes::map(&place.kept()).unwrap();
+    let places = parse(&mapped).unwrap().places;
+    drop(mapped);
+    let mut damaged: Vec<usize> = Vec::new();
+    for (weight, sums_at) in places.values() {
+        let middle = weight.start + CHUNK + CHUNK / 2;
+        let boundary = weight.start + CHUNK;
+        damaged.extend([weight.start, boundary - 1, boundary, middle, weight.end - 1]);
+        damaged.push(*sums_at);
+    }
+    for at in damaged {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 16;
+        fs::write(place.kept(), bytes).unwrap();
+        assert_eq!(place.load(), (made.clone(), false), "byte {at}");
+        assert_eq!(fs::read(place.kept()).unwrap(), whole, "byte {at}");
+    }
+    // A partial file of a killed process, for another model.
+    fs::write(place.folder().join(".gone-0.packed.partial"), "half").unwrap();
+    remove_stale_packed_files(&place.folder());
+    assert_eq!(fs::read(place.kept()).unwrap(), whole);
+}
+
+#[test]
+fn a_file_that_was_written_to_loses_its_seal() {
+    let place = ModelFolder::new("sealed");
+    let (made, _) = place.load();
+    let modified = || fs::metadata(place.kept()).unwrap().modified().unwrap();
+    let seal = modified();
+    let whole = fs::read(place.kept()).unwrap();
+    assert_eq!(seal, parse(&whole).unwrap().seal);
+
+    // A copy has no seal: it is verified, and sealed afterwards.
+    fs::write(place.kept(), &whole).unwrap();
+    assert_ne!(modified(), seal);
+    assert_eq!(place.load(), (made.clone(), true));
+    assert_eq!(modified(), seal);
+
+    // A damaged copy is not sealed, and is replaced.
+    let mut bytes = whole.clone();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(place.kept(), &bytes).unwrap();
+    assert_eq!(place.load(), (made, false));
+    assert_eq!(fs::read(place.kept()).unwrap(), whole);
+}
+
+/// Damage without a write, as by a bad disk: the seal is intact.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
+    use std::os::fd::AsRawFd;
+    let place = ModelFolder::new("disk");
+    let (made, _) = place.load();
+    let seal = fs::metadata(place.kept()).unwrap().modified().unwrap();
+    let mut bytes = fs::read(place.kept()).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(place.kept(), &bytes).unwrap();
+    let file = File::open(place.kept()).unwrap();
+    file.set_modified(seal).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if is_resident(&Bytes::map(&place.kept()).unwrap()) {
+        // Bypasses the test harness' capture, so that a run reports what it skipped.
+        let why = "this file system keeps its files in memory";
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped: {why}\n"));
+        return;
+    }
+    assert_eq!(place.load(), (made, false));
+}
+
+#[test]
+fn no_head_makes_a_place_outside_the_file() {
+    let weights = [
+        (1, Bytes::from(&[5; 64][..])),
+        (2, Bytes::from(&[6; 128][..])),
+    ];
+    let path = "models/some.gguf";
+    let (mut whole, _) = head(path, &weights);
+    weights
+        .iter()
+        .for_each(|(_, bytes)| whole.extend(&bytes[..]));
+    let Contents { places, model, .. } = parse(&whole).unwrap();
+    assert_eq!(model, path.as_bytes());
+    for (key, bytes) in &weights {
+        let (place, sums_at) = places[key].clone();
+        assert_eq!(whole[place], bytes[..]);
+        assert_eq!(whole[sums_at..][..8], xxh64(bytes, 0).to_le_bytes());
+    }
+    let end = HEADER_BYTES + weights.len() * (RECORD_BYTES + 8) + path.len();
+    let mut noise = Noise::new(3);
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let mut bytes = whole.clone();
+        if noise.bits().is_multiple_of(4) {
+            bytes.truncate((noise.bits() as usize % whole.len()).max(end + 8));
+            let stated = bytes.len() as u64;
+            bytes[16..24].copy_from_slice(&stated.to_le_bytes());
+        }
+        for _ in 0..noise.bits() % 3 {
+            let at = noise.bits() as usize % end;
+            bytes[at] = match noise.bits() % 3 {
+                0 => 0xff,
+                1 => 0,
+                _ => noise.bits() as u8,
+            };
+        }
+        // With a valid checksum, as if the damage were intended.
+        let sum = xxh64(&bytes[..end], 0);
+        bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
+        match parse(&bytes) {
+            Some(Contents { places, .. }) => {
+                accepted += 1;
+                assert!(places.values().all(|(place, sums_at)| {
+                    place.end <= bytes.len() && sums_at + 8 * place.len().div_ceil(CHUNK) <= end
+                }));
+            }
+            None => refused += 1,
+        }
+    }
+    assert!(accepted > 1000 && refused > 1000, "{accepted} {refused}");
+}
+
+#[test]
+fn whoever_watches_is_told_all_and_can_end_it() {
+    let place = ModelFolder::new("watched");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let watch = |most: usize| {
+        let told = told.clone();
+        CompileOptions {
+            loading: Some(Loading::new(move |done, total| {
+                told.lock().unwrap().push((done, total));
+                done < most
+            })),
+            ..place.options()
+        }
+    };
+    let error = place.load_with(&watch(0)).err().expect("it was ended");
+    assert!(matches!(error.kind(), BackendErrorKind::Interrupted));
+    assert_eq!(place.names(), [""; 0], "nothing is kept of half a model");
+
+    // Once packed, once mapped.
+    for _ in 0..2 {
+        told.lock().unwrap().clear();
+        let packed = place.load_with(&watch(usize::MAX)).unwrap();
+        let size: usize = packed.iter().map(|packed| packed.len()).sum();
+        let told = told.lock().unwrap();
+        assert!(
+            told.iter()
+                .all(|(done, total)| done <= total && *total == size)
+        );
+        assert!(told.contains(&(size, size)) && told.len() > 1);
+    }
+    assert!(place.load().1);
+}
+
+/// Packed files are read by later builds: when a layout changes, [`VERSION`] must change, and then the numbers here.
+/// Versions 1 and 2 have the same layouts.
+#[test]
+fn layouts_are_those_of_the_version() {
+    let threads = ThreadPool::new(1);
+    let ctx = Context {
+        isa: Isa::available()[0],
+        threads: &threads,
+    };
+    let mut noise = Noise::new(11);
+    let mut sums = Vec::new();
+    for dtype in DType::ALL {
+        let (Some(form), n, k) = (PackedFormat::of(dtype), 17, 512) else {
+            continue;
+        };
+        let rows = &noise.weights(dtype, n * k);
+        let weight = WeightSource {
+            dtype,
+            form,
+            rows,
+            n,
+            k,
+        };
+        let packed = PackedWeight::load_all(&[weight], &ctx, &CompileOptions::default()).unwrap();
+        sums.push((dtype.name(), xxh64(packed[0].bytes(), 1)));
+    }
+    let layouts = [
+        ("q4_0", 0x8779_bea3_7a22_d69c),
+        ("q4_1", 0x9e3c_e05b_6f71_f49d),
+        ("q5_0", 0x604c_79e1_e7bb_ebd4),
+        ("q5_1", 0x2675_c5de_cb30_f288),
+        ("q8_0", 0xb5cc_cb0b_0033_7f69),
+        ("q2_k", 0xd528_9e6e_c118_9b2d),
+        ("q3_k", 0x7f7c_d1bc_20e3_04b5),
+        ("q4_k", 0x5ee8_ab6e_9f06_6cec),
+        ("q5_k", 0x504a_c1a5_70ea_3901),
+        ("q6_k", 0xf336_256f_d614_68de),
+        ("iq4_nl", 0xe8f0_78c7_6c99_718c),
+        ("iq4_xs", 0x7d4a_d92c_7c17_7d36),
+    ];
+    assert_eq!(VERSION, 2);
+    assert_eq!(sums, layouts);
+}

@@ -1,0 +1,279 @@
+//! Packed weights: cached per process, mapped from a packed file, or packed on all threads.
+
+use super::format::{self, PackedFormat, STRIP, StripSource};
+use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
+use crate::isa::IntegerKernel;
+use crate::kernels::Context;
+use crate::simd::RowScaledDot;
+use backend::{BackendError, BackendErrorKind, CompileOptions, Loading};
+use base::{Bytes, DType};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+/// A packed weight. A source is packed once per process, however many executables use it.
+pub(crate) struct PackedWeight {
+    bytes: Bytes,
+    /// Keeps the source alive, so that its address is not reused for another weight.
+    source: Bytes,
+    /// Shared by all weights of a file that is being written; dropping the last of them waits for the writer.
+    _writing: Option<Arc<PackedFileWriter>>,
+}
+
+/// The packed weights of this process, by address, type and depth of the source.
+type Cache = HashMap<(usize, DType, usize), Weak<PackedWeight>>;
+static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
+
+/// A weight to be packed: rows `[n, k]` of a type that has a packed format.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightSource<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) form: PackedFormat,
+    pub(crate) rows: &'a Bytes,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+impl WeightSource<'_> {
+    fn key(&self) -> (usize, DType, usize) {
+        (self.rows.as_ptr() as usize, self.dtype, self.k)
+    }
+
+    pub(super) fn packed_bytes(&self) -> usize {
+        self.form.packed_bytes(self.n, self.k)
+    }
+
+    /// Packs a strip; missing rows after the last are zeros.
+    #[inline(always)]
+    fn pack<S: RowScaledDot>(&self, s: S, strip: usize, out: &mut [u8]) {
+        let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
+        let first = strip * STRIP;
+        let count = STRIP.min(self.n - first);
+        let rows = StripSource {
+            dtype: self.dtype,
+            form: self.form,
+            k: self.k,
+            bytes: &self.rows[first * row_bytes..][..count * row_bytes],
+            row_bytes,
+        };
+        if self.form.is_row_scaled() {
+            super::row_scaled::pack_strip(s, rows, out);
+        } else {
+            format::pack_strip(rows, out);
+        }
+    }
+}
+
+/// Packs one strip with a tier's instructions; all tiers write the same bytes.
+struct PackStrip<'a> {
+    weight: &'a WeightSource<'a>,
+    strip: usize,
+    out: &'a mut [u8],
+}
+
+impl IntegerKernel for PackStrip<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: RowScaledDot>(self, s: S) {
+        self.weight.pack(s, self.strip, self.out);
+    }
+}
+
+impl PackedWeight {
+    /// Returns the packed weights. Weights that this process has not packed yet are mapped from the options' folder;
+    /// weights missing there are packed and written to it.
+    ///
+    /// # Errors
+    /// `Interrupted` if the progress callback cancels loading.
+    pub(crate) fn load_all(
+        weights: &[WeightSource<'_>],
+        ctx: &Context<'_>,
+        options: &CompileOptions,
+    ) -> Result<Vec<Arc<PackedWeight>>, BackendError> {
+        let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        let find = |cache: &Cache, weight: &WeightSource<'_>| {
+            let found = cache.get(&weight.key()).and_then(Weak::upgrade);
+            found.filter(|packed| packed.source.len() == weight.rows.len())
+        };
+        let mut missing: Vec<WeightSource<'_>> = Vec::new();
+        for weight in weights {
+            let listed = missing.iter().any(|other| other.key() == weight.key());
+            if !listed && find(&cache, weight).is_none() {
+                missing.push(*weight);
+            }
+        }
+        let (bytes, writing) = load(&missing, ctx, options)?;
+        cache.retain(|_, packed| packed.strong_count() > 0);
+        // Kept alive until `all` holds them.
+        let mut made = Vec::new();
+        for (weight, bytes) in missing.iter().zip(bytes) {
+            let packed = Arc::new(PackedWeight {
+                bytes,
+                source: weight.rows.clone(),
+                _writing: writing.clone(),
+            });
+            cache.insert(weight.key(), Arc::downgrade(&packed));
+            made.push(packed);
+        }
+        let all = weights.iter().map(|weight| find(&cache, weight));
+        let all = all.map(|packed| packed.expect("found or made above"));
+        Ok(all.collect())
+    }
+
+    /// The size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub(crate) fn address(&self) -> *const u8 {
+        self.bytes.as_ptr()
+    }
+}
+
+/// The packed bytes of every weight, mapped or packed, and the writer of the file that will hold them.
+fn load(
+    weights: &[WeightSource<'_>],
+    ctx: &Context<'_>,
+    options: &CompileOptions,
+) -> Result<(Vec<Bytes>, Option<Arc<PackedFileWriter>>), BackendError> {
+    let progress = Progress::new(weights, options.loading.as_ref());
+    let folder = options.packed_folder.as_deref();
+    let kept = folder.and_then(|folder| PackedFile::open(folder, weights));
+    let found = |weight: &WeightSource<'_>| kept.as_ref()?.find(weight);
+    let found: Vec<_> = weights.iter().map(found).collect();
+    let mut bytes = verify(found, ctx, &progress);
+    if let Some(kept) = &kept
+        && !progress.stopped()
+    {
+        kept.reseal(bytes.iter().flatten().count());
+    }
+    let missing: Vec<usize> = (0..weights.len()).filter(|i| bytes[*i].is_none()).collect();
+    let sources: Vec<_> = missing.iter().map(|i| &weights[*i]).collect();
+    for (i, packed) in missing.iter().zip(pack(&sources, ctx, &progress)) {
+        bytes[*i] = Some(packed);
+    }
+    if progress.stopped() {
+        return Err(BackendErrorKind::Interrupted.into());
+    }
+    let bytes: Vec<Bytes> = bytes.into_iter().flatten().collect();
+    let writing = match folder {
+        Some(folder) if !missing.is_empty() => PackedFileWriter::start(folder, weights, &bytes),
+        _ => None,
+    };
+    Ok((bytes, writing.map(Arc::new)))
+}
+
+/// Reads mapped weights from their file and verifies their chunks on all threads. A damaged weight becomes `None`.
+fn verify(
+    mapped: Vec<Option<(Bytes, Vec<Chunk>)>>,
+    ctx: &Context<'_>,
+    progress: &Progress<'_>,
+) -> Vec<Option<Bytes>> {
+    let damaged: Vec<AtomicBool> = mapped.iter().map(|_| AtomicBool::new(false)).collect();
+    let mut chunks: Vec<(usize, &Chunk)> = Vec::new();
+    for (weight, found) in mapped.iter().enumerate() {
+        let own = found.iter().flat_map(|(_, chunks)| chunks);
+        chunks.extend(own.map(|chunk| (weight, chunk)));
+    }
+    ctx.threads.run(chunks.len(), &|task, _| {
+        let (weight, chunk) = chunks[task];
+        if !progress.stopped() {
+            if !chunk.load() {
+                damaged[weight].store(true, Ordering::Relaxed);
+            }
+            progress.add(chunk.len());
+        }
+    });
+    let intact = |(found, damaged): (Option<(Bytes, Vec<Chunk>)>, AtomicBool)| {
+        let (bytes, _) = found?;
+        if damaged.into_inner() {
+            progress.take_back(bytes.len());
+            return None;
+        }
+        Some(bytes)
+    };
+    mapped.into_iter().zip(damaged).map(intact).collect()
+}
+
+/// Packs weights one after the other in one allocation, their strips on all threads.
+fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> Vec<Bytes> {
+    let sizes = weights.iter().map(|weight| weight.packed_bytes());
+    let all = Bytes::filled(sizes.clone().sum(), |mut rest| {
+        let mut strips = Vec::new();
+        for weight in weights {
+            let (own, behind) = rest.split_at_mut(weight.packed_bytes());
+            rest = behind;
+            let (_, _, strip_bytes) = weight.form.strip_offsets(weight.k);
+            let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
+            strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
+        }
+        ctx.threads.run(strips.len(), &|task, _| {
+            let (weight, strip, out) = &strips[task];
+            if progress.stopped() {
+                return;
+            }
+            let mut out = out.lock().expect("each strip is packed once");
+            ctx.isa.run_integers(PackStrip {
+                weight,
+                strip: *strip,
+                out: &mut out,
+            });
+            progress.add(out.len());
+        });
+    });
+    let mut start = 0;
+    let each = sizes.map(|size| {
+        start += size;
+        let range = start - size..start;
+        all.slice(range).expect("a part of the whole")
+    });
+    each.collect()
+}
+
+/// Loading progress, reported to the progress callback.
+struct Progress<'a> {
+    loading: Option<&'a Loading>,
+    done: AtomicUsize,
+    total: usize,
+    stopped: AtomicBool,
+}
+
+impl<'a> Progress<'a> {
+    /// Bytes between two reports.
+    const STEP: usize = 1 << 20;
+
+    fn new(weights: &[WeightSource<'_>], loading: Option<&'a Loading>) -> Progress<'a> {
+        Progress {
+            loading,
+            done: AtomicUsize::new(0),
+            total: weights.iter().map(WeightSource::packed_bytes).sum(),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    fn add(&self, bytes: usize) {
+        let before = self.done.fetch_add(bytes, Ordering::Relaxed);
+        let done = before + bytes;
+        let tells = before / Progress::STEP != done / Progress::STEP || done == self.total;
+        if let Some(loading) = self.loading.filter(|_| tells)
+            && !loading.tell(done, self.total)
+        {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Subtracts bytes that were counted but must be loaded again.
+    fn take_back(&self, bytes: usize) {
+        self.done.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+}

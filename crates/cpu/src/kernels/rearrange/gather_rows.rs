@@ -1,0 +1,92 @@
+//! Gathers rows of a table, decoded to f32: embeddings, and the rows that the output head reads.
+
+use super::gather::IndexValues;
+use crate::isa::Kernel;
+use crate::kernels::Context;
+use crate::kernels::decode::weights::{WeightDecoder, with_format};
+use crate::simd::{LANES, Simd};
+use base::DType;
+
+/// `out[i] = table[index[i]]`, decoded to f32.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GatherRows {
+    pub(crate) count: usize,
+    pub(crate) table_rows: usize,
+    pub(crate) width: usize,
+    pub(crate) table: DType,
+    /// Type of the indices.
+    pub(crate) index: DType,
+}
+
+impl GatherRows {
+    /// # Safety
+    /// `table` must hold `table_rows` rows, `index` `count` numbers and `out` `count · width` elements.
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: &Context<'_>,
+        table: *const u8,
+        index: *const u8,
+        out: *mut f32,
+    ) -> Result<(), String> {
+        let index = IndexValues {
+            at: index,
+            dtype: self.index,
+        };
+        let row_bytes = self
+            .table
+            .row_bytes(self.width)
+            .expect("the table's rows are whole blocks");
+        for i in 0..self.count {
+            // SAFETY: the caller guarantees `count` numbers.
+            let row = unsafe { index.get(i) };
+            let Some(row) = usize::try_from(row).ok().filter(|r| *r < self.table_rows) else {
+                return Err(format!(
+                    "index {row} is outside a table of {} rows",
+                    self.table_rows
+                ));
+            };
+            // SAFETY: `row` is in the table and `i` in the output.
+            unsafe {
+                let (from, to) = (table.add(row * row_bytes), out.add(i * self.width));
+                if self.table == DType::F32 {
+                    // When rows are picked for the output head, the source is an activation that the result may
+                    // overlap.
+                    std::ptr::copy(from, to.cast::<u8>(), row_bytes);
+                } else {
+                    with_format!(self.table, F => ctx.isa.run(DecodeRow::<F>(from, to, self.width, Default::default())));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct DecodeRow<F>(*const u8, *mut f32, usize, std::marker::PhantomData<F>);
+
+impl<F: WeightDecoder> Kernel for DecodeRow<F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let DecodeRow(from, to, width, _) = self;
+        let (blocks, tail) = (width / F::LEN, width % F::LEN);
+        // SAFETY: `GatherRows::run` passes a whole row on both sides; only plain formats have a tail, which is decoded
+        // into a local buffer.
+        unsafe {
+            for block in 0..blocks {
+                F::decode(s, from.add(block * F::BYTES), to.add(block * F::LEN));
+            }
+            if tail > 0 {
+                let mut bytes = [0u8; 4 * LANES];
+                let mut lanes = [0.0f32; LANES];
+                std::ptr::copy_nonoverlapping(
+                    from.add(blocks * F::BYTES),
+                    bytes.as_mut_ptr(),
+                    tail * F::BYTES / F::LEN,
+                );
+                F::decode(s, bytes.as_ptr(), lanes.as_mut_ptr());
+                std::ptr::copy_nonoverlapping(lanes.as_ptr(), to.add(blocks * F::LEN), tail);
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Kernels that move elements without computing: strided copies, gathers, triangles.
+
+pub(crate) mod copy;
+pub(crate) mod gather;
+pub(crate) mod gather_rows;
+pub(crate) mod triangle;

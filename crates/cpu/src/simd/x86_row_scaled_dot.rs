@@ -1,0 +1,549 @@
+//! Dot products for row-scaled weights on x86, with and without VNNI; expansion of strips for AMX.
+
+use super::x86::Pair;
+use super::x86_int_dot::{Halves, Planes, quad};
+use super::{Avx2, Avx512, IntDot, RowScaledDot};
+use std::arch::x86_64::*;
+
+/// Byte offset of a block's low plane.
+const LOW_PLANE: usize = 32;
+
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn totals_to_f32_256(high: __m256i, low: __m256i) -> __m256 {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let high = _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(128.0));
+        _mm256_add_ps(high, _mm256_cvtepi32_ps(low))
+    }
+}
+
+/// The sum of sixteen signed bytes.
+///
+/// # Safety
+/// The CPU must have AVX2, and sixteen bytes be readable at `bytes`.
+#[inline(always)]
+unsafe fn sum_of_bytes128(bytes: *const u8) -> i32 {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        // Flipping the sign bit adds 128 to each byte and makes them unsigned.
+        let bytes = _mm_xor_si128(_mm_loadu_si128(bytes.cast()), _mm_set1_epi8(-128));
+        let halves = _mm_sad_epu8(bytes, _mm_setzero_si128());
+        let sum = _mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves));
+        _mm_cvtsi128_si32(sum) - 16 * 128
+    }
+}
+
+/// Combines sums in the low halves of 32 bits with another number in the high halves.
+///
+/// # Safety
+/// The CPU must have AVX2, and the number be readable.
+#[inline(always)]
+unsafe fn combine256(sums: __m256i, other: *const i32) -> __m256i {
+    // SAFETY: as the caller guarantees.
+    unsafe { _mm256_blend_epi16::<0b1010_1010>(sums, _mm256_set1_epi32(*other)) }
+}
+
+/// Adds products of bytes, summed in pairs.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn add_pairs256(sums: Halves, line: Halves, x: __m256i) -> Halves {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        Halves(
+            _mm256_add_epi16(sums.0, _mm256_maddubs_epi16(line.0, x)),
+            _mm256_add_epi16(sums.1, _mm256_maddubs_epi16(line.1, x)),
+        )
+    }
+}
+
+/// Adds pairwise sums times their factors.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn add_scaled_pairs256(
+    total: __m256i,
+    pairs: __m256i,
+    factors: __m256i,
+    x: *const i32,
+) -> __m256i {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        _mm256_add_epi32(total, _mm256_madd_epi16(combine256(sum, x), factors))
+    }
+}
+
+/// Adds sums times their factors.
+///
+/// # Safety
+/// The CPU must have AVX-VNNI.
+#[inline(always)]
+unsafe fn add_scaled256(total: __m256i, sum: __m256i, factors: __m256i, x: *const i32) -> __m256i {
+    // SAFETY: as the caller guarantees.
+    unsafe { _mm256_dpwssd_avx_epi32(total, combine256(sum, x), factors) }
+}
+
+/// The methods that are the same with and without VNNI, except for the width of a group's sums.
+macro_rules! avx2_row_scaled {
+    ($add:ident) => {
+        type Planes = Planes<Halves>;
+        type Totals = Planes<Halves>;
+
+        #[inline(always)]
+        fn zero_planes(self) -> Planes<Halves> {
+            // SAFETY: AVX2 is proven.
+            let zero = unsafe { _mm256_setzero_si256() };
+            Planes(Halves(zero, zero), Halves(zero, zero))
+        }
+
+        #[inline(always)]
+        fn add_planes(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
+            // SAFETY: AVX2 is proven. Sums of a group fit, however wide they are.
+            unsafe {
+                Planes(
+                    Halves($add(a.0.0, b.0.0), $add(a.0.1, b.0.1)),
+                    Halves($add(a.1.0, b.1.0), $add(a.1.1, b.1.1)),
+                )
+            }
+        }
+
+        #[inline(always)]
+        fn zero_totals(self) -> Planes<Halves> {
+            self.zero_planes()
+        }
+
+        #[inline(always)]
+        fn totals_to_f32(self, Planes(high, low): Planes<Halves>) -> Pair {
+            // SAFETY: AVX2 is proven.
+            unsafe {
+                Pair(
+                    totals_to_f32_256(high.0, low.0),
+                    totals_to_f32_256(high.1, low.1),
+                )
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
+            // SAFETY: the caller guarantees the bytes; AVX2 is proven.
+            unsafe { sum_of_bytes128(bytes) }
+        }
+
+        #[inline(always)]
+        unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
+            // SAFETY: the caller guarantees both sides, and that distances fit; AVX2 is proven.
+            unsafe {
+                let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                let at = _mm256_mullo_epi32(lanes, _mm256_set1_epi32(stride as i32));
+                for half in 0..2 {
+                    let from = from.add(8 * half * stride);
+                    let line = _mm256_i32gather_epi32::<1>(from.cast(), at);
+                    _mm256_storeu_si256(to.add(32 * half).cast(), line);
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_planes(self, values: Pair, high: *mut u8, low: *mut u8) {
+            // SAFETY: the caller guarantees sixteen bytes on both sides; AVX2 is proven.
+            unsafe {
+                // Selects the lowest bytes of four numbers.
+                let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                    0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                ));
+                let joined = _mm256_setr_epi32(0, 4, 1, 1, 1, 1, 1, 1);
+                let registers = [values.0, values.1];
+                for i in 0..2 {
+                    let v = _mm256_cvtps_epi32(registers[i]);
+                    let top = _mm256_srai_epi32::<7>(_mm256_add_epi32(v, _mm256_set1_epi32(64)));
+                    let rest = _mm256_sub_epi32(v, _mm256_slli_epi32::<7>(top));
+                    for (v, to) in [(top, high), (rest, low)] {
+                        let bytes =
+                            _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(v, order), joined);
+                        _mm_storel_epi64(to.add(8 * i).cast(), _mm256_castsi256_si128(bytes));
+                    }
+                }
+            }
+        }
+    };
+}
+
+impl RowScaledDot for Avx2<false> {
+    avx2_row_scaled!(_mm256_add_epi16);
+
+    #[inline(always)]
+    unsafe fn dot_planes<const INDEX: usize>(
+        self,
+        Planes(high, low): Planes<Halves>,
+        line: Halves,
+        block: *const u8,
+    ) -> Planes<Halves> {
+        // SAFETY: the caller guarantees the block; AVX2 is proven. A group's pairs fit sixteen bits.
+        unsafe {
+            let x_high = _mm256_set1_epi32(quad(block, INDEX));
+            let x_low = _mm256_set1_epi32(quad(block.add(LOW_PLANE), INDEX));
+            Planes(
+                add_pairs256(high, line, x_high),
+                add_pairs256(low, line, x_low),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(
+        self,
+        Planes(high, low): Planes<Halves>,
+        sums: Planes<Halves>,
+        factors: *const u8,
+        activations: *const [i32; 2],
+    ) -> Planes<Halves> {
+        // SAFETY: the caller guarantees the factors; AVX2 is proven.
+        unsafe {
+            let factors = self.load_bytes(factors);
+            let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
+            Planes(
+                Halves(
+                    add_scaled_pairs256(high.0, sums.0.0, factors.0, x_high),
+                    add_scaled_pairs256(high.1, sums.0.1, factors.1, x_high),
+                ),
+                Halves(
+                    add_scaled_pairs256(low.0, sums.1.0, factors.0, x_low),
+                    add_scaled_pairs256(low.1, sums.1.1, factors.1, x_low),
+                ),
+            )
+        }
+    }
+}
+
+impl RowScaledDot for Avx2<true> {
+    avx2_row_scaled!(_mm256_add_epi32);
+
+    #[inline(always)]
+    unsafe fn dot_planes<const INDEX: usize>(
+        self,
+        sums: Planes<Halves>,
+        line: Halves,
+        block: *const u8,
+    ) -> Planes<Halves> {
+        // SAFETY: as the caller guarantees.
+        unsafe { self.dot::<INDEX>(sums, line, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(
+        self,
+        Planes(high, low): Planes<Halves>,
+        sums: Planes<Halves>,
+        factors: *const u8,
+        activations: *const [i32; 2],
+    ) -> Planes<Halves> {
+        // SAFETY: the caller guarantees the factors; AVX-VNNI is proven.
+        unsafe {
+            let factors = self.load_bytes(factors);
+            let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
+            Planes(
+                Halves(
+                    add_scaled256(high.0, sums.0.0, factors.0, x_high),
+                    add_scaled256(high.1, sums.0.1, factors.1, x_high),
+                ),
+                Halves(
+                    add_scaled256(low.0, sums.1.0, factors.0, x_low),
+                    add_scaled256(low.1, sums.1.1, factors.1, x_low),
+                ),
+            )
+        }
+    }
+}
+
+/// Combines sums in the low halves of 32 bits with a number in the high halves, whose low half is zero.
+///
+/// # Safety
+/// The CPU must have AVX-512, and the number be readable.
+#[inline(always)]
+unsafe fn combine512(sums: __m512i, other: *const i32) -> __m512i {
+    // (sums & mask) | other
+    const EITHER: i32 = 0b1110_1010;
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let mask = _mm512_set1_epi32(0xffff);
+        _mm512_ternarylogic_epi32::<EITHER>(sums, mask, _mm512_set1_epi32(*other))
+    }
+}
+
+/// As `avx2_row_scaled!`, for AVX-512.
+macro_rules! avx512_row_scaled {
+    ($add:ident) => {
+        type Planes = Planes<__m512i>;
+        type Totals = Planes<__m512i>;
+
+        #[inline(always)]
+        fn zero_planes(self) -> Planes<__m512i> {
+            // SAFETY: AVX-512 is proven.
+            let zero = unsafe { _mm512_setzero_si512() };
+            Planes(zero, zero)
+        }
+
+        #[inline(always)]
+        fn add_planes(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
+            // SAFETY: AVX-512 is proven. Sums of a group fit, however wide they are.
+            unsafe { Planes($add(a.0, b.0), $add(a.1, b.1)) }
+        }
+
+        #[inline(always)]
+        fn zero_totals(self) -> Planes<__m512i> {
+            self.zero_planes()
+        }
+
+        #[inline(always)]
+        fn totals_to_f32(self, Planes(high, low): Planes<__m512i>) -> __m512 {
+            // SAFETY: AVX-512 is proven.
+            unsafe {
+                let high = _mm512_mul_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(128.0));
+                _mm512_add_ps(high, _mm512_cvtepi32_ps(low))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn sum_of_bytes(self, bytes: *const u8) -> i32 {
+            // SAFETY: the caller guarantees the bytes; AVX2 is proven.
+            unsafe { sum_of_bytes128(bytes) }
+        }
+
+        #[inline(always)]
+        unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8) {
+            // SAFETY: the caller guarantees both sides, and that distances fit; AVX-512 is proven.
+            unsafe {
+                let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                let at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
+                let line = _mm512_i32gather_epi32::<1>(at, from.cast());
+                _mm512_storeu_si512(to.cast(), line);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_planes(self, values: __m512, high: *mut u8, low: *mut u8) {
+            // SAFETY: the caller guarantees sixteen bytes on both sides; AVX-512 is proven.
+            unsafe {
+                let v = _mm512_cvtps_epi32(values);
+                let top = _mm512_srai_epi32::<7>(_mm512_add_epi32(v, _mm512_set1_epi32(64)));
+                let rest = _mm512_sub_epi32(v, _mm512_slli_epi32::<7>(top));
+                _mm_storeu_si128(high.cast(), _mm512_cvtepi32_epi8(top));
+                _mm_storeu_si128(low.cast(), _mm512_cvtepi32_epi8(rest));
+            }
+        }
+    };
+}
+
+impl RowScaledDot for Avx512<false> {
+    avx512_row_scaled!(_mm512_add_epi16);
+
+    #[inline(always)]
+    unsafe fn dot_planes<const INDEX: usize>(
+        self,
+        Planes(high, low): Planes<__m512i>,
+        line: __m512i,
+        block: *const u8,
+    ) -> Planes<__m512i> {
+        // SAFETY: the caller guarantees the block; AVX-512 is proven. A group's pairs fit sixteen bits.
+        unsafe {
+            let x_high = _mm512_set1_epi32(quad(block, INDEX));
+            let x_low = _mm512_set1_epi32(quad(block.add(LOW_PLANE), INDEX));
+            Planes(
+                _mm512_add_epi16(high, _mm512_maddubs_epi16(line, x_high)),
+                _mm512_add_epi16(low, _mm512_maddubs_epi16(line, x_low)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(
+        self,
+        Planes(high, low): Planes<__m512i>,
+        sums: Planes<__m512i>,
+        factors: *const u8,
+        activations: *const [i32; 2],
+    ) -> Planes<__m512i> {
+        // SAFETY: the caller guarantees the factors; AVX-512 is proven.
+        unsafe {
+            let factors = self.load_bytes(factors);
+            let ones = _mm512_set1_epi16(1);
+            let x_high = combine512(
+                _mm512_madd_epi16(sums.0, ones),
+                &raw const (*activations)[0],
+            );
+            let x_low = combine512(
+                _mm512_madd_epi16(sums.1, ones),
+                &raw const (*activations)[1],
+            );
+            Planes(
+                _mm512_add_epi32(high, _mm512_madd_epi16(x_high, factors)),
+                _mm512_add_epi32(low, _mm512_madd_epi16(x_low, factors)),
+            )
+        }
+    }
+}
+
+impl RowScaledDot for Avx512<true> {
+    avx512_row_scaled!(_mm512_add_epi32);
+
+    #[inline(always)]
+    unsafe fn dot_planes<const INDEX: usize>(
+        self,
+        sums: Planes<__m512i>,
+        line: __m512i,
+        block: *const u8,
+    ) -> Planes<__m512i> {
+        // SAFETY: as the caller guarantees.
+        unsafe { self.dot::<INDEX>(sums, line, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_scaled(
+        self,
+        Planes(high, low): Planes<__m512i>,
+        sums: Planes<__m512i>,
+        factors: *const u8,
+        activations: *const [i32; 2],
+    ) -> Planes<__m512i> {
+        // SAFETY: the caller guarantees the factors; AVX512-VNNI is proven.
+        unsafe {
+            let factors = self.load_bytes(factors);
+            Planes(
+                _mm512_dpwssd_epi32(
+                    high,
+                    combine512(sums.0, &raw const (*activations)[0]),
+                    factors,
+                ),
+                _mm512_dpwssd_epi32(
+                    low,
+                    combine512(sums.1, &raw const (*activations)[1]),
+                    factors,
+                ),
+            )
+        }
+    }
+}
+
+/// `bytes` with the masked bytes replaced by others in a given order.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn shuffled_into(mut bytes: __m512i, mask: u64, others: __m512i, order: __m512i) -> __m512i {
+    // SAFETY: only registers are touched. In assembly, because the compiler would expand one instruction into three.
+    unsafe {
+        std::arch::asm!(
+            "vpshufb {bytes}{{{mask}}}, {others}, {order}",
+            bytes = inout(zmm_reg) bytes,
+            mask = in(kreg) mask,
+            others = in(zmm_reg) others,
+            order = in(zmm_reg) order,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    bytes
+}
+
+/// Further operations for AMX kernels, which run only on this tier.
+impl Avx512<true> {
+    /// Expands a block of quants to `scale · quant + min`: eight lines of high bytes, and eight lines of low bytes
+    /// `behind` bytes further. Each half of the block has sixteen pairs of scale and min.
+    ///
+    /// # Safety
+    /// Four lines must be readable at `quants`, one at each of `factors`, and the lines be writable.
+    #[inline(always)]
+    pub(crate) unsafe fn expand_block(
+        self,
+        quants: *const u8,
+        factors: [*const u8; 2],
+        to: *mut u8,
+        behind: usize,
+    ) {
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
+        unsafe {
+            let [low, high] = [
+                self.scales_and_mins(factors[0]),
+                self.scales_and_mins(factors[1]),
+            ];
+            let quant = _mm512_set1_epi16(15);
+            for line in 0..4 {
+                let four = self.load_bytes(quants.add(line * LINE));
+                let even = _mm512_and_si512(four, quant);
+                let odd = _mm512_and_si512(_mm512_srli_epi16::<8>(four), quant);
+                self.write_pair([even, odd], low, to.add(line * LINE), behind);
+                let even = _mm512_and_si512(_mm512_srli_epi16::<4>(four), quant);
+                let odd = _mm512_srli_epi16::<12>(four);
+                self.write_pair([even, odd], high, to.add((4 + line) * LINE), behind);
+            }
+        }
+    }
+
+    /// Sixteen scales and sixteen mins, each duplicated.
+    ///
+    /// # Safety
+    /// A line must be readable at `factors`.
+    #[inline(always)]
+    unsafe fn scales_and_mins(self, factors: *const u8) -> [__m512i; 2] {
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
+        unsafe {
+            let factors = self.load_bytes(factors);
+            [
+                _mm512_mask_blend_epi16(ODD, factors, _mm512_slli_epi32::<16>(factors)),
+                _mm512_mask_blend_epi16(!ODD, factors, _mm512_srli_epi32::<16>(factors)),
+            ]
+        }
+    }
+
+    /// Stores a line of high bytes and one of low bytes from the quants at even and at odd positions.
+    ///
+    /// # Safety
+    /// The lines must be writable.
+    #[inline(always)]
+    unsafe fn write_pair(
+        self,
+        quants: [__m512i; 2],
+        [scales, mins]: [__m512i; 2],
+        to: *mut u8,
+        behind: usize,
+    ) {
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
+        unsafe {
+            let even = _mm512_add_epi16(_mm512_mullo_epi16(quants[0], scales), mins);
+            let odd = _mm512_add_epi16(_mm512_mullo_epi16(quants[1], scales), mins);
+            // Swaps every pair of bytes.
+            let other = _mm512_broadcast_i32x4(_mm_setr_epi8(
+                1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14,
+            ));
+            self.store_line(to, shuffled_into(odd, !ODD_BYTES, even, other));
+            self.store_line(to.add(behind), shuffled_into(even, ODD_BYTES, odd, other));
+        }
+    }
+
+    /// The f32 number whose four products, of high and low bytes of both sides, are in `products`.
+    ///
+    /// # Safety
+    /// Sixteen integers must be readable at each of four addresses, 256 integers apart.
+    #[inline(always)]
+    pub(crate) unsafe fn products_to_f32(self, products: *const i32) -> __m512 {
+        // SAFETY: the caller guarantees the integers; AVX-512 is proven.
+        unsafe {
+            let [a, b] = [products, products.add(512)];
+            let high = _mm512_slli_epi32::<8>(self.load_bytes(a.cast()));
+            let low = _mm512_slli_epi32::<8>(self.load_bytes(b.cast()));
+            self.totals_to_f32(Planes(
+                _mm512_add_epi32(high, self.load_bytes(a.add(256).cast())),
+                _mm512_add_epi32(low, self.load_bytes(b.add(256).cast())),
+            ))
+        }
+    }
+}
+
+/// The second of each pair of sixteen-bit numbers.
+const ODD: u32 = 0xaaaa_aaaa;
+/// The second of each pair of bytes.
+const ODD_BYTES: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+/// Bytes of a line.
+const LINE: usize = 64;
