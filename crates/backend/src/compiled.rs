@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, Dispatch, Executable,
-    GraphSupport, NodeTime, RunMode, StepOutputs, Trace,
+    GraphSupport, NodeProfile, RunMode, StepOutputs, TraceCallback,
 };
 use graph::Value;
 use kv::{KvBytes, StepPlan};
@@ -23,7 +23,7 @@ impl Compiled {
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.0.run(inputs, cache, trace)
     }
@@ -58,7 +58,7 @@ trait Erased: Send {
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError>;
 
     fn run_step(
@@ -85,7 +85,7 @@ pub(crate) trait Plain {
     fn captures(&self) -> usize;
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError>;
     fn set_profiling(&mut self, on: bool);
-    fn profile(&self) -> Vec<NodeTime>;
+    fn profile(&self) -> Vec<NodeProfile>;
     fn arena_bytes(&self) -> usize;
     fn packed_bytes(&self) -> usize;
 }
@@ -123,7 +123,7 @@ impl<E: Executable> Plain for E {
         Executable::set_profiling(self, on);
     }
 
-    fn profile(&self) -> Vec<NodeTime> {
+    fn profile(&self) -> Vec<NodeProfile> {
         Executable::profile(self)
     }
 
@@ -141,7 +141,7 @@ impl<E: Executable> Erased for E {
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         let cache = match cache {
             Some(CacheStep { plan, bytes }) => Some(own(plan, bytes)?),

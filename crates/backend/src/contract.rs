@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Compiled, Dispatch,
-    GraphSupport, NodeTime, RunMode, StepOutputs,
+    GraphSupport, NodeProfile, RunMode, StepOutputs,
 };
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Data, Graph, TensorId, Value};
@@ -33,28 +33,28 @@ pub struct CompileOptions {
     /// A folder where weights may be kept as the kernels read them, so that the next start only maps them.
     pub packed_folder: Option<PathBuf>,
     /// Is told how far the weights are.
-    pub loading: Option<Loading>,
+    pub progress: Option<ProgressCallback>,
 }
 
 /// Is told how many bytes of weights are ready, and of how many; answers whether to go on. Any thread may call it.
 #[derive(Clone)]
-pub struct Loading(Arc<dyn Fn(usize, usize) -> bool + Send + Sync>);
+pub struct ProgressCallback(Arc<dyn Fn(usize, usize) -> bool + Send + Sync>);
 
-impl Loading {
+impl ProgressCallback {
     /// Tells `told`.
-    pub fn new(told: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Loading {
-        Loading(Arc::new(told))
+    pub fn new(told: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> ProgressCallback {
+        ProgressCallback(Arc::new(told))
     }
 
     /// Says that `done` bytes of `total` are ready; false when the work should end.
-    pub fn tell(&self, done: usize, total: usize) -> bool {
+    pub fn report(&self, done: usize, total: usize) -> bool {
         (self.0)(done, total)
     }
 }
 
-impl fmt::Debug for Loading {
+impl fmt::Debug for ProgressCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Loading")
+        f.write_str("ProgressCallback")
     }
 }
 
@@ -141,7 +141,7 @@ pub struct CacheStep<'a, K: ?Sized = dyn KvBytes> {
 }
 
 /// Is shown every node's name, op and result, in the order they are computed.
-pub type Trace<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
+pub type TraceCallback<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
 
 /// A graph that is ready to run, on the backend's own KV storage. Sizes, types and positions were checked by
 /// [`Runnable`](crate::Runnable).
@@ -161,10 +161,10 @@ pub trait Executable: Send {
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_, Self::Kv>>,
-        trace: Trace<'_>,
+        trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         let _ = (inputs, cache, trace);
-        Err(BackendErrorKind::NoTrace.into())
+        Err(BackendErrorKind::TraceUnsupported.into())
     }
 
     /// Runs the planned step of a decoder, whose graph takes tokens, positions and rows, and gives the wanted outputs of
@@ -242,7 +242,7 @@ pub trait Executable: Send {
     }
 
     /// Where the time went since profiling began, in the order in which nodes ran; empty where nothing is measured.
-    fn profile(&self) -> Vec<NodeTime> {
+    fn profile(&self) -> Vec<NodeProfile> {
         vec![]
     }
 

@@ -69,7 +69,7 @@ pub enum BackendErrorKind {
     },
     /// A position is no position.
     #[error("input {input} holds the position {position}, which no cache has")]
-    Position {
+    PositionOutOfRange {
         /// Name of the input.
         input: String,
         /// The position.
@@ -80,10 +80,10 @@ pub enum BackendErrorKind {
     CacheMismatch(String),
     /// The positions of stored keys cannot be changed.
     #[error("the context cannot be shifted: {0}")]
-    NoShift(String),
+    ShiftUnsupported(String),
     /// The executor keeps no intermediate results.
     #[error("this executor cannot show intermediate results: use the interpreted one")]
-    NoTrace,
+    TraceUnsupported,
     /// Loading was cancelled by the progress callback.
     #[error("interrupted")]
     Interrupted,

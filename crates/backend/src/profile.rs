@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The time that nodes of one kind took over some steps, and what they had to read and to multiply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeTime {
+pub struct NodeProfile {
     /// The op's name.
     pub op: &'static str,
     /// The nodes' name, with `*` in the place of a layer's number.
@@ -18,5 +18,5 @@ pub struct NodeTime {
     /// Multiplications that they did.
     pub macs: u64,
     /// Whether these are of f32, and not of bytes.
-    pub floats: bool,
+    pub is_f32: bool,
 }

@@ -2,12 +2,12 @@
 
 use crate::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
-    KvPool, storage,
+    KvPool, row_codec,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, TensorId, Value};
 use kv::{
-    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, Gather, KvBytes, KvError, NO_CELL,
+    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, NO_CELL,
     RowBlock, Run, Side, Storage,
 };
 use std::ops::Range;
@@ -171,7 +171,7 @@ impl ReferenceKv {
                 heads: l.kv_heads,
                 dim,
                 storage,
-                ring: config.growth(l).ring as usize,
+                ring: config.growth(l).max_rows_per_sequence as usize,
                 cells: vec![],
             };
             [
@@ -199,7 +199,7 @@ impl KvBytes for ReferenceKv {
             .sum()
     }
 
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
         let mut pools = self.pools.iter_mut().flatten();
         pools.try_for_each(|pool| pool.gather_into(gather.base, &gather.rows))
     }
@@ -287,7 +287,7 @@ impl ReferencePool {
         let cell = &mut self.cells[cell as usize];
         let encoded = &mut cell.encoded[head * row..][..row];
         change(encoded);
-        storage::decode(self.storage, encoded, &mut cell.values[head * dim..][..dim]);
+        row_codec::decode(self.storage, encoded, &mut cell.values[head * dim..][..dim]);
     }
 }
 
@@ -307,7 +307,7 @@ impl KvPool for ReferencePool {
         for (&cell, row) in cells.iter().zip(rows).filter(|(cell, _)| **cell != NO_CELL) {
             for (head, row) in row.chunks(self.dim).enumerate() {
                 let storage = self.storage;
-                self.set(head, cell, |bytes| storage::encode(storage, row, bytes));
+                self.set(head, cell, |bytes| row_codec::encode(storage, row, bytes));
             }
         }
     }

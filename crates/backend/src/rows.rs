@@ -1,6 +1,6 @@
 //! A sequence's rows on their way out of a cache, into it, and to other positions of it.
 
-use crate::Rotations;
+use crate::KeyRotations;
 use kv::{
     Bookkeeping, CacheConfig, CacheSession, KvBytes, KvError, KvErrorKind, Restorable, RowBlock,
     RowShift, SeqId, SequenceRows, Side,
@@ -81,7 +81,7 @@ impl SavedRows<'_> {
                 Side::Key => saved.keys,
                 Side::Value => saved.values,
             };
-            let skipped = (to.first(layer) - saved.first) as usize * row;
+            let skipped = (to.first_position(layer) - saved.first) as usize * row;
             RowBlock {
                 layer,
                 side,
@@ -102,12 +102,12 @@ fn sides(layers: usize) -> impl Iterator<Item = (usize, Side)> + Clone {
     (0..layers).flat_map(|layer| [(layer, Side::Key), (layer, Side::Value)])
 }
 
-impl Rotations {
+impl KeyRotations {
     /// Moves the rows of a shift to their new cells and rotates the keys to their new positions.
     pub fn shift(&self, shift: &RowShift, bytes: &mut dyn KvBytes) -> Result<(), KvError> {
         let config = bytes.config().clone();
         shift_rows(shift, bytes, |layer, positions, rows| {
-            self.lower(&config, layer, positions, shift.dropped, rows);
+            self.rotate_down(&config, layer, positions, shift.dropped, rows);
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Compiled, Dispatcher,
-    DispatcherOptions, NodeTime, RunMode, StepOutputs, Trace, ValidModes,
+    DispatcherOptions, NodeProfile, RunMode, StepOutputs, TraceCallback, ValidModes,
 };
 use base::DType;
 use graph::ops::Op;
@@ -173,7 +173,7 @@ impl Runnable {
     }
 
     /// Where the time went since profiling began.
-    pub fn profile(&self) -> Vec<NodeTime> {
+    pub fn profile(&self) -> Vec<NodeProfile> {
         self.executable.plain().profile()
     }
 
@@ -210,7 +210,7 @@ impl Runnable {
     pub fn run_traced(
         &mut self,
         inputs: &[Value],
-        trace: Trace<'_>,
+        trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         self.run_values(inputs, Some(trace))
     }
@@ -218,7 +218,7 @@ impl Runnable {
     fn run_values(
         &mut self,
         inputs: &[Value],
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.check_inputs(inputs)?;
         let executable = &mut self.executable;
@@ -325,7 +325,7 @@ impl PositionInput {
             Data::I64(all) => {
                 for &position in all.iter().step_by(step) {
                     let fits = i32::try_from(position);
-                    positions.push(fits.map_err(|_| BackendErrorKind::Position {
+                    positions.push(fits.map_err(|_| BackendErrorKind::PositionOutOfRange {
                         input: graph.tensor(graph.inputs()[self.index]).name.clone(),
                         position,
                     })?);

@@ -4,7 +4,7 @@
     reason = "mapping a file is unsafe: another process may change it"
 )]
 
-use crate::Origin;
+use crate::FileIdentity;
 use std::fmt;
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -14,24 +14,24 @@ use std::sync::Arc;
 /// A range of shared immutable bytes. Cloning and slicing copy no data and keep the whole source alive.
 #[derive(Clone)]
 pub struct Bytes {
-    source: Arc<Source>,
+    source: Arc<Backing>,
     range: Range<usize>,
 }
 
-enum Source {
-    Mapped(memmap2::Mmap, Origin),
+enum Backing {
+    Mapped(memmap2::Mmap, FileIdentity),
     /// 64-byte aligned so that typed and SIMD readers can rely on it.
-    Owned(Vec<Line>, usize),
+    Owned(Vec<AlignedBlock>, usize),
     /// As owned, in large pages where the system has them.
     Large(memmap2::MmapMut),
 }
 
 /// Owned bytes from this size on are asked for in large pages: reading them all in order then takes less time.
-const LARGE: usize = 4 << 20;
+const MIN_HUGE_PAGE_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct AlignedBlock([u8; 64]);
 
 /// A file that could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +65,9 @@ impl Bytes {
         // documented contract above leaves truncation by others to the user.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
         let range = 0..map.len();
-        let origin = Origin::new(path, &meta).map_err(fail)?;
+        let identity = FileIdentity::new(path, &meta).map_err(fail)?;
         Ok(Bytes {
-            source: Arc::new(Source::Mapped(map, origin)),
+            source: Arc::new(Backing::Mapped(map, identity)),
             range,
         })
     }
@@ -94,12 +94,12 @@ impl Bytes {
         let source = match large_pages(len) {
             Some(mut map) => {
                 fill(&mut map);
-                Source::Large(map)
+                Backing::Large(map)
             }
             None => {
-                let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
+                let mut lines = vec![AlignedBlock([0; 64]); len.div_ceil(64)];
                 fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-                Source::Owned(lines, len)
+                Backing::Owned(lines, len)
             }
         };
         Bytes {
@@ -115,21 +115,21 @@ impl Bytes {
 
     /// Whether the bytes live in a mapped file rather than in this process's own memory.
     pub fn is_mapped(&self) -> bool {
-        matches!(*self.source, Source::Mapped(..))
+        matches!(*self.source, Backing::Mapped(..))
     }
 
     /// The file that the bytes live in, and where in it they begin.
-    pub fn origin(&self) -> Option<(&Origin, usize)> {
+    pub fn file_identity(&self) -> Option<(&FileIdentity, usize)> {
         match &*self.source {
-            Source::Mapped(_, origin) => Some((origin, self.range.start)),
+            Backing::Mapped(_, identity) => Some((identity, self.range.start)),
             _ => None,
         }
     }
 
     /// Asks the system to keep the file that the bytes live in in large pages, as far as it is not in memory yet.
-    pub fn prefer_large_pages(&self) {
+    pub fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
-        if let Source::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(map, _) = &*self.source {
             // Without large pages they are read a little slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
@@ -138,7 +138,7 @@ impl Bytes {
     /// Has the system read the bytes from their file now, in order, and not when they are touched.
     pub fn populate(&self) {
         #[cfg(target_os = "linux")]
-        if let Source::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(map, _) = &*self.source {
             let Range { start, end } = self.range.clone();
             // Where the system cannot, they are read when they are touched.
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, end - start);
@@ -148,7 +148,7 @@ impl Bytes {
 
 /// Zeros in large pages, where so many bytes are worth them and the system has them.
 fn large_pages(len: usize) -> Option<memmap2::MmapMut> {
-    if len < LARGE {
+    if len < MIN_HUGE_PAGE_BYTES {
         return None;
     }
     #[cfg(target_os = "linux")]
@@ -167,9 +167,9 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &*self.source {
-            Source::Mapped(map, _) => map,
-            Source::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
-            Source::Large(map) => map,
+            Backing::Mapped(map, _) => map,
+            Backing::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
+            Backing::Large(map) => map,
         };
         &all[self.range.clone()]
     }

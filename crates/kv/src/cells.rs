@@ -2,12 +2,12 @@
 
 mod allocator;
 mod restore;
-mod rows;
+mod space;
 mod step;
 
-use crate::plan::Classes;
+use crate::plan::LayerClasses;
 use crate::{Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, Run, SeqCache, SeqId};
-use rows::{RingRows, Rows};
+use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
 /// Most sequences alive at once.
@@ -23,10 +23,10 @@ pub const MAX_SEQUENCES: u32 = 64;
 /// that would need released rows is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
-    classes: Classes,
+    classes: LayerClasses,
     ring: Option<RingPolicy>,
     /// First the cells of all positions; then, for each window, those of the layers that release them.
-    rows: Vec<Rows>,
+    spaces: Vec<CellSpace>,
     /// The next forward's sequences, one per token; empty when none is declared.
     declared: Vec<SeqId>,
 }
@@ -50,80 +50,80 @@ impl Compaction {
 impl Cells {
     /// An empty pool.
     pub fn new(config: &CacheConfig) -> Cells {
-        let classes = Classes::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
         let ring = config
             .ring
             .filter(|_| classes.windows.iter().any(Option::is_some));
-        let rows = |class, ring| Rows::new(class, ring, config.capacity, MAX_SEQUENCES);
+        let space = |class, ring| CellSpace::new(class, ring, config.capacity, MAX_SEQUENCES);
         let flat = match ring {
             // All positions are planned somewhere, be it in a class that no layer has.
             Some(_) => classes.windows.iter().position(Option::is_none),
             None => Some(0),
         };
         let flat = flat.unwrap_or(classes.windows.len());
-        let mut all = vec![rows(flat, None)];
+        let mut all = vec![space(flat, None)];
         for (class, window) in classes.windows.iter().enumerate() {
             if let Some((window, ring)) = window.zip(ring) {
                 let slots = ring.slots(window);
-                all.push(rows(class, Some(RingRows { window, slots })));
+                all.push(space(class, Some(RingSize { window, slots })));
             }
         }
         Cells {
             classes,
             ring,
-            rows: all,
+            spaces: all,
             declared: Vec::new(),
         }
     }
 
     /// One past the last cell in use: what a read of the whole pool would span.
     pub fn high_water(&self) -> u32 {
-        self.rows[0].high_water
+        self.spaces[0].high_water
     }
 
     /// Where a sequence's positions lie.
     pub fn runs(&self, seq: SeqId) -> Result<&[Run], KvError> {
-        let seq = self.known(seq)?;
-        Ok(&self.rows[0].sequences[seq as usize].runs)
+        let seq = self.check_seq(seq)?;
+        Ok(&self.spaces[0].sequences[seq as usize].runs)
     }
 
     /// Where what a sequence keeps of its positions lies in a layer.
     pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[Run], KvError> {
-        let seq = self.known(seq)?;
-        Ok(&self.rows[self.rows_of(layer)].sequences[seq as usize].runs)
+        let seq = self.check_seq(seq)?;
+        Ok(&self.spaces[self.space_of(layer)].sequences[seq as usize].runs)
     }
 
     /// The sequences that hold something.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
-        (0..MAX_SEQUENCES).filter(|s| self.rows[0].sequences[*s as usize].len > 0)
+        (0..MAX_SEQUENCES).filter(|s| self.spaces[0].sequences[*s as usize].len > 0)
     }
 
     /// How many sequences hold each cell below the high water.
-    pub fn holders(&self) -> &[u8] {
-        &self.rows[0].holders[..self.high_water() as usize]
+    pub fn ref_counts(&self) -> &[u8] {
+        &self.spaces[0].ref_counts[..self.high_water() as usize]
     }
 
     /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns which rows must
     /// move; `None` when nothing would change.
     pub fn compact(&mut self) -> Option<Compaction> {
-        let orders: Vec<_> = self.rows.iter_mut().map(Rows::compact).collect();
+        let orders: Vec<_> = self.spaces.iter_mut().map(CellSpace::compact).collect();
         let layers = 0..self.classes.class_of.len();
-        let order_of = layers.map(|layer| self.rows_of(layer)).collect();
+        let order_of = layers.map(|layer| self.space_of(layer)).collect();
         let any = orders.iter().any(Option::is_some);
         any.then_some(Compaction { orders, order_of })
     }
 
     /// The shortest length that `seq` can be cut back to: what its windows keep.
     pub fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError> {
-        let seq = self.known(seq)?;
+        let seq = self.check_seq(seq)?;
         Ok(self.floor(seq))
     }
 
     fn floor(&self, seq: SeqId) -> u32 {
-        let all = &self.rows[0].sequences[seq as usize];
-        let floor = |rows: &Rows| {
-            let ring = rows.ring.filter(|ring| ring.window > 1)?;
-            let kept = &rows.sequences[seq as usize];
+        let all = &self.spaces[0].sequences[seq as usize];
+        let floor = |space: &CellSpace| {
+            let ring = space.ring.filter(|ring| ring.window > 1)?;
+            let kept = &space.sequences[seq as usize];
             let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
             let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
             // The sequence must end with a token that far from what is lost, and may have holes.
@@ -131,19 +131,22 @@ impl Cells {
             let last = all.runs.iter().find_map(|run| run.clip(&end));
             Some(last.map_or(end.start, |run| run.position) + 1)
         };
-        self.rows[1..].iter().filter_map(floor).max().unwrap_or(0)
+        self.spaces[1..].iter().filter_map(floor).max().unwrap_or(0)
     }
 
     /// Which numbering a layer's cells have.
-    fn rows_of(&self, layer: usize) -> usize {
+    fn space_of(&self, layer: usize) -> usize {
         let class = self.classes.class_of[layer] as usize;
-        self.rows.iter().position(|r| r.class == class).unwrap_or(0)
+        self.spaces
+            .iter()
+            .position(|r| r.class == class)
+            .unwrap_or(0)
     }
 
     /// Refuses tokens of unknown sequences, and more of them than fit.
     fn check_tokens(&self, seqs: impl Iterator<Item = SeqId> + Clone) -> Result<(), KvError> {
         for seq in seqs.clone() {
-            self.known(seq)?;
+            self.check_seq(seq)?;
         }
         let counts = Cells::counts(seqs);
         let needed = u64::from(self.len()) + counts.iter().map(|n| u64::from(*n)).sum::<u64>();
@@ -154,26 +157,26 @@ impl Cells {
             }
             .into());
         }
-        let most = self.ring.map_or(u32::MAX, |ring| ring.slack());
+        let max = self.ring.map_or(u32::MAX, |ring| ring.slack());
         let longest = counts.into_iter().max().unwrap_or(0);
-        if longest > most {
+        if longest > max {
             let tokens = longest as usize;
-            return Err(KvErrorKind::StepTooLong { tokens, most }.into());
+            return Err(KvErrorKind::StepTooLong { tokens, max }.into());
         }
         Ok(())
     }
 
-    fn known(&self, seq: SeqId) -> Result<SeqId, KvError> {
-        let most = MAX_SEQUENCES;
-        match seq < most {
+    fn check_seq(&self, seq: SeqId) -> Result<SeqId, KvError> {
+        let max = MAX_SEQUENCES;
+        match seq < max {
             true => Ok(seq),
-            false => Err(KvErrorKind::Sequence { seq, most }.into()),
+            false => Err(KvErrorKind::UnknownSequence { seq, max }.into()),
         }
     }
 
     /// Refuses to take positions out of a sequence when its windows no longer have what its next token would see.
     fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
-        let all = &self.rows[0].sequences[seq as usize];
+        let all = &self.spaces[0].sequences[seq as usize];
         let behind = |run: &Run| {
             run.clip(&(range.end..u32::MAX))
                 .or(run.clip(&(0..range.start)))
@@ -182,15 +185,15 @@ impl Cells {
         let Some(next) = last.map(|run| run.position + run.len) else {
             return Ok(());
         };
-        let count = |rows: &Rows, seen: &Range<u32>| {
-            let sequence = &rows.sequences[seq as usize];
+        let count = |space: &CellSpace, seen: &Range<u32>| {
+            let sequence = &space.sequences[seq as usize];
             let end = range.start.max(range.end);
             let before = seen.start..seen.end.min(range.start);
             sequence.count(&before) + sequence.count(&(seen.start.max(end)..seen.end))
         };
-        for rows in &self.rows[1..] {
-            let seen = rows.seen_before(next);
-            if count(rows, &seen) < count(&self.rows[0], &seen) {
+        for space in &self.spaces[1..] {
+            let seen = space.seen_before(next);
+            if count(space, &seen) < count(&self.spaces[0], &seen) {
                 let floor = self.floor(seq);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }
@@ -199,14 +202,14 @@ impl Cells {
     }
 
     fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
-        self.rows
+        self.spaces
             .iter_mut()
-            .for_each(|rows| rows.remove(seq, range));
+            .for_each(|space| space.remove(seq, range));
     }
 }
 
 /// The positions that a range stands for.
-pub(crate) fn positions(range: impl RangeBounds<u32>) -> Range<u32> {
+pub(crate) fn resolve_positions(range: impl RangeBounds<u32>) -> Range<u32> {
     let start = match range.start_bound() {
         Bound::Included(p) => *p,
         Bound::Excluded(p) => p.saturating_add(1),
@@ -226,15 +229,15 @@ impl Cache for Cells {
     }
 
     fn capacity(&self) -> u32 {
-        self.rows[0].capacity()
+        self.spaces[0].capacity()
     }
 
     fn len(&self) -> u32 {
-        self.rows[0].used
+        self.spaces[0].used
     }
 
     fn clear(&mut self) {
-        self.rows.iter_mut().for_each(Rows::clear);
+        self.spaces.iter_mut().for_each(CellSpace::clear);
         self.declared.clear();
     }
 
@@ -268,55 +271,55 @@ impl SeqCache for Cells {
         dst: SeqId,
         range: impl RangeBounds<u32>,
     ) -> Result<(), KvError> {
-        let (src, dst) = (self.known(src)?, self.known(dst)?);
-        let range = positions(range);
+        let (src, dst) = (self.check_seq(src)?, self.check_seq(dst)?);
+        let range = resolve_positions(range);
         if src == dst {
             return Ok(());
         }
-        let added = |rows: &Rows| -> Result<Vec<Run>, u32> {
+        let added = |space: &CellSpace| -> Result<Vec<Run>, u32> {
             let mut added = Vec::new();
-            let [from, to] = [src, dst].map(|seq| &rows.sequences[seq as usize].runs);
+            let [from, to] = [src, dst].map(|seq| &space.sequences[seq as usize].runs);
             for run in from.iter().filter_map(|run| run.clip(&range)) {
                 missing(run, to, &mut added)?;
             }
             Ok(added)
         };
-        let added: Result<Vec<Vec<Run>>, u32> = self.rows.iter().map(added).collect();
+        let added: Result<Vec<Vec<Run>>, u32> = self.spaces.iter().map(added).collect();
         let added = added.map_err(|position| KvErrorKind::Occupied { seq: dst, position })?;
         let next = |runs: &[Run]| runs.iter().map(|run| run.position + run.len).max();
-        let own = self.rows[0].sequences[dst as usize].next();
+        let own = self.spaces[0].sequences[dst as usize].next();
         let Some(next) = next(&added[0]).max(own) else {
             return Ok(());
         };
-        let held = |(rows, added): (&Rows, &Vec<Run>), seen: &Range<u32>| {
+        let held = |(space, added): (&CellSpace, &Vec<Run>), seen: &Range<u32>| {
             let parts = added.iter().filter_map(|run| run.clip(seen));
             let shared: u32 = parts.map(|run| run.len).sum();
-            rows.sequences[dst as usize].count(seen) + shared
+            space.sequences[dst as usize].count(seen) + shared
         };
-        for each in self.rows.iter().zip(&added).skip(1) {
+        for each in self.spaces.iter().zip(&added).skip(1) {
             let seen = each.0.seen_before(next);
-            if held(each, &seen) < held((&self.rows[0], &added[0]), &seen) {
+            if held(each, &seen) < held((&self.spaces[0], &added[0]), &seen) {
                 let floor = self.floor(src);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }
         }
-        for (rows, added) in self.rows.iter_mut().zip(added) {
-            rows.share(dst, added);
-            rows.remove(dst, &rows.given_up(next));
+        for (space, added) in self.spaces.iter_mut().zip(added) {
+            space.share(dst, added);
+            space.remove(dst, &space.evicted_positions(next));
         }
         Ok(())
     }
 
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
-        let seq = self.known(seq)?;
-        let range = positions(range);
+        let seq = self.check_seq(seq)?;
+        let range = resolve_positions(range);
         self.check_removal(seq, &range)?;
         self.remove(seq, &range);
         Ok(())
     }
 
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
-        let keep = self.known(seq)?;
+        let keep = self.check_seq(seq)?;
         for other in (0..MAX_SEQUENCES).filter(|s| *s != keep) {
             self.remove(other, &(0..u32::MAX));
         }
@@ -324,13 +327,13 @@ impl SeqCache for Cells {
     }
 
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
-        let seq = self.known(seq)?;
-        Ok(self.rows[0].sequences[seq as usize].len)
+        let seq = self.check_seq(seq)?;
+        Ok(self.spaces[0].sequences[seq as usize].len)
     }
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
-        let seq = self.known(seq)?;
-        Ok(self.rows[0].sequences[seq as usize].next())
+        let seq = self.check_seq(seq)?;
+        Ok(self.spaces[0].sequences[seq as usize].next())
     }
 }
 

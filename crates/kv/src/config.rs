@@ -143,7 +143,7 @@ pub struct CacheConfig {
     /// How values are stored.
     pub value_storage: Storage,
     /// Cells of the first allocation; later ones double.
-    pub min_cells: u32,
+    pub initial_cells: u32,
     /// Sliding-window layers of a contiguous cache keep only what this needs; `None` keeps all rows.
     pub ring: Option<RingPolicy>,
 }
@@ -161,7 +161,7 @@ impl CacheConfig {
             layers,
             key_storage: Storage::default(),
             value_storage: Storage::default(),
-            min_cells: 256,
+            initial_cells: 256,
             ring: None,
         }
     }
@@ -169,8 +169,8 @@ impl CacheConfig {
     /// Whether a cache can be built from this; every builder is asked for checked configurations only.
     pub fn check(&self) -> Result<(), KvError> {
         let bad = |reason: String| Err(KvErrorKind::Config(reason).into());
-        let most = i32::MAX as u32;
-        if self.capacity == 0 || self.capacity > most {
+        let max = i32::MAX as u32;
+        if self.capacity == 0 || self.capacity > max {
             return bad(format!("a capacity of {} cells", self.capacity));
         }
         if self.layers.len() > u16::MAX as usize {
@@ -185,7 +185,7 @@ impl CacheConfig {
             let ring = self.ring.map_or(0, |ring| ring.slack());
             match layer.window {
                 Some(0) => return bad(format!("layer {i} has a window of 0")),
-                Some(window) if window > most || ring > most => {
+                Some(window) if window > max || ring > max => {
                     return bad(format!(
                         "layer {i} has a window of {window} and {ring} rows more"
                     ));

@@ -2,8 +2,8 @@
 
 use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{
-    Bookkeeping, CacheConfig, Compaction, FrozenKv, Gather, KvError, KvErrorKind, RowBlock, Run,
-    Side, Step, StepPlan,
+    Bookkeeping, CacheConfig, Compaction, FrozenKv, GatherPlan, KvError, KvErrorKind, RowBlock,
+    Run, Side, Step, StepPlan,
 };
 use std::any::Any;
 use std::sync::{Arc, TryLockError};
@@ -18,7 +18,7 @@ pub trait KvBytes: Any + Send {
     fn resident_bytes(&self) -> usize;
 
     /// Copies accepted rows to the front, in every layer. When it fails, rows from `gather.base` on are unknown.
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError>;
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError>;
 
     /// Gives the cells of every layer the rows of their old ones. What fails has moved nothing.
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError>;
@@ -44,7 +44,7 @@ pub trait KvBytes: Any + Send {
 /// What a forward or a control verb works on.
 pub struct CacheState {
     /// Who is where.
-    pub book: Box<dyn Bookkeeping>,
+    pub bookkeeping: Box<dyn Bookkeeping>,
     /// The bytes.
     pub bytes: Box<dyn KvBytes>,
     /// The plan of the step at hand; kept so that its memory is reused.
@@ -61,13 +61,13 @@ impl CacheEntry {
     /// Joins bookkeeping of the named kind with a backend's bytes.
     pub fn new(
         kind: &'static str,
-        book: Box<dyn Bookkeeping>,
+        bookkeeping: Box<dyn Bookkeeping>,
         bytes: Box<dyn KvBytes>,
     ) -> CacheEntry {
         CacheEntry {
             kind,
             state: TryMutex::new(CacheState {
-                book,
+                bookkeeping,
                 bytes,
                 plan: StepPlan::default(),
             }),
@@ -99,10 +99,10 @@ impl CacheState {
         step: &Step,
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
-        if self.book.is_declared() {
+        if self.bookkeeping.is_declared() {
             return Err(KvError::from(KvErrorKind::StepPending).into());
         }
-        let planned = self.book.plan(step, &mut self.plan);
+        let planned = self.bookkeeping.plan(step, &mut self.plan);
         self.finish(planned, forward)
     }
 
@@ -112,7 +112,7 @@ impl CacheState {
         positions: &[i32],
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
-        let planned = self.book.plan_declared(positions, &mut self.plan);
+        let planned = self.bookkeeping.plan_declared(positions, &mut self.plan);
         self.finish(planned, forward)
     }
 
@@ -122,13 +122,13 @@ impl CacheState {
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
         if let Err(error) = planned {
-            self.book.abort(None);
+            self.bookkeeping.abort(None);
             return Err(error.into());
         }
         let result = forward(&self.plan, &mut *self.bytes);
         match result {
-            Ok(_) => self.book.commit(&self.plan),
-            Err(_) => self.book.abort(Some(&self.plan)),
+            Ok(_) => self.bookkeeping.commit(&self.plan),
+            Err(_) => self.bookkeeping.abort(Some(&self.plan)),
         }
         result
     }

@@ -51,20 +51,20 @@ pub enum KvErrorKind {
         floor: u32,
     },
     /// A step that a ring cannot take at once.
-    #[error("a step of {tokens} tokens is too long: the windows allow {most}")]
+    #[error("a step of {tokens} tokens is too long: the windows allow {max}")]
     StepTooLong {
         /// Tokens in the step.
         tokens: usize,
         /// Most tokens allowed.
-        most: u32,
+        max: u32,
     },
     /// A sequence number that the cache does not have.
-    #[error("sequence {seq} is out of range: the cache has {most}")]
-    Sequence {
+    #[error("sequence {seq} is out of range: the cache has {max}")]
+    UnknownSequence {
         /// The number.
         seq: u32,
         /// How many there are, from 0 on.
-        most: u32,
+        max: u32,
     },
     /// A copy would give a sequence a second cell for a position.
     #[error("sequence {seq} holds position {position} already, in another cell")]
@@ -76,7 +76,7 @@ pub enum KvErrorKind {
     },
     /// A forward came without a declared step.
     #[error("no step is declared: call begin_step before the forward")]
-    NoStep,
+    StepNotDeclared,
     /// A step was declared on top of one that no forward has used.
     #[error("a step is declared already and no forward has used it")]
     StepPending,
@@ -217,7 +217,7 @@ pub enum KvErrorKind {
     SavedRows(String),
     /// A verb that a cache behind a shared prefix does not have.
     #[error("the first {tokens} tokens are a shared prefix and cannot be given up")]
-    Prefixed {
+    PrefixReadOnly {
         /// Tokens of the prefix.
         tokens: u32,
     },

@@ -113,25 +113,28 @@ impl KvLayout {
 /// They begin with a few rows and double. A ring stops at its size; where several sequences share its pool it goes on by
 /// whole rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Growth {
+pub struct PoolGrowth {
     /// Rows of the first allocation.
-    pub first: u32,
+    pub initial_rows: u32,
     /// Rows that one sequence needs at most: those of its ring, or all.
-    pub ring: u32,
+    pub max_rows_per_sequence: u32,
     /// Most rows.
     pub capacity: u32,
 }
 
-impl Growth {
+impl PoolGrowth {
     /// Rows that a pool has once `needed` of them are in use.
     pub fn rows(&self, needed: u32) -> u32 {
         let rows = match needed {
             0 => 0,
-            n if n > self.ring => u64::from(self.ring) * u64::from(n.div_ceil(self.ring)),
+            n if n > self.max_rows_per_sequence => {
+                u64::from(self.max_rows_per_sequence)
+                    * u64::from(n.div_ceil(self.max_rows_per_sequence))
+            }
             n => {
-                let first = u64::from(self.first.max(1));
+                let first = u64::from(self.initial_rows.max(1));
                 let doubled = first * u64::from(n).div_ceil(first).next_power_of_two();
-                doubled.min(self.ring.into())
+                doubled.min(self.max_rows_per_sequence.into())
             }
         };
         rows.min(self.capacity.into()) as u32
@@ -140,14 +143,14 @@ impl Growth {
 
 impl CacheConfig {
     /// How the pools of a layer grow.
-    pub fn growth(&self, layer: &LayerConfig) -> Growth {
-        let ring = match layer.window.zip(self.ring) {
+    pub fn growth(&self, layer: &LayerConfig) -> PoolGrowth {
+        let max_rows_per_sequence = match layer.window.zip(self.ring) {
             Some((window, ring)) => ring.slots(window).min(self.capacity),
             None => self.capacity,
         };
-        Growth {
-            first: self.min_cells,
-            ring,
+        PoolGrowth {
+            initial_rows: self.initial_cells,
+            max_rows_per_sequence,
             capacity: self.capacity,
         }
     }
@@ -169,7 +172,7 @@ impl CacheConfig {
         };
         let layer = |layer: &LayerConfig| {
             let growth = self.growth(layer);
-            let rings = u64::from(growth.ring) * u64::from(sequences.max(1));
+            let rings = u64::from(growth.max_rows_per_sequence) * u64::from(sequences.max(1));
             let rows = growth.rows(rings.min(tokens.into()) as u32) as usize;
             LayerLayout {
                 window: layer.window,
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(needed.map(|n| rows(0, n)), ring);
         assert_eq!(needed.map(|n| rows(1, n)), flat);
         let odd = CacheConfig {
-            min_cells: 6,
+            initial_cells: 6,
             ..CacheConfig::new(50, config.layers.clone())
         };
         let rows = [5, 7, 13, 25, 50].map(|n| odd.growth(&odd.layers[1]).rows(n));

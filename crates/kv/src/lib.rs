@@ -23,7 +23,6 @@ mod config;
 mod contiguous;
 mod entry;
 mod error;
-mod face;
 mod layout;
 pub mod metadata;
 mod plan;
@@ -35,6 +34,7 @@ mod sequence_rows;
 mod session;
 mod step;
 mod sync;
+mod traits;
 mod tree;
 
 pub use cells::{Cells, Compaction, MAX_SEQUENCES};
@@ -42,17 +42,17 @@ pub use config::{CacheConfig, Group, LayerConfig, RingPolicy, Storage};
 pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};
 pub use error::{KvError, KvErrorKind};
-pub use face::{Bookkeeping, Cache, Gather, SeqCache, SeqId, TreeCache};
-pub use layout::{Growth, KvLayout, LayerLayout, Side, SideLayout};
+pub use layout::{KvLayout, LayerLayout, PoolGrowth, Side, SideLayout};
 pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
-pub use plan::{LayerPlan, NO_CELL, Query, Run, StepPlan, Visibility};
+pub use plan::{LayerPlan, NO_CELL, QueryView, Run, StepPlan, Visibility};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
 pub use sequence_rows::{MovedRows, Restorable, RowBlock, RowShift, SequenceRows};
 pub use session::{
-    BackendOptions, CacheSession, MadeSession, make_decode_session, make_prefixed_session,
+    BackendOptions, CacheSession, SessionResult, make_decode_session, make_prefixed_session,
     make_scatter_session, make_seq_session, make_tree_session,
 };
 pub use step::{Role, Step, StepToken};
+pub use traits::{Bookkeeping, Cache, GatherPlan, SeqCache, SeqId, TreeCache};
 pub use tree::Tree;

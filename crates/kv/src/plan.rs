@@ -62,12 +62,12 @@ pub struct Visibility {
     runs: Vec<Run>,
     /// List `i` is `runs[ends[i - 1]..ends[i]]`.
     ends: Vec<u32>,
-    queries: Vec<Query>,
+    queries: Vec<QueryView>,
 }
 
 /// The view of one query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
+pub struct QueryView {
     /// Which list it looks into.
     pub list: u32,
     /// Which positions it sees there.
@@ -110,7 +110,7 @@ impl Visibility {
 
     /// Appends the next query.
     pub(crate) fn push_query(&mut self, list: u32, positions: Range<u32>) {
-        self.queries.push(Query { list, positions });
+        self.queries.push(QueryView { list, positions });
     }
 
     /// Appends padding: a query that sees nothing.
@@ -128,7 +128,7 @@ impl Visibility {
                 .positions
                 .start
                 .max(q.positions.end.saturating_sub(window));
-            Query {
+            QueryView {
                 list: q.list,
                 positions: start..q.positions.end,
             }
@@ -136,12 +136,12 @@ impl Visibility {
     }
 
     /// The queries in token order.
-    pub fn queries(&self) -> &[Query] {
+    pub fn queries(&self) -> &[QueryView] {
         &self.queries
     }
 
     /// A list's runs.
-    pub fn list(&self, list: u32) -> &[Run] {
+    pub fn run_list(&self, list: u32) -> &[Run] {
         let start = if list == 0 {
             0
         } else {
@@ -153,7 +153,7 @@ impl Visibility {
     /// The runs that query `i` sees.
     pub fn runs(&self, i: usize) -> impl Iterator<Item = Run> + '_ {
         let query = &self.queries[i];
-        self.list(query.list)
+        self.run_list(query.list)
             .iter()
             .filter_map(|run| run.clip(&query.positions))
     }
@@ -164,7 +164,7 @@ impl Visibility {
     }
 
     /// The dense mask `[queries, cells]`, for backends that want one.
-    pub fn dense(&self, cells: u32) -> Vec<bool> {
+    pub fn dense_mask(&self, cells: u32) -> Vec<bool> {
         let mut mask = vec![false; self.queries.len() * cells as usize];
         for (i, row) in mask.chunks_mut(cells.max(1) as usize).enumerate() {
             for run in self.runs(i) {
@@ -236,7 +236,7 @@ impl StepPlan {
     }
 
     /// Starts a plan with these classes, keeping memory.
-    pub(crate) fn reset(&mut self, step: &Step, classes: &Classes) {
+    pub(crate) fn reset(&mut self, step: &Step, classes: &LayerClasses) {
         self.step.clone_from(step);
         self.classes
             .resize_with(classes.windows.len(), LayerPlan::default);
@@ -244,7 +244,7 @@ impl StepPlan {
     }
 
     /// Fills the classes other than `from` with its rows and its queries narrowed to their windows.
-    pub(crate) fn narrow_classes(&mut self, classes: &Classes) {
+    pub(crate) fn narrow_classes(&mut self, classes: &LayerClasses) {
         let Some((first, rest)) = self.classes.split_first_mut() else {
             return;
         };
@@ -263,14 +263,14 @@ impl StepPlan {
 
 /// The distinct windows among a cache's layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Classes {
+pub(crate) struct LayerClasses {
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) class_of: Vec<u16>,
 }
 
-impl Classes {
-    pub(crate) fn new(windows: impl Iterator<Item = Option<u32>>) -> Classes {
-        let mut classes = Classes {
+impl LayerClasses {
+    pub(crate) fn new(windows: impl Iterator<Item = Option<u32>>) -> LayerClasses {
+        let mut classes = LayerClasses {
             windows: vec![],
             class_of: vec![],
         };

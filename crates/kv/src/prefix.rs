@@ -80,8 +80,8 @@ impl SharedPrefix {
     }
 
     pub(crate) fn entry(&self) -> Result<CacheEntry, KvError> {
-        let book = Contiguous::behind(self.len, &self.config);
+        let bookkeeping = Contiguous::with_prefix(self.len, &self.config);
         let bytes = self.frozen.clone().open()?;
-        Ok(CacheEntry::new("contiguous", Box::new(book), bytes))
+        Ok(CacheEntry::new("contiguous", Box::new(bookkeeping), bytes))
     }
 }

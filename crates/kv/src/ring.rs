@@ -1,13 +1,13 @@
 //! What the rings of a cache's windowed layers keep of one sequence.
 
-use crate::plan::Classes;
+use crate::plan::LayerClasses;
 use crate::{CacheConfig, KvError, KvErrorKind, RingPolicy, Run};
 use std::ops::Range;
 
 /// How far back the rings of one sequence reach. A ring of `slots` rows has position `p` in row `p mod slots`, counted
 /// from the end of a shared prefix where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rings {
+pub(crate) struct RingState {
     /// `None` when no layer is a ring.
     policy: Option<RingPolicy>,
     /// Positions before this lie in a shared prefix.
@@ -16,11 +16,11 @@ pub(crate) struct Rings {
     high_water: u32,
 }
 
-impl Rings {
+impl RingState {
     /// The rings behind a shared prefix of `base` tokens.
-    pub(crate) fn new(base: u32, config: &CacheConfig, classes: &Classes) -> Rings {
+    pub(crate) fn new(base: u32, config: &CacheConfig, classes: &LayerClasses) -> RingState {
         let any = classes.windows.iter().any(Option::is_some);
-        Rings {
+        RingState {
             policy: config.ring.filter(|_| any),
             base,
             high_water: base,
@@ -28,21 +28,21 @@ impl Rings {
     }
 
     /// Most tokens that may be written behind the sequence before it is known which of them stay.
-    pub(crate) fn most(&self) -> u32 {
+    pub(crate) fn max_uncommitted(&self) -> u32 {
         self.policy.map_or(u32::MAX, |ring| ring.slack())
     }
 
     /// Refuses more tokens than that.
     pub(crate) fn check(&self, tokens: usize) -> Result<(), KvError> {
-        let most = self.most();
-        match tokens as u64 > u64::from(most) {
-            true => Err(KvErrorKind::StepTooLong { tokens, most }.into()),
+        let max = self.max_uncommitted();
+        match tokens as u64 > u64::from(max) {
+            true => Err(KvErrorKind::StepTooLong { tokens, max }.into()),
             false => Ok(()),
         }
     }
 
     /// Positions before `end` have been written.
-    pub(crate) fn wrote(&mut self, end: u32) {
+    pub(crate) fn mark_written(&mut self, end: u32) {
         self.high_water = self.high_water.max(end);
     }
 
@@ -52,7 +52,7 @@ impl Rings {
     }
 
     /// The shortest length that the rings of these windows can go back to.
-    pub(crate) fn floor(&self, classes: &Classes) -> u32 {
+    pub(crate) fn floor(&self, classes: &LayerClasses) -> u32 {
         let floor = |(window, ring): (u32, RingPolicy)| match self.high_water - self.base
             <= ring.slots(window)
         {
@@ -66,7 +66,7 @@ impl Rings {
 
     /// The first position that a layer with this window holds.
     pub(crate) fn first(&self, window: Option<u32>) -> u32 {
-        let slots = self.of(window).slots;
+        let slots = self.layer_map(window).slots;
         match self.high_water - self.base <= slots {
             true => self.base.saturating_sub(slots),
             false => self.high_water - slots,
@@ -74,16 +74,16 @@ impl Rings {
     }
 
     /// Layers with this window hold nothing before `first`, as though what lay there had been overwritten.
-    pub(crate) fn lost_before(&mut self, first: u32, window: Option<u32>) {
+    pub(crate) fn mark_lost_before(&mut self, first: u32, window: Option<u32>) {
         if first > 0 {
-            self.wrote(first.saturating_add(self.of(window).slots));
+            self.mark_written(first.saturating_add(self.layer_map(window).slots));
         }
     }
 
     /// Where a layer with this window has its rows.
-    pub(crate) fn of(&self, window: Option<u32>) -> Ring {
+    pub(crate) fn layer_map(&self, window: Option<u32>) -> RingMap {
         let slots = window.zip(self.policy).map(|(w, ring)| ring.slots(w));
-        Ring {
+        RingMap {
             slots: slots.unwrap_or(u32::MAX),
             base: self.base,
         }
@@ -92,12 +92,12 @@ impl Rings {
 
 /// Where one layer has its rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Ring {
+pub(crate) struct RingMap {
     slots: u32,
     base: u32,
 }
 
-impl Ring {
+impl RingMap {
     /// Rows of the shared prefix, which come before all others.
     fn shared(&self) -> u32 {
         self.base.min(self.slots)

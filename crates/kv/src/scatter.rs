@@ -1,8 +1,8 @@
 //! Static buffers that every step scatters its rows into: the cache of ONNX decoders with `write_indices` and
 //! `nonpad_kv_seqlen`.
 
-use crate::cells::positions;
-use crate::plan::Classes;
+use crate::cells::resolve_positions;
+use crate::plan::LayerClasses;
 use crate::step::{Role, StepToken, no_candidates};
 use crate::{
     Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, Step, StepPlan,
@@ -20,12 +20,12 @@ use std::ops::{Range, RangeBounds};
 /// single sequence has row `r` in cell `r`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScatterIndex {
-    classes: Classes,
+    classes: LayerClasses,
     max_seq_len: u32,
     /// Rows of a sequence in the first block of cells.
-    first: u32,
+    first_block_rows: u32,
     /// Per sequence, its valid rows.
-    valid: Vec<u32>,
+    valid_rows: Vec<u32>,
     /// The next forward's tokens: their sequence, and whether they are real; empty when none are declared.
     declared: Vec<(SeqId, bool)>,
 }
@@ -43,17 +43,17 @@ impl ScatterIndex {
     /// Empty buffers of `config.capacity` rows for each of `sequences` sequences.
     pub fn new(config: &CacheConfig, sequences: u32) -> ScatterIndex {
         ScatterIndex {
-            classes: Classes::new(config.layers.iter().map(|l| l.window)),
+            classes: LayerClasses::new(config.layers.iter().map(|l| l.window)),
             max_seq_len: config.capacity,
-            first: config.min_cells.clamp(1, config.capacity.max(1)),
-            valid: vec![0; sequences as usize],
+            first_block_rows: config.initial_cells.clamp(1, config.capacity.max(1)),
+            valid_rows: vec![0; sequences as usize],
             declared: Vec::new(),
         }
     }
 
     /// How many sequences there are.
     pub fn sequences(&self) -> u32 {
-        self.valid.len() as u32
+        self.valid_rows.len() as u32
     }
 
     /// Rows of every sequence's buffer.
@@ -67,11 +67,11 @@ impl ScatterIndex {
         if tokens == 0 {
             return Err(KvErrorKind::EmptyStep.into());
         }
-        if real.len() != self.valid.len() {
-            let (declared, found) = (self.valid.len(), real.len());
+        if real.len() != self.valid_rows.len() {
+            let (declared, found) = (self.valid_rows.len(), real.len());
             return Err(KvErrorKind::SequenceCount { declared, found }.into());
         }
-        for ((seq, &valid), &real) in (0..).zip(&self.valid).zip(real) {
+        for ((seq, &valid), &real) in (0..).zip(&self.valid_rows).zip(real) {
             self.check_room(seq, valid, tokens)?;
             if real > tokens {
                 let (declared, found) = (tokens as usize, real as usize);
@@ -79,24 +79,24 @@ impl ScatterIndex {
             }
         }
         let after = self
-            .valid
+            .valid_rows
             .iter()
             .zip(real)
             .map(|(valid, real)| valid + real);
         Ok(ScatterStep {
-            write_indices: self.valid.iter().map(|n| i64::from(*n)).collect(),
+            write_indices: self.valid_rows.iter().map(|n| i64::from(*n)).collect(),
             nonpad_kv_seqlen: after.map(i64::from).collect(),
         })
     }
 
     /// Makes a step part of the cache, once its forward has succeeded. It must have been planned on the cache as it is.
     pub fn advance(&mut self, step: &ScatterStep) {
-        let before = self.valid.iter().map(|n| i64::from(*n));
+        let before = self.valid_rows.iter().map(|n| i64::from(*n));
         assert!(
             before.eq(step.write_indices.iter().copied()),
             "the step was planned on another state of the cache"
         );
-        for (valid, after) in self.valid.iter_mut().zip(&step.nonpad_kv_seqlen) {
+        for (valid, after) in self.valid_rows.iter_mut().zip(&step.nonpad_kv_seqlen) {
             *valid = *after as u32;
         }
     }
@@ -115,11 +115,11 @@ impl ScatterIndex {
         Ok(())
     }
 
-    fn index(&self, seq: SeqId) -> Result<usize, KvError> {
-        let most = self.sequences();
-        match seq < most {
+    fn check_seq(&self, seq: SeqId) -> Result<usize, KvError> {
+        let max = self.sequences();
+        match seq < max {
             true => Ok(seq as usize),
-            false => Err(KvErrorKind::Sequence { seq, most }.into()),
+            false => Err(KvErrorKind::UnknownSequence { seq, max }.into()),
         }
     }
 
@@ -139,9 +139,9 @@ impl ScatterIndex {
 
     /// The rows of every sequence that lie in one block of cells with `row`.
     fn block(&self, row: u32) -> Range<u32> {
-        let start = match row < self.first {
-            true => return 0..self.first,
-            false => self.first << (row / self.first).ilog2(),
+        let start = match row < self.first_block_rows {
+            true => return 0..self.first_block_rows,
+            false => self.first_block_rows << (row / self.first_block_rows).ilog2(),
         };
         start..start.saturating_mul(2).min(self.max_seq_len)
     }
@@ -168,12 +168,12 @@ impl ScatterIndex {
 
     /// Refuses tokens that do not fit their buffers, and pads before real tokens of their sequence.
     fn check_tokens(&self, tokens: impl Iterator<Item = (SeqId, bool)>) -> Result<(), KvError> {
-        let mut counts = vec![0; self.valid.len()];
-        let mut padded = vec![false; self.valid.len()];
+        let mut counts = vec![0; self.valid_rows.len()];
+        let mut padded = vec![false; self.valid_rows.len()];
         for (index, (seq, real)) in tokens.enumerate() {
-            let s = self.index(seq)?;
+            let s = self.check_seq(seq)?;
             counts[s] += 1;
-            self.check_room(seq, self.valid[s], counts[s])?;
+            self.check_room(seq, self.valid_rows[s], counts[s])?;
             if real && padded[s] {
                 return Err(KvErrorKind::PadBefore { index, seq }.into());
             }
@@ -186,7 +186,7 @@ impl ScatterIndex {
 impl Cache for ScatterIndex {
     /// Whether every sequence has room for `n` more tokens.
     fn can_extend(&self, n: u32) -> bool {
-        let longest = self.valid.iter().max().copied().unwrap_or(0);
+        let longest = self.valid_rows.iter().max().copied().unwrap_or(0);
         n <= self.max_seq_len - longest
     }
 
@@ -195,21 +195,21 @@ impl Cache for ScatterIndex {
     }
 
     fn len(&self) -> u32 {
-        self.valid.iter().sum()
+        self.valid_rows.iter().sum()
     }
 
     fn clear(&mut self) {
-        self.valid.fill(0);
+        self.valid_rows.fill(0);
         self.declared.clear();
     }
 
     /// Forgets all but the first `len` tokens of every sequence.
     fn rewind(&mut self, to: u32) -> Result<(), KvError> {
-        let len = self.valid.iter().max().copied().unwrap_or(0);
+        let len = self.valid_rows.iter().max().copied().unwrap_or(0);
         if to > len {
             return Err(KvErrorKind::RewindForward { to, len }.into());
         }
-        self.valid.iter_mut().for_each(|n| *n = to.min(*n));
+        self.valid_rows.iter_mut().for_each(|n| *n = to.min(*n));
         Ok(())
     }
 }
@@ -222,8 +222,8 @@ impl SeqCache for ScatterIndex {
 
     /// Refused: each buffer belongs to one sequence.
     fn seq_cp(&mut self, src: SeqId, dst: SeqId, _: impl RangeBounds<u32>) -> Result<(), KvError> {
-        self.index(src)?;
-        self.index(dst)?;
+        self.check_seq(src)?;
+        self.check_seq(dst)?;
         match src == dst {
             true => Ok(()),
             false => Err(KvErrorKind::NotShared { src, dst }.into()),
@@ -232,23 +232,23 @@ impl SeqCache for ScatterIndex {
 
     /// Takes the last positions out of a sequence; a hole before others is refused.
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
-        let s = self.index(seq)?;
-        let len = self.valid[s];
-        let Range { start, end } = positions(range);
+        let s = self.check_seq(seq)?;
+        let len = self.valid_rows[s];
+        let Range { start, end } = resolve_positions(range);
         if start >= end.min(len) {
             return Ok(());
         }
         if end < len {
             return Err(KvErrorKind::Hole { seq, end, len }.into());
         }
-        self.valid[s] = start;
+        self.valid_rows[s] = start;
         Ok(())
     }
 
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
-        let keep = self.index(seq)?;
+        let keep = self.check_seq(seq)?;
         let others = self
-            .valid
+            .valid_rows
             .iter_mut()
             .enumerate()
             .filter(|(s, _)| *s != keep);
@@ -257,7 +257,7 @@ impl SeqCache for ScatterIndex {
     }
 
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
-        Ok(self.valid[self.index(seq)?])
+        Ok(self.valid_rows[self.check_seq(seq)?])
     }
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
@@ -278,7 +278,7 @@ impl Bookkeeping for ScatterIndex {
             return Ok(());
         }
         if self.declared.is_empty() {
-            return Err(KvErrorKind::NoStep.into());
+            return Err(KvErrorKind::StepNotDeclared.into());
         }
         let (declared, found) = (self.declared.len(), positions.len());
         if declared != found {
@@ -308,7 +308,7 @@ impl Bookkeeping for ScatterIndex {
         }
         no_candidates(tokens)?;
         self.check_tokens(tokens.iter().map(|token| (token.seq, is_real(token))))?;
-        let mut after = self.valid.clone();
+        let mut after = self.valid_rows.clone();
         for (index, token) in tokens.iter().enumerate() {
             let next = &mut after[token.seq as usize];
             token.check_position(index, *next)?;
@@ -323,7 +323,7 @@ impl Bookkeeping for ScatterIndex {
         first.writes.clear();
         first.writes.extend(tokens.iter().map(cell));
         first.cells = first.writes.iter().max().map_or(0, |last| last + 1);
-        let mut lists = vec![None; self.valid.len()];
+        let mut lists = vec![None; self.valid_rows.len()];
         for token in tokens {
             let s = token.seq as usize;
             let list = *lists[s].get_or_insert_with(|| {
@@ -341,7 +341,7 @@ impl Bookkeeping for ScatterIndex {
 
     fn commit(&mut self, plan: &StepPlan) {
         for token in plan.step.tokens() {
-            self.valid[token.seq as usize] += u32::from(is_real(token));
+            self.valid_rows[token.seq as usize] += u32::from(is_real(token));
         }
         self.declared.clear();
     }

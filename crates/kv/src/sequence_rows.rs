@@ -11,7 +11,7 @@ pub trait Restorable: Cache + Sized {
 
     /// The cache as it is once `seq` holds `len` tokens in the place of what it held, and where their rows go. Layer `i`
     /// has rows from position `first[i]` on. Changes nothing.
-    fn restored(
+    fn plan_restore(
         &self,
         seq: SeqId,
         len: u32,
@@ -20,8 +20,12 @@ pub trait Restorable: Cache + Sized {
 
     /// The cache as it is once `seq` has given up the `dropped` tokens behind its first `keep` and the later ones have
     /// moved down, and where its rows lie then. Rows of the first `keep` stay where they are. Changes nothing.
-    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32)
-    -> Result<(Self, SequenceRows), KvError>;
+    fn plan_shift(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<(Self, SequenceRows), KvError>;
 
     /// Forgets all that a sequence holds, because its rows are unknown.
     fn forget(&mut self, seq: SeqId);
@@ -35,23 +39,23 @@ pub struct SequenceRows {
     /// Tokens of the sequence.
     pub len: u32,
     /// One entry for each numbering of cells.
-    places: Vec<Place>,
+    spaces: Vec<SpaceRuns>,
     /// Per layer, its numbering.
-    place_of: Vec<u16>,
+    space_of: Vec<u16>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct SpaceRuns {
     runs: Vec<Run>,
     cells: u32,
 }
 
 impl SequenceRows {
-    pub(crate) fn new(len: u32, place_of: Vec<u16>) -> SequenceRows {
+    pub(crate) fn new(len: u32, space_of: Vec<u16>) -> SequenceRows {
         SequenceRows {
             len,
-            places: vec![],
-            place_of,
+            spaces: vec![],
+            space_of,
         }
     }
 
@@ -59,7 +63,7 @@ impl SequenceRows {
     pub(crate) fn push(&mut self, runs: impl Iterator<Item = Run>, cells: u32) {
         let mut joined = vec![];
         runs.for_each(|run| push_run(&mut joined, run));
-        self.places.push(Place {
+        self.spaces.push(SpaceRuns {
             runs: joined,
             cells,
         });
@@ -67,23 +71,23 @@ impl SequenceRows {
 
     /// Layers of the cache.
     pub fn layers(&self) -> usize {
-        self.place_of.len()
+        self.space_of.len()
     }
 
     /// The runs of a layer: ascending, without gaps, up to the end of the sequence.
     pub fn runs(&self, layer: usize) -> &[Run] {
-        &self.place(layer).runs
+        &self.space(layer).runs
     }
 
     /// The first position that a layer holds; the length where it holds none.
-    pub fn first(&self, layer: usize) -> u32 {
+    pub fn first_position(&self, layer: usize) -> u32 {
         let first = self.runs(layer).first();
         first.map_or(self.len, |run| run.position)
     }
 
     /// Rows of a head of a layer.
-    pub fn rows(&self, layer: usize) -> usize {
-        (self.len - self.first(layer)) as usize
+    pub fn row_count(&self, layer: usize) -> usize {
+        (self.len - self.first_position(layer)) as usize
     }
 
     /// The runs of a layer at these positions.
@@ -94,12 +98,16 @@ impl SequenceRows {
 
     /// The first position that each layer has left after a shift. What lies before `keep` can stay only where nothing
     /// between it and the later rows is lost.
-    pub(crate) fn shifted_first(&self, keep: u32, dropped: u32) -> Result<Vec<u32>, KvError> {
+    pub(crate) fn first_positions_after_shift(
+        &self,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<Vec<u32>, KvError> {
         if dropped == 0 || keep.checked_add(dropped).is_none_or(|end| end > self.len) {
             let len = self.len;
             return Err(KvErrorKind::Shift { keep, dropped, len }.into());
         }
-        let first = |layer| match self.first(layer) {
+        let first = |layer| match self.first_position(layer) {
             first if first <= keep => first,
             first => first.saturating_sub(dropped).max(keep),
         };
@@ -107,26 +115,26 @@ impl SequenceRows {
     }
 
     /// Most tokens that a shift can drop behind the first `keep`: layers with a window must go on seeing all of it.
-    pub(crate) fn droppable(&self, keep: u32, config: &CacheConfig) -> u32 {
-        let most = |(i, layer): (usize, &LayerConfig)| match (self.first(i), layer.window) {
+    pub(crate) fn max_shift(&self, keep: u32, config: &CacheConfig) -> u32 {
+        let max = |(i, layer): (usize, &LayerConfig)| match (self.first_position(i), layer.window) {
             (0, _) | (_, None) => u32::MAX,
             (first, Some(window)) => {
                 let behind = window.saturating_add(first.min(keep));
                 (self.len + 1).saturating_sub(behind)
             }
         };
-        let windows = config.layers.iter().enumerate().map(most).min();
+        let windows = config.layers.iter().enumerate().map(max).min();
         let rest = self.len.saturating_sub(keep);
         windows.unwrap_or(u32::MAX).min(rest)
     }
 
     /// Cells of a layer that must exist.
     pub fn cells(&self, layer: usize) -> u32 {
-        self.place(layer).cells
+        self.space(layer).cells
     }
 
-    fn place(&self, layer: usize) -> &Place {
-        &self.places[usize::from(self.place_of[layer])]
+    fn space(&self, layer: usize) -> &SpaceRuns {
+        &self.spaces[usize::from(self.space_of[layer])]
     }
 }
 
@@ -194,7 +202,7 @@ impl RowShift {
 
     /// What moves in a layer.
     pub fn layer(&self, layer: usize) -> MovedRows {
-        let to = self.after.first(layer).max(self.keep)..self.after.len;
+        let to = self.after.first_position(layer).max(self.keep)..self.after.len;
         let positions = to.start + self.dropped..self.before.len;
         MovedRows {
             from: self.before.clipped(layer, &positions),
@@ -207,11 +215,11 @@ impl RowShift {
 
 /// The first position that layers of one policy can put back, of those that have rows from `first` on. `seen` is the
 /// first position that the token behind the sequence sees.
-pub(crate) fn common_first(
+pub(crate) fn first_restorable_position(
     first: impl Iterator<Item = (usize, u32)>,
     seen: u32,
 ) -> Result<u32, KvError> {
-    let mut most = 0;
+    let mut max = 0;
     for (layer, first) in first {
         if first > seen {
             return Err(KvErrorKind::SavedRows(format!(
@@ -219,7 +227,7 @@ pub(crate) fn common_first(
             ))
             .into());
         }
-        most = most.max(first);
+        max = max.max(first);
     }
-    Ok(most)
+    Ok(max)
 }

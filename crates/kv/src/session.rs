@@ -29,20 +29,20 @@ pub struct CacheSession<K> {
 }
 
 /// A session with what a module load must be told.
-pub type MadeSession<K> = Result<(CacheSession<K>, BackendOptions), KvError>;
+pub type SessionResult<K> = Result<(CacheSession<K>, BackendOptions), KvError>;
 
 /// A session over one contiguous sequence on the named backend.
-pub fn make_decode_session(backend: &str, config: &CacheConfig) -> MadeSession<Contiguous> {
+pub fn make_decode_session(backend: &str, config: &CacheConfig) -> SessionResult<Contiguous> {
     make_session(backend, "contiguous", config, Contiguous::new(config))
 }
 
 /// A session over many sequences in one pool of cells.
-pub fn make_seq_session(backend: &str, config: &CacheConfig) -> MadeSession<Cells> {
+pub fn make_seq_session(backend: &str, config: &CacheConfig) -> SessionResult<Cells> {
     make_session(backend, "cells", config, Cells::new(config))
 }
 
 /// A session over a prefix and a tree of candidates.
-pub fn make_tree_session(backend: &str, config: &CacheConfig) -> MadeSession<Tree> {
+pub fn make_tree_session(backend: &str, config: &CacheConfig) -> SessionResult<Tree> {
     make_session(backend, "tree", config, Tree::new(config))
 }
 
@@ -51,24 +51,24 @@ pub fn make_scatter_session(
     backend: &str,
     config: &CacheConfig,
     sequences: u32,
-) -> MadeSession<ScatterIndex> {
+) -> SessionResult<ScatterIndex> {
     let cells = u64::from(config.capacity) * u64::from(sequences);
     let cells = u32::try_from(cells).map_err(|_| {
         let rows = config.capacity;
         KvErrorKind::Config(format!("{sequences} static buffers of {rows} rows"))
     })?;
-    let blocks = u64::from(config.min_cells) * u64::from(sequences);
+    let blocks = u64::from(config.initial_cells) * u64::from(sequences);
     let all = CacheConfig {
         capacity: cells,
-        min_cells: u32::try_from(blocks).unwrap_or(u32::MAX).min(cells),
+        initial_cells: u32::try_from(blocks).unwrap_or(u32::MAX).min(cells),
         ..config.clone()
     };
-    let book = ScatterIndex::new(config, sequences);
-    make_session(backend, "scatter", &all, book)
+    let bookkeeping = ScatterIndex::new(config, sequences);
+    make_session(backend, "scatter", &all, bookkeeping)
 }
 
 /// A session over a frozen prefix, with a private tail.
-pub fn make_prefixed_session(prefix: &SharedPrefix) -> MadeSession<Contiguous> {
+pub fn make_prefixed_session(prefix: &SharedPrefix) -> SessionResult<Contiguous> {
     CacheSession::install(CacheRegistry::global(), prefix.entry()?, "contiguous")
 }
 
@@ -77,18 +77,18 @@ fn make_session<K: Bookkeeping>(
     backend: &str,
     kind: &'static str,
     config: &CacheConfig,
-    book: K,
-) -> MadeSession<K> {
+    bookkeeping: K,
+) -> SessionResult<K> {
     let bytes = CacheBuilderRegistry::global().bytes(backend, config)?;
-    let entry = CacheEntry::new(kind, Box::new(book), bytes);
+    let entry = CacheEntry::new(kind, Box::new(bookkeeping), bytes);
     CacheSession::install(CacheRegistry::global(), entry, kind)
 }
 
 /// The cache's own bookkeeping and its bytes.
 fn parts<K: Bookkeeping>(state: &mut CacheState) -> (&mut K, &mut dyn KvBytes) {
-    let book: &mut dyn Any = &mut *state.book;
-    let book = book.downcast_mut().expect("checked at installation");
-    (book, &mut *state.bytes)
+    let bookkeeping: &mut dyn Any = &mut *state.bookkeeping;
+    let bookkeeping = bookkeeping.downcast_mut().expect("checked at installation");
+    (bookkeeping, &mut *state.bytes)
 }
 
 impl<K: Bookkeeping> CacheSession<K> {
@@ -98,8 +98,8 @@ impl<K: Bookkeeping> CacheSession<K> {
         registry: &CacheRegistry,
         entry: CacheEntry,
         wanted: &'static str,
-    ) -> MadeSession<K> {
-        let is_k = (&*entry.try_lock()?.book as &dyn Any).is::<K>();
+    ) -> SessionResult<K> {
+        let is_k = (&*entry.try_lock()?.bookkeeping as &dyn Any).is::<K>();
         if !is_k {
             return Err(KvErrorKind::WrongKind {
                 found: entry.kind(),
@@ -185,10 +185,10 @@ impl CacheSession<Contiguous> {
     /// Freezes what the session holds into a prefix that other sessions can share, and goes on behind it.
     pub fn freeze(&self) -> Result<SharedPrefix, KvError> {
         let mut state = self.entry.try_lock()?;
-        let len = state.book.len();
+        let len = state.bookkeeping.len();
         let config = state.bytes.config().clone();
         let frozen = state.bytes.freeze(len)?;
-        state.book = Box::new(Contiguous::behind(len, &config));
+        state.bookkeeping = Box::new(Contiguous::with_prefix(len, &config));
         Ok(SharedPrefix::new(frozen, len, config))
     }
 }
@@ -216,14 +216,14 @@ impl<K: Bookkeeping + Restorable> CacheSession<K> {
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
-        let (after, rows) = cache.restored(seq, len, first)?;
+        let (after, rows) = cache.plan_restore(seq, len, first)?;
         let written = write(&rows, bytes);
         settle(cache, seq, after, written)
     }
 
     /// Most tokens that [`shift`](CacheSession::shift) can drop behind the first `keep` of a sequence.
-    pub fn droppable(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
-        self.read_sequence(seq, |rows, bytes| rows.droppable(keep, bytes.config()))
+    pub fn max_shift(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
+        self.read_sequence(seq, |rows, bytes| rows.max_shift(keep, bytes.config()))
     }
 
     /// Drops the `dropped` tokens of a sequence behind its first `keep` and moves the later ones down; `move_rows` moves
@@ -239,7 +239,7 @@ impl<K: Bookkeeping + Restorable> CacheSession<K> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
         let before = cache.sequence_rows(seq)?;
-        let (after, rows) = cache.shifted(seq, keep, dropped)?;
+        let (after, rows) = cache.plan_shift(seq, keep, dropped)?;
         let shift = RowShift::new(keep, dropped, before, rows);
         let moved = move_rows(&shift, bytes);
         settle(cache, seq, after, moved)

@@ -1,10 +1,11 @@
 //! A committed prefix with a tree of candidates behind it, for speculative decoding.
 
-use crate::plan::{Classes, LayerPlan};
-use crate::ring::Rings;
+use crate::plan::{LayerClasses, LayerPlan};
+use crate::ring::RingState;
 use crate::step::{Role, StepToken};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, Gather, KvError, KvErrorKind, Run, Step, StepPlan, TreeCache,
+    Bookkeeping, Cache, CacheConfig, GatherPlan, KvError, KvErrorKind, Run, Step, StepPlan,
+    TreeCache,
 };
 
 /// A sequence whose next tokens are tried as a tree.
@@ -15,8 +16,8 @@ use crate::{
 /// there are at most as many candidates as a step may have tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    classes: Classes,
-    rings: Rings,
+    classes: LayerClasses,
+    rings: RingState,
     capacity: u32,
     len: u32,
     nodes: Vec<Node>,
@@ -34,9 +35,9 @@ pub(crate) struct Node {
 impl Tree {
     /// An empty cache.
     pub fn new(config: &CacheConfig) -> Tree {
-        let classes = Classes::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
         Tree {
-            rings: Rings::new(0, config, &classes),
+            rings: RingState::new(0, config, &classes),
             classes,
             capacity: config.capacity,
             len: 0,
@@ -113,7 +114,7 @@ impl Tree {
     }
 
     fn plan_next(&self, window: Option<u32>, tokens: u32, plan: &mut LayerPlan) {
-        let ring = self.rings.of(window);
+        let ring = self.rings.layer_map(window);
         let end = self.len + tokens;
         plan.cells = ring.cells(end);
         let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
@@ -134,7 +135,7 @@ impl Tree {
         plan: &mut LayerPlan,
         chain: &mut Vec<u64>,
     ) {
-        let ring = self.rings.of(window);
+        let ring = self.rings.layer_map(window);
         plan.cells = ring.cells(self.len + nodes.len() as u32);
         let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
         for node in self.computed..nodes.len() as u32 {
@@ -246,7 +247,7 @@ impl TreeCache for Tree {
         Ok(())
     }
 
-    fn commit_path(&mut self, accepted: &[u32]) -> Result<Gather, KvError> {
+    fn commit_path(&mut self, accepted: &[u32]) -> Result<GatherPlan, KvError> {
         let mut parent = None;
         for &node in accepted {
             let known = self.nodes[..self.computed as usize].get(node as usize);
@@ -255,7 +256,7 @@ impl TreeCache for Tree {
             }
             parent = Some(node);
         }
-        let gather = Gather {
+        let gather = GatherPlan {
             base: self.len,
             rows: accepted.iter().map(|node| self.len + node).collect(),
         };
@@ -321,7 +322,7 @@ impl Bookkeeping for Tree {
     }
 
     fn commit(&mut self, plan: &StepPlan) {
-        self.rings.wrote(self.end(plan));
+        self.rings.mark_written(self.end(plan));
         let tokens = plan.step.tokens();
         if has_candidates(tokens) {
             self.nodes.clone_from(&plan.nodes);
@@ -335,7 +336,7 @@ impl Bookkeeping for Tree {
     fn abort(&mut self, plan: Option<&StepPlan>) {
         // The failed step may have written its rows, over the oldest ones of a ring.
         if let Some(plan) = plan {
-            self.rings.wrote(self.end(plan));
+            self.rings.mark_written(self.end(plan));
         }
         self.nodes.truncate(self.computed as usize);
     }

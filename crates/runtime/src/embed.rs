@@ -1,6 +1,6 @@
 //! Texts to embeddings: a forward that keeps nothing, and what becomes of its hidden states.
 
-use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned};
+use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use crate::{Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, CompileOptions};
 use graph::Value;
@@ -64,9 +64,9 @@ pub struct Embedder {
 
 /// Tokens of short texts that share a step: enough rows for the products to run at their full speed, few enough that
 /// scores between texts, which are masked, cost little.
-const SHARED_STEP: usize = 256;
+const MAX_PACKED_TOKENS: usize = 256;
 /// Steps of several texts are filled up to a multiple of this, so that they have few lengths: each needs a plan.
-const STEP_MULTIPLE: usize = 32;
+const STEP_ALIGNMENT: usize = 32;
 
 impl Embedder {
     /// Compiles a model that gives hidden states; [`OpenOptions::hidden_states`](crate::OpenOptions) opens decoders so.
@@ -86,7 +86,7 @@ impl Embedder {
             compile: options.compile.clone(),
             ..Policy::default()
         };
-        let planned = Planned::try_from(artifact)?;
+        let planned = PlannedModel::try_from(artifact)?;
         MemoryPlan::new(&planned, backend, &policy, CacheKind::Sequence, None)?
             .check(options.memory, backend)?;
         let module_options = ModuleOptions {
@@ -170,7 +170,7 @@ impl Embedder {
         let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
         let mut found: Vec<Option<Embedding>> = vec![None; texts.len()];
         let mut done = 0;
-        for step in steps(&lengths, SHARED_STEP.min(self.limit())) {
+        for step in pack_texts(&lengths, MAX_PACKED_TOKENS.min(self.limit())) {
             let members: Vec<&[u32]> = step.iter().map(|i| &tokens[*i][..]).collect();
             let embeddings = self.step(&members)?;
             done += step.len();
@@ -189,7 +189,7 @@ impl Embedder {
         let total: usize = texts.iter().map(|text| text.len()).sum();
         let filled = match texts.len() {
             1 => total,
-            _ => total.next_multiple_of(STEP_MULTIPLE).min(self.limit()),
+            _ => total.next_multiple_of(STEP_ALIGNMENT).min(self.limit()),
         };
         let mut inputs = [(); 3].map(|()| Vec::with_capacity(filled));
         for (number, text) in (0..).zip(texts) {
@@ -253,7 +253,7 @@ fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
 }
 
 /// Which texts run together: neighbours in length, of at most `room` tokens in all; a longer one runs alone.
-fn steps(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
+fn pack_texts(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|i| lengths[*i]);
     let mut steps: Vec<Vec<usize>> = vec![];
@@ -275,17 +275,17 @@ fn steps(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::steps;
+    use super::pack_texts;
 
     #[test]
     fn short_texts_share_steps_and_long_ones_do_not() {
         let none: Vec<Vec<usize>> = vec![];
-        assert_eq!(steps(&[], 10), none);
-        assert_eq!(steps(&[12], 10), [[0]]);
+        assert_eq!(pack_texts(&[], 10), none);
+        assert_eq!(pack_texts(&[12], 10), [[0]]);
         assert_eq!(
-            steps(&[4, 11, 3, 3, 2], 8),
+            pack_texts(&[4, 11, 3, 3, 2], 8),
             [vec![4, 2, 3], vec![0], vec![1]]
         );
-        assert_eq!(steps(&[5, 5, 5], 10), [vec![0, 1], vec![2]]);
+        assert_eq!(pack_texts(&[5, 5, 5], 10), [vec![0, 1], vec![2]]);
     }
 }

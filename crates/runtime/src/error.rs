@@ -18,10 +18,10 @@ pub enum RuntimeErrorKind {
     Import(#[from] ImportError),
     /// The file's chat template cannot be used, or refuses the conversation.
     #[error(transparent)]
-    Text(#[from] text::Error),
+    Text(#[from] text::TextError),
     /// The file has no tokenizer that can be used, and one is needed.
     #[error("the model file has no usable tokenizer: {0}")]
-    NoTokenizer(text::Error),
+    NoTokenizer(text::TextError),
     /// The cache refused.
     #[error(transparent)]
     Cache(#[from] KvError),
@@ -33,7 +33,7 @@ pub enum RuntimeErrorKind {
     UnknownMethod(String),
     /// The model has several methods and none was named.
     #[error("the model has several methods: name one of {0}")]
-    WhichMethod(String),
+    AmbiguousMethod(String),
     /// More tokens than the context holds.
     #[error(
         "the prompt has {tokens} tokens, and the context has room for {room} of its {capacity}"
@@ -73,7 +73,7 @@ pub enum RuntimeErrorKind {
     MissingInput(String),
     /// An input that was given more than once.
     #[error("the input {0:?} was given twice")]
-    InputTwice(String),
+    DuplicateInput(String),
     /// A name that no dynamic size of the graph has.
     #[error("there is no dynamic size {name:?}; there are: {sizes}; the inputs are {inputs}")]
     UnknownSize {
@@ -147,7 +147,7 @@ pub enum RuntimeErrorKind {
     Snapshot(#[from] crate::SnapshotError),
     /// The plan of a run needs more memory than it may have.
     #[error("{0}")]
-    DoesNotFit(Box<crate::Misfit>),
+    MemoryShortfall(Box<crate::MemoryShortfall>),
     /// A policy that the model cannot follow.
     #[error("{0}")]
     Policy(String),

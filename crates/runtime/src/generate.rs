@@ -157,17 +157,21 @@ impl<S: Sequence> Sequences for Alone<'_, S> {
 pub(crate) struct Lane<'a> {
     pub(crate) seq: SeqId,
     pub(crate) sampler: &'a mut Sampler,
-    pub(crate) writer: Writer<'a>,
+    pub(crate) detokenizer: IncrementalDetokenizer<'a>,
     /// Why it has ended, once it has.
     pub(crate) finish: Option<Finish>,
 }
 
 impl<'a> Lane<'a> {
-    pub(crate) fn new(seq: SeqId, sampler: &'a mut Sampler, writer: Writer<'a>) -> Lane<'a> {
+    pub(crate) fn new(
+        seq: SeqId,
+        sampler: &'a mut Sampler,
+        detokenizer: IncrementalDetokenizer<'a>,
+    ) -> Lane<'a> {
         Lane {
             seq,
             sampler,
-            writer,
+            detokenizer,
             finish: None,
         }
     }
@@ -175,7 +179,7 @@ impl<'a> Lane<'a> {
     /// Ends the lane; `show` gets the text that was still held back.
     pub(crate) fn end(self, show: impl FnOnce(&str)) -> Generated {
         let finish = self.finish.unwrap_or(Finish::Interrupted);
-        self.writer.finish(finish, show)
+        self.detokenizer.finish(finish, show)
     }
 }
 
@@ -192,8 +196,8 @@ pub(crate) fn generate_lanes(
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
             let logits = sequences.logits(lane.seq);
-            let token = lane.sampler.sample(logits, lane.writer.history());
-            let (text, finish) = lane.writer.push(token);
+            let token = lane.sampler.sample(logits, lane.detokenizer.history());
+            let (text, finish) = lane.detokenizer.push(token);
             go_on &= show(lane.seq, Piece::Text(&text));
             lane.finish = finish;
             next.extend(finish.is_none().then_some((lane.seq, token)));
@@ -231,14 +235,15 @@ pub fn generate(
     if prompt.is_empty() && sequence.logits().is_empty() {
         return Err(RuntimeErrorKind::EmptyPrompt.into());
     }
-    let writer = Writer::new(model, options, sequence.tokens().iter().chain(prompt));
+    let detokenizer =
+        IncrementalDetokenizer::new(model, options, sequence.tokens().iter().chain(prompt));
     let start = Instant::now();
     if !prompt.is_empty() && !sequence.feed(prompt, &mut |done| show(Piece::Prompt(done)))? {
-        return Ok(writer.finish(Finish::Interrupted, |_| {}));
+        return Ok(detokenizer.finish(Finish::Interrupted, |_| {}));
     }
     let prompt_time = start.elapsed();
     let start = Instant::now();
-    let mut lane = Lane::new(0, sampler, writer);
+    let mut lane = Lane::new(0, sampler, detokenizer);
     let lanes = std::slice::from_mut(&mut lane);
     generate_lanes(&mut Alone(sequence), lanes, |_, piece| show(piece))?;
     let mut generated = lane.end(|text| {
@@ -255,7 +260,7 @@ pub fn generate(
 }
 
 /// Turns tokens into text as they are chosen and knows when to end.
-pub(crate) struct Writer<'a> {
+pub(crate) struct IncrementalDetokenizer<'a> {
     tokenizer: Option<&'a Tokenizer>,
     options: &'a GenerateOptions,
     utf8: Utf8Stream,
@@ -265,13 +270,13 @@ pub(crate) struct Writer<'a> {
     generated: Generated,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> IncrementalDetokenizer<'a> {
     pub(crate) fn new<'t>(
         model: &'a Model,
         options: &'a GenerateOptions,
         history: impl Iterator<Item = &'t u32>,
-    ) -> Writer<'a> {
-        Writer {
+    ) -> IncrementalDetokenizer<'a> {
+        IncrementalDetokenizer {
             // A model without a tokenizer generates ids and no text.
             tokenizer: model.tokenizer().ok(),
             options,

@@ -1,7 +1,7 @@
 //! A model file with everything a conversation needs: graphs, tokenizer, chat template.
 
 use crate::fingerprint::fingerprint;
-use crate::vocabulary::{Vocabulary, compile_template};
+use crate::tokenizer_source::{TokenizerSource, compile_template};
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
 use import::{Artifact, ImportOptions, ModelFacts};
@@ -16,22 +16,22 @@ use text::{ChatTemplate, Tokenizer};
 /// A file without a usable tokenizer or chat template still runs on token ids; asking for what is missing is the error.
 pub struct Model {
     artifact: Arc<Artifact>,
-    words: Later<Words>,
+    text_assets: Background<TextAssets>,
     fingerprint: OnceLock<u64>,
 }
 
 /// What a model needs for text.
-struct Words {
-    tokenizer: Result<Tokenizer, text::Error>,
-    template: Result<ChatTemplate, text::Error>,
+struct TextAssets {
+    tokenizer: Result<Tokenizer, text::TextError>,
+    template: Result<ChatTemplate, text::TextError>,
 }
 
-impl Words {
-    fn of(artifact: &Artifact) -> Words {
-        let vocabulary = Vocabulary::of(artifact);
-        let tokenizer = vocabulary.tokenizer();
-        let template = vocabulary.template(tokenizer.as_ref().ok());
-        Words {
+impl TextAssets {
+    fn from_artifact(artifact: &Artifact) -> TextAssets {
+        let source = TokenizerSource::from_artifact(artifact);
+        let tokenizer = source.tokenizer();
+        let template = source.template(tokenizer.as_ref().ok());
+        TextAssets {
             tokenizer,
             template,
         }
@@ -39,19 +39,19 @@ impl Words {
 }
 
 /// Something that a thread is making.
-struct Later<T> {
-    made: OnceLock<T>,
+struct Background<T> {
+    value: OnceLock<T>,
     thread: Mutex<Option<JoinHandle<T>>>,
 }
 
-impl<T> Later<T> {
+impl<T> Background<T> {
     /// It, once the thread is done; made here where there was no thread to be had.
     fn get(&self, make: impl FnOnce() -> T) -> &T {
-        self.made.get_or_init(|| {
+        self.value.get_or_init(|| {
             let thread = self.thread.lock();
             let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
             match thread.map(JoinHandle::join) {
-                Some(Ok(made)) => made,
+                Some(Ok(value)) => value,
                 Some(Err(panic)) => resume_unwind(panic),
                 None => make(),
             }
@@ -76,20 +76,23 @@ impl Model {
     pub fn new(artifact: Artifact) -> Model {
         let artifact = Arc::new(artifact);
         let shared = artifact.clone();
-        let thread = std::thread::Builder::new().name("kvark-words".to_owned());
-        let thread = thread.spawn(move || Words::of(&shared)).ok();
+        let thread = std::thread::Builder::new().name("kvark-tokenizer".to_owned());
+        let thread = thread
+            .spawn(move || TextAssets::from_artifact(&shared))
+            .ok();
         Model {
             artifact,
-            words: Later {
-                made: OnceLock::new(),
+            text_assets: Background {
+                value: OnceLock::new(),
                 thread: Mutex::new(thread),
             },
             fingerprint: OnceLock::new(),
         }
     }
 
-    fn words(&self) -> &Words {
-        self.words.get(|| Words::of(&self.artifact))
+    fn text_assets(&self) -> &TextAssets {
+        self.text_assets
+            .get(|| TextAssets::from_artifact(&self.artifact))
     }
 
     /// The imported file.
@@ -129,12 +132,20 @@ impl Model {
 
     /// The tokenizer, or why the file has none that can be used.
     pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
-        Ok(self.words().tokenizer.as_ref().map_err(no_tokenizer)?)
+        Ok(self
+            .text_assets()
+            .tokenizer
+            .as_ref()
+            .map_err(no_tokenizer)?)
     }
 
     /// The chat template, or why the file has none that can be used.
     pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
-        Ok(self.words().template.as_ref().map_err(text::Error::clone)?)
+        Ok(self
+            .text_assets()
+            .template
+            .as_ref()
+            .map_err(text::TextError::clone)?)
     }
 
     /// Compiles another chat template for this model: it may write the model's BOS and EOS.
@@ -142,7 +153,7 @@ impl Model {
     /// # Errors
     /// When `source` does not parse; the error names the line.
     pub fn compile_template(&self, source: &str) -> Result<ChatTemplate, RuntimeError> {
-        let tokenizer = self.words().tokenizer.as_ref().ok();
+        let tokenizer = self.text_assets().tokenizer.as_ref().ok();
         Ok(compile_template(source, tokenizer)?)
     }
 }
@@ -189,10 +200,10 @@ pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact
 
 /// The tokenizer of a model file, read without its weights and graphs.
 pub fn open_tokenizer(path: &Path) -> Result<Tokenizer, RuntimeError> {
-    let tokenizer = Vocabulary::with_file(path, |vocabulary| vocabulary.tokenizer())?;
+    let tokenizer = TokenizerSource::with_file(path, |source| source.tokenizer())?;
     Ok(tokenizer.map_err(|error| no_tokenizer(&error))?)
 }
 
-fn no_tokenizer(error: &text::Error) -> RuntimeErrorKind {
+fn no_tokenizer(error: &text::TextError) -> RuntimeErrorKind {
     RuntimeErrorKind::NoTokenizer(error.clone())
 }

@@ -1,7 +1,7 @@
 //! Random histories of verbs on every kind of cache: a backend against the reference, step by step, and the same refusals
 //! on both.
 
-use super::{Noise, RowsCopy, close};
+use super::{RowsCopy, TestRng, check_close};
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions, Runnable, shift_rows};
 use base::DType;
@@ -9,8 +9,8 @@ use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
     Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvBytes, KvError,
-    LayerConfig, MadeSession, Restorable, RingPolicy, RowShift, SeqId, SharedPrefix, Storage, Tree,
-    make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
+    LayerConfig, Restorable, RingPolicy, RowShift, SeqId, SessionResult, SharedPrefix, Storage,
+    Tree, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
 };
 use std::fmt::Debug;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub(super) fn run(
         graph: graph(),
     };
     for seed in 0..histories {
-        let noise = &mut Noise::new(seed + 1);
+        let noise = &mut TestRng::new(seed + 1);
         let (kind, result) = match seed % 4 {
             0 => ("contiguous", contiguous(noise, &subject)),
             1 => ("cells", cells(noise, &subject)),
@@ -94,7 +94,7 @@ fn same<T: PartialEq + Debug>(expect: T, found: T) -> Result<T, String> {
 }
 
 impl Subject<'_> {
-    fn bind<K>(&self, backend: &dyn Backend, made: MadeSession<K>) -> Result<Bound<K>, String> {
+    fn bind<K>(&self, backend: &dyn Backend, made: SessionResult<K>) -> Result<Bound<K>, String> {
         let text = |e: KvError| e.to_string();
         let (session, bound) = made.map_err(text)?;
         let key = bound.cache_key.ok_or("no cache key")?;
@@ -108,7 +108,7 @@ impl Subject<'_> {
     fn twin<K: Bookkeeping>(
         &self,
         config: &CacheConfig,
-        make: fn(&str, &CacheConfig) -> MadeSession<K>,
+        make: fn(&str, &CacheConfig) -> SessionResult<K>,
     ) -> Result<Twin<K>, String> {
         let reference = Reference::new();
         Ok(Twin {
@@ -171,7 +171,7 @@ impl<K: Bookkeeping> Twin<K> {
     }
 
     /// One forward on both with rows of noise.
-    fn step(&mut self, noise: &mut Noise, positions: &[u32]) -> Result<(), String> {
+    fn step(&mut self, noise: &mut TestRng, positions: &[u32]) -> Result<(), String> {
         let n = positions.len();
         let mut rows = |heads| Value::f32([n, heads, DIM], noise.units(n * heads * DIM));
         let position = Value::i32([n], positions.iter().map(|p| *p as i32).collect());
@@ -181,7 +181,7 @@ impl<K: Bookkeeping> Twin<K> {
         match (expect, found) {
             (Ok(expect), Ok(found)) => {
                 let mut outputs = expect.iter().zip(&found);
-                outputs.try_for_each(|(e, f)| close(f, e, self.tolerance))
+                outputs.try_for_each(|(e, f)| check_close(f, e, self.tolerance))
             }
             (expect, found) => {
                 let text = |result: Result<Vec<Value>, crate::BackendError>| {
@@ -193,7 +193,7 @@ impl<K: Bookkeeping> Twin<K> {
     }
 }
 
-fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
+fn config(noise: &mut TestRng, ring: bool) -> CacheConfig {
     let layer = |window| LayerConfig {
         kv_heads: 1,
         key_dim: DIM,
@@ -202,7 +202,11 @@ fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
     };
     let mut config = CacheConfig::new(48, WINDOWS.map(layer).to_vec());
     let mut storage = || Storage::ALL[noise.bits() as usize % Storage::ALL.len()];
-    (config.key_storage, config.value_storage, config.min_cells) = (storage(), storage(), 2);
+    (
+        config.key_storage,
+        config.value_storage,
+        config.initial_cells,
+    ) = (storage(), storage(), 2);
     config.ring = ring.then_some(RingPolicy {
         max_step: 5,
         max_rewind: 4,
@@ -210,7 +214,7 @@ fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
     config
 }
 
-fn below(noise: &mut Noise, n: u32) -> u32 {
+fn below(noise: &mut TestRng, n: u32) -> u32 {
     (noise.bits() >> 20) as u32 % n.max(1)
 }
 
@@ -222,7 +226,7 @@ fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
     }
 }
 
-fn contiguous(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn contiguous(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin = subject.twin(&config, make_decode_session)?;
@@ -233,7 +237,7 @@ fn contiguous(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
 }
 
 /// One verb or step of a session over one sequence.
-fn one_sequence(noise: &mut Noise, twin: &mut Twin<Contiguous>) -> Result<(), String> {
+fn one_sequence(noise: &mut TestRng, twin: &mut Twin<Contiguous>) -> Result<(), String> {
     let len = twin.len()?;
     match below(noise, 4) {
         0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))?),
@@ -249,7 +253,7 @@ fn one_sequence(noise: &mut Noise, twin: &mut Twin<Contiguous>) -> Result<(), St
 }
 
 /// Sessions that share a frozen prefix, each with a history of its own behind it.
-fn frozen(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut first = subject.twin(&config, make_decode_session)?;
@@ -269,7 +273,7 @@ fn frozen(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn cells(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin: Twin<Cells> = subject.twin(&config, make_seq_session)?;
@@ -304,7 +308,7 @@ fn cells(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn tree(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin: Twin<Tree> = subject.twin(&config, make_tree_session)?;

@@ -4,10 +4,10 @@
 //! of verbs, and steps in every run mode. [`primitives`] has the other ops, which exported graphs use. A backend's test calls
 //! them for each of its variants (instruction-set tiers, executors).
 
-mod cache;
-mod case;
+mod cache_case;
 mod decoder_ops;
 mod histories;
+mod op_case;
 mod primitive_ops;
 mod rows;
 mod shared;
@@ -18,13 +18,13 @@ pub use rows::RowsCopy;
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions};
 use base::{Bytes, DType};
-use case::OpCase;
 use graph::{Data, Value};
+use op_case::OpCase;
 
 /// Runs both suites and returns how many cases there were; the error names the first case that fails and how.
 ///
 /// Results must agree with the reference within `tolerance`, relative to the largest magnitude of the expected tensor;
-/// products with quantised weights within [`INTEGER_PRODUCTS`].
+/// products with quantised weights within [`QUANTISED_TOLERANCE`].
 pub fn run(
     backend: &dyn Backend,
     options: &CompileOptions,
@@ -40,7 +40,7 @@ pub fn decoder(
     tolerance: f32,
 ) -> Result<usize, String> {
     let mut cases = op_cases(decoder_ops::cases(), backend, options, tolerance)?;
-    for case in cache::cases() {
+    for case in cache_case::cases() {
         case.check(backend, options, tolerance)
             .map_err(|e| format!("{case:?}: {e}"))?;
         cases += 1;
@@ -84,14 +84,18 @@ fn op_cases(
     let compare = |case: &OpCase| -> Result<(), String> {
         let expect = reference(case)?;
         // Sums that an activation makes small are as exact as they were before it.
-        let sums = case.before.as_deref().map(reference).transpose()?;
+        let sums = case
+            .without_activation
+            .as_deref()
+            .map(reference)
+            .transpose()?;
         let growth = sums.map_or(1.0, |sums| largest(&sums) / largest(&expect));
         let tolerance = if case.has_quantised_weight() {
-            tolerance.max(INTEGER_PRODUCTS)
+            tolerance.max(QUANTISED_TOLERANCE)
         } else {
             tolerance
         } * growth.max(1.0);
-        close(&case.evaluate(backend, options)?, &expect, tolerance)
+        check_close(&case.evaluate(backend, options)?, &expect, tolerance)
     };
     for case in &cases {
         compare(case).map_err(|e| format!("{}: {e}", case.name))?;
@@ -101,15 +105,15 @@ fn op_cases(
 
 /// How far a product with quantised weights may be off: backends multiply integers, with activations of twelve bits or
 /// more. Random operands cancel, so this is loose; a backend bounds its own products tightly.
-pub const INTEGER_PRODUCTS: f32 = 1e-2;
+pub const QUANTISED_TOLERANCE: f32 = 1e-2;
 
 /// A small deterministic generator of numbers.
-pub struct Noise(u64);
+pub struct TestRng(u64);
 
-impl Noise {
+impl TestRng {
     /// The generator with this seed.
-    pub fn new(seed: u64) -> Noise {
-        Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    pub fn new(seed: u64) -> TestRng {
+        TestRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// The next 64 bits (xorshift).
@@ -158,7 +162,7 @@ fn largest_of(elements: &[f32]) -> f32 {
 }
 
 /// Whether two results agree, or where they differ most. Integers, truths and what is not finite must be equal.
-fn close(found: &Value, expect: &Value, tolerance: f32) -> Result<(), String> {
+fn check_close(found: &Value, expect: &Value, tolerance: f32) -> Result<(), String> {
     if found.shape != expect.shape {
         return Err(format!(
             "shape {:?}, expected {:?}",

@@ -20,12 +20,17 @@ impl RowsCopy {
         session.read_sequence(seq, |held, bytes| {
             let config = bytes.config();
             let side = |layer: usize, side: Side| -> Result<Vec<u8>, KvError> {
-                let rows = config.layers[layer].kv_heads * held.rows(layer);
+                let rows = config.layers[layer].kv_heads * held.row_count(layer);
                 let mut copy = vec![0; rows * config.row_bytes(layer, side)];
                 bytes.read_rows(layer, side, held.runs(layer), &mut copy)?;
                 Ok(copy)
             };
-            let layer = |i| Ok((held.first(i), [side(i, Side::Key)?, side(i, Side::Value)?]));
+            let layer = |i| {
+                Ok((
+                    held.first_position(i),
+                    [side(i, Side::Key)?, side(i, Side::Value)?],
+                ))
+            };
             let layers: Result<_, KvError> = (0..held.layers()).map(layer).collect();
             Ok(RowsCopy {
                 len: held.len,

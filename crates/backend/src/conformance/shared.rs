@@ -1,6 +1,6 @@
 //! Layers that share keys and values name one cache twice in a step.
 
-use super::Noise;
+use super::TestRng;
 use crate::{Backend, CompileOptions, Runnable};
 use base::DType;
 use graph::ops::UpdateAndAttend;
@@ -41,7 +41,7 @@ fn run(
     let executable = backend.compile(graph.clone(), options);
     let executable = executable.map_err(|e| e.to_string())?;
     let mut runnable = Runnable::bind(graph, executable, Some(entry)).map_err(|e| e.to_string())?;
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     let mut held = 0;
     let mut outputs = vec![];
     for tokens in [3usize, 1, 5, 1] {

@@ -16,17 +16,17 @@
 
 #![forbid(unsafe_code)]
 
+mod float;
 mod iq4;
-mod k;
+mod k_quants;
 mod legacy;
-mod plain;
 
 use crate::DType;
 
+pub use float::{bf16, f16, f32};
 pub use iq4::{IQ4_VALUES, iq4_nl, iq4_xs, scales_iq4};
-pub use k::{q2_k, q3_k, q4_k, q5_k, q6_k, scales_mins, scales_q3};
+pub use k_quants::{q2_k, q3_k, q4_k, q5_k, q6_k, scales_mins, scales_q3};
 pub use legacy::{q4_0, q4_1, q5_0, q5_1, q8_0};
-pub use plain::{bf16, f16, f32};
 
 /// Bytes and output that do not belong together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

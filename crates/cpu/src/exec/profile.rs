@@ -2,14 +2,14 @@
 
 use super::call::Call;
 use crate::kernels::attend::Attend;
-use backend::NodeTime;
+use backend::NodeProfile;
 use graph::{Bindings, Graph, Node};
 use kv::{LayerPlan, Storage};
 use std::time::Duration;
 
 /// Where the time went, by label and op in the order of the first run.
 #[derive(Default)]
-pub(crate) struct Profile(Vec<NodeTime>);
+pub(crate) struct Profile(Vec<NodeProfile>);
 
 impl Profile {
     /// Adds a run of some nodes that ran as one.
@@ -20,18 +20,18 @@ impl Profile {
             .map(|node| label(graph.node_name(node)))
             .collect();
         let label = labels.join(" + ");
-        let same = |found: &&mut NodeTime| found.op == op && found.label == label;
+        let same = |found: &&mut NodeProfile| found.op == op && found.label == label;
         let found = match self.0.iter_mut().find(same) {
             Some(found) => found,
             None => {
-                self.0.push(NodeTime {
+                self.0.push(NodeProfile {
                     op,
                     label,
                     runs: 0,
                     time: Duration::ZERO,
                     bytes: 0,
                     macs: 0,
-                    floats: work.floats,
+                    is_f32: work.floats,
                 });
                 self.0.last_mut().expect("pushed above")
             }
@@ -42,7 +42,7 @@ impl Profile {
         found.macs += work.macs;
     }
 
-    pub(crate) fn get(&self) -> Vec<NodeTime> {
+    pub(crate) fn get(&self) -> Vec<NodeProfile> {
         self.0.clone()
     }
 }

@@ -12,7 +12,7 @@ use crate::kernels::Context;
 use crate::kernels::packed::{After, Gate, TOGETHER};
 use crate::kv::CpuKv;
 use crate::threads::Threads;
-use backend::{BackendError, CacheStep, Trace};
+use backend::{BackendError, CacheStep, TraceCallback};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
@@ -298,7 +298,7 @@ impl Tape {
         machine: &mut Machine,
         inputs: &[*const u8],
         cache: &mut Option<CacheStep<'_, CpuKv>>,
-        mut trace: Option<Trace<'_>>,
+        mut trace: Option<TraceCallback<'_>>,
     ) -> Result<(), BackendError> {
         self.resolve(machine.arena.as_mut_ptr(), inputs);
         let (graph, tape) = (&*machine.graph, &*self);

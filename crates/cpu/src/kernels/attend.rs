@@ -19,7 +19,7 @@ use crate::kv::{CpuKv, HeadKv};
 use crate::simd::{LANES, Simd};
 use cut::{Cut, How, Which};
 use decoded::Decoded;
-use kv::{Query, Visibility};
+use kv::{QueryView, Visibility};
 use parts::{PART, Partials, State, merge};
 use passes::{Pass, Passes};
 use score::Keys;
@@ -110,7 +110,7 @@ impl Attend {
 }
 
 /// The queries that see something: all before the padding at the end of a step.
-fn attending(visible: &Visibility) -> &[Query] {
+fn attending(visible: &Visibility) -> &[QueryView] {
     let queries = visible.queries();
     let padding = queries.iter().rev().take_while(|q| q.positions.is_empty());
     &queries[..queries.len() - padding.count()]

@@ -1,4 +1,4 @@
-//! How each KV storage type becomes f32 lanes: exactly the numbers of `backend::storage`, sixteen at a time.
+//! How each KV storage type becomes f32 lanes: exactly the numbers of `backend::row_codec`, sixteen at a time.
 
 use super::format::RAMP;
 use crate::simd::{LANES, Simd};

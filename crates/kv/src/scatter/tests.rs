@@ -11,7 +11,7 @@ fn index(max_seq_len: u32, sequences: u32) -> ScatterIndex {
         window: None,
     };
     let config = CacheConfig {
-        min_cells: 4,
+        initial_cells: 4,
         ..CacheConfig::uniform(max_seq_len, 1, layer)
     };
     ScatterIndex::new(&config, sequences)
@@ -136,7 +136,7 @@ fn what_static_buffers_cannot_do_is_refused() {
             "sequence 2 is out of range: the cache has 2",
         ]
     );
-    assert_eq!(index.valid, [6, 6]);
+    assert_eq!(index.valid_rows, [6, 6]);
 }
 
 /// A row's cell does not depend on how many rows are in use, no two rows share one, and cells follow the rows used.

@@ -7,7 +7,7 @@ use crate::kernels::{Context, reads_once};
 use crate::kv::layout::TILE;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
 use base::gate::chunk_start;
-use kv::{Query, Visibility};
+use kv::{QueryView, Visibility};
 use std::ops::Range;
 
 /// Products below which a step stays on the calling thread: waking others would cost more.
@@ -50,7 +50,7 @@ pub(super) struct Which {
 }
 
 impl Cut {
-    pub(super) fn new(op: &Attend, queries: &[Query], threads: usize) -> Cut {
+    pub(super) fn new(op: &Attend, queries: &[QueryView], threads: usize) -> Cut {
         let group = op.heads / op.kv_heads;
         let most_rows = (ROWS * MOST_DIM / op.value_dim.max(1)).clamp(1, ROWS);
         let heads_per_item = group.min(most_rows);
@@ -179,7 +179,7 @@ impl Found {
     fn add(
         &mut self,
         visible: &Visibility,
-        queries: &[Query],
+        queries: &[QueryView],
         positions: Range<usize>,
         kv: &HeadKv<'_>,
     ) {
@@ -188,7 +188,7 @@ impl Found {
             let end = queries.iter().map(|q| q.positions.end as usize).max();
             let first = first.unwrap_or(0).max(positions.start);
             let end = end.unwrap_or(0).min(positions.end);
-            for run in visible.list(queries[0].list) {
+            for run in visible.run_list(queries[0].list) {
                 let (start, len) = (run.position as usize, run.len as usize);
                 let seen = first.max(start)..end.min(start + len);
                 if seen.is_empty() {

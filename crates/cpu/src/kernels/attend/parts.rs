@@ -7,7 +7,7 @@ use super::{BLOCK, Shared};
 use crate::isa::Kernel;
 use crate::kernels::split;
 use crate::simd::{LANES, Simd};
-use kv::Query;
+use kv::QueryView;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) const PART: usize = 8 * BLOCK;
 
 /// The parts that some queries see.
-pub(super) fn of(queries: &[Query]) -> Range<usize> {
+pub(super) fn of(queries: &[QueryView]) -> Range<usize> {
     let seen = queries
         .iter()
         .filter(|q| q.positions.start < q.positions.end);

@@ -82,7 +82,7 @@ impl<'a> Passes<'a> {
     fn find(&mut self, query: usize, which: Which) {
         let item = self.item;
         let view = &item.visible.queries()[item.queries.start + query];
-        let runs = item.visible.list(view.list);
+        let runs = item.visible.run_list(view.list);
         let cursor = &mut self.cursors[query];
         while runs
             .get(*cursor)

@@ -5,7 +5,7 @@ use super::weights::{self, Form, Rows, STRIP};
 use crate::isa::IntegerKernel;
 use crate::kernels::Context;
 use crate::simd::Whole;
-use backend::{BackendError, BackendErrorKind, CompileOptions, Loading};
+use backend::{BackendError, BackendErrorKind, CompileOptions, ProgressCallback};
 use base::{Bytes, DType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -139,7 +139,7 @@ fn load(
     ctx: &Context<'_>,
     options: &CompileOptions,
 ) -> Result<(Vec<Bytes>, Option<Arc<Writing>>), BackendError> {
-    let progress = Progress::new(weights, options.loading.as_ref());
+    let progress = Progress::new(weights, options.progress.as_ref());
     let folder = options.packed_folder.as_deref();
     let kept = folder.and_then(|folder| Kept::open(folder, weights));
     let found = |weight: &Source<'_>| kept.as_ref()?.find(weight);
@@ -235,7 +235,7 @@ fn pack(weights: &[&Source<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> 
 
 /// How far the weights are, and who is told.
 struct Progress<'a> {
-    loading: Option<&'a Loading>,
+    loading: Option<&'a ProgressCallback>,
     done: AtomicUsize,
     total: usize,
     stopped: AtomicBool,
@@ -245,7 +245,7 @@ impl<'a> Progress<'a> {
     /// Bytes after which it is told again.
     const STEP: usize = 1 << 20;
 
-    fn new(weights: &[Source<'_>], loading: Option<&'a Loading>) -> Progress<'a> {
+    fn new(weights: &[Source<'_>], loading: Option<&'a ProgressCallback>) -> Progress<'a> {
         Progress {
             loading,
             done: AtomicUsize::new(0),
@@ -259,7 +259,7 @@ impl<'a> Progress<'a> {
         let done = before + bytes;
         let tells = before / Progress::STEP != done / Progress::STEP || done == self.total;
         if let Some(loading) = self.loading.filter(|_| tells)
-            && !loading.tell(done, self.total)
+            && !loading.report(done, self.total)
         {
             self.stopped.store(true, Ordering::Relaxed);
         }

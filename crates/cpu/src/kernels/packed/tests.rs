@@ -12,7 +12,7 @@ use crate::kernels::rows::Norm;
 use crate::simd::{LARGEST_ACTIVATION, LARGEST_WHOLE};
 use crate::threads::Threads;
 use backend::CompileOptions;
-use backend::conformance::Noise;
+use backend::conformance::TestRng;
 use base::{Bytes, DType, quant};
 use graph::ops::{Activation, BinaryFunction};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn pack_on(
 #[test]
 fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other() {
     let threads = Threads::new(2);
-    let mut noise = Noise::new(7);
+    let mut noise = TestRng::new(7);
     let packed = DType::ALL
         .into_iter()
         .filter_map(|t| Some((t, Form::of(t)?)));
@@ -175,7 +175,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
 #[test]
 fn a_weight_is_packed_once_while_it_is_used() {
     let threads = Threads::new(1);
-    let source = Noise::new(1).weights(DType::Q4_0, 16 * 64);
+    let source = TestRng::new(1).weights(DType::Q4_0, 16 * 64);
     let first = pack((DType::Q4_0, &source), 16, 64, &threads);
     let again = pack((DType::Q4_0, &source), 16, 64, &threads);
     assert_eq!(first.address(), again.address());
@@ -199,7 +199,7 @@ fn elementwise(isa: Isa, threads: &Threads, function: Function, a: &[f32], b: &[
 
 #[test]
 fn what_is_done_with_products_does_not_change_their_bits() {
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     // With more threads than the room is for, a gate waits for both products.
     for threads in [1, 2, 16].map(Threads::new) {
         for (dtype, n, k) in [(DType::Q4_1, 264, 256), (DType::Q8_0, 264, 256)] {
@@ -303,7 +303,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
 #[test]
 fn every_tier_packs_the_same_bytes() {
     let threads = Threads::new(2);
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     let (n, k) = (40, 512);
     for dtype in DType::ALL.into_iter().filter(|t| Form::of(*t).is_some()) {
         let rows = noise.weights(dtype, n * k);

@@ -5,9 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Writes a file beside `path`, lets it reach the disk, and renames it. When anything fails, `path` is as it was.
-pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let partial = beside(path)?;
-    let mut file = claim(&partial)?;
+pub fn atomic_write(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let partial = partial_path(path)?;
+    let mut file = lock_partial(&partial)?;
     let written = write(&mut file)
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&partial, path));
@@ -28,7 +31,7 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// The name of the unfinished file: always the same one, so that what a killed process left is used up by the next.
-fn beside(path: &Path) -> io::Result<PathBuf> {
+fn partial_path(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -40,7 +43,7 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// The unfinished file, empty and locked. Another save of the same file is waited for; a lock ends with its process.
-fn claim(partial: &Path) -> io::Result<File> {
+fn lock_partial(partial: &Path) -> io::Result<File> {
     loop {
         let mut options = File::options();
         let file = options
@@ -50,7 +53,7 @@ fn claim(partial: &Path) -> io::Result<File> {
             .open(partial)?;
         file.lock()?;
         // The other save may have renamed the file that was waited for: it is the finished one now.
-        if is_at(&file, partial)? {
+        if is_same_file(&file, partial)? {
             file.set_len(0)?;
             return Ok(file);
         }
@@ -58,7 +61,7 @@ fn claim(partial: &Path) -> io::Result<File> {
 }
 
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -70,7 +73,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Where files have no numbers, a file that has content may be the finished one.
 #[cfg(not(unix))]
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     if file.metadata()?.len() > 0 {
         let _ = fs::remove_file(path);
         return Ok(false);

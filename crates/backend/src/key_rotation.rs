@@ -1,7 +1,7 @@
 //! How a graph turns its keys by their positions, and how stored keys are turned to other positions.
 
 use crate::runnable::{attention_nodes, integer_source};
-use crate::{BackendError, BackendErrorKind, storage};
+use crate::{BackendError, BackendErrorKind, row_codec};
 use graph::ops::{Op, Rope, RopeLayout};
 use graph::{Graph, Node, TensorId, TensorKind};
 use kv::CacheConfig;
@@ -9,22 +9,22 @@ use std::ops::Range;
 
 /// The rotation of every cache's keys, where a graph uses positions for nothing else.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rotations {
+pub struct KeyRotations {
     /// Per cache id; `None` where keys do not depend on positions.
-    layers: Vec<Option<Rotation>>,
+    layers: Vec<Option<KeyRotation>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Rotation {
+struct KeyRotation {
     layout: RopeLayout,
     /// Angles of position 1, one for each pair of elements.
     frequency: Vec<f32>,
 }
 
-impl Rotations {
+impl KeyRotations {
     /// The rotations of a graph's keys, or why their positions cannot be changed.
-    pub fn of(graph: &Graph, layers: usize) -> Result<Rotations, BackendError> {
-        let refuse = |reason: String| Err(BackendErrorKind::NoShift(reason).into());
+    pub fn from_graph(graph: &Graph, layers: usize) -> Result<KeyRotations, BackendError> {
+        let refuse = |reason: String| Err(BackendErrorKind::ShiftUnsupported(reason).into());
         let Some((attention, _)) = attention_nodes(graph).next() else {
             return refuse("the model keeps no history".into());
         };
@@ -43,9 +43,9 @@ impl Rotations {
                 ));
             }
         }
-        let mut all: Vec<Option<Option<Rotation>>> = vec![None; layers];
+        let mut all: Vec<Option<Option<KeyRotation>>> = vec![None; layers];
         for (node, id) in attention_nodes(graph) {
-            let rotation = match Rotation::of(graph, node.inputs[1]) {
+            let rotation = match KeyRotation::of(graph, node.inputs[1]) {
                 Ok(rotation) => rotation,
                 Err(reason) => return refuse(format!("{}: {reason}", graph.node_name(node))),
             };
@@ -56,14 +56,14 @@ impl Rotations {
                 _ => return refuse(format!("cache {id} has keys of several rotations")),
             }
         }
-        Ok(Rotations {
+        Ok(KeyRotations {
             layers: all.into_iter().map(Option::flatten).collect(),
         })
     }
 
     /// Turns encoded keys `[heads, rows, row]` of a layer, whose rows had these positions, to positions that are `down`
     /// lower. The angles are those that the graph itself computes in f32; quantised rows are decoded and encoded again.
-    pub fn lower(
+    pub fn rotate_down(
         &self,
         config: &CacheConfig,
         layer: usize,
@@ -86,7 +86,7 @@ impl Rotations {
         let turns: Vec<(f32, f32)> = turns.collect();
         let mut row = vec![0.0; dim];
         for (i, encoded) in rows.chunks_exact_mut(storage.row_bytes(dim)).enumerate() {
-            storage::decode(storage, encoded, &mut row);
+            row_codec::decode(storage, encoded, &mut row);
             for (pair, (cos, sin)) in turns[i % count * half..][..half].iter().enumerate() {
                 let (a, b) = match rotation.layout {
                     RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
@@ -95,14 +95,14 @@ impl Rotations {
                 let (x, y) = (row[a], row[b]);
                 (row[a], row[b]) = (x * cos - y * sin, y * cos + x * sin);
             }
-            storage::encode(storage, &row, encoded);
+            row_codec::encode(storage, &row, encoded);
         }
     }
 }
 
-impl Rotation {
+impl KeyRotation {
     /// How a tensor of keys is rotated; `None` when it is not.
-    fn of(graph: &Graph, keys: TensorId) -> Result<Option<Rotation>, String> {
+    fn of(graph: &Graph, keys: TensorId) -> Result<Option<KeyRotation>, String> {
         let Some(node) = producer(graph, keys) else {
             return Err("its keys are not computed".into());
         };
@@ -115,7 +115,7 @@ impl Rotation {
             };
             let frequency = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
             let frequency = frequency.collect();
-            return Ok(Some(Rotation { layout, frequency }));
+            return Ok(Some(KeyRotation { layout, frequency }));
         }
         match depends_on_positions(graph, keys) {
             true => Err("its keys are rotated in a way that is not known".into()),

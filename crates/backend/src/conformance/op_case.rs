@@ -1,6 +1,6 @@
 //! One op on random operands.
 
-use super::Noise;
+use super::TestRng;
 use crate::{Backend, CompileOptions};
 use base::DType;
 use graph::ops::{Linear, Op};
@@ -13,7 +13,7 @@ pub(super) struct OpCase {
     graph: Arc<Graph>,
     inputs: Vec<Value>,
     /// The same without the activation behind it.
-    pub(super) before: Option<Box<OpCase>>,
+    pub(super) without_activation: Option<Box<OpCase>>,
 }
 
 /// What a case's op is given.
@@ -25,12 +25,12 @@ pub(super) enum Operand {
     Index(DType, u64),
     /// A constant.
     Weight(DType, Vec<usize>),
-    /// An input of any shape; [`T`] stands for the symbol.
+    /// An input of any shape; [`SYMBOL_T`] stands for the symbol.
     Tensor(DType, Vec<usize>, Values),
 }
 
 /// The size that stands for the symbol.
-pub(super) const T: usize = usize::MAX;
+pub(super) const SYMBOL_T: usize = usize::MAX;
 
 /// Which elements an input has.
 #[derive(Clone, Copy, Debug)]
@@ -60,14 +60,15 @@ impl OpCase {
 
     pub(super) fn new(op: impl Into<Op>, tokens: usize, operands: &[Operand], seed: u64) -> OpCase {
         let op = op.into();
-        let before = match &op {
+        let without_activation = match &op {
             Op::Linear(Linear {
                 activation: Some(_),
             }) => Some(Linear::default()),
             _ => None,
         };
-        let before = before.map(|op| Box::new(OpCase::new(op, tokens, operands, seed)));
-        let mut noise = Noise::new(seed);
+        let without_activation =
+            without_activation.map(|op| Box::new(OpCase::new(op, tokens, operands, seed)));
+        let mut noise = TestRng::new(seed);
         let mut b = GraphBuilder::new("case");
         let t = b.symbol("T");
         // Gives the symbol its value where no operand does.
@@ -84,19 +85,23 @@ impl OpCase {
                     continue;
                 }
                 Operand::Rows(shape) => {
-                    let shape = std::iter::once(T).chain(shape.iter().copied()).collect();
+                    let shape = std::iter::once(SYMBOL_T)
+                        .chain(shape.iter().copied())
+                        .collect();
                     (DType::F32, shape, Values::Any)
                 }
-                Operand::Index(dtype, limit) => (*dtype, vec![T], Values::Whole(0, *limit as i64)),
+                Operand::Index(dtype, limit) => {
+                    (*dtype, vec![SYMBOL_T], Values::Whole(0, *limit as i64))
+                }
                 Operand::Tensor(dtype, shape, values) => (*dtype, shape.clone(), *values),
             };
             let dims: Vec<Dim> = shape
                 .iter()
-                .map(|n| if *n == T { t } else { (*n).into() })
+                .map(|n| if *n == SYMBOL_T { t } else { (*n).into() })
                 .collect();
             let full: Vec<usize> = shape
                 .iter()
-                .map(|n| if *n == T { tokens } else { *n })
+                .map(|n| if *n == SYMBOL_T { tokens } else { *n })
                 .collect();
             let data = elements(&mut noise, dtype, full.iter().product(), values);
             inputs.push(Value { shape: full, data });
@@ -114,7 +119,7 @@ impl OpCase {
             name,
             graph: Arc::new(b.finish(&[out]).expect("a valid graph")),
             inputs,
-            before,
+            without_activation,
         }
     }
 
@@ -133,7 +138,7 @@ impl OpCase {
     }
 }
 
-fn elements(noise: &mut Noise, dtype: DType, len: usize, values: Values) -> Data {
+fn elements(noise: &mut TestRng, dtype: DType, len: usize, values: Values) -> Data {
     let mut number = || match values {
         Values::Any => noise.unit() * 3.0,
         Values::Positive => noise.unit().abs() * 3.0 + 0.1,

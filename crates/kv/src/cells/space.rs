@@ -6,14 +6,14 @@ use std::ops::Range;
 
 /// The cells of the layers that share a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct CellSpace {
     /// Which of a plan's classes describes them.
     pub(super) class: usize,
     /// For layers with a window that give up what is behind it.
-    pub(super) ring: Option<RingRows>,
+    pub(super) ring: Option<RingSize>,
     /// Sequences that hold each cell.
-    pub(super) holders: Vec<u8>,
-    pub(super) sequences: Vec<Sequence>,
+    pub(super) ref_counts: Vec<u8>,
+    pub(super) sequences: Vec<SequenceRuns>,
     pub(super) used: u32,
     /// One past the last cell in use.
     pub(super) high_water: u32,
@@ -23,20 +23,20 @@ pub(super) struct Rows {
 
 /// How much a sequence keeps in layers with a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RingRows {
+pub(super) struct RingSize {
     pub(super) window: u32,
     /// Most rows of one sequence.
     pub(super) slots: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sequence {
+pub(super) struct SequenceRuns {
     /// Ascending in position; no two touch without being joined.
     pub(super) runs: Vec<Run>,
     pub(super) len: u32,
 }
 
-impl Sequence {
+impl SequenceRuns {
     pub(super) fn next(&self) -> Option<u32> {
         self.runs.last().map(|run| run.position + run.len)
     }
@@ -48,13 +48,18 @@ impl Sequence {
     }
 }
 
-impl Rows {
-    pub(super) fn new(class: usize, ring: Option<RingRows>, capacity: u32, sequences: u32) -> Rows {
-        Rows {
+impl CellSpace {
+    pub(super) fn new(
+        class: usize,
+        ring: Option<RingSize>,
+        capacity: u32,
+        sequences: u32,
+    ) -> CellSpace {
+        CellSpace {
             class,
             ring,
-            holders: vec![0; capacity as usize],
-            sequences: vec![Sequence::default(); sequences as usize],
+            ref_counts: vec![0; capacity as usize],
+            sequences: vec![SequenceRuns::default(); sequences as usize],
             used: 0,
             high_water: 0,
             first_free: 0,
@@ -62,19 +67,19 @@ impl Rows {
     }
 
     pub(super) fn capacity(&self) -> u32 {
-        self.holders.len() as u32
+        self.ref_counts.len() as u32
     }
 
     pub(super) fn clear(&mut self) {
-        self.holders.fill(0);
-        self.sequences.fill(Sequence::default());
+        self.ref_counts.fill(0);
+        self.sequences.fill(SequenceRuns::default());
         (self.used, self.high_water, self.first_free) = (0, 0, 0);
     }
 
     /// Cells among which a step looks for free ones before it goes beyond: whole rings, as many as are in use.
-    pub(super) fn limit(&self) -> u32 {
+    pub(super) fn search_limit(&self) -> u32 {
         match self.ring {
-            Some(RingRows { slots, .. }) => {
+            Some(RingSize { slots, .. }) => {
                 let rings = u64::from(self.high_water.div_ceil(slots).max(1));
                 (rings * u64::from(slots)).min(self.capacity().into()) as u32
             }
@@ -83,7 +88,7 @@ impl Rows {
     }
 
     /// The positions that a sequence gives up so that it can go on to `next`.
-    pub(super) fn given_up(&self, next: u32) -> Range<u32> {
+    pub(super) fn evicted_positions(&self, next: u32) -> Range<u32> {
         0..self.ring.map_or(0, |ring| next.saturating_sub(ring.slots))
     }
 
@@ -95,7 +100,7 @@ impl Rows {
 
     /// Lets a sequence hold a new cell behind all it holds.
     pub(super) fn append(&mut self, seq: SeqId, position: u32, cell: u32) {
-        self.hold(cell..cell + 1);
+        self.retain(cell..cell + 1);
         let sequence = &mut self.sequences[seq as usize];
         sequence.len += 1;
         let len = 1;
@@ -111,7 +116,7 @@ impl Rows {
 
     /// Lets a sequence hold these runs, at positions it does not hold.
     pub(super) fn share(&mut self, seq: SeqId, added: Vec<Run>) {
-        added.iter().for_each(|run| self.hold(run.cells()));
+        added.iter().for_each(|run| self.retain(run.cells()));
         let sequence = &mut self.sequences[seq as usize];
         sequence.len += added.iter().map(|run| run.len).sum::<u32>();
         let mut all = std::mem::take(&mut sequence.runs);
@@ -142,9 +147,9 @@ impl Rows {
     }
 
     /// Keeps count of the first free cell after cells were taken.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn advance_first_free(&mut self) {
         let free = |n: &u8| *n == 0;
-        let from = &self.holders[self.first_free as usize..];
+        let from = &self.ref_counts[self.first_free as usize..];
         let taken = from.iter().position(free).unwrap_or(from.len());
         self.first_free += taken as u32;
     }
@@ -181,18 +186,18 @@ impl Rows {
             }
             sequence.runs = runs;
         }
-        let held = order.iter().map(|old| self.holders[*old as usize]);
-        let holders: Vec<u8> = held.collect();
-        self.holders.fill(0);
-        self.holders[..holders.len()].copy_from_slice(&holders);
+        let held = order.iter().map(|old| self.ref_counts[*old as usize]);
+        let ref_counts: Vec<u8> = held.collect();
+        self.ref_counts.fill(0);
+        self.ref_counts[..ref_counts.len()].copy_from_slice(&ref_counts);
         (self.high_water, self.first_free) = (self.used, self.used);
         Some(order)
     }
 
     /// Lets one more sequence hold these cells.
-    fn hold(&mut self, cells: Range<u32>) {
+    fn retain(&mut self, cells: Range<u32>) {
         self.high_water = self.high_water.max(cells.end);
-        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
+        for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
             self.used += u32::from(*n == 0);
             *n += 1;
         }
@@ -201,7 +206,7 @@ impl Rows {
     /// Lets one sequence fewer hold these cells and counts those that became free.
     fn release(&mut self, cells: Range<u32>) {
         let mut freed = 0;
-        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
+        for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
             *n -= 1;
             freed += u32::from(*n == 0);
         }
@@ -213,7 +218,7 @@ impl Rows {
 
     /// After cells were freed: the high water falls to the last one held.
     fn lower_high_water(&mut self) {
-        let below = &self.holders[..self.high_water as usize];
+        let below = &self.ref_counts[..self.high_water as usize];
         let held = below.iter().rposition(|n| *n > 0);
         self.high_water = held.map_or(0, |last| last as u32 + 1);
     }

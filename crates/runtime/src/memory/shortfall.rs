@@ -7,13 +7,13 @@ use std::fmt;
 
 /// A plan that needs more memory than it may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct MemoryShortfall {
     /// Bytes that the plan needs.
     pub needed: u64,
     /// Bytes that it may have.
     pub limit: u64,
     /// Bytes that it needs without any context.
-    pub least: u64,
+    pub bytes_without_kv: u64,
     /// Changes that would make it fit, each by itself; none when the rest of the plan is too large.
     pub remedies: Vec<Remedy>,
 }
@@ -30,26 +30,26 @@ pub struct Remedy {
 }
 
 /// Smaller types, the most exact first.
-const SMALLER: [Storage; 3] = [
+const SMALLER_STORAGE: [Storage; 3] = [
     Storage::F16,
     Storage::Q8(Group::G32),
     Storage::Q4(Group::G32),
 ];
 
-impl Misfit {
+impl MemoryShortfall {
     /// What is wrong with a plan under a limit; `None` when it fits.
-    pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<Misfit> {
+    pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<MemoryShortfall> {
         let needed = plan.total_bytes() as u64;
         if needed <= limit {
             return None;
         }
-        let least = needed.saturating_sub(plan.kv_bytes() as u64);
-        let room = limit.checked_sub(least);
+        let bytes_without_kv = needed.saturating_sub(plan.kv_bytes() as u64);
+        let room = limit.checked_sub(bytes_without_kv);
         let remedies = room.map_or(vec![], |room| remedies(plan, room));
-        Some(Misfit {
+        Some(MemoryShortfall {
             needed,
             limit,
-            least,
+            bytes_without_kv,
             remedies,
         })
     }
@@ -83,7 +83,11 @@ fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
         })
     };
     let whole = |storage| longest(Some(storage)).filter(|remedy| !remedy.shorter);
-    let mut remedies: Vec<Remedy> = SMALLER.into_iter().find_map(whole).into_iter().collect();
+    let mut remedies: Vec<Remedy> = SMALLER_STORAGE
+        .into_iter()
+        .find_map(whole)
+        .into_iter()
+        .collect();
     remedies.extend(longest(None));
     if remedies.is_empty() {
         let smallest = Storage::Q4(Group::G32);
@@ -110,20 +114,21 @@ impl fmt::Display for Remedy {
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for MemoryShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Misfit {
+        let MemoryShortfall {
             needed,
             limit,
-            least,
+            bytes_without_kv,
             remedies,
         } = self;
-        let [needed, limit, least] = [needed, limit, least].map(|bytes| size_text(*bytes));
+        let [needed, limit, bytes_without_kv] =
+            [needed, limit, bytes_without_kv].map(|bytes| size_text(*bytes));
         write!(f, "the run needs {needed} and {limit} may be used; ")?;
         if remedies.is_empty() {
             return write!(
                 f,
-                "without any context it needs {least}, so a smaller model or batch (-b) is needed"
+                "without any context it needs {bytes_without_kv}, so a smaller model or batch (-b) is needed"
             );
         }
         let texts: Vec<String> = remedies.iter().map(Remedy::to_string).collect();

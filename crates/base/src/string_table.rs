@@ -4,12 +4,12 @@ use std::ops::Index;
 
 /// A list of texts. They lie one behind the other, so that it is made, copied and dropped as fast as one text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Texts {
+pub struct StringTable {
     all: String,
     ends: Vec<usize>,
 }
 
-impl Texts {
+impl StringTable {
     /// Adds a text.
     pub fn push(&mut self, text: &str) {
         self.all.push_str(text);
@@ -39,7 +39,7 @@ impl Texts {
     }
 }
 
-impl Index<usize> for Texts {
+impl Index<usize> for StringTable {
     type Output = str;
 
     fn index(&self, index: usize) -> &str {
@@ -47,9 +47,9 @@ impl Index<usize> for Texts {
     }
 }
 
-impl<S: AsRef<str>> FromIterator<S> for Texts {
-    fn from_iter<I: IntoIterator<Item = S>>(texts: I) -> Texts {
-        let mut all = Texts::default();
+impl<S: AsRef<str>> FromIterator<S> for StringTable {
+    fn from_iter<I: IntoIterator<Item = S>>(texts: I) -> StringTable {
+        let mut all = StringTable::default();
         texts.into_iter().for_each(|text| all.push(text.as_ref()));
         all
     }
@@ -62,11 +62,11 @@ mod tests {
     #[test]
     fn texts_come_out_as_they_went_in() {
         let list = ["", "a", "é", "", "日本"];
-        let texts: Texts = list.iter().collect();
+        let texts: StringTable = list.iter().collect();
         assert_eq!(texts.iter().collect::<Vec<_>>(), list);
         assert_eq!((texts.len(), texts.get(5)), (5, None));
         assert_eq!((&texts[2], &texts[3]), ("é", ""));
-        assert!(Texts::default().is_empty() && !texts.is_empty());
+        assert!(StringTable::default().is_empty() && !texts.is_empty());
         assert_ne!(texts, list.iter().rev().collect());
     }
 }

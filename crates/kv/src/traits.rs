@@ -56,7 +56,7 @@ pub trait SeqCache: Cache {
 /// `rows` ascend and none lies before its target, so that copying in order needs no second buffer. Rings have the row of
 /// cell `c` at `c mod slots`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gather {
+pub struct GatherPlan {
     /// First target row.
     pub base: u32,
     /// The source of each target.
@@ -70,7 +70,7 @@ pub trait TreeCache: Cache {
     fn propose(&mut self, parents: &[Option<u32>]) -> Result<(), KvError>;
     /// Makes a chain of candidates part of the prefix and forgets the others. The returned rows must be gathered before
     /// the next forward; [`CacheSession::accept`](crate::CacheSession::accept) does both.
-    fn commit_path(&mut self, accepted: &[u32]) -> Result<Gather, KvError>;
+    fn commit_path(&mut self, accepted: &[u32]) -> Result<GatherPlan, KvError>;
 }
 
 /// What a forward needs of a cache. Object-safe, so that one executable serves every kind.
