@@ -1,4 +1,4 @@
-//! Many sequences in one pool of cells: batches, forks, eviction and rollback without moving a byte.
+//! Many sequences in one pool of cells. Batching, forks, eviction and rollback move no bytes.
 
 mod allocator;
 mod restore;
@@ -10,38 +10,39 @@ use crate::{Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, Run, SeqCache,
 use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
-/// Most sequences alive at once.
+/// The maximum number of sequences in one pool.
 pub const MAX_SEQUENCES: u32 = 64;
 
 /// A pool of cells shared by up to [`MAX_SEQUENCES`] sequences.
 ///
-/// Each sequence is a list of runs in position order, and each cell counts the sequences that hold it; a cell nobody
-/// holds is free. So verbs cost what the runs they touch cost, and a fork copies a run list.
+/// A sequence is a list of runs in position order. Every cell has a reference count: the number of sequences that hold
+/// it. A cell with count 0 is free. The cost of a verb is proportional to the runs that it touches; a fork copies a run
+/// list.
 ///
-/// Where the configuration says how far steps and rewinds may reach, layers with a window have cells of their own, and a
-/// sequence keeps only `window − 1 + slack` of them: what is behind is released, layer by layer, and used again. A verb
-/// that would need released rows is refused.
+/// If the configuration has a [`RingPolicy`], layers with a window use a cell space of their own, in which a sequence
+/// keeps its last `window − 1 + slack` rows. Older rows are released, layer by layer, and their cells are reused. A
+/// verb that needs released rows returns [`KvErrorKind::RewindTooFar`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
     classes: LayerClasses,
     ring: Option<RingPolicy>,
-    /// First the cells of all positions; then, for each window, those of the layers that release them.
+    /// `spaces[0]` holds the cells of all positions. The others hold the cells of ring layers, one space per window.
     spaces: Vec<CellSpace>,
-    /// The next forward's sequences, one per token; empty when none is declared.
+    /// The sequence of every token of the declared step; empty when no step is declared.
     declared: Vec<SeqId>,
 }
 
-/// For each layer, the old cell whose rows each new cell must get.
+/// The row moves of a compaction: for each layer, the old cell that is copied to each new cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
-    /// Per numbering of cells; `None` where nothing moves.
+    /// One list per cell space; `None` where no cell moves.
     orders: Vec<Option<Vec<u32>>>,
-    /// Per layer, its numbering.
+    /// The cell space of each layer.
     order_of: Vec<usize>,
 }
 
 impl Compaction {
-    /// The old cells of a layer in their new order, if any of them moves.
+    /// The old cell of every new cell of a layer, in the order of new cells; `None` if no cell moves.
     pub fn layer(&self, layer: usize) -> Option<&[u32]> {
         self.orders[self.order_of[layer]].as_deref()
     }
@@ -56,7 +57,7 @@ impl Cells {
             .filter(|_| classes.windows.iter().any(Option::is_some));
         let space = |class, ring| CellSpace::new(class, ring, config.capacity, MAX_SEQUENCES);
         let flat = match ring {
-            // All positions are planned somewhere, be it in a class that no layer has.
+            // The space of all positions always exists. If every layer is a ring, it gets a class that no layer has.
             Some(_) => classes.windows.iter().position(Option::is_none),
             None => Some(0),
         };
@@ -76,35 +77,35 @@ impl Cells {
         }
     }
 
-    /// One past the last cell in use: what a read of the whole pool would span.
+    /// One past the last cell in use.
     pub fn high_water(&self) -> u32 {
         self.spaces[0].high_water
     }
 
-    /// Where a sequence's positions lie.
+    /// The runs of a sequence, in position order.
     pub fn runs(&self, seq: SeqId) -> Result<&[Run], KvError> {
         let seq = self.check_seq(seq)?;
         Ok(&self.spaces[0].sequences[seq as usize].runs)
     }
 
-    /// Where what a sequence keeps of its positions lies in a layer.
+    /// The runs of the positions that a layer still holds of a sequence.
     pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[Run], KvError> {
         let seq = self.check_seq(seq)?;
         Ok(&self.spaces[self.space_of(layer)].sequences[seq as usize].runs)
     }
 
-    /// The sequences that hold something.
+    /// The sequences that hold at least one token.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
         (0..MAX_SEQUENCES).filter(|s| self.spaces[0].sequences[*s as usize].len > 0)
     }
 
-    /// How many sequences hold each cell below the high water.
+    /// For each cell below the high water, the number of sequences that hold it.
     pub fn ref_counts(&self) -> &[u8] {
         &self.spaces[0].ref_counts[..self.high_water() as usize]
     }
 
-    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns which rows must
-    /// move; `None` when nothing would change.
+    /// Renumbers the cells without holes, so that every sequence has runs as long as possible. Returns the rows to
+    /// move, or `None` if the numbering does not change.
     pub fn compact(&mut self) -> Option<Compaction> {
         let orders: Vec<_> = self.spaces.iter_mut().map(CellSpace::compact).collect();
         let layers = 0..self.classes.class_of.len();
@@ -113,7 +114,7 @@ impl Cells {
         any.then_some(Compaction { orders, order_of })
     }
 
-    /// The shortest length that `seq` can be cut back to: what its windows keep.
+    /// The shortest length that `seq` can be rewound to. Ring layers have evicted the rows that a shorter one needs.
     pub fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError> {
         let seq = self.check_seq(seq)?;
         Ok(self.floor(seq))
@@ -126,7 +127,8 @@ impl Cells {
             let kept = &space.sequences[seq as usize];
             let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
             let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
-            // The sequence must end with a token that far from what is lost, and may have holes.
+            // The window of the next token must not reach the evicted position `lost`. The sequence may have holes, so
+            // the floor is the first held position from there on.
             let end = lost + ring.window - 1..u32::MAX;
             let last = all.runs.iter().find_map(|run| run.clip(&end));
             Some(last.map_or(end.start, |run| run.position) + 1)
@@ -134,7 +136,7 @@ impl Cells {
         self.spaces[1..].iter().filter_map(floor).max().unwrap_or(0)
     }
 
-    /// Which numbering a layer's cells have.
+    /// The index of a layer's cell space.
     fn space_of(&self, layer: usize) -> usize {
         let class = self.classes.class_of[layer] as usize;
         self.spaces
@@ -143,7 +145,7 @@ impl Cells {
             .unwrap_or(0)
     }
 
-    /// Refuses tokens of unknown sequences, and more of them than fit.
+    /// Returns an error if a token has an unknown sequence or if the tokens do not fit.
     fn check_tokens(&self, seqs: impl Iterator<Item = SeqId> + Clone) -> Result<(), KvError> {
         for seq in seqs.clone() {
             self.check_seq(seq)?;
@@ -174,7 +176,7 @@ impl Cells {
         }
     }
 
-    /// Refuses to take positions out of a sequence when its windows no longer have what its next token would see.
+    /// Returns an error if, after the removal of `range`, a ring layer lacks rows that the next token attends to.
     fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
         let all = &self.spaces[0].sequences[seq as usize];
         let behind = |run: &Run| {
@@ -208,7 +210,7 @@ impl Cells {
     }
 }
 
-/// The positions that a range stands for.
+/// Converts any range of positions to a half-open one.
 pub(crate) fn resolve_positions(range: impl RangeBounds<u32>) -> Range<u32> {
     let start = match range.start_bound() {
         Bound::Included(p) => *p,
@@ -241,7 +243,7 @@ impl Cache for Cells {
         self.declared.clear();
     }
 
-    /// Takes all positions from `len` on out of every sequence.
+    /// Removes all positions from `len` on from every sequence.
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
         let behind = len..u32::MAX;
         for seq in 0..MAX_SEQUENCES {
@@ -337,7 +339,10 @@ impl SeqCache for Cells {
     }
 }
 
-/// The parts of `run` whose positions `held` does not have; the position where `held` has another cell is the error.
+/// Appends the parts of `run` whose positions are not in `held` to `parts`.
+///
+/// # Errors
+/// The first position that `held` stores in another cell.
 fn missing(run: Run, held: &[Run], parts: &mut Vec<Run>) -> Result<(), u32> {
     let mut from = run.position;
     for other in held {

@@ -1,4 +1,4 @@
-//! One sequence: plain decode and prefill, with full layers and sliding windows under one logical length.
+//! `Contiguous`: a cache of one sequence, for prefill and plain decode. Full layers and ring layers share one length.
 
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
@@ -9,17 +9,17 @@ use crate::{
     StepPlan,
 };
 
-/// A single sequence.
+/// A cache of one sequence.
 ///
-/// In a *flat* layer the token at position `p` lies in cell `p`. A layer with a window is a *ring* when the
-/// configuration says how far steps and rewinds may reach: it keeps `window − 1 + slack` rows, position `p` in cell
-/// `p mod slots`. Otherwise it keeps all rows and narrows what is seen. Behind a shared prefix the own rows of a ring are
-/// a second ring, behind those that were frozen.
+/// In a *flat* layer, position `p` is stored in cell `p`. If the configuration has a
+/// [`RingPolicy`](crate::RingPolicy), a layer with a window is a *ring*: it has `slots = window − 1 + slack` rows and
+/// stores position `p` in cell `p mod slots`. Without one, it keeps all rows and only the queries are narrowed. After a
+/// shared prefix, the private rows of a ring layer form a second ring, stored after the frozen rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contiguous {
     capacity: u32,
     len: u32,
-    /// What lies before this belongs to a shared prefix and cannot be given up.
+    /// Length of the shared prefix, which is read-only.
     base: u32,
     rings: RingState,
     classes: LayerClasses,
@@ -31,7 +31,7 @@ impl Contiguous {
         Contiguous::with_prefix(0, config)
     }
 
-    /// A cache whose first `base` tokens are a shared prefix.
+    /// A cache whose first `base` tokens are a shared, read-only prefix.
     pub(crate) fn with_prefix(base: u32, config: &CacheConfig) -> Contiguous {
         let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
         Contiguous {
@@ -43,12 +43,12 @@ impl Contiguous {
         }
     }
 
-    /// The shortest length that `rewind` can go back to.
+    /// The shortest length that `rewind` accepts.
     pub fn rewind_floor(&self) -> u32 {
         self.rings.floor(&self.classes)
     }
 
-    /// Most tokens in one step.
+    /// The maximum number of tokens in one step.
     pub fn max_step(&self) -> u32 {
         self.rings.max_uncommitted()
     }
@@ -187,7 +187,7 @@ impl Restorable for Contiguous {
     }
 }
 
-/// The one sequence that there is.
+/// Returns an error for any sequence but 0, the only one.
 fn check_seq(seq: SeqId) -> Result<(), KvError> {
     match seq {
         0 => Ok(()),
@@ -222,7 +222,7 @@ impl Bookkeeping for Contiguous {
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
-        // The failed step may have written its rows, over the oldest ones of a ring.
+        // The failed step may have overwritten the oldest rows of the rings.
         if let Some(plan) = plan {
             self.rings
                 .mark_written(self.len + plan.step.real_len() as u32);

@@ -1,8 +1,10 @@
-//! The neutral KV cache: who is stored where and who may see it, in integers only.
+//! Backend-neutral KV cache bookkeeping: the cell that stores each token and the cells that each query attends to.
+//! Integers only.
 //!
-//! No tensor and no byte of KV data passes through this crate. A *bookkeeping* kind answers, for the tokens of a step,
-//! which cells they are written to and which cells each of them attends ([`StepPlan`]); a backend keeps the bytes and
-//! follows the plan. Planning changes nothing; [`Bookkeeping::commit`] after the forward does.
+//! No tensor and no byte of KV data passes through this crate. For the tokens of a step, a [`Bookkeeping`]
+//! implementation computes a [`StepPlan`]: the cell that each token is written to and the cells that it attends to. A
+//! backend stores the bytes and executes the plan. Planning does not change the cache; [`Bookkeeping::commit`], called
+//! after a successful forward, does.
 //!
 //! ```
 //! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run, Step, StepPlan};

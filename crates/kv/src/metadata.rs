@@ -1,9 +1,9 @@
-//! Cache facts as model files carry them, and the configuration made of them.
+//! Cache facts in the metadata of model files, and the configuration built from them.
 //!
 //! Two forms are read and written: the versioned `kv_cache.*` keys ([`ModelCacheParams`], one size for all layers), and
-//! the constant methods that ExecuTorch programs have (`get_n_caches`, `get_kv_heads`, …, sizes and windows per cache).
-//! A file may carry either or both; where both speak they must agree. Importers fill a [`Metadata`] map with what the
-//! file holds, so this module knows no file format.
+//! the constant methods of ExecuTorch programs (`get_n_caches`, `get_kv_heads`, …, sizes and windows per cache). A file
+//! may have either or both; if it has both, they must agree. Importers fill a [`Metadata`] map from the file, so this
+//! module does not depend on a file format.
 //!
 //! ```
 //! use kv::metadata::{self, CachePolicy, Metadata, MetadataValue};
@@ -24,7 +24,7 @@ use crate::{CacheConfig, KvError, KvErrorKind, LayerConfig, RingPolicy, Storage}
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// The version of the `kv_cache.*` keys that is understood.
+/// The supported version of the `kv_cache.*` keys.
 pub const SCHEMA_VERSION: i64 = 1;
 
 const VERSION: &str = "kv_cache.schema_version";
@@ -39,6 +39,7 @@ const WINDOWS: &str = "get_windows";
 const PREFILL_CHUNK: &str = "get_prefill_chunk_size";
 const MAX_CONTEXT: &str = "get_max_ctx_len";
 
+/// Every key that this module writes.
 const CACHE_KEYS: [&str; 10] = [
     VERSION,
     N_LAYERS,
@@ -52,9 +53,9 @@ const CACHE_KEYS: [&str; 10] = [
     MAX_CONTEXT,
 ];
 
-/// More layers, heads or elements a head than any model has: such a number is a damaged file.
+/// The maximum number of layers, of heads and of elements per head. A larger number indicates a damaged file.
 const MAX_SIZE: i64 = u16::MAX as i64;
-/// Positions are i32.
+/// The maximum length: positions are i32.
 const MAX_POSITIONS: i64 = i32::MAX as i64;
 
 /// A metadata value.
@@ -66,7 +67,7 @@ pub enum MetadataValue {
     Ints(Vec<i64>),
 }
 
-/// What a file says about itself, as far as caches are concerned. Other keys may be in it and are passed over.
+/// The metadata of a file. Keys that are not about caches are ignored.
 pub type Metadata = BTreeMap<String, MetadataValue>;
 
 /// The `kv_cache.*` keys: layers of one size, without windows.
@@ -80,29 +81,29 @@ pub struct ModelCacheParams {
     pub head_dim: u32,
 }
 
-/// All that a model fixes about its caches.
+/// The model's facts about its caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheFacts {
     /// One entry per cache id.
     pub layers: Vec<LayerConfig>,
-    /// Tokens that the exported prefill takes at once.
+    /// Tokens per step of the exported prefill.
     pub prefill_chunk: Option<u32>,
-    /// The longest context that the model was exported for.
+    /// The maximum context that the model was exported for.
     pub max_context: Option<u32>,
 }
 
-/// All that the caller chooses about a cache.
+/// The caller's choices for a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePolicy {
-    /// Most cells the cache may ever hold.
+    /// The maximum number of cells.
     pub capacity: u32,
     /// How keys are stored.
     pub key_storage: Storage,
     /// How values are stored.
     pub value_storage: Storage,
-    /// Cells of the first allocation; later ones double.
+    /// Cells of a pool's first allocation; later allocations double.
     pub initial_cells: u32,
-    /// How far back the rings of sliding-window layers reach; `None` keeps all rows.
+    /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
     pub ring: Option<RingPolicy>,
 }
 
@@ -126,7 +127,7 @@ impl CachePolicy {
     }
 }
 
-/// Joins the model's facts with the caller's policy.
+/// The cache configuration from the model's facts and the caller's policy.
 pub fn make_config(facts: &CacheFacts, policy: &CachePolicy) -> CacheConfig {
     CacheConfig {
         capacity: policy.capacity,
@@ -138,7 +139,7 @@ pub fn make_config(facts: &CacheFacts, policy: &CachePolicy) -> CacheConfig {
     }
 }
 
-/// The cache facts of a file; `None` when it has neither form.
+/// Reads the cache facts of a file; `None` if it has neither form.
 pub fn read(file: &Metadata) -> Result<Option<CacheFacts>, KvError> {
     let params = ModelCacheParams::read(file)?;
     let layers = match (read_constant_methods(file)?, params) {
@@ -161,24 +162,25 @@ pub fn read(file: &Metadata) -> Result<Option<CacheFacts>, KvError> {
     }))
 }
 
-/// Writes the facts in every form that can say them: the constant methods always, the `kv_cache.*` keys where all layers
-/// are alike and none has a window.
+/// Writes the facts in every form that can represent them: always as constant methods, and as `kv_cache.*` keys if all
+/// layers are equal and none has a window.
 ///
-/// Refuses layers whose values have another size than their keys, which neither form can say.
+/// # Errors
+/// `Metadata` if a layer's values have another size than its keys, which neither form can represent.
 pub fn write(facts: &CacheFacts, file: &mut Metadata) -> Result<(), KvError> {
     let mut keys = Metadata::new();
     facts.write_constant_methods(&mut keys)?;
     if let Ok(params) = ModelCacheParams::of(facts) {
         params.write(&mut keys);
     }
-    // What was said before and is not said now would contradict it.
+    // Remove all cache keys first: an old key that is not rewritten would contradict the new ones.
     file.retain(|key, _| !CACHE_KEYS.contains(&key.as_str()));
     file.extend(keys);
     Ok(())
 }
 
 impl ModelCacheParams {
-    /// Reads the `kv_cache.*` keys; `None` when the file has none of them.
+    /// Reads the `kv_cache.*` keys; `None` if the file has none of them.
     pub fn read(file: &Metadata) -> Result<Option<ModelCacheParams>, KvError> {
         if !file.keys().any(|key| key.starts_with("kv_cache.")) {
             return Ok(None);
@@ -204,7 +206,10 @@ impl ModelCacheParams {
         }))
     }
 
-    /// The parameters that say these facts; refused when the schema has no words for them.
+    /// The parameters that represent these facts.
+    ///
+    /// # Errors
+    /// `Metadata` if the layers differ or have a window, which the schema cannot represent.
     pub fn of(facts: &CacheFacts) -> Result<ModelCacheParams, KvError> {
         let first = facts.layers.first();
         let first = first.ok_or_else(|| metadata_error(N_LAYERS, "would be 0"))?;
@@ -218,7 +223,7 @@ impl ModelCacheParams {
                 }
             }
             if let Some(window) = layer.window {
-                let reason = format!("has no words for the window {window} of layer {i}");
+                let reason = format!("cannot represent the window {window} of layer {i}");
                 return Err(metadata_error(VERSION, reason));
             }
         }
@@ -248,7 +253,7 @@ impl ModelCacheParams {
         ]);
     }
 
-    /// The layers that the parameters stand for.
+    /// The layers that the parameters describe.
     pub fn layers(&self) -> Vec<LayerConfig> {
         let layer = LayerConfig {
             kv_heads: self.n_kv_heads as usize,
@@ -273,7 +278,7 @@ impl CacheFacts {
             }
             let window = layer.window.map_or(0, i64::from);
             if layer.window == Some(0) || window > MAX_POSITIONS {
-                let reason = format!("cannot say the window {window} of cache {i}");
+                let reason = format!("cannot represent the window {window} of cache {i}");
                 return Err(metadata_error(WINDOWS, reason));
             }
             heads.push(checked_size(KV_HEADS, layer.kv_heads)?);
@@ -303,7 +308,7 @@ impl CacheFacts {
     }
 }
 
-/// The layers that the constant methods name; `None` when the file has none of the methods about caches.
+/// Reads the layers from the constant methods; `None` if the file has no constant method about caches.
 fn read_constant_methods(file: &Metadata) -> Result<Option<Vec<LayerConfig>>, KvError> {
     let about_caches = [N_CACHES, KV_HEADS, HEAD_DIMS, WINDOWS];
     if !about_caches.iter().any(|key| file.contains_key(*key)) {
@@ -355,11 +360,11 @@ fn metadata_error(key: &str, reason: impl Display) -> KvError {
 fn not_uniform(key: &str, layer: usize, found: usize, first: usize) -> KvError {
     metadata_error(
         key,
-        format!("cannot say both {first} and {found} of layer {layer}"),
+        format!("cannot represent both {first} and {found} of layer {layer}"),
     )
 }
 
-/// A size within what a reader accepts.
+/// Converts a size to the number in the file; an error if a reader would refuse it.
 fn checked_size(key: &str, size: usize) -> Result<i64, KvError> {
     let number = i64::try_from(size).ok();
     number

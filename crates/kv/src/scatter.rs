@@ -1,4 +1,4 @@
-//! Static buffers that every step scatters its rows into: the cache of ONNX decoders with `write_indices` and
+//! `ScatterIndex`: static buffers with a valid length each, the cache of ONNX decoders with `write_indices` and
 //! `nonpad_kv_seqlen`.
 
 use crate::cells::resolve_positions;
@@ -11,31 +11,31 @@ use std::ops::{Range, RangeBounds};
 
 /// One static buffer of `max_seq_len` rows for each of a fixed number of sequences.
 ///
-/// All that is kept of a sequence is how many of its rows are valid. A step writes at the rows behind them, the first
-/// one at row 0, and afterwards its real tokens are valid too. Pad tokens may follow the real ones: their rows are
-/// written and stay invalid, so the next step writes over them. A step of pads alone changes nothing.
+/// The state of a sequence is its number of valid rows. A step writes to the rows after the valid ones; its real tokens
+/// are valid afterwards. Pad tokens may follow the real ones: their rows are written but stay invalid, and the next
+/// step overwrites them. A step of pads alone does not change the state.
 ///
-/// Buffers grow together: the rows `0..m` of all sequences come first, then the rows `m..2m` of all, then `2m..4m`, with
-/// `m` the cells of the first allocation. So the cells in use follow the longest sequence and growth renumbers none; a
-/// single sequence has row `r` in cell `r`.
+/// The buffers grow together. With `m` cells in the first allocation, the rows `0..m` of all sequences come first, then
+/// the rows `m..2m` of all sequences, then `2m..4m`. So the number of cells depends on the longest sequence, and growth
+/// renumbers no cell. With one sequence, row `r` is in cell `r`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScatterIndex {
     classes: LayerClasses,
     max_seq_len: u32,
     /// Rows of a sequence in the first block of cells.
     first_block_rows: u32,
-    /// Per sequence, its valid rows.
+    /// The number of valid rows of each sequence.
     valid_rows: Vec<u32>,
-    /// The next forward's tokens: their sequence, and whether they are real; empty when none are declared.
+    /// The sequence of every token of the declared step and whether it is real; empty when no step is declared.
     declared: Vec<(SeqId, bool)>,
 }
 
-/// What a graph over static buffers is told about a step, one number for each sequence.
+/// The inputs that describe a step to a graph with static buffers, one number per sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScatterStep {
-    /// The row that the step's first token is written to: the valid rows before the step.
+    /// The row of the step's first token: the number of valid rows before the step.
     pub write_indices: Vec<i64>,
-    /// The valid rows after the step, those of its real tokens included.
+    /// The number of valid rows after the step.
     pub nonpad_kv_seqlen: Vec<i64>,
 }
 
@@ -51,18 +51,18 @@ impl ScatterIndex {
         }
     }
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub fn sequences(&self) -> u32 {
         self.valid_rows.len() as u32
     }
 
-    /// Rows of every sequence's buffer.
+    /// Rows of each buffer.
     pub fn max_seq_len(&self) -> u32 {
         self.max_seq_len
     }
 
-    /// The indices of a step in which every sequence has `tokens` tokens, the first `real[s]` of sequence `s` real and
-    /// the others pads. Changes nothing; [`advance`](ScatterIndex::advance) after the forward does.
+    /// The indices of a step with `tokens` tokens per sequence. The first `real[s]` tokens of sequence `s` are real,
+    /// the others are pads. Does not change the state: call [`advance`](ScatterIndex::advance) after the forward.
     pub fn indices(&self, tokens: u32, real: &[u32]) -> Result<ScatterStep, KvError> {
         if tokens == 0 {
             return Err(KvErrorKind::EmptyStep.into());
@@ -89,7 +89,10 @@ impl ScatterIndex {
         })
     }
 
-    /// Makes a step part of the cache, once its forward has succeeded. It must have been planned on the cache as it is.
+    /// Adds the real tokens of a step to the cache. Called after its forward succeeded.
+    ///
+    /// # Panics
+    /// If the cache has changed since [`indices`](ScatterIndex::indices) made the step.
     pub fn advance(&mut self, step: &ScatterStep) {
         let before = self.valid_rows.iter().map(|n| i64::from(*n));
         assert!(
@@ -101,8 +104,8 @@ impl ScatterIndex {
         }
     }
 
-    /// Declares the tokens of the next forward as [`SeqCache::begin_step`] does, each with whether it is real; a pad must
-    /// not come before a real token of its sequence.
+    /// Declares the tokens of the next forward like [`SeqCache::begin_step`], with a flag whether a token is real. Pads
+    /// must follow the real tokens of their sequence.
     pub fn begin_padded_step(&mut self, tokens: &[(SeqId, bool)]) -> Result<(), KvError> {
         if !self.declared.is_empty() {
             return Err(KvErrorKind::StepPending.into());
@@ -137,7 +140,7 @@ impl ScatterIndex {
         Ok(())
     }
 
-    /// The rows of every sequence that lie in one block of cells with `row`.
+    /// The rows that are in the same block of cells as `row`.
     fn block(&self, row: u32) -> Range<u32> {
         let start = match row < self.first_block_rows {
             true => return 0..self.first_block_rows,
@@ -152,7 +155,7 @@ impl ScatterIndex {
         before + (row - block.start)
     }
 
-    /// Where the first `rows` rows of a sequence lie.
+    /// The runs of the first `rows` rows of a sequence.
     fn runs(&self, seq: usize, rows: u32) -> impl Iterator<Item = Run> + '_ {
         let mut row = 0;
         std::iter::from_fn(move || {
@@ -166,7 +169,7 @@ impl ScatterIndex {
         })
     }
 
-    /// Refuses tokens that do not fit their buffers, and pads before real tokens of their sequence.
+    /// Returns an error if the tokens do not fit their buffers or if a pad precedes a real token of its sequence.
     fn check_tokens(&self, tokens: impl Iterator<Item = (SeqId, bool)>) -> Result<(), KvError> {
         let mut counts = vec![0; self.valid_rows.len()];
         let mut padded = vec![false; self.valid_rows.len()];
@@ -184,7 +187,7 @@ impl ScatterIndex {
 }
 
 impl Cache for ScatterIndex {
-    /// Whether every sequence has room for `n` more tokens.
+    /// Whether `n` more tokens fit in every sequence.
     fn can_extend(&self, n: u32) -> bool {
         let longest = self.valid_rows.iter().max().copied().unwrap_or(0);
         n <= self.max_seq_len - longest
@@ -203,7 +206,7 @@ impl Cache for ScatterIndex {
         self.declared.clear();
     }
 
-    /// Forgets all but the first `len` tokens of every sequence.
+    /// Removes all tokens after the first `len` of every sequence.
     fn rewind(&mut self, to: u32) -> Result<(), KvError> {
         let len = self.valid_rows.iter().max().copied().unwrap_or(0);
         if to > len {
@@ -220,7 +223,7 @@ impl SeqCache for ScatterIndex {
         self.begin_padded_step(&tokens)
     }
 
-    /// Refused: each buffer belongs to one sequence.
+    /// Always fails for two different sequences: each has its own buffer.
     fn seq_cp(&mut self, src: SeqId, dst: SeqId, _: impl RangeBounds<u32>) -> Result<(), KvError> {
         self.check_seq(src)?;
         self.check_seq(dst)?;
@@ -230,7 +233,7 @@ impl SeqCache for ScatterIndex {
         }
     }
 
-    /// Takes the last positions out of a sequence; a hole before others is refused.
+    /// Removes the last positions of a sequence. A removal that would leave a hole fails.
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
         let s = self.check_seq(seq)?;
         let len = self.valid_rows[s];
@@ -271,7 +274,7 @@ fn is_real(token: &StepToken) -> bool {
 }
 
 impl Bookkeeping for ScatterIndex {
-    /// The tokens of an only sequence need not be declared.
+    /// With one sequence, no declaration is needed.
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         step.at(positions);
         if positions.is_empty() || (self.declared.is_empty() && self.sequences() == 1) {

@@ -1,36 +1,36 @@
-//! What a runner may ask of each kind of cache, and what a forward asks of all.
+//! The traits of a cache: [`Cache`], [`SeqCache`] and [`TreeCache`] for runners, [`Bookkeeping`] for a forward.
 
 use crate::{KvError, Step, StepPlan};
 use std::any::Any;
 use std::ops::RangeBounds;
 
-/// What every cache offers to the host loop.
+/// The operations that every kind of cache has.
 pub trait Cache {
     /// Whether `n` more tokens fit.
     fn can_extend(&self, n: u32) -> bool;
-    /// Most cells the cache may hold.
+    /// The maximum number of cells.
     fn capacity(&self) -> u32;
     /// Cells in use now.
     fn len(&self) -> u32;
-    /// Whether nothing is held.
+    /// Whether no cell is in use.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Forgets everything; storage stays for reuse.
+    /// Removes all tokens; the storage stays allocated.
     fn clear(&mut self);
-    /// Forgets all but the first `len` tokens.
+    /// Removes all tokens after the first `len`.
     fn rewind(&mut self, len: u32) -> Result<(), KvError>;
 }
 
-/// A sequence's number.
+/// The number of a sequence in a cache.
 pub type SeqId = u32;
 
-/// Many sequences in one cache.
+/// A cache of many sequences.
 pub trait SeqCache: Cache {
-    /// Declares the sequence of every token of the next forward. Each forward, successful or not, spends one
-    /// declaration.
+    /// Declares the sequence of every token of the next forward. A forward consumes the declaration, whether it
+    /// succeeds or fails.
     fn begin_step(&mut self, seqs: &[SeqId]) -> Result<(), KvError>;
-    /// Lets `dst` share what `src` holds at these positions; no bytes move.
+    /// Makes `dst` share the cells of `src` at these positions. Copies no rows.
     fn seq_cp(
         &mut self,
         src: SeqId,
@@ -39,50 +39,51 @@ pub trait SeqCache: Cache {
     ) -> Result<(), KvError>
     where
         Self: Sized;
-    /// Takes these positions out of `seq`; a cell that no sequence holds any more is free.
+    /// Removes these positions from `seq`. A cell that no sequence holds becomes free.
     fn seq_rm(&mut self, seq: SeqId, positions: impl RangeBounds<u32>) -> Result<(), KvError>
     where
         Self: Sized;
-    /// Frees all sequences but one.
+    /// Removes all sequences except `seq`.
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError>;
-    /// Tokens that a sequence holds.
+    /// The number of tokens in a sequence.
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError>;
-    /// The position that a sequence continues at; `None` for one that holds nothing and may begin anywhere.
+    /// The position of the next token of a sequence; `None` for an empty sequence, which may begin anywhere.
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError>;
 }
 
-/// Rows to copy once an accepted path is known: row `base + i` becomes a copy of row `rows[i]`.
+/// The row copies that compact an accepted path: row `base + i` becomes a copy of row `rows[i]`.
 ///
-/// `rows` ascend and none lies before its target, so that copying in order needs no second buffer. Rings have the row of
-/// cell `c` at `c mod slots`.
+/// `rows` is ascending and `rows[i] >= base + i`, so copying in order needs no second buffer. In a ring, the row of
+/// cell `c` is `c mod slots`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatherPlan {
     /// First target row.
     pub base: u32,
-    /// The source of each target.
+    /// The source row of each target row.
     pub rows: Vec<u32>,
 }
 
-/// A committed prefix with a tree of candidates behind it.
+/// A cache of committed tokens followed by a tree of candidates.
 pub trait TreeCache: Cache {
-    /// Appends candidates as the next forward's tokens: per candidate its parent among all candidates so far, or `None`
-    /// for one that follows the prefix.
+    /// Declares candidates as the tokens of the next forward. Each entry is the candidate's parent among all candidates
+    /// so far, or `None` for a candidate that follows the committed tokens.
     fn propose(&mut self, parents: &[Option<u32>]) -> Result<(), KvError>;
-    /// Makes a chain of candidates part of the prefix and forgets the others. The returned rows must be gathered before
-    /// the next forward; [`CacheSession::accept`](crate::CacheSession::accept) does both.
+    /// Commits a chain of candidates and removes the others. The returned row copies must be made before the next
+    /// forward; [`CacheSession::accept`](crate::CacheSession::accept) does both.
     fn commit_path(&mut self, accepted: &[u32]) -> Result<GatherPlan, KvError>;
 }
 
-/// What a forward needs of a cache. Object-safe, so that one executable serves every kind.
+/// The interface between a cache and a forward. Object-safe, so that one executable works with every kind of cache.
 pub trait Bookkeeping: Cache + Any + Send {
-    /// Completes the step that the verbs declared with the positions of its tokens; a cache of one sequence needs no
-    /// declaration. Changes nothing but `step`, whose memory is reused.
+    /// Builds the declared step in `step` from the declaration and the positions of its tokens. A cache of one sequence
+    /// needs no declaration. Reuses the memory of `step`.
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError>;
 
-    /// Whether a verb has declared a step that no forward has used.
+    /// Whether a step is declared that no forward has consumed.
     fn is_declared(&self) -> bool;
 
-    /// Where the tokens of a step go and what each may see. Changes nothing but `plan`, whose memory is reused.
+    /// Plans the cells that the tokens of a step are written to and the rows that each token attends to. Does not
+    /// change the cache; reuses the memory of `plan`.
     fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError>;
 
     /// Plans the declared step at these positions.
@@ -94,10 +95,10 @@ pub trait Bookkeeping: Cache + Any + Send {
         planned
     }
 
-    /// Makes a planned step part of the cache, once its forward has succeeded.
+    /// Adds the tokens of a planned step to the cache. Called after the forward succeeded.
     fn commit(&mut self, plan: &StepPlan);
 
-    /// Ends a step that was not planned (`None`) or whose forward failed after rows may have been written. What was
-    /// held before stays held.
+    /// Ends a step that could not be planned (`None`) or whose forward failed, possibly after it wrote rows. Tokens
+    /// from before the step stay in the cache.
     fn abort(&mut self, plan: Option<&StepPlan>);
 }

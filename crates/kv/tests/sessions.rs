@@ -1,5 +1,6 @@
-//! A session's verbs with their byte half: every row is a tag of the token that wrote it, so a test sees which row a position
-//! has after saves, restores, shifts, freezes, compactions and commits, and what a failing device leaves behind.
+//! A session's verbs with their byte half: every row is a tag of the token that wrote it, so a test sees which row a
+//! position has after saves, restores, shifts, freezes, compactions and commits, and what a failing device leaves
+//! behind.
 
 use kv::{
     Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheRegistry, CacheSession, Cells, Compaction,
@@ -319,7 +320,7 @@ fn rows_that_lack_what_is_seen_are_refused_and_nothing_changes() {
     let error = kind(replace(&session, 0, 8, 6, |p| p));
     assert_eq!(
         KvError::from(error).to_string(),
-        "the saved rows do not fit the cache: layer 1 begins at position 6, and position 5 is needed"
+        "the saved rows do not fit the cache: layer 1 has rows from position 6 on, and position 5 is needed"
     );
     let full = KvErrorKind::Full {
         needed: 33,
@@ -430,7 +431,7 @@ fn a_prefix_names_what_differs_from_another_cache() {
                     max_rewind: 9,
                 });
             }),
-            "its windows keep another number of rows",
+            "its ring layers have another number of rows",
         ),
     ];
     for (found, expect) in table {

@@ -1,15 +1,15 @@
-//! Which free cells a step's tokens get.
+//! Chooses free cells for the tokens of a step.
 
 use super::space::CellSpace;
 
-/// A sequence that cannot go on in the next cell starts in the lowest free block of this many cells, so that sequences
-/// which grow together keep runs and do not interleave cell by cell. When no block is left, the lowest free cell is used.
+/// A sequence whose next cell is taken continues in the lowest free block of this many cells, so that sequences which
+/// grow together have long runs instead of interleaved cells. If no block is free, it gets the lowest free cell.
 const BLOCK: u32 = 16;
 
-/// Hands out free cells for one plan without marking them.
+/// Allocates cells for one plan without changing the cell space.
 pub(super) struct Allocator<'a> {
     space: &'a CellSpace,
-    /// Two bits per cell: handed out, and given up by the step itself.
+    /// Two bits per cell: `TAKEN` by this plan, and `EVICTED` by the step itself.
     marks: &'a mut Vec<u64>,
     next_block: u32,
     next_cell: u32,
@@ -30,7 +30,7 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Counts a cell as free that all its ref_counts give up: the step overwrites it.
+    /// Marks a cell as free: all sequences that hold it evict it in this step.
     pub(super) fn mark_evicted(&mut self, cell: u32) {
         self.mark(cell, EVICTED);
         self.next_cell = self.next_cell.min(cell);
@@ -52,7 +52,8 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// A free cell: `wanted` if it is one, else the first of the lowest free block, else the lowest.
+    /// Allocates a cell: `wanted` if it is free, else the first cell of the lowest free block, else the lowest free
+    /// cell.
     pub(super) fn take(&mut self, wanted: Option<u32>) -> Option<u32> {
         let limit = self.space.search_limit();
         let cell = wanted

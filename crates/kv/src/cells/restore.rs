@@ -1,4 +1,4 @@
-//! A sequence taken out of the pool, or put back into it.
+//! Planning to save a sequence from the pool, restore it or shift it.
 
 use super::Cells;
 use super::allocator::Allocator;
@@ -53,7 +53,8 @@ impl Restorable for Cells {
 }
 
 impl Cells {
-    /// The pool once `seq` keeps the cells of its first `keep` positions and has others for those up to `len`.
+    /// Plans the pool in which `seq` keeps the cells of its first `keep` positions and gets new cells for the positions
+    /// up to `len`.
     fn plan_refill(
         &self,
         seq: SeqId,
@@ -95,7 +96,7 @@ impl Cells {
     }
 }
 
-/// The last runs, as far back from `end` as they follow each other.
+/// The longest suffix of `runs` that ends at position `end` and has no gaps.
 fn tail(runs: &[Run], end: u32) -> &[Run] {
     let mut from = end;
     let adjacent = runs.iter().rev().take_while(|run| {
@@ -107,7 +108,7 @@ fn tail(runs: &[Run], end: u32) -> &[Run] {
 }
 
 impl CellSpace {
-    /// Gives a sequence that holds nothing a cell for each of these positions; false when they run out.
+    /// Appends a cell for each position `first..end` to a sequence. Returns false if there are not enough free cells.
     fn allocate(&mut self, seq: SeqId, first: u32, end: u32) -> bool {
         let mut marks = vec![];
         let mut allocator = Allocator::new(self, &mut marks);

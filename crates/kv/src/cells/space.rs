@@ -1,37 +1,37 @@
-//! One numbering of cells: who holds which, and where each sequence's positions lie.
+//! `CellSpace`: one numbering of cells, with the reference count of every cell and the runs of every sequence.
 
 use crate::plan::push_run;
 use crate::{Run, SeqId};
 use std::ops::Range;
 
-/// The cells of the layers that share a policy.
+/// One numbering of cells, shared by the layers with the same retention policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CellSpace {
-    /// Which of a plan's classes describes them.
+    /// The index of its layer class in a [`StepPlan`](crate::StepPlan).
     pub(super) class: usize,
-    /// For layers with a window that give up what is behind it.
+    /// Set for ring layers, which evict the rows behind their window.
     pub(super) ring: Option<RingSize>,
-    /// Sequences that hold each cell.
+    /// For each cell, the number of sequences that hold it.
     pub(super) ref_counts: Vec<u8>,
     pub(super) sequences: Vec<SequenceRuns>,
     pub(super) used: u32,
     /// One past the last cell in use.
     pub(super) high_water: u32,
-    /// No cell before this one is free.
+    /// No cell below this one is free.
     pub(super) first_free: u32,
 }
 
-/// How much a sequence keeps in layers with a window.
+/// The size of a sequence's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingSize {
     pub(super) window: u32,
-    /// Most rows of one sequence.
+    /// The maximum number of rows of one sequence.
     pub(super) slots: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SequenceRuns {
-    /// Ascending in position; no two touch without being joined.
+    /// In position order. Adjacent runs are merged.
     pub(super) runs: Vec<Run>,
     pub(super) len: u32,
 }
@@ -41,7 +41,7 @@ impl SequenceRuns {
         self.runs.last().map(|run| run.position + run.len)
     }
 
-    /// How many of these positions it holds.
+    /// The number of these positions that the sequence holds.
     pub(super) fn count(&self, positions: &Range<u32>) -> u32 {
         let parts = self.runs.iter().filter_map(|run| run.clip(positions));
         parts.map(|run| run.len).sum()
@@ -76,7 +76,7 @@ impl CellSpace {
         (self.used, self.high_water, self.first_free) = (0, 0, 0);
     }
 
-    /// Cells among which a step looks for free ones before it goes beyond: whole rings, as many as are in use.
+    /// The end of the cells that are searched first for a free one: for rings, the cells of all rings in use.
     pub(super) fn search_limit(&self) -> u32 {
         match self.ring {
             Some(RingSize { slots, .. }) => {
@@ -87,18 +87,18 @@ impl CellSpace {
         }
     }
 
-    /// The positions that a sequence gives up so that it can go on to `next`.
+    /// The positions that a ring evicts when its sequence grows to the length `next`.
     pub(super) fn evicted_positions(&self, next: u32) -> Range<u32> {
         0..self.ring.map_or(0, |ring| next.saturating_sub(ring.slots))
     }
 
-    /// The positions before `next` that the token there sees.
+    /// The positions before `next` that the token at `next` attends to.
     pub(super) fn seen_before(&self, next: u32) -> Range<u32> {
         let window = self.ring.map_or(u32::MAX, |ring| ring.window);
         (next + 1).saturating_sub(window)..next
     }
 
-    /// Lets a sequence hold a new cell behind all it holds.
+    /// Appends a cell to a sequence.
     pub(super) fn append(&mut self, seq: SeqId, position: u32, cell: u32) {
         self.retain(cell..cell + 1);
         let sequence = &mut self.sequences[seq as usize];
@@ -114,7 +114,7 @@ impl CellSpace {
         );
     }
 
-    /// Lets a sequence hold these runs, at positions it does not hold.
+    /// Adds runs to a sequence, at positions that it does not hold yet.
     pub(super) fn share(&mut self, seq: SeqId, added: Vec<Run>) {
         added.iter().for_each(|run| self.retain(run.cells()));
         let sequence = &mut self.sequences[seq as usize];
@@ -126,7 +126,7 @@ impl CellSpace {
             .for_each(|run| push_run(&mut sequence.runs, run));
     }
 
-    /// Takes these positions out of a sequence.
+    /// Removes positions from a sequence.
     pub(super) fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
         let runs = &self.sequences[seq as usize].runs;
         if !runs.iter().any(|run| run.clip(range).is_some()) {
@@ -146,7 +146,7 @@ impl CellSpace {
         self.lower_high_water();
     }
 
-    /// Keeps count of the first free cell after cells were taken.
+    /// Advances `first_free` past used cells. Called after cells were allocated.
     pub(super) fn advance_first_free(&mut self) {
         let free = |n: &u8| *n == 0;
         let from = &self.ref_counts[self.first_free as usize..];
@@ -154,8 +154,8 @@ impl CellSpace {
         self.first_free += taken as u32;
     }
 
-    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns, for each new
-    /// cell, the old one whose rows it must get; `None` when nothing would change.
+    /// Renumbers the cells without holes, so that every sequence has runs as long as possible. Returns the old cell of
+    /// every new cell, or `None` if the numbering does not change.
     pub(super) fn compact(&mut self) -> Option<Vec<u32>> {
         let mut new_of = vec![u32::MAX; self.high_water as usize];
         let mut order = Vec::with_capacity(self.used as usize);
@@ -194,7 +194,7 @@ impl CellSpace {
         Some(order)
     }
 
-    /// Lets one more sequence hold these cells.
+    /// Increments the reference counts of cells.
     fn retain(&mut self, cells: Range<u32>) {
         self.high_water = self.high_water.max(cells.end);
         for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
@@ -203,7 +203,7 @@ impl CellSpace {
         }
     }
 
-    /// Lets one sequence fewer hold these cells and counts those that became free.
+    /// Decrements the reference counts of cells; cells with count 0 become free.
     fn release(&mut self, cells: Range<u32>) {
         let mut freed = 0;
         for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
@@ -216,7 +216,7 @@ impl CellSpace {
         }
     }
 
-    /// After cells were freed: the high water falls to the last one held.
+    /// Lowers the high water to the last used cell. Called after cells were freed.
     fn lower_high_water(&mut self) {
         let below = &self.ref_counts[..self.high_water as usize];
         let held = below.iter().rposition(|n| *n > 0);

@@ -1,4 +1,4 @@
-//! Where the tokens of a step over many sequences go.
+//! Planning and committing a step over many sequences.
 
 use super::allocator::Allocator;
 use super::space::CellSpace;
@@ -34,7 +34,8 @@ impl Bookkeeping for Cells {
         let StepPlan {
             classes, scratch, ..
         } = plan;
-        // All positions, where no layer keeps them, are planned behind the layers' own classes.
+        // If every layer has a ring, the space of all positions belongs to no layer class. Its plan is stored after the
+        // plans of the classes.
         let known = self.spaces.iter().map(|space| space.class + 1).max();
         let most = classes.len().max(known.unwrap_or(0));
         classes.resize_with(most, LayerPlan::default);
@@ -63,7 +64,7 @@ impl Bookkeeping for Cells {
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
-        // The failed step may have written its rows, over the oldest ones of a ring.
+        // The failed step may have overwritten the oldest rows of the rings.
         if let Some(plan) = plan {
             self.evict_for_step(&plan.step.tokens()[..plan.step.real_len()]);
         }
@@ -82,7 +83,7 @@ impl Cells {
         counts
     }
 
-    /// Takes out of the rings what a step overwrites.
+    /// Evicts the rows that a step overwrites from the rings.
     fn evict_for_step(&mut self, tokens: &[StepToken]) {
         let counts = Cells::counts(tokens.iter().map(|token| token.seq));
         for seq in (0..MAX_SEQUENCES).filter(|seq| counts[*seq as usize] > 0) {
@@ -94,11 +95,11 @@ impl Cells {
         }
     }
 
-    /// Whether the tokens fit and continue their sequences.
+    /// Returns an error if the tokens do not fit or do not continue their sequences.
     fn check(&self, tokens: &[StepToken]) -> Result<(), KvError> {
         no_candidates(tokens)?;
         self.check_tokens(tokens.iter().map(|token| token.seq))?;
-        // Per sequence in the step, where it goes on.
+        // The next position of each sequence in the step.
         let mut next = [None; MAX_SEQUENCES as usize];
         for (index, token) in tokens.iter().enumerate() {
             let sequence = &self.spaces[0].sequences[token.seq as usize];
@@ -116,7 +117,7 @@ impl Cells {
         Ok(())
     }
 
-    /// The step in the layers that share these rows.
+    /// Plans the step for the layers of one cell space.
     fn plan_space(
         &self,
         space: &CellSpace,
@@ -151,7 +152,7 @@ impl Cells {
                 }
             }
         }
-        // Per sequence in the step: the cell behind its last one, and its list.
+        // For each sequence in the step: the cell after its last one, and its run list.
         let mut after = [None; MAX_SEQUENCES as usize];
         let mut lists = [u32::MAX; MAX_SEQUENCES as usize];
         for token in tokens {

@@ -89,7 +89,7 @@ fn what_windows_have_released_cannot_be_gone_back_to() {
         cells.seq_cp(0, 1, ..15).unwrap_err(),
     ];
     for error in refused {
-        let text = "cannot rewind to 15: the windows keep nothing before 16";
+        let text = "cannot rewind to 15: the shortest possible length is 16";
         assert_eq!(error.to_string(), text);
     }
     assert_eq!(cells, before);

@@ -130,7 +130,7 @@ fn what_static_buffers_cannot_do_is_refused() {
     assert_eq!(
         messages,
         [
-            "sequence 1 cannot share rows of sequence 0: each has a static buffer of its own",
+            "sequence 1 cannot share rows of sequence 0: each sequence has its own static buffer",
             "cannot remove the positions before 4: sequence 1 holds 6, and a static buffer has no holes",
             "token 1 of the step follows a pad of sequence 1: pads must come last",
             "sequence 2 is out of range: the cache has 2",

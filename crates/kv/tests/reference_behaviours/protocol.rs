@@ -71,7 +71,7 @@ fn the_step_protocol_is_enforced() {
     let twice = verb(&entry, |cells| cells.begin_step(&[0]));
     assert_eq!(
         refused(twice),
-        "a step is declared already and no forward has used it"
+        "a step is already declared and no forward has consumed it"
     );
     assert_eq!(
         refused(forward(&entry, &[0])),
