@@ -1,4 +1,4 @@
-//! An executable of any backend.
+//! `Compiled`: an executable of any backend.
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, Dispatch, Executable,
@@ -8,8 +8,7 @@ use graph::Value;
 use kv::{KvBytes, StepPlan};
 use std::any::{Any, type_name};
 
-/// A compiled graph, whatever its backend. Finds the backend's own KV storage once a step, so that executables do not
-/// have to.
+/// A compiled graph of any backend. It downcasts the cache bytes to the backend's own storage type once per step.
 pub struct Compiled(Box<dyn Erased>);
 
 impl Compiled {
@@ -18,7 +17,7 @@ impl Compiled {
         Compiled(Box::new(executable))
     }
 
-    /// Computes the graph's outputs from tensors; `trace` is shown every node's result, where the executor can.
+    /// Computes the graph's outputs from tensors. Calls `trace`, if there is one, with the result of every node.
     pub fn run(
         &mut self,
         inputs: &[Value],
@@ -52,7 +51,7 @@ impl Compiled {
     }
 }
 
-/// An executable whose KV storage is not named.
+/// An [`Executable`] with its storage type erased.
 trait Erased: Send {
     fn run(
         &mut self,
@@ -75,7 +74,7 @@ trait Erased: Send {
     fn plain_mut(&mut self) -> &mut dyn Plain;
 }
 
-/// What an executable does without a cache.
+/// The functions of an executable that do not use a cache.
 pub(crate) trait Plain {
     fn graph_support(&self) -> GraphSupport;
     fn splits_attention(&self) -> bool;
@@ -178,7 +177,7 @@ impl<E: Executable> Erased for E {
     }
 }
 
-/// The step on the backend's own storage.
+/// Downcasts the cache bytes of a step to the backend's own storage.
 fn own<'a, K: KvBytes>(
     plan: &'a StepPlan,
     bytes: &'a mut dyn KvBytes,

@@ -1,4 +1,4 @@
-//! How a graph turns its keys by their positions, and how stored keys are turned to other positions.
+//! `KeyRotations`: finds the RoPE of each cache's keys in a graph, and rotates stored keys to other positions.
 
 use crate::runnable::{attention_nodes, integer_source};
 use crate::{BackendError, BackendErrorKind, row_codec};
@@ -7,26 +7,29 @@ use graph::{Graph, Node, TensorId, TensorKind};
 use kv::CacheConfig;
 use std::ops::Range;
 
-/// The rotation of every cache's keys, where a graph uses positions for nothing else.
+/// The RoPE of each cache's keys, in a graph that uses positions only to rotate queries and keys.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyRotations {
-    /// Per cache id; `None` where keys do not depend on positions.
+    /// One entry per cache id; `None` if the keys do not depend on positions.
     layers: Vec<Option<KeyRotation>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct KeyRotation {
     layout: RopeLayout,
-    /// Angles of position 1, one for each pair of elements.
+    /// The angle per position of each pair of elements.
     frequency: Vec<f32>,
 }
 
 impl KeyRotations {
-    /// The rotations of a graph's keys, or why their positions cannot be changed.
+    /// Finds the rotations of a graph's keys.
+    ///
+    /// # Errors
+    /// `ShiftUnsupported` if stored keys cannot be moved to other positions; the message says why.
     pub fn from_graph(graph: &Graph, layers: usize) -> Result<KeyRotations, BackendError> {
         let refuse = |reason: String| Err(BackendErrorKind::ShiftUnsupported(reason).into());
         let Some((attention, _)) = attention_nodes(graph).next() else {
-            return refuse("the model keeps no history".into());
+            return refuse("the model has no cache".into());
         };
         let position = integer_source(graph, attention.inputs[3]);
         for node in graph.nodes() {
@@ -37,7 +40,7 @@ impl KeyRotations {
             );
             if !known && node.inputs.iter().any(takes) {
                 return refuse(format!(
-                    "{} ({}) uses positions otherwise than to rotate keys and queries",
+                    "{} ({}) uses positions for more than rotating queries and keys",
                     graph.node_name(node),
                     node.op.name()
                 ));
@@ -53,7 +56,7 @@ impl KeyRotations {
                 Some(known) if known.as_ref().is_none_or(|k| *k == rotation) => {
                     *known = Some(rotation);
                 }
-                _ => return refuse(format!("cache {id} has keys of several rotations")),
+                _ => return refuse(format!("cache {id} has keys with several rotations")),
             }
         }
         Ok(KeyRotations {
@@ -61,8 +64,8 @@ impl KeyRotations {
         })
     }
 
-    /// Turns encoded keys `[heads, rows, row]` of a layer, whose rows had these positions, to positions that are `down`
-    /// lower. The angles are those that the graph itself computes in f32; quantised rows are decoded and encoded again.
+    /// Rotates the encoded keys `[heads, rows, row]` of a layer from `positions` to positions that are `down` lower.
+    /// The angles are those that the graph computes in f32. Rows are decoded, rotated and encoded again.
     pub fn rotate_down(
         &self,
         config: &CacheConfig,
@@ -101,7 +104,7 @@ impl KeyRotations {
 }
 
 impl KeyRotation {
-    /// How a tensor of keys is rotated; `None` when it is not.
+    /// The rotation of a tensor of keys; `None` if it is not rotated.
     fn of(graph: &Graph, keys: TensorId) -> Result<Option<KeyRotation>, String> {
         let Some(node) = producer(graph, keys) else {
             return Err("its keys are not computed".into());
@@ -118,7 +121,7 @@ impl KeyRotation {
             return Ok(Some(KeyRotation { layout, frequency }));
         }
         match depends_on_positions(graph, keys) {
-            true => Err("its keys are rotated in a way that is not known".into()),
+            true => Err("its keys are rotated in an unsupported way".into()),
             false => Ok(None),
         }
     }
@@ -131,7 +134,7 @@ fn producer(graph: &Graph, id: TensorId) -> Option<&Node> {
     }
 }
 
-/// Whether a rotation lies between a tensor and the attention before it.
+/// Whether the tensor depends on a rotation that comes after the previous attention.
 fn depends_on_positions(graph: &Graph, id: TensorId) -> bool {
     let mut seen = std::collections::HashSet::new();
     let mut left = vec![id];

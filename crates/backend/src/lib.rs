@@ -1,7 +1,7 @@
-//! What a backend is: compile a graph, run it over a cache, keep the KV bytes.
+//! The backend interface: compile a graph, run it with a cache, store the KV bytes.
 //!
-//! [`mod@reference`] is the plainest backend and the oracle for all others; [`conformance`] is the suite that every backend
-//! runs against it.
+//! [`mod@reference`] is the simplest backend and the oracle for all others; [`conformance`] is the suite that compares
+//! every backend with it.
 #![forbid(unsafe_code)]
 
 mod compiled;

@@ -1,4 +1,5 @@
-//! The naive backend: every op by its own evaluator, every cached row in plain vectors. Slow, and right.
+//! The reference backend: runs every op with its evaluator and stores cached rows in vectors. Slow; the oracle for the
+//! others.
 
 use crate::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
@@ -20,7 +21,7 @@ impl Reference {
     /// The backend's name.
     pub const ID: &'static str = "reference";
 
-    /// Makes the backend and registers its caches.
+    /// Creates the backend and registers its builder of KV bytes.
     pub fn new() -> Reference {
         CacheBuilderRegistry::global()
             .register(Reference::ID, |config| Ok(ReferenceKv::new(config)));
@@ -55,7 +56,7 @@ impl Backend for Reference {
 
 struct ReferenceExecutable {
     graph: Arc<Graph>,
-    /// Per tensor; constants are kept over runs, dequantised.
+    /// One entry per tensor. Dequantised constants are kept between runs.
     values: Vec<Option<Value>>,
 }
 
@@ -157,10 +158,10 @@ fn update_and_attend(
     Ok(Value::f32([queries, heads, layer.value_dim], out))
 }
 
-/// KV storage of the reference backend: f32 rows rounded to the storage type.
+/// The KV storage of the reference backend: encoded rows and their decoded values.
 struct ReferenceKv {
     config: CacheConfig,
-    /// Per layer, keys and values.
+    /// Keys and values of each layer.
     pools: Vec<[ReferencePool; 2]>,
 }
 
@@ -247,7 +248,7 @@ impl KvBytes for ReferenceKv {
     }
 
     fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
-        // Nothing is ever written before a frozen length, so a copy is as good as a shared one.
+        // Rows before a frozen length are never written, so a copy behaves like a shared prefix.
         Ok(Arc::new(FrozenReference {
             config: self.config.clone(),
             pools: self.pools.clone(),
@@ -266,9 +267,9 @@ struct ReferencePool {
 
 #[derive(Clone)]
 struct ReferenceCell {
-    /// As they are stored, `[heads, row]`.
+    /// The encoded rows, `[heads, row]`.
     encoded: Vec<u8>,
-    /// What that stands for, `[heads, dim]`.
+    /// The decoded values, `[heads, dim]`.
     values: Vec<f32>,
 }
 
@@ -281,7 +282,7 @@ impl ReferencePool {
         self.storage.row_bytes(self.dim)
     }
 
-    /// Changes the encoded row of a cell, and what it stands for.
+    /// Changes the encoded row of a cell and updates its decoded values.
     fn set(&mut self, head: usize, cell: u32, change: impl FnOnce(&mut [u8])) {
         let (row, dim) = (self.row_bytes(), self.dim);
         let cell = &mut self.cells[cell as usize];
@@ -349,7 +350,7 @@ impl KvPool for ReferencePool {
     }
 }
 
-/// A frozen copy; opening it copies again.
+/// A frozen copy of the rows; opening it makes another copy.
 struct FrozenReference {
     config: CacheConfig,
     pools: Vec<[ReferencePool; 2]>,

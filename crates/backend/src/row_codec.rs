@@ -1,10 +1,10 @@
-//! How rows of keys and values are encoded: the plain definition that every backend's kernels are held to.
+//! The reference encoder and decoder of KV rows. Every backend's kernels must give the same results.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kv::Storage;
 
-/// Elements of a quantised row that share sixteen bytes of half-byte codes.
+/// Elements of a Q4 row whose 4-bit codes share sixteen bytes.
 const NIBBLE_BLOCK: usize = 32;
 
 /// Encodes a row; `out` has [`Storage::row_bytes`] bytes.
@@ -17,7 +17,7 @@ pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
             }
         }
         Storage::F16 => {
-            // In pieces, because the conversion works on f16 slices and `out` need not be aligned for them.
+            // In chunks, because the conversion needs f16 slices and `out` may not be aligned for them.
             let mut halves = [f16::ZERO; 64];
             for (from, to) in row.chunks(64).zip(out.chunks_mut(128)) {
                 halves[..from.len()].convert_from_f32_slice(from);
@@ -84,7 +84,7 @@ pub fn decode(storage: Storage, bytes: &[u8], row: &mut [f32]) {
     }
 }
 
-/// Byte and shift of element `i`'s half-byte code.
+/// Byte and shift of the 4-bit code of element `i`.
 fn nibble(i: usize) -> (usize, u32) {
     (
         i / NIBBLE_BLOCK * NIBBLE_BLOCK / 2 + i % (NIBBLE_BLOCK / 2),
@@ -96,7 +96,7 @@ fn nibble(i: usize) -> (usize, u32) {
     )
 }
 
-/// `scale · code + offset`, with parameters as they are stored.
+/// The affine map `scale · code + offset` of one group, with its parameters rounded as they are stored.
 struct Affine {
     scale: f32,
     offset: f32,
@@ -104,7 +104,7 @@ struct Affine {
 }
 
 impl Affine {
-    /// The map that covers the elements with codes from 0 to `max_code`; its parameters are written as two f16.
+    /// Fits the map to the range of the elements, for codes from 0 to `max_code`, and writes its parameters as two f16.
     fn fit(elements: &[f32], max_code: f32, params: &mut [u8]) -> Affine {
         let low = elements.iter().fold(f32::INFINITY, |a, b| a.min(*b));
         let high = elements.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
@@ -129,7 +129,7 @@ impl Affine {
     }
 
     fn code(&self, x: f32) -> u8 {
-        // A group of equal elements has scale zero; the quotient is then not a number, which becomes code zero.
+        // A group of equal elements has scale zero. The quotient is then NaN, which casts to code zero.
         ((x - self.offset) / self.scale)
             .round()
             .clamp(0.0, self.max_code) as u8

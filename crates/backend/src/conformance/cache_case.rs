@@ -9,7 +9,7 @@ use graph::{Data, Graph, GraphBuilder, TensorId, Value};
 use kv::{CacheConfig, CacheSession, Contiguous, LayerConfig, Storage, make_decode_session};
 use std::sync::Arc;
 
-/// Cached attention, over several steps with a rewind between them.
+/// One case of cached attention: several steps with rewinds between them.
 #[derive(Debug)]
 pub(super) struct CacheCase {
     heads: usize,
@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<CacheCase> {
         (4, 1, 20, 36),
         (40, 1, 16, 16),
     ] {
-        // Each type once as keys and once as values.
+        // Each storage type once for keys and once for values.
         for storage in Storage::ALL
             .into_iter()
             .zip(Storage::ALL.into_iter().cycle().skip(1))
@@ -104,7 +104,7 @@ impl CacheCase {
                     .map_err(|e| format!("step {step}, layer {layer}: {e}"))?;
             }
         }
-        // The rows are the same bytes on every backend, and a fresh cache goes on from them with the same bits.
+        // Saved rows are the same bytes on every backend, and a fresh cache continues from them with the same bits.
         let take = |session| RowsCopy::take(session, 0).map_err(|e| e.to_string());
         let rows = take(&session)?;
         if rows != take(&reference)? {

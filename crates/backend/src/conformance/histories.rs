@@ -1,5 +1,5 @@
-//! Random histories of verbs on every kind of cache: a backend against the reference, step by step, and the same refusals
-//! on both.
+//! Random sequences of verbs and steps on every kind of cache. The backend and the reference must return the same
+//! results and the same errors.
 
 use super::{RowsCopy, TestRng, check_close};
 use crate::reference::Reference;
@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Runs so many random histories; the error names the first that fails, and how.
+/// Runs this number of random histories. The error names the first that fails, and how.
 pub(super) fn run(
     backend: &dyn Backend,
     options: &CompileOptions,
@@ -42,7 +42,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What is compared with the reference.
+/// The backend under test.
 struct Subject<'a> {
     backend: &'a dyn Backend,
     options: &'a CompileOptions,
@@ -50,7 +50,7 @@ struct Subject<'a> {
     graph: Arc<Graph>,
 }
 
-/// A session with the module that runs on it.
+/// A session and the module bound to it.
 type Bound<K> = (CacheSession<K>, Runnable);
 
 /// One cache on both backends.
@@ -85,7 +85,7 @@ fn graph() -> Arc<Graph> {
     Arc::new(b.finish(&outputs).expect("a valid graph"))
 }
 
-/// Both must have come to the same.
+/// Returns an error if the two results differ.
 fn same<T: PartialEq + Debug>(expect: T, found: T) -> Result<T, String> {
     match expect == found {
         true => Ok(found),
@@ -118,7 +118,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Sessions behind two prefixes, one of each backend.
+    /// Sessions that continue two prefixes, one of each backend.
     fn behind(&self, [reference, found]: [&SharedPrefix; 2]) -> Result<Twin<Contiguous>, String> {
         Ok(Twin {
             reference: self.bind(&Reference::new(), make_prefixed_session(reference))?,
@@ -133,7 +133,7 @@ impl<K: Bookkeeping> Twin<K> {
         [&self.reference.0, &self.found.0]
     }
 
-    /// Calls a verb on both; they must agree on what it gives or why it is refused.
+    /// Calls a verb on both sessions; the results or errors must be equal.
     fn verb<T: PartialEq + Debug>(
         &self,
         verb: impl Fn(&CacheSession<K>) -> Result<T, KvError>,
@@ -147,8 +147,8 @@ impl<K: Bookkeeping> Twin<K> {
         self.verb(CacheSession::len)?.map_err(|e| e.to_string())
     }
 
-    /// Takes a sequence out of both caches and puts all but its last `less` tokens back as `to`; the rows must be the
-    /// same bytes.
+    /// Saves a sequence of both caches and restores all but its last `less` tokens as `to`. The saved bytes must be
+    /// equal.
     fn move_rows(&self, from: SeqId, to: SeqId, less: u32) -> Result<(), String>
     where
         K: Restorable,
@@ -170,7 +170,7 @@ impl<K: Bookkeeping> Twin<K> {
         Ok(())
     }
 
-    /// One forward on both with rows of noise.
+    /// Runs one forward with random rows on both.
     fn step(&mut self, noise: &mut TestRng, positions: &[u32]) -> Result<(), String> {
         let n = positions.len();
         let mut rows = |heads| Value::f32([n, heads, DIM], noise.units(n * heads * DIM));
@@ -218,7 +218,7 @@ fn below(noise: &mut TestRng, n: u32) -> u32 {
     (noise.bits() >> 20) as u32 % n.max(1)
 }
 
-/// Changes keys in a way that shows which of them were moved, and from where.
+/// Changes keys so that the result shows which of them were moved, and from which position.
 fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
     let size = rows.len() / positions.len().max(1);
     for (position, row) in positions.zip(rows.chunks_mut(size.max(1))) {
@@ -252,7 +252,7 @@ fn one_sequence(noise: &mut TestRng, twin: &mut Twin<Contiguous>) -> Result<(), 
     Ok(())
 }
 
-/// Sessions that share a frozen prefix, each with a history of its own behind it.
+/// Sessions that share a frozen prefix and continue it with different histories.
 fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);

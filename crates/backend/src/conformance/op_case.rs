@@ -1,4 +1,4 @@
-//! One op on random operands.
+//! `OpCase`: one op on random operands.
 
 use super::TestRng;
 use crate::{Backend, CompileOptions};
@@ -7,16 +7,16 @@ use graph::ops::{Linear, Op};
 use graph::{Data, Dim, Graph, GraphBuilder, Node, Symbol, Value};
 use std::sync::Arc;
 
-/// One op on random operands, in a graph whose symbol `T` has a value.
+/// One op on random operands, in a graph with the symbol `T`.
 pub(super) struct OpCase {
     pub(super) name: String,
     graph: Arc<Graph>,
     inputs: Vec<Value>,
-    /// The same without the activation behind it.
+    /// The same case without its fused activation.
     pub(super) without_activation: Option<Box<OpCase>>,
 }
 
-/// What a case's op is given.
+/// An operand of a case's op.
 #[derive(Debug)]
 pub(super) enum Operand {
     /// An f32 input `[T, ..]`.
@@ -29,17 +29,17 @@ pub(super) enum Operand {
     Tensor(DType, Vec<usize>, Values),
 }
 
-/// The size that stands for the symbol.
+/// The size that stands for the symbol `T` in an operand's shape.
 pub(super) const SYMBOL_T: usize = usize::MAX;
 
-/// Which elements an input has.
+/// The range of an input's elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
-    /// Around zero; of truths, both.
+    /// Around zero; both values for booleans.
     Any,
-    /// From a little above zero on.
+    /// Above zero.
     Positive,
-    /// Whole numbers from the first up to, not with, the second.
+    /// Integers from the first (inclusive) to the second (exclusive).
     Whole(i64, i64),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn tokens() -> Dim {
 }
 
 impl OpCase {
-    /// Whether a product with a quantised weight is in it.
+    /// Whether the case has a product with a quantised weight.
     pub(super) fn has_quantised_weight(&self) -> bool {
         let quantised = |node: &Node| {
             matches!(node.op, Op::Linear(_))
@@ -71,7 +71,7 @@ impl OpCase {
         let mut noise = TestRng::new(seed);
         let mut b = GraphBuilder::new("case");
         let t = b.symbol("T");
-        // Gives the symbol its value where no operand does.
+        // Binds the symbol if no operand has it.
         b.input("tokens", DType::Bool, [t]);
         let mut inputs = vec![Value::bool([tokens], vec![false; tokens])];
         let mut ids = Vec::new();

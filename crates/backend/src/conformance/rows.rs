@@ -1,13 +1,13 @@
-//! A sequence's rows outside of any cache.
+//! `RowsCopy`: a copy of a sequence's rows.
 
 use crate::{SavedLayer, SavedRows};
 use kv::{Bookkeeping, CacheSession, KvError, Restorable, SeqId, Side};
 
-/// A copy of a sequence's rows, as they are encoded.
+/// A copy of a sequence's encoded rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsCopy {
     len: u32,
-    /// Per layer: its first position, keys and values.
+    /// First position, keys and values of each layer.
     layers: Vec<(u32, [Vec<u8>; 2])>,
 }
 
@@ -49,7 +49,7 @@ impl RowsCopy {
         self.len == 0
     }
 
-    /// The rows, to be put back.
+    /// The rows in the form that restores them.
     pub fn saved(&self) -> SavedRows<'_> {
         let layers = self.layers.iter();
         let layers = layers.map(|(first, [keys, values])| SavedLayer {

@@ -1,4 +1,4 @@
-//! Layers that share keys and values name one cache twice in a step.
+//! Layers that share keys and values: two attention nodes with one cache id in a step.
 
 use super::TestRng;
 use crate::{Backend, CompileOptions, Runnable};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const DIM: usize = 8;
 
-/// Serving a cache id twice at the same positions gives what two caches with the same rows give, bit for bit.
+/// Two attention nodes on one cache id give the same bits as on two caches with the same rows.
 pub(super) fn check(backend: &dyn Backend, options: &CompileOptions) -> Result<(), String> {
     let [shared, apart] = [[0, 0], [0, 1]].map(|ids| run(backend, options, ids));
     match shared? == apart? {
@@ -19,7 +19,7 @@ pub(super) fn check(backend: &dyn Backend, options: &CompileOptions) -> Result<(
     }
 }
 
-/// The outputs of some steps of two attention nodes on these caches.
+/// The outputs of several steps of two attention nodes with these cache ids.
 fn run(
     backend: &dyn Backend,
     options: &CompileOptions,
