@@ -1,4 +1,4 @@
-//! Shared, immutable bytes: a range of a mapped file or of memory, cheap to clone and to slice.
+//! `Bytes`: a shared, immutable range of a mapped file or of memory, cheap to clone and to slice.
 #![allow(
     unsafe_code,
     reason = "mapping a file is unsafe: another process may change it"
@@ -22,11 +22,11 @@ enum Backing {
     Mapped(memmap2::Mmap, FileIdentity),
     /// 64-byte aligned so that typed and SIMD readers can rely on it.
     Owned(Vec<AlignedBlock>, usize),
-    /// As owned, in large pages where the system has them.
-    Large(memmap2::MmapMut),
+    /// Like `Owned`, in huge pages if the system has them.
+    HugePages(memmap2::MmapMut),
 }
 
-/// Owned bytes from this size on are asked for in large pages: reading them all in order then takes less time.
+/// Owned bytes of at least this size are allocated in huge pages, which makes sequential reads faster.
 const MIN_HUGE_PAGE_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
@@ -37,9 +37,9 @@ struct AlignedBlock([u8; 64]);
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}: {source}", path.display())]
 pub struct MapError {
-    /// The file asked for.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What the system said.
+    /// The I/O error.
     pub source: std::io::Error,
 }
 
@@ -72,7 +72,7 @@ impl Bytes {
         })
     }
 
-    /// The part of these bytes at `range`, or `None` when it does not lie inside.
+    /// The part of these bytes at `range`, or `None` if it is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Option<Bytes> {
         if range.start > range.end || range.end > self.len() {
             return None;
@@ -89,12 +89,12 @@ impl Bytes {
         Bytes::from(bytemuck::cast_slice::<T, u8>(values))
     }
 
-    /// Owned bytes, zeros at first, that `fill` writes in place.
+    /// Owned bytes, initially zero, that `fill` writes in place.
     pub fn filled(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-        let source = match large_pages(len) {
+        let source = match huge_pages(len) {
             Some(mut map) => {
                 fill(&mut map);
-                Backing::Large(map)
+                Backing::HugePages(map)
             }
             None => {
                 let mut lines = vec![AlignedBlock([0; 64]); len.div_ceil(64)];
@@ -108,17 +108,17 @@ impl Bytes {
         }
     }
 
-    /// The bytes as elements of a plain type; `None` when misaligned or not a whole number of elements.
+    /// The bytes as elements of a plain type; `None` if misaligned or not a whole number of elements.
     pub fn cast<T: bytemuck::AnyBitPattern>(&self) -> Option<&[T]> {
         bytemuck::try_cast_slice(self).ok()
     }
 
-    /// Whether the bytes live in a mapped file rather than in this process's own memory.
+    /// Whether the bytes are in a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(*self.source, Backing::Mapped(..))
     }
 
-    /// The file that the bytes live in, and where in it they begin.
+    /// The mapped file and the offset of these bytes in it; `None` for owned bytes.
     pub fn file_identity(&self) -> Option<(&FileIdentity, usize)> {
         match &*self.source {
             Backing::Mapped(_, identity) => Some((identity, self.range.start)),
@@ -126,35 +126,35 @@ impl Bytes {
         }
     }
 
-    /// Asks the system to keep the file that the bytes live in in large pages, as far as it is not in memory yet.
+    /// Asks the kernel to use huge pages for the mapped file, for the part that is not in memory yet (Linux only).
     pub fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         if let Backing::Mapped(map, _) = &*self.source {
-            // Without large pages they are read a little slower.
+            // A failure is ignored: normal pages are only a little slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
     }
 
-    /// Has the system read the bytes from their file now, in order, and not when they are touched.
+    /// Asks the kernel to read the mapped bytes from the file now instead of on first access (Linux only).
     pub fn populate(&self) {
         #[cfg(target_os = "linux")]
         if let Backing::Mapped(map, _) = &*self.source {
             let Range { start, end } = self.range.clone();
-            // Where the system cannot, they are read when they are touched.
+            // A failure is ignored: the bytes are then read on first access.
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, end - start);
         }
     }
 }
 
-/// Zeros in large pages, where so many bytes are worth them and the system has them.
-fn large_pages(len: usize) -> Option<memmap2::MmapMut> {
+/// Zeroed memory in huge pages; `None` if `len` is too small for them or the system has none.
+fn huge_pages(len: usize) -> Option<memmap2::MmapMut> {
     if len < MIN_HUGE_PAGE_BYTES {
         return None;
     }
     #[cfg(target_os = "linux")]
     {
         let map = memmap2::MmapMut::map_anon(len).ok()?;
-        // Without large pages the map is ordinary memory.
+        // A failure is ignored: the map then has normal pages.
         let _ = map.advise(memmap2::Advice::HugePage);
         Some(map)
     }
@@ -169,7 +169,7 @@ impl Deref for Bytes {
         let all: &[u8] = match &*self.source {
             Backing::Mapped(map, _) => map,
             Backing::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
-            Backing::Large(map) => map,
+            Backing::HugePages(map) => map,
         };
         &all[self.range.clone()]
     }

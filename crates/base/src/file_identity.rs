@@ -1,11 +1,11 @@
-//! Which file bytes came from, and in which state it was.
+//! `FileIdentity`: the path and the state of a mapped file.
 
 use crate::xxh64;
 use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file as it was at some time.
+/// A file and its state at one time: its absolute path and a stamp that changes when the file changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
     path: PathBuf,
@@ -13,7 +13,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// The file at `path` as it is now.
+    /// The identity of the file at `path` now.
     pub fn of(path: &Path) -> io::Result<FileIdentity> {
         FileIdentity::new(path, &std::fs::metadata(path)?)
     }
@@ -25,13 +25,13 @@ impl FileIdentity {
         })
     }
 
-    /// Where it is, from the root on.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A number that is another one once the file was written to or replaced: of its size, of when it was changed and,
-    /// where files have numbers, of its own.
+    /// A hash of the file's size and modification time and, on Unix, its change time and inode. It changes when the
+    /// file is written to or replaced.
     pub fn change_stamp(&self) -> u64 {
         self.change_stamp
     }

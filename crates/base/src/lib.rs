@@ -1,4 +1,4 @@
-//! Element types, quantised block formats and mapped weight bytes: what every other crate of kvark agrees on.
+//! The types that all crates of kvark share: element types, quantised block formats and mapped weight bytes.
 //!
 //! ```
 //! use base::DType;

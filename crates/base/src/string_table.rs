@@ -1,8 +1,8 @@
-//! Many short texts in one piece of memory: a vocabulary has hundreds of thousands.
+//! `StringTable`: many short strings in one allocation. A vocabulary has hundreds of thousands.
 
 use std::ops::Index;
 
-/// A list of texts. They lie one behind the other, so that it is made, copied and dropped as fast as one text.
+/// An append-only list of strings in one allocation, so that creating, cloning and dropping it is fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StringTable {
     all: String,
@@ -10,30 +10,30 @@ pub struct StringTable {
 }
 
 impl StringTable {
-    /// Adds a text.
+    /// Appends a string.
     pub fn push(&mut self, text: &str) {
         self.all.push_str(text);
         self.ends.push(self.all.len());
     }
 
-    /// A text by its place.
+    /// The string at an index.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         Some(&self.all[start..end])
     }
 
-    /// How many there are.
+    /// The number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table has no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The texts in their order.
+    /// The strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.len()).map(|i| &self[i])
     }
@@ -43,7 +43,8 @@ impl Index<usize> for StringTable {
     type Output = str;
 
     fn index(&self, index: usize) -> &str {
-        self.get(index).expect("a text of the list")
+        self.get(index)
+            .expect("the index is below the number of strings")
     }
 }
 
