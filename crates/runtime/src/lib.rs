@@ -1,4 +1,4 @@
-//! From a model file to text: modules, runners, sampling, scoring. Knows backends only by their contract.
+//! From a model file to text: modules, runners, sampling and scoring, on any backend.
 #![forbid(unsafe_code)]
 
 mod branches;

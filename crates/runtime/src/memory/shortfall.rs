@@ -1,35 +1,35 @@
-//! A plan that is too large, and the smallest changes that would make it fit.
+//! `MemoryShortfall`: a plan above its memory limit, and the smallest changes that would make it fit.
 
 use super::MemoryPlan;
 use base::size_text;
 use kv::{CacheConfig, Group, Storage};
 use std::fmt;
 
-/// A plan that needs more memory than it may have.
+/// A plan that needs more memory than its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryShortfall {
     /// Bytes that the plan needs.
     pub needed: u64,
-    /// Bytes that it may have.
+    /// The limit in bytes.
     pub limit: u64,
-    /// Bytes that it needs without any context.
+    /// Bytes that the plan needs without keys and values.
     pub bytes_without_kv: u64,
-    /// Changes that would make it fit, each by itself; none when the rest of the plan is too large.
+    /// Changes each of which would make the plan fit; empty if the plan is too large even without keys and values.
     pub remedies: Vec<Remedy>,
 }
 
 /// A change that would make a plan fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// The longest context that fits.
+    /// The longest context that fits, in tokens.
     pub context: u32,
-    /// How keys and values would be stored, where that changes.
+    /// The storage type of keys and values, if it changes.
     pub storage: Option<Storage>,
-    /// Whether the context is shorter than asked for.
+    /// Whether the context is shorter than the requested one.
     pub shorter: bool,
 }
 
-/// Smaller types, the most exact first.
+/// The smaller storage types that are tried, the most exact first.
 const SMALLER_STORAGE: [Storage; 3] = [
     Storage::F16,
     Storage::Q8(Group::G32),
@@ -37,7 +37,7 @@ const SMALLER_STORAGE: [Storage; 3] = [
 ];
 
 impl MemoryShortfall {
-    /// What is wrong with a plan under a limit; `None` when it fits.
+    /// The shortfall of a plan under a limit; `None` if the plan fits.
     pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<MemoryShortfall> {
         let needed = plan.total_bytes() as u64;
         if needed <= limit {
@@ -55,7 +55,7 @@ impl MemoryShortfall {
     }
 }
 
-/// The changes that bring keys and values down to `room` bytes.
+/// The changes that reduce keys and values to at most `room` bytes.
 fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
     let config = &plan.cache;
     let bytes = |storage: Option<Storage>, context: u32| {
