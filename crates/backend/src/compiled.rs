@@ -1,15 +1,14 @@
-//! An executable of any backend.
+//! `Compiled`: an executable of any backend.
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, Dispatch, Executable,
-    GraphSupport, NodeTime, RunMode, StepOutputs, Trace,
+    GraphSupport, NodeProfile, RunMode, StepOutputs, TraceCallback,
 };
 use graph::Value;
 use kv::{KvBytes, StepPlan};
 use std::any::{Any, type_name};
 
-/// A compiled graph, whatever its backend. Finds the backend's own KV storage once a step, so that executables do not
-/// have to.
+/// A compiled graph of any backend. It downcasts the cache bytes to the backend's own storage type once per step.
 pub struct Compiled(Box<dyn Erased>);
 
 impl Compiled {
@@ -18,12 +17,12 @@ impl Compiled {
         Compiled(Box::new(executable))
     }
 
-    /// Computes the graph's outputs from tensors; `trace` is shown every node's result, where the executor can.
+    /// Computes the graph's outputs from tensors. Calls `trace`, if there is one, with the result of every node.
     pub fn run(
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.0.run(inputs, cache, trace)
     }
@@ -52,13 +51,13 @@ impl Compiled {
     }
 }
 
-/// An executable whose KV storage is not named.
+/// An [`Executable`] with its storage type erased.
 trait Erased: Send {
     fn run(
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError>;
 
     fn run_step(
@@ -75,7 +74,7 @@ trait Erased: Send {
     fn plain_mut(&mut self) -> &mut dyn Plain;
 }
 
-/// What an executable does without a cache.
+/// The functions of an executable that do not use a cache.
 pub(crate) trait Plain {
     fn graph_support(&self) -> GraphSupport;
     fn splits_attention(&self) -> bool;
@@ -85,7 +84,7 @@ pub(crate) trait Plain {
     fn captures(&self) -> usize;
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError>;
     fn set_profiling(&mut self, on: bool);
-    fn profile(&self) -> Vec<NodeTime>;
+    fn profile(&self) -> Vec<NodeProfile>;
     fn arena_bytes(&self) -> usize;
     fn packed_bytes(&self) -> usize;
 }
@@ -123,7 +122,7 @@ impl<E: Executable> Plain for E {
         Executable::set_profiling(self, on);
     }
 
-    fn profile(&self) -> Vec<NodeTime> {
+    fn profile(&self) -> Vec<NodeProfile> {
         Executable::profile(self)
     }
 
@@ -141,7 +140,7 @@ impl<E: Executable> Erased for E {
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         let cache = match cache {
             Some(CacheStep { plan, bytes }) => Some(own(plan, bytes)?),
@@ -178,7 +177,7 @@ impl<E: Executable> Erased for E {
     }
 }
 
-/// The step on the backend's own storage.
+/// Downcasts the cache bytes of a step to the backend's own storage.
 fn own<'a, K: KvBytes>(
     plan: &'a StepPlan,
     bytes: &'a mut dyn KvBytes,

@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Compiled, Dispatch,
-    GraphSupport, NodeTime, RunMode, StepOutputs,
+    GraphSupport, NodeProfile, RunMode, StepOutputs,
 };
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Data, Graph, TensorId, Value};
@@ -11,55 +11,58 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How a graph is executed.
+/// The executor of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExecutorKind {
-    /// Everything is resolved once per plan and replayed.
+    /// Records the kernel calls of a graph once for each set of input sizes and replays them.
     #[default]
     Compiled,
-    /// Every node is looked up and run on its own: for debugging and as a check on the other.
+    /// Resolves and runs every node in every run: for debugging, and as a check of the compiled executor.
     Interpreted,
 }
 
-/// Choices made when a graph is compiled.
+/// Options for compiling a graph.
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
-    /// Threads to compute with; `None` takes the machine's cores.
+    /// Number of compute threads; `None` uses one per core.
     pub threads: Option<usize>,
-    /// How graphs that run on tensors are executed, and steps where no run mode is chosen.
+    /// The executor of runs on tensors, and of steps if `run_mode` is `None`.
     pub executor: ExecutorKind,
-    /// How steps are run; by the executor when `None`: `Full` or `None`.
+    /// The run mode of steps; `None` derives it from `executor`: [`RunMode::Full`] or [`RunMode::None`].
     pub run_mode: Option<RunMode>,
-    /// A folder where weights may be kept as the kernels read them, so that the next start only maps them.
+    /// A folder for files of packed weights. The next process maps them instead of packing the weights again.
     pub packed_folder: Option<PathBuf>,
-    /// Is told how far the weights are.
-    pub loading: Option<Loading>,
+    /// Reports loading progress and can cancel it.
+    pub progress: Option<ProgressCallback>,
 }
 
-/// Is told how many bytes of weights are ready, and of how many; answers whether to go on. Any thread may call it.
+/// A callback that receives the weight bytes that are ready and the total. It returns `false` to cancel loading. It may
+/// be called from any thread.
 #[derive(Clone)]
-pub struct Loading(Arc<dyn Fn(usize, usize) -> bool + Send + Sync>);
+pub struct ProgressCallback(Arc<dyn Fn(usize, usize) -> bool + Send + Sync>);
 
-impl Loading {
-    /// Tells `told`.
-    pub fn new(told: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Loading {
-        Loading(Arc::new(told))
+impl ProgressCallback {
+    /// Wraps a progress callback.
+    pub fn new(
+        callback: impl Fn(usize, usize) -> bool + Send + Sync + 'static,
+    ) -> ProgressCallback {
+        ProgressCallback(Arc::new(callback))
     }
 
-    /// Says that `done` bytes of `total` are ready; false when the work should end.
-    pub fn tell(&self, done: usize, total: usize) -> bool {
+    /// Reports that `done` of `total` bytes are ready. Returns false if loading should be cancelled.
+    pub fn report(&self, done: usize, total: usize) -> bool {
         (self.0)(done, total)
     }
 }
 
-impl fmt::Debug for Loading {
+impl fmt::Debug for ProgressCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Loading")
+        f.write_str("ProgressCallback")
     }
 }
 
 impl CompileOptions {
-    /// The mode that steps are run in, as far as the executable supports it.
+    /// The requested run mode of steps; an executable may downgrade it.
     pub fn step_mode(&self) -> RunMode {
         let by_executor = match self.executor {
             ExecutorKind::Compiled => RunMode::Full,
@@ -69,20 +72,20 @@ impl CompileOptions {
     }
 }
 
-/// A device and its kernels. A backend makes bytes for caches, which it registers with
-/// [`CacheBuilderRegistry`](kv::CacheBuilderRegistry) under its id, and executables that work on them.
+/// A device and its kernels. A backend compiles graphs to executables and stores the bytes of caches; it registers a
+/// builder of these with [`CacheBuilderRegistry`](kv::CacheBuilderRegistry) under its id.
 pub trait Backend: Send + Sync {
-    /// The name under which its caches are built.
+    /// The name of the backend, and its key in the cache builder registry.
     fn id(&self) -> &'static str;
 
-    /// Prepares a graph to run.
+    /// Compiles a graph.
     fn compile(
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Compiled, BackendError>;
 
-    /// What a compiled executable of `graph` and its cache will hold for steps of these sizes. Reads no weight.
+    /// The memory that an executable of `graph` and its cache will need for steps of these sizes. Reads no weights.
     fn footprint(
         &self,
         graph: &Graph,
@@ -95,58 +98,58 @@ pub trait Backend: Send + Sync {
         })
     }
 
-    /// Bytes that can be allocated on the device now; `None` where it does not tell.
+    /// Bytes that can be allocated on the device now; `None` if the device does not report them.
     fn free_memory(&self) -> Option<u64> {
         None
     }
 }
 
-/// What a [`Footprint`] is asked for.
+/// The arguments of [`Backend::footprint`].
 pub struct FootprintRequest<'a> {
     /// The sizes of the longest step.
     pub bindings: Bindings,
     /// The compile options of the run.
     pub options: &'a CompileOptions,
-    /// Whether a tensor without a producer stays the same from step to step.
+    /// Whether a tensor without a producer is a weight, which is the same in every step.
     pub is_weight: &'a dyn Fn(TensorId) -> bool,
-    /// What the cache is built from, and most sequences that share its cells.
+    /// The configuration of the cache, and the maximum number of sequences in it.
     pub cache: (&'a CacheConfig, u32),
 }
 
 impl FootprintRequest<'_> {
-    /// The cache's keys and values once it is full, as `kv` lays them out.
+    /// The layout of the full cache.
     pub fn kv_layout(&self) -> KvLayout {
         let (config, sequences) = self.cache;
         config.layout(config.capacity, sequences)
     }
 }
 
-/// What an executable holds, known before a weight is read.
+/// The memory of an executable and its cache, computed before a weight is read.
 #[derive(Clone, Debug)]
 pub struct Footprint {
-    /// The place of every intermediate and of all work space.
+    /// The offsets of all intermediates and workspaces in the arena.
     pub arena: MemoryPlan,
-    /// Weights that are held in another layout besides their own, and the bytes of it.
+    /// The packed weights, with their bytes. The unpacked weights stay mapped and are not counted.
     pub packed: Vec<(TensorId, usize)>,
-    /// Where keys and values lie once the cache is full.
+    /// The layout of the full cache.
     pub kv: KvLayout,
 }
 
-/// The cache's part in one step: the plan to follow and the bytes to work on.
+/// The plan of a step and the cache bytes that it works on.
 pub struct CacheStep<'a, K: ?Sized = dyn KvBytes> {
-    /// The step, where its rows go and what its tokens see.
+    /// The step, the cells that its rows are written to and the rows that its tokens attend to.
     pub plan: &'a StepPlan,
     /// The KV storage.
     pub bytes: &'a mut K,
 }
 
-/// Is shown every node's name, op and result, in the order they are computed.
-pub type Trace<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
+/// A callback that receives the name, op and result of every node in execution order.
+pub type TraceCallback<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
 
-/// A graph that is ready to run, on the backend's own KV storage. Sizes, types and positions were checked by
-/// [`Runnable`](crate::Runnable).
+/// A compiled graph that works on the backend's own KV storage. The caller, [`Runnable`](crate::Runnable), has checked
+/// sizes, types and positions.
 pub trait Executable: Send {
-    /// How the backend stores keys and values.
+    /// The backend's KV storage.
     type Kv: KvBytes;
 
     /// Computes the graph's outputs from tensors.
@@ -156,19 +159,19 @@ pub trait Executable: Send {
         cache: Option<CacheStep<'_, Self::Kv>>,
     ) -> Result<Vec<Value>, BackendError>;
 
-    /// Computes the graph's outputs and shows every node's result on the way.
+    /// Computes the graph's outputs and calls `trace` with the result of every node.
     fn run_traced(
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_, Self::Kv>>,
-        trace: Trace<'_>,
+        trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         let _ = (inputs, cache, trace);
-        Err(BackendErrorKind::NoTrace.into())
+        Err(BackendErrorKind::TraceUnsupported.into())
     }
 
-    /// Runs the planned step of a decoder, whose graph takes tokens, positions and rows, and gives the wanted outputs of
-    /// its rows. `dispatch` says how; the step is padded to its descriptor.
+    /// Runs the planned step of a decoder, whose graph takes tokens, positions and rows, and writes the wanted outputs
+    /// of its rows to `outputs`. The step is padded to the descriptor of `dispatch`.
     fn run_step(
         &mut self,
         dispatch: Dispatch,
@@ -198,7 +201,7 @@ pub trait Executable: Send {
         Ok(())
     }
 
-    /// Which steps can be recorded whole.
+    /// The steps that can be recorded as a whole.
     fn graph_support(&self) -> GraphSupport {
         GraphSupport::Never
     }
@@ -208,48 +211,48 @@ pub trait Executable: Send {
         false
     }
 
-    /// The sizes to record, for steps of up to so many sequences and tokens, and most padding as the part of a size
-    /// that it divides.
+    /// The sizes to record for steps of up to `sequences` sequences and `max_tokens` tokens, and the padding limit of
+    /// [`DispatcherOptions`](crate::DispatcherOptions).
     fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
         (CaptureSizes::sparse(sequences, 1, max_tokens), None)
     }
 
-    /// Says which mode steps are dispatched for from now on. Recordings stay.
+    /// Sets the run mode of later steps. Keeps all recordings.
     fn set_step_mode(&mut self, mode: RunMode) {
         let _ = mode;
     }
 
-    /// Records a descriptor before a step needs it.
+    /// Records the work of a descriptor before a step needs it.
     fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
         let _ = (mode, batch);
         Ok(())
     }
 
-    /// Recordings made so far.
+    /// The number of recordings.
     fn captures(&self) -> usize {
         0
     }
 
-    /// Makes all memory for steps with inputs of these shapes, where the executor plans it.
+    /// Allocates the memory for runs with inputs of these shapes, if the executor plans its memory.
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
         let _ = shapes;
         Ok(())
     }
 
-    /// Measures every node from now on, or no longer; what was measured before is forgotten.
+    /// Starts or stops measuring nodes, and discards earlier measurements.
     fn set_profiling(&mut self, on: bool) {
         let _ = on;
     }
 
-    /// Where the time went since profiling began, in the order in which nodes ran; empty where nothing is measured.
-    fn profile(&self) -> Vec<NodeTime> {
+    /// The measurements since profiling was started, in execution order; empty if nothing was measured.
+    fn profile(&self) -> Vec<NodeProfile> {
         vec![]
     }
 
-    /// Bytes of activations and scratch held now.
+    /// Bytes of activations and scratch allocated now.
     fn arena_bytes(&self) -> usize;
 
-    /// Bytes of weights held in another layout, besides the graph's own constants.
+    /// Bytes of packed weights, not counting the graph's constants.
     fn packed_bytes(&self) -> usize {
         0
     }

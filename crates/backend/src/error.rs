@@ -1,10 +1,10 @@
-//! What can go wrong between a graph and its results.
+//! The error type of the crate.
 
 use crate::ReplayError;
 use graph::GraphError;
 use kv::KvError;
 
-/// A graph that could not be compiled, bound or run.
+/// A compile, bind or run that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct BackendError(BackendErrorKind);
@@ -13,10 +13,10 @@ pub struct BackendError(BackendErrorKind);
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The cache refused the step.
+    /// The cache rejected the step.
     #[error(transparent)]
     Cache(#[from] KvError),
-    /// The graph does not fit its inputs.
+    /// The graph is invalid or does not match its inputs.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// A node failed on these inputs.
@@ -41,11 +41,11 @@ pub enum BackendErrorKind {
         /// Which case of the op is missing.
         reason: String,
     },
-    /// A step cannot be replayed.
+    /// The step cannot be replayed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// A step was given to a graph that does not take tokens, positions and rows.
-    #[error("the graph {0:?} is no decoder: it does not take tokens, positions and rows")]
+    /// The graph does not take tokens, positions and rows, so it cannot run a step.
+    #[error("the graph {0:?} is not a decoder: it does not take tokens, positions and rows")]
     NotADecoder(String),
     /// An input has the wrong type.
     #[error("input {input} is {found}, must be {wanted}")]
@@ -57,8 +57,8 @@ pub enum BackendErrorKind {
         /// The type the graph takes.
         wanted: base::DType,
     },
-    /// An input does not hold as many elements as its shape says.
-    #[error("input {input} holds {elements} elements, its shape is {shape:?}")]
+    /// The number of elements of an input does not match its shape.
+    #[error("input {input} has {elements} elements, but its shape is {shape:?}")]
     InputSize {
         /// Name of the input.
         input: String,
@@ -67,27 +67,27 @@ pub enum BackendErrorKind {
         /// Shape given.
         shape: Vec<usize>,
     },
-    /// A position is no position.
-    #[error("input {input} holds the position {position}, which no cache has")]
-    Position {
+    /// A position does not fit in an `i32`.
+    #[error("input {input} holds position {position}, which does not fit in 32 bits")]
+    PositionOutOfRange {
         /// Name of the input.
         input: String,
         /// The position.
         position: i64,
     },
-    /// The bound cache is not one the graph can use.
+    /// The graph cannot use the bound cache.
     #[error("the cache does not fit the model: {0}")]
     CacheMismatch(String),
-    /// The positions of stored keys cannot be changed.
+    /// Stored keys of this model cannot be moved to other positions.
     #[error("the context cannot be shifted: {0}")]
-    NoShift(String),
-    /// The executor keeps no intermediate results.
-    #[error("this executor cannot show intermediate results: use the interpreted one")]
-    NoTrace,
+    ShiftUnsupported(String),
+    /// The executor does not keep intermediate results.
+    #[error("this executor cannot show intermediate results: use the interpreted executor")]
+    TraceUnsupported,
     /// Loading was cancelled by the progress callback.
     #[error("interrupted")]
     Interrupted,
-    /// Memory for the step could not be had.
+    /// This many bytes of activations could not be allocated.
     #[error("out of memory: {} of activations could not be allocated", base::size_text(*.0 as u64))]
     OutOfMemory(usize),
 }

@@ -1,33 +1,33 @@
-//! What a backend is: compile a graph, run it over a cache, keep the KV bytes.
+//! The backend interface: compile a graph, run it with a cache, store the KV bytes.
 //!
-//! [`mod@reference`] is the plainest backend and the oracle for all others; [`conformance`] is the suite that every backend
-//! runs against it.
+//! [`mod@reference`] is the simplest backend and the oracle for all others; [`conformance`] is the suite that compares
+//! every backend with it.
 #![forbid(unsafe_code)]
 
 mod compiled;
 pub mod conformance;
 mod contract;
 mod error;
+mod key_rotation;
 mod outputs;
 mod pool;
 mod profile;
 pub mod reference;
-mod rotation;
+pub mod row_codec;
 mod rows;
 pub mod run_mode;
 mod runnable;
-pub mod storage;
 
 pub use compiled::Compiled;
 pub use contract::{
     Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,
-    Loading, Trace,
+    ProgressCallback, TraceCallback,
 };
 pub use error::{BackendError, BackendErrorKind};
+pub use key_rotation::KeyRotations;
 pub use outputs::{ScoredToken, StepOutputs, Wanted, argmax};
 pub use pool::KvPool;
-pub use profile::NodeTime;
-pub use rotation::Rotations;
+pub use profile::NodeProfile;
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,

@@ -1,6 +1,6 @@
-//! What a step gives back.
+//! `StepOutputs`: the outputs of a step.
 
-/// What a caller wants of each row that a step names.
+/// The outputs that a caller wants for each requested row of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
     /// All logits.
@@ -21,19 +21,19 @@ pub struct ScoredToken {
     pub logit: f32,
 }
 
-/// The outputs of a step's wanted rows. A run fills them; their memory is reused by the next.
+/// The outputs of a step's wanted rows. Every run fills them again and reuses their memory.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutputs {
     wanted: Wanted,
     rows: usize,
-    /// Logits of a row.
+    /// Logits per row.
     width: usize,
     logits: Vec<f32>,
     best: Vec<ScoredToken>,
 }
 
 impl StepOutputs {
-    /// Outputs of this kind, still empty.
+    /// Empty outputs of this kind.
     pub fn new(wanted: Wanted) -> StepOutputs {
         StepOutputs {
             wanted,
@@ -41,17 +41,17 @@ impl StepOutputs {
         }
     }
 
-    /// What is wanted of each row.
+    /// The kind of outputs.
     pub fn wanted(&self) -> Wanted {
         self.wanted
     }
 
-    /// Asks for something else from the next run on.
+    /// Changes the kind of outputs of the next run.
     pub fn want(&mut self, wanted: Wanted) {
         self.wanted = wanted;
     }
 
-    /// Rows that were computed.
+    /// The number of rows computed.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -59,7 +59,7 @@ impl StepOutputs {
     /// The logits of a row.
     ///
     /// # Panics
-    /// Where logits were not wanted, or there is no such row.
+    /// If logits were not wanted or there is no such row.
     pub fn logits(&self, row: usize) -> &[f32] {
         assert_eq!(
             self.wanted,
@@ -70,17 +70,17 @@ impl StepOutputs {
         &self.logits[row * self.width..][..self.width]
     }
 
-    /// The best tokens of a row, the best first; one of them when the argmax was wanted.
+    /// The best tokens of a row, the best first; only one if [`Wanted::Argmax`] was set.
     ///
     /// # Panics
-    /// Where logits were wanted, or there is no such row.
+    /// If logits were wanted or there is no such row.
     pub fn best(&self, row: usize) -> &[ScoredToken] {
         assert_ne!(self.wanted, Wanted::Logits, "all logits were wanted");
         let each = self.best.len() / self.rows.max(1);
         &self.best[row * each..][..each]
     }
 
-    /// Takes the first `rows` rows of `width` logits from where a run computed them, and keeps what is wanted of them.
+    /// Reads the first `rows` rows of `width` logits and stores the wanted outputs.
     pub fn fill(&mut self, rows: usize, width: usize, logits: &[f32]) {
         (self.rows, self.width) = (rows, width);
         self.logits.clear();
@@ -131,7 +131,7 @@ fn keep_best(best: &mut Vec<ScoredToken>, row: &[f32], k: usize) {
         return;
     }
     for (id, &logit) in (0..).zip(row) {
-        // What is not a number ranks last.
+        // NaN ranks last.
         let logit = if logit.is_nan() {
             f32::NEG_INFINITY
         } else {

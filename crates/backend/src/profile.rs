@@ -1,22 +1,22 @@
-//! Where the time of steps went.
+//! `NodeProfile`: measured time and work of nodes.
 
 use std::time::Duration;
 
-/// The time that nodes of one kind took over some steps, and what they had to read and to multiply.
+/// Time, bytes read and multiply-accumulates of all nodes with one op and label, summed over the measured steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeTime {
-    /// The op's name.
+pub struct NodeProfile {
+    /// Name of the op.
     pub op: &'static str,
-    /// The nodes' name, with `*` in the place of a layer's number.
+    /// Name of the nodes, with `*` in place of the layer number.
     pub label: String,
-    /// Nodes that ran.
+    /// Number of node runs.
     pub runs: u64,
-    /// The time they took.
+    /// Total time.
     pub time: Duration,
-    /// Bytes of weights and of cached rows that they read, each once a step.
+    /// Bytes of weights and cached rows read, each counted once per step.
     pub bytes: u64,
-    /// Multiplications that they did.
+    /// Multiply-accumulate operations.
     pub macs: u64,
-    /// Whether these are of f32, and not of bytes.
-    pub floats: bool,
+    /// Whether the multiply-accumulates are f32; otherwise they are integer products of packed weights.
+    pub is_f32: bool,
 }

@@ -1,13 +1,14 @@
-//! The naive backend: every op by its own evaluator, every cached row in plain vectors. Slow, and right.
+//! The reference backend: runs every op with its evaluator and stores cached rows in vectors. Slow; the oracle for the
+//! others.
 
 use crate::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
-    KvPool, storage,
+    KvPool, row_codec,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, TensorId, Value};
 use kv::{
-    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, Gather, KvBytes, KvError, NO_CELL,
+    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, NO_CELL,
     RowBlock, Run, Side, Storage,
 };
 use std::ops::Range;
@@ -20,7 +21,7 @@ impl Reference {
     /// The backend's name.
     pub const ID: &'static str = "reference";
 
-    /// Makes the backend and registers its caches.
+    /// Creates the backend and registers its builder of KV bytes.
     pub fn new() -> Reference {
         CacheBuilderRegistry::global()
             .register(Reference::ID, |config| Ok(ReferenceKv::new(config)));
@@ -55,7 +56,7 @@ impl Backend for Reference {
 
 struct ReferenceExecutable {
     graph: Arc<Graph>,
-    /// Per tensor; constants are kept over runs, dequantised.
+    /// One entry per tensor. Dequantised constants are kept between runs.
     values: Vec<Option<Value>>,
 }
 
@@ -157,10 +158,10 @@ fn update_and_attend(
     Ok(Value::f32([queries, heads, layer.value_dim], out))
 }
 
-/// KV storage of the reference backend: f32 rows rounded to the storage type.
+/// The KV storage of the reference backend: encoded rows and their decoded values.
 struct ReferenceKv {
     config: CacheConfig,
-    /// Per layer, keys and values.
+    /// Keys and values of each layer.
     pools: Vec<[ReferencePool; 2]>,
 }
 
@@ -171,7 +172,7 @@ impl ReferenceKv {
                 heads: l.kv_heads,
                 dim,
                 storage,
-                ring: config.growth(l).ring as usize,
+                ring: config.growth(l).max_rows_per_sequence as usize,
                 cells: vec![],
             };
             [
@@ -199,7 +200,7 @@ impl KvBytes for ReferenceKv {
             .sum()
     }
 
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
         let mut pools = self.pools.iter_mut().flatten();
         pools.try_for_each(|pool| pool.gather_into(gather.base, &gather.rows))
     }
@@ -247,7 +248,7 @@ impl KvBytes for ReferenceKv {
     }
 
     fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
-        // Nothing is ever written before a frozen length, so a copy is as good as a shared one.
+        // Rows before a frozen length are never written, so a copy behaves like a shared prefix.
         Ok(Arc::new(FrozenReference {
             config: self.config.clone(),
             pools: self.pools.clone(),
@@ -266,9 +267,9 @@ struct ReferencePool {
 
 #[derive(Clone)]
 struct ReferenceCell {
-    /// As they are stored, `[heads, row]`.
+    /// The encoded rows, `[heads, row]`.
     encoded: Vec<u8>,
-    /// What that stands for, `[heads, dim]`.
+    /// The decoded values, `[heads, dim]`.
     values: Vec<f32>,
 }
 
@@ -281,13 +282,13 @@ impl ReferencePool {
         self.storage.row_bytes(self.dim)
     }
 
-    /// Changes the encoded row of a cell, and what it stands for.
+    /// Changes the encoded row of a cell and updates its decoded values.
     fn set(&mut self, head: usize, cell: u32, change: impl FnOnce(&mut [u8])) {
         let (row, dim) = (self.row_bytes(), self.dim);
         let cell = &mut self.cells[cell as usize];
         let encoded = &mut cell.encoded[head * row..][..row];
         change(encoded);
-        storage::decode(self.storage, encoded, &mut cell.values[head * dim..][..dim]);
+        row_codec::decode(self.storage, encoded, &mut cell.values[head * dim..][..dim]);
     }
 }
 
@@ -307,7 +308,7 @@ impl KvPool for ReferencePool {
         for (&cell, row) in cells.iter().zip(rows).filter(|(cell, _)| **cell != NO_CELL) {
             for (head, row) in row.chunks(self.dim).enumerate() {
                 let storage = self.storage;
-                self.set(head, cell, |bytes| storage::encode(storage, row, bytes));
+                self.set(head, cell, |bytes| row_codec::encode(storage, row, bytes));
             }
         }
     }
@@ -349,7 +350,7 @@ impl KvPool for ReferencePool {
     }
 }
 
-/// A frozen copy; opening it copies again.
+/// A frozen copy of the rows; opening it makes another copy.
 struct FrozenReference {
     config: CacheConfig,
     pools: Vec<[ReferencePool; 2]>,

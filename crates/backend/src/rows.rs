@@ -1,13 +1,13 @@
-//! A sequence's rows on their way out of a cache, into it, and to other positions of it.
+//! Saving, restoring and shifting the rows of a sequence.
 
-use crate::Rotations;
+use crate::KeyRotations;
 use kv::{
     Bookkeeping, CacheConfig, CacheSession, KvBytes, KvError, KvErrorKind, Restorable, RowBlock,
     RowShift, SeqId, SequenceRows, Side,
 };
 use std::ops::Range;
 
-/// A sequence outside of any cache: `[heads, rows, row]` of every layer and side, in storage type.
+/// The saved rows of a sequence: for every layer and side the encoded rows `[heads, rows, row]`.
 #[derive(Clone, Debug, Default)]
 pub struct SavedRows<'a> {
     /// Tokens of the sequence.
@@ -28,7 +28,8 @@ pub struct SavedLayer<'a> {
 }
 
 impl SavedRows<'_> {
-    /// Puts the first `len` tokens in the place of what `seq` holds. What is refused changes nothing.
+    /// Replaces the content of `seq` by the first `len` saved tokens. An error leaves the cache unchanged, except that
+    /// a device error leaves `seq` empty.
     pub fn restore<K: Bookkeeping + Restorable>(
         &self,
         session: &CacheSession<K>,
@@ -37,7 +38,7 @@ impl SavedRows<'_> {
     ) -> Result<(), KvError> {
         self.check(&session.config()?)?;
         if len > self.len {
-            let reason = format!("{len} tokens are wanted, and they have {}", self.len);
+            let reason = format!("{len} tokens are requested, and {} are saved", self.len);
             return Err(KvErrorKind::SavedRows(reason).into());
         }
         let first: Vec<u32> = self.layers.iter().map(|layer| layer.first).collect();
@@ -47,12 +48,12 @@ impl SavedRows<'_> {
         })
     }
 
-    /// Refuses rows that are not those of such a cache.
+    /// Returns an error if the saved rows do not match a cache of this configuration.
     fn check(&self, config: &CacheConfig) -> Result<(), KvError> {
         let bad = |reason: String| Err(KvErrorKind::SavedRows(reason).into());
         if self.layers.len() != config.layers.len() {
             let (found, wanted) = (self.layers.len(), config.layers.len());
-            return bad(format!("they have {found} layers, the cache {wanted}"));
+            return bad(format!("they have {found} layers, the cache has {wanted}"));
         }
         for (i, (saved, layer)) in self.layers.iter().zip(&config.layers).enumerate() {
             let rows = self.len.checked_sub(saved.first);
@@ -73,7 +74,7 @@ impl SavedRows<'_> {
         Ok(())
     }
 
-    /// The rows as blocks that go to these cells.
+    /// The saved rows as blocks to write to these cells.
     fn blocks<'b>(&'b self, config: &CacheConfig, to: &'b SequenceRows) -> Vec<RowBlock<'b>> {
         let block = |layer: usize, side: Side| {
             let (saved, row) = (&self.layers[layer], config.row_bytes(layer, side));
@@ -81,7 +82,7 @@ impl SavedRows<'_> {
                 Side::Key => saved.keys,
                 Side::Value => saved.values,
             };
-            let skipped = (to.first(layer) - saved.first) as usize * row;
+            let skipped = (to.first_position(layer) - saved.first) as usize * row;
             RowBlock {
                 layer,
                 side,
@@ -102,21 +103,21 @@ fn sides(layers: usize) -> impl Iterator<Item = (usize, Side)> + Clone {
     (0..layers).flat_map(|layer| [(layer, Side::Key), (layer, Side::Value)])
 }
 
-impl Rotations {
+impl KeyRotations {
     /// Moves the rows of a shift to their new cells and rotates the keys to their new positions.
     pub fn shift(&self, shift: &RowShift, bytes: &mut dyn KvBytes) -> Result<(), KvError> {
         let config = bytes.config().clone();
         shift_rows(shift, bytes, |layer, positions, rows| {
-            self.lower(&config, layer, positions, shift.dropped, rows);
+            self.rotate_down(&config, layer, positions, shift.dropped, rows);
         })
     }
 }
 
-/// Moves the rows of a shift to their new cells. `rotate` gets a layer, the positions that its moved keys had, and these
-/// keys, `[heads, rows, row]`, to make them those of the new positions.
+/// Moves the rows of a shift to their new cells. `rotate` receives a layer, the old positions of its moved keys, and
+/// the encoded keys `[heads, rows, row]`, which it rotates to the new positions.
 ///
 /// # Errors
-/// Memory that cannot be had fails before any row has moved; a device may fail later.
+/// `OutOfMemory` before any row has moved; `Device` possibly later.
 pub fn shift_rows(
     shift: &RowShift,
     bytes: &mut dyn KvBytes,

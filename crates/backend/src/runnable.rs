@@ -1,8 +1,8 @@
-//! A compiled graph bound to its cache: checks a step, plans it, runs it, commits it.
+//! `Runnable`: a compiled graph bound to its cache. It checks, plans, runs and commits steps.
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Compiled, Dispatcher,
-    DispatcherOptions, NodeTime, RunMode, StepOutputs, Trace, ValidModes,
+    DispatcherOptions, NodeProfile, RunMode, StepOutputs, TraceCallback, ValidModes,
 };
 use base::DType;
 use graph::ops::Op;
@@ -10,51 +10,51 @@ use graph::{Data, Graph, Node, TensorId, TensorKind, Value};
 use kv::{CacheConfig, CacheEntry, Step};
 use std::sync::Arc;
 
-/// An executable with the cache its `UpdateAndAttend` nodes work on.
+/// An executable and the cache of its `UpdateAndAttend` nodes.
 pub struct Runnable {
     graph: Arc<Graph>,
     executable: Compiled,
     cache: Option<BoundCache>,
-    /// Whether the graph takes steps: tokens, positions and rows.
+    /// Whether the graph is a decoder: it takes tokens, positions and rows.
     decodes: bool,
     dispatcher: Dispatcher,
-    /// The step in progress, padded; kept for its memory.
+    /// The current step with its padding; kept so that its memory is reused.
     padded: Step,
 }
 
-/// How a decoder's steps will be run.
+/// The options of a decoder's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepOptions {
-    /// The mode, as far as the executable supports it.
+    /// The requested run mode; downgraded if the executable does not support it.
     pub mode: RunMode,
-    /// Most sequences of a step.
+    /// The maximum number of sequences in a step.
     pub max_sequences: usize,
     /// Tokens of each sequence in a uniform decode.
     pub query_len: usize,
-    /// Most tokens of a step.
+    /// The maximum number of tokens in a step.
     pub max_tokens: usize,
-    /// Most rows of a step.
+    /// The maximum number of rows in a step.
     pub max_rows: usize,
 }
 
 struct BoundCache {
     entry: Arc<CacheEntry>,
     positions: PositionInput,
-    /// The positions of the step in progress, kept for its memory.
+    /// The positions of the current step; kept so that its memory is reused.
     current: Vec<i32>,
 }
 
-/// The graph input that holds the positions of a step, where a graph runs on tensors.
+/// The graph input that holds the positions of a run on tensors.
 #[derive(Clone, Copy, PartialEq)]
 struct PositionInput {
-    /// Which graph input.
+    /// Index of the graph input.
     index: usize,
-    /// Numbers for each token; the first is its position.
+    /// Numbers per token; the first one is its position.
     per_token: usize,
 }
 
 impl Runnable {
-    /// Binds an executable of `graph` to a cache; graphs without attention take none.
+    /// Binds an executable of `graph` to a cache. A graph without cached attention needs none.
     pub fn bind(
         graph: Arc<Graph>,
         executable: Compiled,
@@ -64,7 +64,7 @@ impl Runnable {
             (None, _) => None,
             (Some(_), None) => {
                 return Err(BackendErrorKind::CacheMismatch(
-                    "it keeps its history in one, and none is bound".into(),
+                    "its attention nodes need a cache, and none is bound".into(),
                 )
                 .into());
             }
@@ -96,29 +96,29 @@ impl Runnable {
         &self.graph
     }
 
-    /// Which graph input holds the positions of a step, and how many numbers it has for each token. `None` without a cache.
+    /// The graph input that holds the positions, and the numbers that it has per token. `None` without a cache.
     pub fn position_input(&self) -> Option<(usize, usize)> {
         let positions = self.cache.as_ref()?.positions;
         Some((positions.index, positions.per_token))
     }
 
-    /// Bytes of activations and scratch held now.
+    /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
         self.executable.plain().arena_bytes()
     }
 
-    /// Bytes of weights held in another layout.
+    /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
         self.executable.plain().packed_bytes()
     }
 
-    /// Makes all memory for steps with inputs of these shapes, where the executor plans it.
+    /// Allocates the memory for runs with inputs of these shapes, if the executor plans its memory.
     pub fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
         self.executable.plain_mut().reserve(shapes)
     }
 
-    /// Makes all memory for steps, and records decodes so that the first token does not wait for it. May be called again
-    /// to run steps otherwise.
+    /// Allocates the memory for steps and records the common decode sizes, so that the first token does not wait for
+    /// it. Call it again to change the options.
     pub fn prepare(&mut self, options: &StepOptions) -> Result<(), BackendError> {
         let StepOptions {
             max_sequences,
@@ -141,7 +141,7 @@ impl Runnable {
             query_len,
             max_padding,
         });
-        // The decode of all sequences at once, and of one alone; other sizes are recorded when they are first needed.
+        // Records the decode of all sequences and of one sequence; other sizes are recorded on first use.
         for sequences in [max_sequences, 1] {
             let decode = BatchDescriptor {
                 tokens: query_len * sequences,
@@ -157,28 +157,28 @@ impl Runnable {
         Ok(())
     }
 
-    /// How steps are run: the mode asked for, or what the executable supports of it.
+    /// The run mode of steps, after a possible downgrade.
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
     }
 
-    /// Recordings made so far.
+    /// The number of recordings.
     pub fn captures(&self) -> usize {
         self.executable.plain().captures()
     }
 
-    /// Measures every node from now on, or no longer.
+    /// Starts or stops measuring nodes.
     pub fn set_profiling(&mut self, on: bool) {
         self.executable.plain_mut().set_profiling(on);
     }
 
-    /// Where the time went since profiling began.
-    pub fn profile(&self) -> Vec<NodeTime> {
+    /// The measurements since profiling was started.
+    pub fn profile(&self) -> Vec<NodeProfile> {
         self.executable.plain().profile()
     }
 
-    /// Runs one step of a decoder and gives the wanted outputs of its rows. When it fails, the cache holds what it held
-    /// before.
+    /// Runs one step of a decoder and returns the wanted outputs of its rows. After an error, the cache holds the
+    /// tokens that it held before.
     pub fn run_step(&mut self, step: &Step, outputs: &mut StepOutputs) -> Result<(), BackendError> {
         let Some(cache) = self.cache.as_ref().filter(|_| self.decodes) else {
             return Err(BackendErrorKind::NotADecoder(self.graph.name().to_owned()).into());
@@ -200,17 +200,20 @@ impl Runnable {
         })
     }
 
-    /// Runs the graph on tensors. Where it has a cache, they are a step that the session's verbs declared. When it fails,
-    /// the cache holds what it held before.
+    /// Runs the graph on tensors. With a cache, the tensors are the step that the session's verbs declared. After an
+    /// error, the cache holds the tokens that it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
         self.run_values(inputs, None)
     }
 
-    /// Runs the graph as [`run`](Runnable::run) does and shows every node's result, where the executor can.
+    /// Like [`run`](Runnable::run), and calls `trace` with the result of every node.
+    ///
+    /// # Errors
+    /// `TraceUnsupported` if the executor does not keep intermediate results.
     pub fn run_traced(
         &mut self,
         inputs: &[Value],
-        trace: Trace<'_>,
+        trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         self.run_values(inputs, Some(trace))
     }
@@ -218,7 +221,7 @@ impl Runnable {
     fn run_values(
         &mut self,
         inputs: &[Value],
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.check_inputs(inputs)?;
         let executable = &mut self.executable;
@@ -263,7 +266,7 @@ impl Runnable {
     }
 }
 
-/// Whether a graph is a decoder's: it takes tokens, positions and rows, and gives a row of numbers for each row.
+/// Whether a graph is a decoder: it takes tokens, positions and rows, and returns one output row per requested row.
 fn takes_steps(graph: &Graph) -> bool {
     let is_step_input = |id: &TensorId| {
         let ty = &graph.tensor(*id).ty;
@@ -275,7 +278,7 @@ fn takes_steps(graph: &Graph) -> bool {
         && output.is_some_and(|ty| ty.dtype == DType::F32 && ty.shape.len() == 2)
 }
 
-/// The nodes that attend over a cache, with their cache ids.
+/// The nodes with cached attention, with their cache ids.
 pub fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
     graph.nodes().iter().filter_map(|node| match &node.op {
         Op::UpdateAndAttend(op) => Some((node, op.cache_id)),
@@ -284,7 +287,7 @@ pub fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
 }
 
 impl PositionInput {
-    /// The graph input that every attention node takes as its position, perhaps reshaped or converted.
+    /// Finds the graph input that all attention nodes use as their position, possibly through reshapes and casts.
     fn find(graph: &Graph) -> Result<Option<PositionInput>, BackendError> {
         let mut found = None;
         for (node, _) in attention_nodes(graph) {
@@ -325,7 +328,7 @@ impl PositionInput {
             Data::I64(all) => {
                 for &position in all.iter().step_by(step) {
                     let fits = i32::try_from(position);
-                    positions.push(fits.map_err(|_| BackendErrorKind::Position {
+                    positions.push(fits.map_err(|_| BackendErrorKind::PositionOutOfRange {
                         input: graph.tensor(graph.inputs()[self.index]).name.clone(),
                         position,
                     })?);
@@ -337,7 +340,7 @@ impl PositionInput {
     }
 }
 
-/// The integer tensor that this one only reshapes or converts.
+/// Follows integer reshapes and casts back to the tensor that they start from.
 pub fn integer_source(graph: &Graph, id: TensorId) -> TensorId {
     let integer = |id: TensorId| matches!(graph.tensor(id).ty.dtype, DType::I32 | DType::I64);
     match graph.tensor(id).kind {
@@ -349,7 +352,7 @@ pub fn integer_source(graph: &Graph, id: TensorId) -> TensorId {
     }
 }
 
-/// Every cache id a graph names must exist with the heads and dimensions the graph stores.
+/// Checks that the cache has every cache id of the graph, with the same heads and dimensions.
 fn check_layers(graph: &Graph, config: &CacheConfig) -> Result<(), BackendError> {
     for (node, id) in attention_nodes(graph) {
         let name = graph.node_name(node);

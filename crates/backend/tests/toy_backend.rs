@@ -3,12 +3,12 @@
 
 use backend::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
-    conformance, storage,
+    conformance, row_codec,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, Tensor, TensorId, Value};
 use kv::{
-    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, Gather, KvBytes, KvError, NO_CELL,
+    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, NO_CELL,
     RowBlock, Run, Side, Storage,
 };
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ impl ToyKv {
             layer.key_dim
         };
         let mut row = vec![0.0; dim];
-        storage::decode(self.storage(place.1), &self.rows[&(place, cell)], &mut row);
+        row_codec::decode(self.storage(place.1), &self.rows[&(place, cell)], &mut row);
         row
     }
 }
@@ -68,10 +68,13 @@ impl KvBytes for ToyKv {
         self.rows.values().map(Vec::len).sum()
     }
 
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
         for place in self.places() {
             // A ring has the row of cell `c` at `c mod slots`.
-            let ring = self.config.growth(&self.config.layers[place.0]).ring;
+            let ring = self
+                .config
+                .growth(&self.config.layers[place.0])
+                .max_rows_per_sequence;
             for (to, from) in (gather.base..).zip(&gather.rows) {
                 let row = self.rows[&(place, from % ring)].clone();
                 self.rows.insert((place, to % ring), row);
@@ -241,7 +244,7 @@ fn attend(op: &UpdateAndAttend, operands: &[&Value], step: &mut CacheStep<'_, To
             if cell != NO_CELL {
                 let place = place(id, side, i % layer.kv_heads);
                 let mut encoded = vec![0; kv.config.row_bytes(id, side)];
-                storage::encode(kv.storage(place.1), row, &mut encoded);
+                row_codec::encode(kv.storage(place.1), row, &mut encoded);
                 kv.rows.insert((place, cell), encoded);
             }
         }

@@ -1,10 +1,10 @@
-//! Shared, immutable bytes: a range of a mapped file or of memory, cheap to clone and to slice.
+//! `Bytes`: a shared, immutable range of a mapped file or of memory, cheap to clone and to slice.
 #![allow(
     unsafe_code,
     reason = "mapping a file is unsafe: another process may change it"
 )]
 
-use crate::Origin;
+use crate::FileIdentity;
 use std::fmt;
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -14,32 +14,32 @@ use std::sync::Arc;
 /// A range of shared immutable bytes. Cloning and slicing copy no data and keep the whole source alive.
 #[derive(Clone)]
 pub struct Bytes {
-    source: Arc<Source>,
+    source: Arc<Backing>,
     range: Range<usize>,
 }
 
-enum Source {
-    Mapped(memmap2::Mmap, Origin),
+enum Backing {
+    Mapped(memmap2::Mmap, FileIdentity),
     /// 64-byte aligned so that typed and SIMD readers can rely on it.
-    Owned(Vec<Line>, usize),
-    /// As owned, in large pages where the system has them.
-    Large(memmap2::MmapMut),
+    Owned(Vec<AlignedBlock>, usize),
+    /// Like `Owned`, in huge pages if the system has them.
+    HugePages(memmap2::MmapMut),
 }
 
-/// Owned bytes from this size on are asked for in large pages: reading them all in order then takes less time.
-const LARGE: usize = 4 << 20;
+/// Owned bytes of at least this size are allocated in huge pages, which makes sequential reads faster.
+const MIN_HUGE_PAGE_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct AlignedBlock([u8; 64]);
 
 /// A file that could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}: {source}", path.display())]
 pub struct MapError {
-    /// The file asked for.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What the system said.
+    /// The I/O error.
     pub source: std::io::Error,
 }
 
@@ -65,14 +65,14 @@ impl Bytes {
         // documented contract above leaves truncation by others to the user.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
         let range = 0..map.len();
-        let origin = Origin::new(path, &meta).map_err(fail)?;
+        let identity = FileIdentity::new(path, &meta).map_err(fail)?;
         Ok(Bytes {
-            source: Arc::new(Source::Mapped(map, origin)),
+            source: Arc::new(Backing::Mapped(map, identity)),
             range,
         })
     }
 
-    /// The part of these bytes at `range`, or `None` when it does not lie inside.
+    /// The part of these bytes at `range`, or `None` if it is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Option<Bytes> {
         if range.start > range.end || range.end > self.len() {
             return None;
@@ -89,17 +89,17 @@ impl Bytes {
         Bytes::from(bytemuck::cast_slice::<T, u8>(values))
     }
 
-    /// Owned bytes, zeros at first, that `fill` writes in place.
+    /// Owned bytes, initially zero, that `fill` writes in place.
     pub fn filled(len: usize, fill: impl FnOnce(&mut [u8])) -> Bytes {
-        let source = match large_pages(len) {
+        let source = match huge_pages(len) {
             Some(mut map) => {
                 fill(&mut map);
-                Source::Large(map)
+                Backing::HugePages(map)
             }
             None => {
-                let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
+                let mut lines = vec![AlignedBlock([0; 64]); len.div_ceil(64)];
                 fill(&mut bytemuck::cast_slice_mut(&mut lines)[..len]);
-                Source::Owned(lines, len)
+                Backing::Owned(lines, len)
             }
         };
         Bytes {
@@ -108,53 +108,53 @@ impl Bytes {
         }
     }
 
-    /// The bytes as elements of a plain type; `None` when misaligned or not a whole number of elements.
+    /// The bytes as elements of a plain type; `None` if misaligned or not a whole number of elements.
     pub fn cast<T: bytemuck::AnyBitPattern>(&self) -> Option<&[T]> {
         bytemuck::try_cast_slice(self).ok()
     }
 
-    /// Whether the bytes live in a mapped file rather than in this process's own memory.
+    /// Whether the bytes are in a mapped file.
     pub fn is_mapped(&self) -> bool {
-        matches!(*self.source, Source::Mapped(..))
+        matches!(*self.source, Backing::Mapped(..))
     }
 
-    /// The file that the bytes live in, and where in it they begin.
-    pub fn origin(&self) -> Option<(&Origin, usize)> {
+    /// The mapped file and the offset of these bytes in it; `None` for owned bytes.
+    pub fn file_identity(&self) -> Option<(&FileIdentity, usize)> {
         match &*self.source {
-            Source::Mapped(_, origin) => Some((origin, self.range.start)),
+            Backing::Mapped(_, identity) => Some((identity, self.range.start)),
             _ => None,
         }
     }
 
-    /// Asks the system to keep the file that the bytes live in in large pages, as far as it is not in memory yet.
-    pub fn prefer_large_pages(&self) {
+    /// Asks the kernel to use huge pages for the mapped file, for the part that is not in memory yet (Linux only).
+    pub fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
-        if let Source::Mapped(map, _) = &*self.source {
-            // Without large pages they are read a little slower.
+        if let Backing::Mapped(map, _) = &*self.source {
+            // A failure is ignored: normal pages are only a little slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
     }
 
-    /// Has the system read the bytes from their file now, in order, and not when they are touched.
+    /// Asks the kernel to read the mapped bytes from the file now instead of on first access (Linux only).
     pub fn populate(&self) {
         #[cfg(target_os = "linux")]
-        if let Source::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(map, _) = &*self.source {
             let Range { start, end } = self.range.clone();
-            // Where the system cannot, they are read when they are touched.
+            // A failure is ignored: the bytes are then read on first access.
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, end - start);
         }
     }
 }
 
-/// Zeros in large pages, where so many bytes are worth them and the system has them.
-fn large_pages(len: usize) -> Option<memmap2::MmapMut> {
-    if len < LARGE {
+/// Zeroed memory in huge pages; `None` if `len` is too small for them or the system has none.
+fn huge_pages(len: usize) -> Option<memmap2::MmapMut> {
+    if len < MIN_HUGE_PAGE_BYTES {
         return None;
     }
     #[cfg(target_os = "linux")]
     {
         let map = memmap2::MmapMut::map_anon(len).ok()?;
-        // Without large pages the map is ordinary memory.
+        // A failure is ignored: the map then has normal pages.
         let _ = map.advise(memmap2::Advice::HugePage);
         Some(map)
     }
@@ -167,9 +167,9 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &*self.source {
-            Source::Mapped(map, _) => map,
-            Source::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
-            Source::Large(map) => map,
+            Backing::Mapped(map, _) => map,
+            Backing::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
+            Backing::HugePages(map) => map,
         };
         &all[self.range.clone()]
     }

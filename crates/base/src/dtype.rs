@@ -1,11 +1,11 @@
-//! The closed list of element types a tensor can have.
+//! The element types of tensors.
 
 use std::fmt;
 
-/// How the elements of a tensor are stored.
+/// The element type of a tensor.
 ///
-/// The plain types hold one element each; the block formats pack `block_len` elements with their scales into
-/// `block_bytes` bytes, always along the innermost dimension.
+/// A block of a plain type is one element. The quantised formats pack `block_len` elements with their scales into
+/// `block_bytes` bytes, along the innermost dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(
     non_camel_case_types,
@@ -117,7 +117,7 @@ impl DType {
         )
     }
 
-    /// Bytes of a row of `len` elements; `None` when the row is not whole blocks or the size overflows.
+    /// Bytes of a row of `len` elements; `None` if the row is not whole blocks or the size overflows.
     pub const fn row_bytes(self, len: usize) -> Option<usize> {
         if !len.is_multiple_of(self.block_len()) {
             return None;

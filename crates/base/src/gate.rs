@@ -1,7 +1,7 @@
-//! How the caller of a thread pool and its workers agree on who takes part in a job: the pool's protocol, without its threads.
+//! `Gate`: the protocol by which the workers of a thread pool join and leave a job, without the threads themselves.
 //!
-//! One job at a time. A worker takes part only if it joins while the job is open, so a worker that the system has put
-//! aside is not waited for. `RUSTFLAGS="--cfg loom" cargo test --release -p kvark-base --test loom` checks every
+//! One job runs at a time. A worker takes part only if it joins while the job is open, so the caller never waits for a
+//! descheduled worker. `RUSTFLAGS="--cfg loom" cargo test --release -p kvark-base --test loom` checks every
 //! interleaving of a caller and a worker.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Padded to cache lines of its own, because threads write it while others read what is beside it.
+/// Aligned to its own cache lines, because some threads write it while others read neighbouring fields.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(pub T);
@@ -24,14 +24,14 @@ const PARTICIPANTS: u64 = OPEN - 1;
 #[derive(Debug)]
 pub struct Gate {
     state: CachePadded<AtomicU64>,
-    /// Per chunk of the job, the tasks that nobody has taken.
+    /// The tasks of each chunk that are not taken yet.
     chunks: Box<[CachePadded<Tasks>]>,
     sleeping: AtomicUsize,
     quit: AtomicBool,
 }
 
 impl Gate {
-    /// A gate for jobs of up to so many chunks; no job is open.
+    /// A gate without an open job, for jobs of up to `chunks` chunks.
     pub fn new(chunks: usize) -> Gate {
         Gate {
             state: CachePadded(AtomicU64::new(0)),
@@ -41,9 +41,9 @@ impl Gate {
         }
     }
 
-    /// Opens a job of tasks in equal chunks and tells whether a worker may be asleep. What the caller has written before
-    /// is seen by all who join. No job may be open and the last one must have been [`close`](Gate::close)d and
-    /// [`is_left`](Gate::is_left).
+    /// Opens a job of tasks in equal chunks. Returns whether a worker may be asleep. Workers that join see everything
+    /// that the caller has written before. The previous job must be closed ([`close`](Gate::close)) and left
+    /// ([`is_left`](Gate::is_left)).
     #[inline]
     pub fn open(&self, tasks: usize, chunks: usize) -> bool {
         for chunk in 0..chunks {
@@ -56,19 +56,19 @@ impl Gate {
         self.sleeping.load(Ordering::SeqCst) > 0
     }
 
-    /// Closes the job: nobody joins any more.
+    /// Closes the job: no worker can join any more.
     #[inline]
     pub fn close(&self) {
         self.state.0.fetch_and(!OPEN, Ordering::AcqRel);
     }
 
-    /// Whether all participants of a closed job have left. What they have written is seen then.
+    /// Whether all participants of a closed job have left. If so, the caller sees everything that they have written.
     #[inline]
     pub fn is_left(&self) -> bool {
         self.state.0.load(Ordering::Acquire) & PARTICIPANTS == 0
     }
 
-    /// Joins the open job if it is not the one seen last; the new epoch when joined.
+    /// Joins the open job if its epoch is not `seen`. Returns the epoch of the joined job.
     #[inline]
     pub fn join(&self, seen: u64) -> Option<u64> {
         let state = self.state.0.load(Ordering::SeqCst);
@@ -82,22 +82,23 @@ impl Gate {
         joined.is_ok().then_some(state >> 32)
     }
 
-    /// Leaves the job that was joined.
+    /// Leaves the joined job.
     #[inline]
     pub fn leave(&self) {
         self.state.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes a task of a chunk: the first one left, or the last one.
+    /// Takes the first or the last remaining task of a chunk.
     #[inline]
     pub fn take(&self, chunk: usize, first: bool) -> Option<usize> {
         self.chunks[chunk].0.take(first)
     }
 
-    /// Calls `park` unless a job that was not seen is open or the pool ends. Whoever opens a job later unparks.
+    /// Calls `park` unless a job with another epoch than `seen` is open or the pool ends. The caller that opens the
+    /// next job must unpark.
     pub fn sleep(&self, seen: u64, park: impl FnOnce()) {
         self.sleeping.fetch_add(1, Ordering::SeqCst);
-        // A job opened before the line above is seen here; one opened after it finds a sleeper.
+        // A job opened before the line above is seen here; a caller that opens one after it sees the sleeper.
         let state = self.state.0.load(Ordering::SeqCst);
         let missed = state & OPEN != 0 && state >> 32 != seen;
         if !missed && !self.quit.load(Ordering::SeqCst) {
@@ -106,25 +107,26 @@ impl Gate {
         self.sleeping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Tells the workers to end; all of them must be unparked afterwards.
+    /// Asks the workers to end. The caller must unpark all of them afterwards.
     pub fn quit(&self) {
         self.quit.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the workers are to end.
+    /// Whether the workers should end.
     #[inline]
     pub fn has_quit(&self) -> bool {
         self.quit.load(Ordering::Acquire)
     }
 }
 
-/// The first task of a chunk, of some tasks in equal chunks; that behind the last chunk is their number.
+/// The first task of a chunk when `tasks` are divided into equal chunks. For the chunk after the last one, this is the
+/// number of tasks.
 #[inline]
 pub const fn chunk_start(tasks: usize, chunks: usize, chunk: usize) -> usize {
     tasks * chunk / chunks
 }
 
-/// Tasks of a chunk that nobody has taken: `end << 32 | start`.
+/// The remaining tasks of a chunk, as `end << 32 | start`.
 #[derive(Debug)]
 struct Tasks(AtomicU64);
 
@@ -139,7 +141,7 @@ impl Tasks {
         self.0.store(packed, Ordering::Relaxed);
     }
 
-    /// The first of them, or the last.
+    /// Takes the first or the last remaining task.
     #[inline]
     fn take(&self, first: bool) -> Option<usize> {
         let bounds = |tasks: u64| (tasks as u32 as usize, (tasks >> 32) as usize);

@@ -1,4 +1,4 @@
-//! Element types, quantised block formats and mapped weight bytes: what every other crate of kvark agrees on.
+//! The types that all crates of kvark share: element types, quantised block formats and mapped weight bytes.
 //!
 //! ```
 //! use base::DType;
@@ -7,23 +7,23 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod atomic_write;
 mod bytes;
 mod dtype;
+mod file_identity;
 pub mod gate;
-mod hash;
 mod memory;
-mod origin;
 pub mod parallel;
 pub mod quant;
-mod replace;
 mod size;
-mod texts;
+mod string_table;
+mod xxh64;
 
+pub use atomic_write::atomic_write;
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;
-pub use hash::xxh64;
+pub use file_identity::FileIdentity;
 pub use memory::available_memory;
-pub use origin::Origin;
-pub use replace::replace;
 pub use size::size_text;
-pub use texts::Texts;
+pub use string_table::StringTable;
+pub use xxh64::xxh64;

@@ -1,9 +1,9 @@
-//! What memory the machine has free.
+//! The memory that is available on this machine.
 
 use std::fs;
 
-/// Bytes that can be had without pushing anything out, by the system's own estimate and the process's group limit.
-/// `None` where neither is told.
+/// Bytes available for allocation: the smaller of `MemAvailable` and what the cgroup limit leaves. `None` if neither
+/// can be read.
 pub fn available_memory() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let whole = read("/proc/meminfo").and_then(|text| field(&text, "MemAvailable:", 1024));
@@ -19,16 +19,16 @@ pub fn available_memory() -> Option<u64> {
     }
 }
 
-/// A number behind a name, in units.
+/// The number after `name` at the start of a line, times `unit`.
 fn field(text: &str, name: &str, unit: u64) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number = line.split_whitespace().next()?;
     number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// What is left of a group's limit; mapped files that can be dropped count as free.
+/// The bytes that a cgroup limit leaves. Page cache of files counts as free, because it can be dropped.
 fn group_bytes(limit: &str, used: &str, stat: &str) -> Option<u64> {
-    // `max` means that there is none.
+    // The text `max` means no limit and does not parse.
     let limit: u64 = limit.trim().parse().ok()?;
     let used: u64 = used.trim().parse().ok()?;
     let files =

@@ -1,11 +1,11 @@
-//! Large copies and checksums on all cores.
+//! A parallel loop for large copies and checksums.
 
-/// Bytes from which on such work is worth a second thread.
-const LARGE: usize = 1 << 20;
+/// Work on fewer bytes than this runs on one thread.
+const MIN_PARALLEL_BYTES: usize = 1 << 20;
 
-/// Does each job once, on all cores where the bytes that they move in all are worth it.
+/// Calls `work` once for each job, on all cores if the jobs process at least 1 MiB (`bytes`) in total.
 pub fn for_each<J: Send>(bytes: usize, jobs: &mut [J], work: impl Fn(&mut J) + Sync) {
-    let threads = match bytes < LARGE {
+    let threads = match bytes < MIN_PARALLEL_BYTES {
         true => 1,
         false => std::thread::available_parallelism().map_or(1, usize::from),
     };

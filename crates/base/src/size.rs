@@ -1,11 +1,10 @@
-//! Counts of bytes as text for people.
+//! Byte counts as human-readable text.
 
-/// A count of bytes in decimal units, as disks and model files are measured: `98.4 MB`. Every text for people has sizes in
-/// this form.
+/// Formats a number of bytes in decimal units, for instance `98.4 MB`. All human-readable output uses this form.
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [(&str, f64); 4] = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
     let x = bytes as f64;
-    // What would be rounded up to a thousand of a unit is one of the next unit.
+    // A value that would round up to 1000.0 of one unit is printed as 1.0 of the next.
     match UNITS.iter().find(|(_, unit)| x >= 0.99995 * unit) {
         Some((name, unit)) => format!("{:.1} {name}", x / unit),
         None if bytes == 1 => "1 byte".to_owned(),

@@ -188,17 +188,17 @@ impl GraphArgs {
             None if !self.interpret && !traced => ExecutorKind::Compiled,
             _ => ExecutorKind::Interpreted,
         };
-        let home = || kvark::catalogue::Home::locate().ok();
+        let home = || kvark::catalogue::ModelStore::from_env().ok();
         let packed_folder = match self.no_packed_file {
             true => None,
-            false => home().map(|home| home.packed()),
+            false => home().map(|home| home.packed_folder()),
         };
         Ok(CompileOptions {
             threads: self::threads(threads),
             executor,
             run_mode: None,
             packed_folder,
-            loading: Some(output::loading()),
+            progress: Some(output::loading()),
         })
     }
 }
@@ -273,7 +273,7 @@ impl EngineArgs {
     /// A runner whose steps give the logits of all their tokens.
     pub(crate) fn scorer(&self, model: &Model) -> Result<Runner> {
         let policy = self.policy()?;
-        let step = policy.batch.min(Runner::SCORED_STEP);
+        let step = policy.batch.min(Runner::MAX_SCORED_STEP);
         let policy = Policy {
             batch: step,
             logit_rows: step,

@@ -4,7 +4,8 @@ use crate::{interrupt, output};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use kvark::catalogue::{
-    self, CatalogueError, CatalogueErrorKind, ENTRIES, Entry, Home, Progress, Stage, State,
+    self, CatalogueEntry, CatalogueError, CatalogueErrorKind, FetchProgress, FetchStage, FileState,
+    MODELS, ModelStore,
 };
 use serde_json::json;
 use std::io::{IsTerminal, Write};
@@ -67,8 +68,8 @@ impl Pull {
             Some(name) => find(name)?,
             None => catalogue::default_entry(),
         };
-        let home = Home::locate()?;
-        let there = home.state(entry) == State::Present;
+        let home = ModelStore::from_env()?;
+        let there = home.state(entry) == FileState::Present;
         let done = if self.force || !there {
             fetch(&home, entry)?;
             "fetched"
@@ -101,20 +102,20 @@ impl Pull {
 
 impl List {
     pub(crate) fn execute(self) -> Result<()> {
-        let home = Home::locate()?;
+        let home = ModelStore::from_env()?;
         home.remove_leftovers();
         let mut out = std::io::stdout().lock();
         if self.json {
-            let models: Vec<_> = ENTRIES.iter().map(|entry| describe(&home, entry)).collect();
-            let packed = json!({ "bytes": home.packed_bytes(), "path": home.packed() });
+            let models: Vec<_> = MODELS.iter().map(|entry| describe(&home, entry)).collect();
+            let packed = json!({ "bytes": home.packed_bytes(), "path": home.packed_folder() });
             writeln!(out, "{}", json!({ "models": models, "packed": packed }))?;
             return Ok(());
         }
-        for entry in ENTRIES {
+        for entry in MODELS {
             let there = match home.state(entry) {
-                State::Absent => "not fetched".to_owned(),
-                State::Present => home.model_path(entry).display().to_string(),
-                State::WrongSize => {
+                FileState::Absent => "not fetched".to_owned(),
+                FileState::Present => home.model_path(entry).display().to_string(),
+                FileState::WrongSize => {
                     format!("damaged: {}", home.model_path(entry).display())
                 }
             };
@@ -131,7 +132,7 @@ impl List {
         let packed = home.packed_bytes();
         if packed > 0 {
             let size = output::bytes(packed);
-            let folder = home.packed();
+            let folder = home.packed_folder();
             writeln!(
                 out,
                 "{:<24}{size:>9}  {}",
@@ -147,12 +148,12 @@ impl List {
     }
 }
 
-fn describe(home: &Home, entry: &Entry) -> serde_json::Value {
+fn describe(home: &ModelStore, entry: &CatalogueEntry) -> serde_json::Value {
     json!({
         "name": entry.name,
         "aliases": entry.aliases,
         "bytes": entry.bytes,
-        "present": home.state(entry) == State::Present,
+        "present": home.state(entry) == FileState::Present,
         "path": home.model_path(entry),
         "sha256": entry.sha256,
         "licence": entry.licence,
@@ -162,7 +163,7 @@ fn describe(home: &Home, entry: &Entry) -> serde_json::Value {
 
 impl Rm {
     pub(crate) fn execute(self) -> Result<()> {
-        let home = Home::locate()?;
+        let home = ModelStore::from_env()?;
         home.remove_leftovers();
         let path = match &self.name {
             Some(name) => {
@@ -172,7 +173,7 @@ impl Rm {
             }
             None => {
                 home.remove_packed()?;
-                home.packed()
+                home.packed_folder()
             }
         };
         writeln!(std::io::stdout(), "deleted {}", path.display())?;
@@ -180,21 +181,21 @@ impl Rm {
     }
 }
 
-fn find(name: &str) -> Result<&'static Entry> {
+fn find(name: &str) -> Result<&'static CatalogueEntry> {
     catalogue::find(name)
         .with_context(|| format!("no such catalogue model: {name} (see kvark list)"))
 }
 
 /// Where the model's file is, after fetching it if it is not there.
-pub(crate) fn ensure(entry: &'static Entry) -> Result<PathBuf> {
-    let home = Home::locate().map_err(advise)?;
+pub(crate) fn ensure(entry: &'static CatalogueEntry) -> Result<PathBuf> {
+    let home = ModelStore::from_env().map_err(advise)?;
     match home.state(entry) {
-        State::Present => Ok(home.model_path(entry)),
-        State::Absent | State::WrongSize => fetch(&home, entry),
+        FileState::Present => Ok(home.model_path(entry)),
+        FileState::Absent | FileState::WrongSize => fetch(&home, entry),
     }
 }
 
-fn fetch(home: &Home, entry: &Entry) -> Result<PathBuf> {
+fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
     let _listening = interrupt::listen();
     let mut bar = Bar::default();
     let mut told = false;
@@ -216,12 +217,12 @@ fn fetch(home: &Home, entry: &Entry) -> Result<PathBuf> {
 
 /// A progress bar that begins anew with every stage, and goes away in the end.
 #[derive(Default)]
-struct Bar(Option<(Stage, indicatif::ProgressBar)>);
+struct Bar(Option<(FetchStage, indicatif::ProgressBar)>);
 
 impl Bar {
     /// Shows progress; false when the work should end.
-    fn show(&mut self, progress: Progress) -> bool {
-        let Progress { stage, done, total } = progress;
+    fn show(&mut self, progress: FetchProgress) -> bool {
+        let FetchProgress { stage, done, total } = progress;
         if self.0.as_ref().is_none_or(|(shown, _)| *shown != stage) {
             *self = Bar(Some((stage, output::bytes_progress(stage.name(), total))));
         }

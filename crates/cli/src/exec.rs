@@ -5,7 +5,7 @@ use crate::device::DeviceArgs;
 use crate::npy;
 use anyhow::{Context, Result};
 use clap::Args;
-use kvark::{DType, Data, InferenceOptions, InferenceSession, NodeTime, RandomInputs, Value};
+use kvark::{DType, Data, InferenceOptions, InferenceSession, NodeProfile, RandomInputs, Value};
 use serde_json::{Map, json};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -185,8 +185,8 @@ impl Shown {
     }
 
     /// What every node took of a run, on average.
-    fn profile(&mut self, nodes: &[NodeTime], runs: usize) {
-        for NodeTime {
+    fn profile(&mut self, nodes: &[NodeProfile], runs: usize) {
+        for NodeProfile {
             op, label, time, ..
         } in nodes
         {

@@ -4,7 +4,7 @@
 use crate::interrupt;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvark::Loading;
+use kvark::ProgressCallback;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -90,9 +90,9 @@ fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
 }
 
 /// Shows a bar while weights are loaded, once that takes a while; Ctrl-C ends it.
-pub(crate) fn loading() -> Loading {
+pub(crate) fn loading() -> ProgressCallback {
     let shown = Mutex::new((None, None));
-    Loading::new(move |done, total| {
+    ProgressCallback::new(move |done, total| {
         let goes_on = !interrupt::asked();
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         let (begun, bar): &mut (Option<Instant>, Option<ProgressBar>) = &mut shown;

@@ -14,7 +14,7 @@ use crate::device::DeviceArgs;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::{
-    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, Planned, Policy, Storage,
+    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, PlannedModel, Policy, Storage,
 };
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -121,10 +121,10 @@ impl Subject {
         })
     }
 
-    fn planned(&self) -> Result<Planned<'_>> {
+    fn planned(&self) -> Result<PlannedModel<'_>> {
         Ok(match &self.source {
-            Source::File(artifact) => Planned::try_from(&**artifact)?,
-            Source::Config(blueprint) => Planned::from(&**blueprint),
+            Source::File(artifact) => PlannedModel::try_from(&**artifact)?,
+            Source::Config(blueprint) => PlannedModel::from(&**blueprint),
         })
     }
 }

@@ -8,8 +8,8 @@ use crate::{chat, interrupt, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::{
-    Branches, Finish, GenerateOptions, Generated, Memory, Message, Model, Piece, Policy, Sampler,
-    SamplerOptions, Sequence, Snapshot, Timings,
+    Branches, Finish, GenerateOptions, Generated, MemoryUsage, Message, Model, Piece, Policy,
+    Sampler, SamplerOptions, Sequence, Snapshot, Timings,
 };
 use serde_json::{Value, json};
 use std::io::Write;
@@ -324,7 +324,7 @@ fn measured(tokens: usize, rate: Option<f64>) -> String {
     output::tokens(tokens) + &rate
 }
 
-fn report(prompt: &[u32], generated: &Generated, memory: Memory) -> Value {
+fn report(prompt: &[u32], generated: &Generated, memory: MemoryUsage) -> Value {
     json!({
         "prompt_tokens": prompt,
         "tokens": generated.tokens,

@@ -7,8 +7,8 @@ use crate::kernels::{Context, SERIAL_ELEMENTS};
 use backend::KvPool;
 use base::parallel;
 use kv::{
-    CacheConfig, Compaction, FrozenKv, Gather, KvBytes, KvError, KvErrorKind, LayerPlan, RowBlock,
-    Run, Side, Storage,
+    CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerPlan,
+    RowBlock, Run, Side, Storage,
 };
 use layout::RowLayout;
 use pool::{CpuPool, buffer};
@@ -132,7 +132,7 @@ impl KvBytes for CpuKv {
         layer_bytes(&self.layers)
     }
 
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
         self.pools()
             .try_for_each(|pool| pool.gather_into(gather.base, &gather.rows))
     }
@@ -212,7 +212,7 @@ impl KvBytes for CpuKv {
             .into());
         }
         let layers = std::mem::replace(&mut self.layers, empty_layers(&self.config));
-        let kept = |layer| self.config.growth(layer).ring.min(cells);
+        let kept = |layer| self.config.growth(layer).max_rows_per_sequence.min(cells);
         let cells = self.config.layers.iter().map(kept).collect();
         let frozen = Arc::new(FrozenCpuKv {
             config: self.config.clone(),

@@ -1,7 +1,7 @@
 //! Attention over more positions than a part has: however a sequence is fed, and by however many threads, the bits are the
 //! same, and close to the reference's.
 
-use backend::conformance::Noise;
+use backend::conformance::TestRng;
 use backend::reference::Reference;
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
@@ -58,7 +58,7 @@ fn last_rows(backend: &dyn Backend, threads: usize, storage: Storage, steps: &[u
     let graph = graph();
     let executable = backend.compile(graph.clone(), &compile).unwrap();
     let mut runnable = Runnable::bind(graph, executable, Some(entry)).unwrap();
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     let [q, k, v] = [HEADS, KV_HEADS, KV_HEADS].map(|heads| noise.units(LEN * heads * DIM));
     let mut start = 0;
     let mut last = Vec::new();

@@ -1,47 +1,48 @@
-//! Many sequences in one pool of cells: batches, forks, eviction and rollback without moving a byte.
+//! Many sequences in one pool of cells. Batching, forks, eviction and rollback move no bytes.
 
 mod allocator;
 mod restore;
-mod rows;
+mod space;
 mod step;
 
-use crate::plan::Classes;
+use crate::plan::LayerClasses;
 use crate::{Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, Run, SeqCache, SeqId};
-use rows::{RingRows, Rows};
+use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
-/// Most sequences alive at once.
+/// The maximum number of sequences in one pool.
 pub const MAX_SEQUENCES: u32 = 64;
 
 /// A pool of cells shared by up to [`MAX_SEQUENCES`] sequences.
 ///
-/// Each sequence is a list of runs in position order, and each cell counts the sequences that hold it; a cell nobody
-/// holds is free. So verbs cost what the runs they touch cost, and a fork copies a run list.
+/// A sequence is a list of runs in position order. Every cell has a reference count: the number of sequences that hold
+/// it. A cell with count 0 is free. The cost of a verb is proportional to the runs that it touches; a fork copies a run
+/// list.
 ///
-/// Where the configuration says how far steps and rewinds may reach, layers with a window have cells of their own, and a
-/// sequence keeps only `window − 1 + slack` of them: what is behind is released, layer by layer, and used again. A verb
-/// that would need released rows is refused.
+/// If the configuration has a [`RingPolicy`], layers with a window use a cell space of their own, in which a sequence
+/// keeps its last `window − 1 + slack` rows. Older rows are released, layer by layer, and their cells are reused. A
+/// verb that needs released rows returns [`KvErrorKind::RewindTooFar`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
-    classes: Classes,
+    classes: LayerClasses,
     ring: Option<RingPolicy>,
-    /// First the cells of all positions; then, for each window, those of the layers that release them.
-    rows: Vec<Rows>,
-    /// The next forward's sequences, one per token; empty when none is declared.
+    /// `spaces[0]` holds the cells of all positions. The others hold the cells of ring layers, one space per window.
+    spaces: Vec<CellSpace>,
+    /// The sequence of every token of the declared step; empty when no step is declared.
     declared: Vec<SeqId>,
 }
 
-/// For each layer, the old cell whose rows each new cell must get.
+/// The row moves of a compaction: for each layer, the old cell that is copied to each new cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
-    /// Per numbering of cells; `None` where nothing moves.
+    /// One list per cell space; `None` where no cell moves.
     orders: Vec<Option<Vec<u32>>>,
-    /// Per layer, its numbering.
+    /// The cell space of each layer.
     order_of: Vec<usize>,
 }
 
 impl Compaction {
-    /// The old cells of a layer in their new order, if any of them moves.
+    /// The old cell of every new cell of a layer, in the order of new cells; `None` if no cell moves.
     pub fn layer(&self, layer: usize) -> Option<&[u32]> {
         self.orders[self.order_of[layer]].as_deref()
     }
@@ -50,100 +51,104 @@ impl Compaction {
 impl Cells {
     /// An empty pool.
     pub fn new(config: &CacheConfig) -> Cells {
-        let classes = Classes::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
         let ring = config
             .ring
             .filter(|_| classes.windows.iter().any(Option::is_some));
-        let rows = |class, ring| Rows::new(class, ring, config.capacity, MAX_SEQUENCES);
+        let space = |class, ring| CellSpace::new(class, ring, config.capacity, MAX_SEQUENCES);
         let flat = match ring {
-            // All positions are planned somewhere, be it in a class that no layer has.
+            // The space of all positions always exists. If every layer is a ring, it gets a class that no layer has.
             Some(_) => classes.windows.iter().position(Option::is_none),
             None => Some(0),
         };
         let flat = flat.unwrap_or(classes.windows.len());
-        let mut all = vec![rows(flat, None)];
+        let mut all = vec![space(flat, None)];
         for (class, window) in classes.windows.iter().enumerate() {
             if let Some((window, ring)) = window.zip(ring) {
                 let slots = ring.slots(window);
-                all.push(rows(class, Some(RingRows { window, slots })));
+                all.push(space(class, Some(RingSize { window, slots })));
             }
         }
         Cells {
             classes,
             ring,
-            rows: all,
+            spaces: all,
             declared: Vec::new(),
         }
     }
 
-    /// One past the last cell in use: what a read of the whole pool would span.
+    /// One past the last cell in use.
     pub fn high_water(&self) -> u32 {
-        self.rows[0].high_water
+        self.spaces[0].high_water
     }
 
-    /// Where a sequence's positions lie.
+    /// The runs of a sequence, in position order.
     pub fn runs(&self, seq: SeqId) -> Result<&[Run], KvError> {
-        let seq = self.known(seq)?;
-        Ok(&self.rows[0].sequences[seq as usize].runs)
+        let seq = self.check_seq(seq)?;
+        Ok(&self.spaces[0].sequences[seq as usize].runs)
     }
 
-    /// Where what a sequence keeps of its positions lies in a layer.
+    /// The runs of the positions that a layer still holds of a sequence.
     pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[Run], KvError> {
-        let seq = self.known(seq)?;
-        Ok(&self.rows[self.rows_of(layer)].sequences[seq as usize].runs)
+        let seq = self.check_seq(seq)?;
+        Ok(&self.spaces[self.space_of(layer)].sequences[seq as usize].runs)
     }
 
-    /// The sequences that hold something.
+    /// The sequences that hold at least one token.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
-        (0..MAX_SEQUENCES).filter(|s| self.rows[0].sequences[*s as usize].len > 0)
+        (0..MAX_SEQUENCES).filter(|s| self.spaces[0].sequences[*s as usize].len > 0)
     }
 
-    /// How many sequences hold each cell below the high water.
-    pub fn holders(&self) -> &[u8] {
-        &self.rows[0].holders[..self.high_water() as usize]
+    /// For each cell below the high water, the number of sequences that hold it.
+    pub fn ref_counts(&self) -> &[u8] {
+        &self.spaces[0].ref_counts[..self.high_water() as usize]
     }
 
-    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns which rows must
-    /// move; `None` when nothing would change.
+    /// Renumbers the cells without holes, so that every sequence has runs as long as possible. Returns the rows to
+    /// move, or `None` if the numbering does not change.
     pub fn compact(&mut self) -> Option<Compaction> {
-        let orders: Vec<_> = self.rows.iter_mut().map(Rows::compact).collect();
+        let orders: Vec<_> = self.spaces.iter_mut().map(CellSpace::compact).collect();
         let layers = 0..self.classes.class_of.len();
-        let order_of = layers.map(|layer| self.rows_of(layer)).collect();
+        let order_of = layers.map(|layer| self.space_of(layer)).collect();
         let any = orders.iter().any(Option::is_some);
         any.then_some(Compaction { orders, order_of })
     }
 
-    /// The shortest length that `seq` can be cut back to: what its windows keep.
+    /// The shortest length that `seq` can be rewound to. Ring layers have evicted the rows that a shorter one needs.
     pub fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError> {
-        let seq = self.known(seq)?;
+        let seq = self.check_seq(seq)?;
         Ok(self.floor(seq))
     }
 
     fn floor(&self, seq: SeqId) -> u32 {
-        let all = &self.rows[0].sequences[seq as usize];
-        let floor = |rows: &Rows| {
-            let ring = rows.ring.filter(|ring| ring.window > 1)?;
-            let kept = &rows.sequences[seq as usize];
+        let all = &self.spaces[0].sequences[seq as usize];
+        let floor = |space: &CellSpace| {
+            let ring = space.ring.filter(|ring| ring.window > 1)?;
+            let kept = &space.sequences[seq as usize];
             let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
             let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
-            // The sequence must end with a token that far from what is lost, and may have holes.
+            // The window of the next token must not reach the evicted position `lost`. The sequence may have holes, so
+            // the floor is the first held position from there on.
             let end = lost + ring.window - 1..u32::MAX;
             let last = all.runs.iter().find_map(|run| run.clip(&end));
             Some(last.map_or(end.start, |run| run.position) + 1)
         };
-        self.rows[1..].iter().filter_map(floor).max().unwrap_or(0)
+        self.spaces[1..].iter().filter_map(floor).max().unwrap_or(0)
     }
 
-    /// Which numbering a layer's cells have.
-    fn rows_of(&self, layer: usize) -> usize {
+    /// The index of a layer's cell space.
+    fn space_of(&self, layer: usize) -> usize {
         let class = self.classes.class_of[layer] as usize;
-        self.rows.iter().position(|r| r.class == class).unwrap_or(0)
+        self.spaces
+            .iter()
+            .position(|r| r.class == class)
+            .unwrap_or(0)
     }
 
-    /// Refuses tokens of unknown sequences, and more of them than fit.
+    /// Returns an error if a token has an unknown sequence or if the tokens do not fit.
     fn check_tokens(&self, seqs: impl Iterator<Item = SeqId> + Clone) -> Result<(), KvError> {
         for seq in seqs.clone() {
-            self.known(seq)?;
+            self.check_seq(seq)?;
         }
         let counts = Cells::counts(seqs);
         let needed = u64::from(self.len()) + counts.iter().map(|n| u64::from(*n)).sum::<u64>();
@@ -154,26 +159,26 @@ impl Cells {
             }
             .into());
         }
-        let most = self.ring.map_or(u32::MAX, |ring| ring.slack());
+        let max = self.ring.map_or(u32::MAX, |ring| ring.slack());
         let longest = counts.into_iter().max().unwrap_or(0);
-        if longest > most {
+        if longest > max {
             let tokens = longest as usize;
-            return Err(KvErrorKind::StepTooLong { tokens, most }.into());
+            return Err(KvErrorKind::StepTooLong { tokens, max }.into());
         }
         Ok(())
     }
 
-    fn known(&self, seq: SeqId) -> Result<SeqId, KvError> {
-        let most = MAX_SEQUENCES;
-        match seq < most {
+    fn check_seq(&self, seq: SeqId) -> Result<SeqId, KvError> {
+        let max = MAX_SEQUENCES;
+        match seq < max {
             true => Ok(seq),
-            false => Err(KvErrorKind::Sequence { seq, most }.into()),
+            false => Err(KvErrorKind::UnknownSequence { seq, max }.into()),
         }
     }
 
-    /// Refuses to take positions out of a sequence when its windows no longer have what its next token would see.
+    /// Returns an error if, after the removal of `range`, a ring layer lacks rows that the next token attends to.
     fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
-        let all = &self.rows[0].sequences[seq as usize];
+        let all = &self.spaces[0].sequences[seq as usize];
         let behind = |run: &Run| {
             run.clip(&(range.end..u32::MAX))
                 .or(run.clip(&(0..range.start)))
@@ -182,15 +187,15 @@ impl Cells {
         let Some(next) = last.map(|run| run.position + run.len) else {
             return Ok(());
         };
-        let count = |rows: &Rows, seen: &Range<u32>| {
-            let sequence = &rows.sequences[seq as usize];
+        let count = |space: &CellSpace, seen: &Range<u32>| {
+            let sequence = &space.sequences[seq as usize];
             let end = range.start.max(range.end);
             let before = seen.start..seen.end.min(range.start);
             sequence.count(&before) + sequence.count(&(seen.start.max(end)..seen.end))
         };
-        for rows in &self.rows[1..] {
-            let seen = rows.seen_before(next);
-            if count(rows, &seen) < count(&self.rows[0], &seen) {
+        for space in &self.spaces[1..] {
+            let seen = space.seen_before(next);
+            if count(space, &seen) < count(&self.spaces[0], &seen) {
                 let floor = self.floor(seq);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }
@@ -199,14 +204,14 @@ impl Cells {
     }
 
     fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
-        self.rows
+        self.spaces
             .iter_mut()
-            .for_each(|rows| rows.remove(seq, range));
+            .for_each(|space| space.remove(seq, range));
     }
 }
 
-/// The positions that a range stands for.
-pub(crate) fn positions(range: impl RangeBounds<u32>) -> Range<u32> {
+/// Converts any range of positions to a half-open one.
+pub(crate) fn resolve_positions(range: impl RangeBounds<u32>) -> Range<u32> {
     let start = match range.start_bound() {
         Bound::Included(p) => *p,
         Bound::Excluded(p) => p.saturating_add(1),
@@ -226,19 +231,19 @@ impl Cache for Cells {
     }
 
     fn capacity(&self) -> u32 {
-        self.rows[0].capacity()
+        self.spaces[0].capacity()
     }
 
     fn len(&self) -> u32 {
-        self.rows[0].used
+        self.spaces[0].used
     }
 
     fn clear(&mut self) {
-        self.rows.iter_mut().for_each(Rows::clear);
+        self.spaces.iter_mut().for_each(CellSpace::clear);
         self.declared.clear();
     }
 
-    /// Takes all positions from `len` on out of every sequence.
+    /// Removes all positions from `len` on from every sequence.
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
         let behind = len..u32::MAX;
         for seq in 0..MAX_SEQUENCES {
@@ -268,55 +273,55 @@ impl SeqCache for Cells {
         dst: SeqId,
         range: impl RangeBounds<u32>,
     ) -> Result<(), KvError> {
-        let (src, dst) = (self.known(src)?, self.known(dst)?);
-        let range = positions(range);
+        let (src, dst) = (self.check_seq(src)?, self.check_seq(dst)?);
+        let range = resolve_positions(range);
         if src == dst {
             return Ok(());
         }
-        let added = |rows: &Rows| -> Result<Vec<Run>, u32> {
+        let added = |space: &CellSpace| -> Result<Vec<Run>, u32> {
             let mut added = Vec::new();
-            let [from, to] = [src, dst].map(|seq| &rows.sequences[seq as usize].runs);
+            let [from, to] = [src, dst].map(|seq| &space.sequences[seq as usize].runs);
             for run in from.iter().filter_map(|run| run.clip(&range)) {
                 missing(run, to, &mut added)?;
             }
             Ok(added)
         };
-        let added: Result<Vec<Vec<Run>>, u32> = self.rows.iter().map(added).collect();
+        let added: Result<Vec<Vec<Run>>, u32> = self.spaces.iter().map(added).collect();
         let added = added.map_err(|position| KvErrorKind::Occupied { seq: dst, position })?;
         let next = |runs: &[Run]| runs.iter().map(|run| run.position + run.len).max();
-        let own = self.rows[0].sequences[dst as usize].next();
+        let own = self.spaces[0].sequences[dst as usize].next();
         let Some(next) = next(&added[0]).max(own) else {
             return Ok(());
         };
-        let held = |(rows, added): (&Rows, &Vec<Run>), seen: &Range<u32>| {
+        let held = |(space, added): (&CellSpace, &Vec<Run>), seen: &Range<u32>| {
             let parts = added.iter().filter_map(|run| run.clip(seen));
             let shared: u32 = parts.map(|run| run.len).sum();
-            rows.sequences[dst as usize].count(seen) + shared
+            space.sequences[dst as usize].count(seen) + shared
         };
-        for each in self.rows.iter().zip(&added).skip(1) {
+        for each in self.spaces.iter().zip(&added).skip(1) {
             let seen = each.0.seen_before(next);
-            if held(each, &seen) < held((&self.rows[0], &added[0]), &seen) {
+            if held(each, &seen) < held((&self.spaces[0], &added[0]), &seen) {
                 let floor = self.floor(src);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }
         }
-        for (rows, added) in self.rows.iter_mut().zip(added) {
-            rows.share(dst, added);
-            rows.remove(dst, &rows.given_up(next));
+        for (space, added) in self.spaces.iter_mut().zip(added) {
+            space.share(dst, added);
+            space.remove(dst, &space.evicted_positions(next));
         }
         Ok(())
     }
 
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
-        let seq = self.known(seq)?;
-        let range = positions(range);
+        let seq = self.check_seq(seq)?;
+        let range = resolve_positions(range);
         self.check_removal(seq, &range)?;
         self.remove(seq, &range);
         Ok(())
     }
 
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
-        let keep = self.known(seq)?;
+        let keep = self.check_seq(seq)?;
         for other in (0..MAX_SEQUENCES).filter(|s| *s != keep) {
             self.remove(other, &(0..u32::MAX));
         }
@@ -324,17 +329,20 @@ impl SeqCache for Cells {
     }
 
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
-        let seq = self.known(seq)?;
-        Ok(self.rows[0].sequences[seq as usize].len)
+        let seq = self.check_seq(seq)?;
+        Ok(self.spaces[0].sequences[seq as usize].len)
     }
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
-        let seq = self.known(seq)?;
-        Ok(self.rows[0].sequences[seq as usize].next())
+        let seq = self.check_seq(seq)?;
+        Ok(self.spaces[0].sequences[seq as usize].next())
     }
 }
 
-/// The parts of `run` whose positions `held` does not have; the position where `held` has another cell is the error.
+/// Appends the parts of `run` whose positions are not in `held` to `parts`.
+///
+/// # Errors
+/// The first position that `held` stores in another cell.
 fn missing(run: Run, held: &[Run], parts: &mut Vec<Run>) -> Result<(), u32> {
     let mut from = run.position;
     for other in held {

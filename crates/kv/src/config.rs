@@ -1,14 +1,14 @@
-//! What a cache must know before it exists: model facts per layer and the caller's policy.
+//! The configuration of a cache: the model's facts about each layer and the caller's choices.
 
 use crate::{KvError, KvErrorKind, Side};
 use std::fmt;
 
-/// Elements that share a scale and an offset in a quantised row.
+/// The number of elements of a quantised row that share a scale and an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Thirty-two.
+    /// 32 elements.
     G32,
-    /// Sixty-four.
+    /// 64 elements.
     G64,
 }
 
@@ -21,13 +21,13 @@ impl Group {
         }
     }
 
-    /// Never.
+    /// Always false: a group has 32 or 64 elements.
     pub const fn is_empty(self) -> bool {
         false
     }
 }
 
-/// How stored keys or values are encoded.
+/// The encoding of stored keys or values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Storage {
     /// Four bytes an element, exact.
@@ -68,7 +68,7 @@ impl Storage {
         }
     }
 
-    /// The storage type with this name; llama.cpp's names for the nearest types are understood too.
+    /// The storage type with this name. Also accepts llama.cpp's names of the nearest types.
     pub fn from_name(name: &str) -> Option<Storage> {
         match name {
             "q8_0" => Some(Storage::Q8(Group::G32)),
@@ -79,8 +79,9 @@ impl Storage {
 
     /// Bytes of a row of `dim` elements.
     ///
-    /// A quantised row is a pair of f16 (scale, offset) per group, then the codes: bytes padded to sixteen, or per 32
-    /// elements sixteen bytes whose low halves are the first sixteen elements.
+    /// A quantised row is a pair of f16 (scale, offset) per group, followed by the codes. Q8 codes are bytes, padded to
+    /// a multiple of 16. Q4 codes take 16 bytes per 32 elements: the low nibbles are elements 0 to 15, the high nibbles
+    /// elements 16 to 31.
     pub const fn row_bytes(self, dim: usize) -> usize {
         match self {
             Storage::F32 => dim * 4,
@@ -97,7 +98,7 @@ impl fmt::Display for Storage {
     }
 }
 
-/// One cache id's facts, fixed by the model.
+/// The model's facts about one cached layer (cache id).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
     /// Heads that store keys and values (not query heads).
@@ -110,31 +111,31 @@ pub struct LayerConfig {
     pub window: Option<u32>,
 }
 
-/// How far back a ring of a sliding-window layer must reach beyond its window.
+/// The limits that size the rings of sliding-window layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPolicy {
-    /// Most tokens in one step.
+    /// The maximum number of tokens in one step.
     pub max_step: u32,
-    /// Most tokens that a rewind gives up.
+    /// The maximum number of tokens that a rewind removes.
     pub max_rewind: u32,
 }
 
 impl RingPolicy {
-    /// Rows kept beyond the window: what the longest step or rewind needs.
+    /// Rows kept in addition to the window, for the longest step or rewind.
     pub fn slack(&self) -> u32 {
         self.max_step.max(self.max_rewind).max(1)
     }
 
-    /// Rows that a layer with this window keeps.
+    /// Rows in the ring of a layer with this window.
     pub fn slots(&self, window: u32) -> u32 {
         window.max(1) - 1 + self.slack()
     }
 }
 
-/// Everything a cache is built from. Its kind is the function that builds it, never a field.
+/// The configuration of a cache. The kind of the cache is not part of it: the `make_*_session` functions choose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Most cells the cache may ever hold; the hard stop behind `can_extend`.
+    /// The maximum number of cells.
     pub capacity: u32,
     /// One entry per cache id.
     pub layers: Vec<LayerConfig>,
@@ -142,9 +143,9 @@ pub struct CacheConfig {
     pub key_storage: Storage,
     /// How values are stored.
     pub value_storage: Storage,
-    /// Cells of the first allocation; later ones double.
-    pub min_cells: u32,
-    /// Sliding-window layers of a contiguous cache keep only what this needs; `None` keeps all rows.
+    /// Cells of a pool's first allocation; later allocations double.
+    pub initial_cells: u32,
+    /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
     pub ring: Option<RingPolicy>,
 }
 
@@ -161,16 +162,16 @@ impl CacheConfig {
             layers,
             key_storage: Storage::default(),
             value_storage: Storage::default(),
-            min_cells: 256,
+            initial_cells: 256,
             ring: None,
         }
     }
 
-    /// Whether a cache can be built from this; every builder is asked for checked configurations only.
+    /// Checks that a cache can be built from this configuration. Builders only receive checked configurations.
     pub fn check(&self) -> Result<(), KvError> {
         let bad = |reason: String| Err(KvErrorKind::Config(reason).into());
-        let most = i32::MAX as u32;
-        if self.capacity == 0 || self.capacity > most {
+        let max = i32::MAX as u32;
+        if self.capacity == 0 || self.capacity > max {
             return bad(format!("a capacity of {} cells", self.capacity));
         }
         if self.layers.len() > u16::MAX as usize {
@@ -185,7 +186,7 @@ impl CacheConfig {
             let ring = self.ring.map_or(0, |ring| ring.slack());
             match layer.window {
                 Some(0) => return bad(format!("layer {i} has a window of 0")),
-                Some(window) if window > most || ring > most => {
+                Some(window) if window > max || ring > max => {
                     return bad(format!(
                         "layer {i} has a window of {window} and {ring} rows more"
                     ));
@@ -196,7 +197,7 @@ impl CacheConfig {
         Ok(())
     }
 
-    /// Bytes of one head's row.
+    /// Bytes of one row of one head.
     pub fn row_bytes(&self, layer: usize, side: Side) -> usize {
         let layer = &self.layers[layer];
         match side {

@@ -1,56 +1,56 @@
-//! One sequence: plain decode and prefill, with full layers and sliding windows under one logical length.
+//! `Contiguous`: a cache of one sequence, for prefill and plain decode. Full layers and ring layers share one length.
 
-use crate::plan::{Classes, LayerPlan};
-use crate::ring::Rings;
-use crate::sequence_rows::common_first;
+use crate::plan::{LayerClasses, LayerPlan};
+use crate::ring::RingState;
+use crate::sequence_rows::first_restorable_position;
 use crate::step::{StepToken, no_candidates};
 use crate::{
     Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Restorable, SeqId, SequenceRows, Step,
     StepPlan,
 };
 
-/// A single sequence.
+/// A cache of one sequence.
 ///
-/// In a *flat* layer the token at position `p` lies in cell `p`. A layer with a window is a *ring* when the
-/// configuration says how far steps and rewinds may reach: it keeps `window − 1 + slack` rows, position `p` in cell
-/// `p mod slots`. Otherwise it keeps all rows and narrows what is seen. Behind a shared prefix the own rows of a ring are
-/// a second ring, behind those that were frozen.
+/// In a *flat* layer, position `p` is stored in cell `p`. If the configuration has a
+/// [`RingPolicy`](crate::RingPolicy), a layer with a window is a *ring*: it has `slots = window − 1 + slack` rows and
+/// stores position `p` in cell `p mod slots`. Without one, it keeps all rows and only the queries are narrowed. After a
+/// shared prefix, the private rows of a ring layer form a second ring, stored after the frozen rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contiguous {
     capacity: u32,
     len: u32,
-    /// What lies before this belongs to a shared prefix and cannot be given up.
+    /// Length of the shared prefix, which is read-only.
     base: u32,
-    rings: Rings,
-    classes: Classes,
+    rings: RingState,
+    classes: LayerClasses,
 }
 
 impl Contiguous {
     /// An empty cache for these layers.
     pub fn new(config: &CacheConfig) -> Contiguous {
-        Contiguous::behind(0, config)
+        Contiguous::with_prefix(0, config)
     }
 
-    /// A cache whose first `base` tokens are a shared prefix.
-    pub(crate) fn behind(base: u32, config: &CacheConfig) -> Contiguous {
-        let classes = Classes::new(config.layers.iter().map(|l| l.window));
+    /// A cache whose first `base` tokens are a shared, read-only prefix.
+    pub(crate) fn with_prefix(base: u32, config: &CacheConfig) -> Contiguous {
+        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
         Contiguous {
             capacity: config.capacity,
             len: base,
             base,
-            rings: Rings::new(base, config, &classes),
+            rings: RingState::new(base, config, &classes),
             classes,
         }
     }
 
-    /// The shortest length that `rewind` can go back to.
+    /// The shortest length that `rewind` accepts.
     pub fn rewind_floor(&self) -> u32 {
         self.rings.floor(&self.classes)
     }
 
-    /// Most tokens in one step.
+    /// The maximum number of tokens in one step.
     pub fn max_step(&self) -> u32 {
-        self.rings.most()
+        self.rings.max_uncommitted()
     }
 
     fn check(&self, tokens: &[StepToken]) -> Result<(), KvError> {
@@ -65,7 +65,7 @@ impl Contiguous {
         }
         self.rings.check(tokens.len())?;
         for (index, (token, expected)) in tokens.iter().zip(self.len..).enumerate() {
-            only(token.seq)?;
+            check_seq(token.seq)?;
             token.check_position(index, expected)?;
         }
         Ok(())
@@ -76,7 +76,7 @@ impl Contiguous {
         plan.visible.clear();
         plan.writes.clear();
         let list = plan.visible.open_list();
-        let ring = self.rings.of(window);
+        let ring = self.rings.layer_map(window);
         let first = window.map_or(0, |w| (self.len + 1).saturating_sub(w));
         ring.runs(first..end)
             .for_each(|run| plan.visible.push_run(run));
@@ -126,25 +126,25 @@ impl Cache for Contiguous {
 
 impl Restorable for Contiguous {
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
-        only(seq)?;
+        check_seq(seq)?;
         let mut held = SequenceRows::new(self.len, self.classes.class_of.clone());
         for window in &self.classes.windows {
-            let ring = self.rings.of(*window);
+            let ring = self.rings.layer_map(*window);
             let first = self.rings.first(*window);
             held.push(ring.runs(first..self.len), ring.cells(self.len));
         }
         Ok(held)
     }
 
-    fn restored(
+    fn plan_restore(
         &self,
         seq: SeqId,
         len: u32,
         first: &[u32],
     ) -> Result<(Contiguous, SequenceRows), KvError> {
-        only(seq)?;
+        check_seq(seq)?;
         if self.base > 0 {
-            return Err(KvErrorKind::Prefixed { tokens: self.base }.into());
+            return Err(KvErrorKind::PrefixReadOnly { tokens: self.base }.into());
         }
         if len > self.capacity {
             return Err(KvErrorKind::Full {
@@ -156,27 +156,30 @@ impl Restorable for Contiguous {
         let mut after = self.clone();
         after.clear();
         after.len = len;
-        after.rings.wrote(len);
+        after.rings.mark_written(len);
         for (class, window) in self.classes.windows.iter().enumerate() {
-            let kept = window.filter(|_| self.rings.most() < u32::MAX);
+            let kept = window.filter(|_| self.rings.max_uncommitted() < u32::MAX);
             let seen = kept.map_or(0, |w| (len + 1).saturating_sub(w));
             let layers = self.classes.class_of.iter().zip(first).enumerate();
             let of_class = layers.filter(|(_, (c, _))| usize::from(**c) == class);
-            let first = common_first(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
-            after.rings.lost_before(first, *window);
+            let first =
+                first_restorable_position(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
+            after.rings.mark_lost_before(first, *window);
         }
         let held = after.sequence_rows(seq)?;
         Ok((after, held))
     }
 
-    fn shifted(
+    fn plan_shift(
         &self,
         seq: SeqId,
         keep: u32,
         dropped: u32,
     ) -> Result<(Contiguous, SequenceRows), KvError> {
-        let first = self.sequence_rows(seq)?.shifted_first(keep, dropped)?;
-        self.restored(seq, self.len - dropped, &first)
+        let first = self
+            .sequence_rows(seq)?
+            .first_positions_after_shift(keep, dropped)?;
+        self.plan_restore(seq, self.len - dropped, &first)
     }
 
     fn forget(&mut self, _: SeqId) {
@@ -184,11 +187,11 @@ impl Restorable for Contiguous {
     }
 }
 
-/// The one sequence that there is.
-fn only(seq: SeqId) -> Result<(), KvError> {
+/// Returns an error for any sequence but 0, the only one.
+fn check_seq(seq: SeqId) -> Result<(), KvError> {
     match seq {
         0 => Ok(()),
-        _ => Err(KvErrorKind::Sequence { seq, most: 1 }.into()),
+        _ => Err(KvErrorKind::UnknownSequence { seq, max: 1 }.into()),
     }
 }
 
@@ -215,13 +218,14 @@ impl Bookkeeping for Contiguous {
 
     fn commit(&mut self, plan: &StepPlan) {
         self.len += plan.step.real_len() as u32;
-        self.rings.wrote(self.len);
+        self.rings.mark_written(self.len);
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
-        // The failed step may have written its rows, over the oldest ones of a ring.
+        // The failed step may have overwritten the oldest rows of the rings.
         if let Some(plan) = plan {
-            self.rings.wrote(self.len + plan.step.real_len() as u32);
+            self.rings
+                .mark_written(self.len + plan.step.real_len() as u32);
         }
     }
 }

@@ -1,30 +1,30 @@
-//! A cache as it is shared: bookkeeping and bytes behind one lock.
+//! `CacheEntry`: the bookkeeping and the bytes of one cache behind one lock.
 
 use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{
-    Bookkeeping, CacheConfig, Compaction, FrozenKv, Gather, KvError, KvErrorKind, RowBlock, Run,
-    Side, Step, StepPlan,
+    Bookkeeping, CacheConfig, Compaction, FrozenKv, GatherPlan, KvError, KvErrorKind, RowBlock,
+    Run, Side, Step, StepPlan,
 };
 use std::any::Any;
 use std::sync::{Arc, TryLockError};
 
-/// The stored keys and values, as far as the neutral side needs to know them. A backend implements this and nothing else
-/// of a cache; its executables find their own type again through [`Any`], once a step.
+/// The stored keys and values of a cache. This is the only cache trait that a backend implements. Its executables
+/// downcast it to the backend's own type through [`Any`], once per step.
 pub trait KvBytes: Any + Send {
-    /// What the bytes were built from.
+    /// The configuration that the storage was built from.
     fn config(&self) -> &CacheConfig;
 
-    /// Bytes allocated now, without those of a shared prefix.
+    /// Bytes allocated now, not counting a shared prefix.
     fn resident_bytes(&self) -> usize;
 
-    /// Copies accepted rows to the front, in every layer. When it fails, rows from `gather.base` on are unknown.
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError>;
+    /// Makes the row copies of `gather` in every layer. After an error, rows from `gather.base` on are undefined.
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError>;
 
-    /// Gives the cells of every layer the rows of their old ones. What fails has moved nothing.
+    /// Moves the rows of every layer to their new cells. After an error, no row has moved.
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError>;
 
-    /// Copies the rows of these runs out, as they are encoded: `[heads, rows, row]`, rows in the order of the runs. `out`
-    /// has just that size, and the cells exist.
+    /// Copies the encoded rows of these runs to `out`: `[heads, rows, row]`, rows in the order of the runs. The caller
+    /// ensures that `out` has exactly that size and that the cells exist.
     fn read_rows(
         &self,
         layer: usize,
@@ -33,21 +33,22 @@ pub trait KvBytes: Any + Send {
         out: &mut [u8],
     ) -> Result<(), KvError>;
 
-    /// Stores encoded rows, at most one block for each side of a layer. All memory is made first: what fails has written
-    /// nothing.
+    /// Writes encoded rows, at most one block for each side of a layer. Allocates all memory before the first write, so
+    /// that a failed allocation leaves the rows unchanged.
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError>;
 
-    /// Makes the first `cells` cells read-only for good and goes on over them with an empty tail.
+    /// Freezes the first `cells` cells: they become read-only and shareable. This storage continues after them with an
+    /// empty private tail.
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;
 }
 
-/// What a forward or a control verb works on.
+/// The locked state of a cache, which a forward or a verb works on.
 pub struct CacheState {
-    /// Who is where.
-    pub book: Box<dyn Bookkeeping>,
-    /// The bytes.
+    /// The bookkeeping: which cells hold which tokens.
+    pub bookkeeping: Box<dyn Bookkeeping>,
+    /// The backend's storage of keys and values.
     pub bytes: Box<dyn KvBytes>,
-    /// The plan of the step at hand; kept so that its memory is reused.
+    /// The plan of the current step; kept so that its memory is reused.
     pub plan: StepPlan,
 }
 
@@ -58,28 +59,31 @@ pub struct CacheEntry {
 }
 
 impl CacheEntry {
-    /// Joins bookkeeping of the named kind with a backend's bytes.
+    /// A cache of the named kind, from its bookkeeping and a backend's storage.
     pub fn new(
         kind: &'static str,
-        book: Box<dyn Bookkeeping>,
+        bookkeeping: Box<dyn Bookkeeping>,
         bytes: Box<dyn KvBytes>,
     ) -> CacheEntry {
         CacheEntry {
             kind,
             state: TryMutex::new(CacheState {
-                book,
+                bookkeeping,
                 bytes,
                 plan: StepPlan::default(),
             }),
         }
     }
 
-    /// The kind of cache.
+    /// The name of the cache's kind.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// Takes the cache for a forward or a verb; `Busy` when a forward has it.
+    /// Locks the cache for a forward or a verb.
+    ///
+    /// # Errors
+    /// `Busy` while a forward runs; `Poisoned` after a forward panicked.
     pub fn try_lock(&self) -> Result<TryMutexGuard<'_, CacheState>, KvError> {
         self.state.try_lock().map_err(|e| match e {
             TryLockError::WouldBlock => KvErrorKind::Busy.into(),
@@ -89,30 +93,30 @@ impl CacheEntry {
 }
 
 impl CacheState {
-    /// Plans a step, runs `forward` over plan and bytes, and commits. When anything fails, what was held before stays
-    /// held.
+    /// Plans a step, calls `forward` with the plan and the bytes, and commits the step. After an error, the cache holds
+    /// the tokens that it held before.
     ///
     /// # Errors
-    /// `StepPending` when a verb has declared another step, which stays declared.
+    /// `StepPending` if a verb has declared another step, which stays declared; errors of planning and of `forward`.
     pub fn run<R, E: From<KvError>>(
         &mut self,
         step: &Step,
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
-        if self.book.is_declared() {
+        if self.bookkeeping.is_declared() {
             return Err(KvError::from(KvErrorKind::StepPending).into());
         }
-        let planned = self.book.plan(step, &mut self.plan);
+        let planned = self.bookkeeping.plan(step, &mut self.plan);
         self.finish(planned, forward)
     }
 
-    /// The same for the step that the verbs declared, whose tokens have these positions.
+    /// Like [`run`](CacheState::run), for the step that a verb declared; its tokens have these positions.
     pub fn run_declared<R, E: From<KvError>>(
         &mut self,
         positions: &[i32],
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
-        let planned = self.book.plan_declared(positions, &mut self.plan);
+        let planned = self.bookkeeping.plan_declared(positions, &mut self.plan);
         self.finish(planned, forward)
     }
 
@@ -122,13 +126,13 @@ impl CacheState {
         forward: impl FnOnce(&StepPlan, &mut dyn KvBytes) -> Result<R, E>,
     ) -> Result<R, E> {
         if let Err(error) = planned {
-            self.book.abort(None);
+            self.bookkeeping.abort(None);
             return Err(error.into());
         }
         let result = forward(&self.plan, &mut *self.bytes);
         match result {
-            Ok(_) => self.book.commit(&self.plan),
-            Err(_) => self.book.abort(Some(&self.plan)),
+            Ok(_) => self.bookkeeping.commit(&self.plan),
+            Err(_) => self.bookkeeping.abort(Some(&self.plan)),
         }
         result
     }

@@ -1,34 +1,34 @@
-//! What a cache refuses, and the number that was wrong.
+//! The error type of the crate.
 
 use crate::SeqId;
 use std::fmt;
 
-/// A refused cache call. The cache is as it was before the call.
+/// A cache call that failed. The cache is unchanged unless the call documents otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvError(KvErrorKind);
 
-/// Why a cache call was refused.
+/// Why a cache call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvErrorKind {
-    /// The step would store more than the capacity.
+    /// The step needs more cells than the capacity.
     #[error("the cache is full: {needed} cells are needed and its capacity is {capacity}")]
     Full {
-        /// Cells the step would need in all.
+        /// Cells in use after the step.
         needed: u64,
-        /// The cache's limit.
+        /// The maximum number of cells.
         capacity: u32,
     },
-    /// A token's position is not the one that continues the sequence.
+    /// A token's position does not continue its sequence.
     #[error(
         "token {index} of the step has position {found}, but the cache continues at {expected}"
     )]
     Position {
         /// Which token of the step.
         index: usize,
-        /// The position it came with.
+        /// Its position.
         found: i64,
-        /// The position it must have.
+        /// The next position of the sequence.
         expected: u32,
     },
     /// A step without tokens.
@@ -42,45 +42,46 @@ pub enum KvErrorKind {
         /// The current length.
         len: u32,
     },
-    /// Rewinding to what a window has given up, or into a shared prefix.
-    #[error("cannot rewind to {to}: the windows keep nothing before {floor}")]
+    /// The length is below the rewind floor: ring layers have overwritten rows that it needs, or it lies inside a
+    /// shared prefix.
+    #[error("cannot rewind to {to}: the shortest possible length is {floor}")]
     RewindTooFar {
         /// The length asked for.
         to: u32,
         /// The shortest length possible.
         floor: u32,
     },
-    /// A step that a ring cannot take at once.
-    #[error("a step of {tokens} tokens is too long: the windows allow {most}")]
+    /// The step has more tokens than the slack of the ring layers.
+    #[error("a step of {tokens} tokens is too long: the ring layers allow {max}")]
     StepTooLong {
         /// Tokens in the step.
         tokens: usize,
-        /// Most tokens allowed.
-        most: u32,
+        /// The maximum number of tokens.
+        max: u32,
     },
-    /// A sequence number that the cache does not have.
-    #[error("sequence {seq} is out of range: the cache has {most}")]
-    Sequence {
+    /// The sequence number is out of range.
+    #[error("sequence {seq} is out of range: the cache has {max}")]
+    UnknownSequence {
         /// The number.
         seq: u32,
-        /// How many there are, from 0 on.
-        most: u32,
+        /// The number of sequences; numbers begin at 0.
+        max: u32,
     },
-    /// A copy would give a sequence a second cell for a position.
-    #[error("sequence {seq} holds position {position} already, in another cell")]
+    /// The target of a copy already holds a position, in another cell.
+    #[error("sequence {seq} already holds position {position}, in another cell")]
     Occupied {
         /// The sequence copied to.
         seq: u32,
         /// The position.
         position: u32,
     },
-    /// A forward came without a declared step.
+    /// A forward was started without a declared step.
     #[error("no step is declared: call begin_step before the forward")]
-    NoStep,
-    /// A step was declared on top of one that no forward has used.
-    #[error("a step is declared already and no forward has used it")]
+    StepNotDeclared,
+    /// A step is already declared and no forward has consumed it.
+    #[error("a step is already declared and no forward has consumed it")]
     StepPending,
-    /// A forward carries another number of tokens than was declared.
+    /// The forward has another number of tokens than the declared step.
     #[error("the step was declared with {declared} tokens, and the forward has {found}")]
     TokenCount {
         /// Tokens declared.
@@ -88,19 +89,19 @@ pub enum KvErrorKind {
         /// Tokens in the forward.
         found: usize,
     },
-    /// A step would write behind the end of a static buffer.
+    /// The step would write past the end of a static buffer.
     #[error(
         "sequence {seq} needs {needed} rows, and static buffers have a max_seq_len of {max_seq_len}"
     )]
     StaticFull {
         /// The sequence.
         seq: u32,
-        /// Rows it would need in all, those of pads included.
+        /// Rows that the sequence needs, those of pads included.
         needed: u64,
-        /// Rows that its buffer has.
+        /// Rows of its buffer.
         max_seq_len: u32,
     },
-    /// A pad comes before a real token of its sequence, which would so get another row than its position.
+    /// A pad precedes a real token of the same sequence. The row of the real token would differ from its position.
     #[error("token {index} of the step follows a pad of sequence {seq}: pads must come last")]
     PadBefore {
         /// The real token.
@@ -108,19 +109,19 @@ pub enum KvErrorKind {
         /// Its sequence.
         seq: u32,
     },
-    /// A candidate came to a cache that holds no trees.
+    /// The step has a candidate, and the cache is not a tree cache.
     #[error("token {index} of the step is a candidate, and only a tree cache holds candidates")]
     NoCandidates {
         /// The token.
         index: usize,
     },
-    /// Candidates and tokens that continue the sequence came in one step.
-    #[error("token {index} of the step is not a candidate, and those before it are")]
+    /// The step mixes candidates with tokens that continue the sequence.
+    #[error("token {index} of the step is not a candidate, and the tokens before it are")]
     MixedStep {
         /// The token.
         index: usize,
     },
-    /// Numbers were given for another count of sequences.
+    /// The step is for another number of sequences than the cache has.
     #[error("the cache has {declared} sequences, and the step has {found}")]
     SequenceCount {
         /// Sequences of the cache.
@@ -128,9 +129,9 @@ pub enum KvErrorKind {
         /// Sequences of the step.
         found: usize,
     },
-    /// A copy between sequences that have a static buffer each.
+    /// A copy between sequences of a static cache, which cannot share rows.
     #[error(
-        "sequence {dst} cannot share rows of sequence {src}: each has a static buffer of its own"
+        "sequence {dst} cannot share rows of sequence {src}: each sequence has its own static buffer"
     )]
     NotShared {
         /// The sequence copied from.
@@ -138,7 +139,7 @@ pub enum KvErrorKind {
         /// The sequence copied to.
         dst: u32,
     },
-    /// A removal would leave a hole in a static buffer.
+    /// The removal would leave a hole in a static buffer.
     #[error(
         "cannot remove the positions before {end}: sequence {seq} holds {len}, and a static buffer has no holes"
     )]
@@ -150,60 +151,60 @@ pub enum KvErrorKind {
         /// Tokens that the sequence holds.
         len: u32,
     },
-    /// A candidate's parent is not one before it.
+    /// The parent of a candidate is not an earlier candidate.
     #[error("candidate {node} names {parent} as its parent, which is not a candidate before it")]
     Parent {
         /// The candidate.
         node: u32,
-        /// The parent it names.
+        /// Its parent.
         parent: u32,
     },
-    /// Candidates wait to be committed.
-    #[error("{candidates} candidates wait: propose more or commit a path first")]
+    /// The call is not possible while there are uncommitted candidates.
+    #[error("{candidates} candidates are uncommitted: propose more or commit a path first")]
     TreeActive {
-        /// How many.
+        /// The number of candidates.
         candidates: u32,
     },
-    /// The accepted candidates do not follow each other.
-    #[error("candidate {node} is not a computed child of {parent:?}, so the path is no chain")]
+    /// The accepted candidates do not form a chain.
+    #[error("candidate {node} is not a computed child of {parent:?}, so the path is not a chain")]
     NotAChain {
-        /// The candidate that does not fit.
+        /// The candidate that breaks the chain.
         node: u32,
-        /// The one before it in the path.
+        /// The candidate before it in the path.
         parent: Option<u32>,
     },
-    /// A control verb or a second forward came while a forward runs.
+    /// A forward is running on the cache.
     #[error("the cache is busy: a forward is running on it")]
     Busy,
-    /// A forward panicked while it held the cache, so its bytes are unknown.
+    /// A forward panicked while it held the lock, so the content of the cache is undefined.
     #[error("the cache was left unusable by a forward that panicked")]
     Poisoned,
-    /// No cache under this key.
+    /// No cache is registered under this key.
     #[error("no cache is registered under the key {0:?}")]
     UnknownKey(String),
-    /// No backend of this name has registered how its KV bytes are made.
+    /// No backend of this name has registered a builder of KV bytes.
     #[error("backend {0:?} is not registered")]
     UnknownBackend(String),
-    /// The cache behind a key is not of the expected kind or backend.
+    /// The cache is not of the expected kind or backend.
     #[error("the cache is a {found} cache, not a {wanted} cache")]
     WrongKind {
-        /// What is registered.
+        /// The kind of the cache.
         found: &'static str,
-        /// What the caller needs.
+        /// The kind that the caller needs.
         wanted: &'static str,
     },
-    /// A sequence that lacks a position between others.
+    /// The sequence has a gap, so its rows cannot be saved.
     #[error(
-        "sequence {seq} has no token at position {position}: only one without gaps can be taken out"
+        "sequence {seq} has no token at position {position}: only a sequence without gaps can be saved"
     )]
     Gap {
         /// The sequence.
         seq: SeqId,
-        /// The first position that it lacks.
+        /// The first missing position.
         position: u32,
     },
-    /// A shift that drops nothing, or more than there is.
-    #[error("cannot drop {dropped} tokens behind the first {keep}: there are {len}")]
+    /// The shift drops no token, or more tokens than the sequence has.
+    #[error("cannot drop {dropped} tokens after the first {keep}: the sequence has {len}")]
     Shift {
         /// Tokens to keep.
         keep: u32,
@@ -212,19 +213,19 @@ pub enum KvErrorKind {
         /// Tokens that the sequence holds.
         len: u32,
     },
-    /// Saved rows that the cache cannot take.
+    /// The saved rows do not fit the cache.
     #[error("the saved rows do not fit the cache: {0}")]
     SavedRows(String),
-    /// A verb that a cache behind a shared prefix does not have.
-    #[error("the first {tokens} tokens are a shared prefix and cannot be given up")]
-    Prefixed {
+    /// The call would change a shared prefix, which is read-only.
+    #[error("the first {tokens} tokens are a shared prefix, which is read-only")]
+    PrefixReadOnly {
         /// Tokens of the prefix.
         tokens: u32,
     },
-    /// The configuration cannot be built.
+    /// No cache can be built from the configuration.
     #[error("bad cache configuration: {0}")]
     Config(String),
-    /// A model file's cache facts cannot be read or written.
+    /// The cache facts of a model file cannot be read or written.
     #[error("the model's metadata is wrong: {key:?} {reason}")]
     Metadata {
         /// The key at fault.
@@ -232,19 +233,19 @@ pub enum KvErrorKind {
         /// What is wrong with it.
         reason: String,
     },
-    /// A frozen prefix that does not fit the cache to be opened behind it.
+    /// The frozen prefix does not match the configuration of the cache.
     #[error("the shared prefix does not fit: {0}")]
     PrefixMismatch(String),
     /// An operation failed on the backend's device.
     #[error("the device failed: {0}")]
     Device(String),
-    /// The backend could not allocate.
+    /// The backend could not allocate this many bytes.
     #[error("out of memory: {:.1} MB of KV could not be allocated", *.0 as f64 / 1e6)]
     OutOfMemory(usize),
 }
 
 impl KvError {
-    /// Why the call was refused.
+    /// Why the call failed.
     pub fn kind(&self) -> &KvErrorKind {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Where every row of keys and values lies, known before anything is allocated.
+//! The memory layout of a cache, computed before anything is allocated.
 
 use crate::{CacheConfig, LayerConfig, Storage};
 
@@ -14,15 +14,15 @@ pub enum Side {
 /// The keys or the values of one layer, `[heads, rows, dim]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideLayout {
-    /// Heads; each has its rows together.
+    /// Number of heads. The rows of one head are contiguous.
     pub heads: usize,
     /// Rows of a head.
     pub rows: usize,
     /// Elements of a row.
     pub dim: usize,
-    /// How rows are encoded.
+    /// Encoding of the rows.
     pub storage: Storage,
-    /// First byte in the cache.
+    /// Offset of the first byte in the cache.
     pub offset: usize,
 }
 
@@ -39,12 +39,12 @@ impl SideLayout {
             .saturating_mul(self.row_bytes())
     }
 
-    /// The first byte behind.
+    /// Offset of the byte after the last one.
     pub fn end(&self) -> usize {
         self.offset.saturating_add(self.bytes())
     }
 
-    /// The first byte of a head's row in the cache: `offset + (head · rows + row) · row_bytes`.
+    /// Offset of a head's row in the cache: `offset + (head · rows + row) · row_bytes`.
     pub fn row(&self, head: usize, row: usize) -> usize {
         self.offset + (head * self.rows + row) * self.row_bytes()
     }
@@ -57,7 +57,7 @@ pub struct LayerLayout {
     pub window: Option<u32>,
     /// Its keys.
     pub keys: SideLayout,
-    /// Its values, behind the keys.
+    /// Its values, stored after the keys.
     pub values: SideLayout,
 }
 
@@ -76,11 +76,11 @@ impl LayerLayout {
     }
 }
 
-/// A whole cache: layer-major outside, head-major inside.
+/// The layout of a whole cache: layer-major, and head-major inside a layer.
 ///
-/// With layers of one size in one type this is `[layers, 2, heads, rows, dim]`, and element `d` of a row is number
-/// `(((layer · 2 + side) · heads + head) · rows + row) · dim + d`. A backend may hold every side in memory of its own, as
-/// long as each has this size and this order.
+/// If all layers have the same size and storage type, this is the array `[layers, 2, heads, rows, dim]`: element `d` of
+/// a row has the index `(((layer · 2 + side) · heads + head) · rows + row) · dim + d`. A backend may allocate every
+/// side separately, with this size and this order.
 ///
 /// ```
 /// use kv::{CacheConfig, LayerConfig, Side, Storage};
@@ -110,28 +110,31 @@ impl KvLayout {
 
 /// How the pools of a layer grow.
 ///
-/// They begin with a few rows and double. A ring stops at its size; where several sequences share its pool it goes on by
-/// whole rings.
+/// A pool starts with `initial_rows` and doubles. A ring layer's pool grows up to the size of one ring; if several
+/// sequences share the pool, it then grows by whole rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Growth {
+pub struct PoolGrowth {
     /// Rows of the first allocation.
-    pub first: u32,
-    /// Rows that one sequence needs at most: those of its ring, or all.
-    pub ring: u32,
-    /// Most rows.
+    pub initial_rows: u32,
+    /// The maximum number of rows of one sequence: the size of its ring, or the capacity.
+    pub max_rows_per_sequence: u32,
+    /// The maximum number of rows of the pool.
     pub capacity: u32,
 }
 
-impl Growth {
-    /// Rows that a pool has once `needed` of them are in use.
+impl PoolGrowth {
+    /// The size of a pool that must hold `needed` rows.
     pub fn rows(&self, needed: u32) -> u32 {
         let rows = match needed {
             0 => 0,
-            n if n > self.ring => u64::from(self.ring) * u64::from(n.div_ceil(self.ring)),
+            n if n > self.max_rows_per_sequence => {
+                u64::from(self.max_rows_per_sequence)
+                    * u64::from(n.div_ceil(self.max_rows_per_sequence))
+            }
             n => {
-                let first = u64::from(self.first.max(1));
+                let first = u64::from(self.initial_rows.max(1));
                 let doubled = first * u64::from(n).div_ceil(first).next_power_of_two();
-                doubled.min(self.ring.into())
+                doubled.min(self.max_rows_per_sequence.into())
             }
         };
         rows.min(self.capacity.into()) as u32
@@ -140,19 +143,19 @@ impl Growth {
 
 impl CacheConfig {
     /// How the pools of a layer grow.
-    pub fn growth(&self, layer: &LayerConfig) -> Growth {
-        let ring = match layer.window.zip(self.ring) {
+    pub fn growth(&self, layer: &LayerConfig) -> PoolGrowth {
+        let max_rows_per_sequence = match layer.window.zip(self.ring) {
             Some((window, ring)) => ring.slots(window).min(self.capacity),
             None => self.capacity,
         };
-        Growth {
-            first: self.min_cells,
-            ring,
+        PoolGrowth {
+            initial_rows: self.initial_cells,
+            max_rows_per_sequence,
             capacity: self.capacity,
         }
     }
 
-    /// What the cache holds once `tokens` tokens are stored, by so many sequences that share nothing.
+    /// The layout once `tokens` tokens are stored in `sequences` sequences that share no cells.
     pub fn layout(&self, tokens: u32, sequences: u32) -> KvLayout {
         let tokens = tokens.min(self.capacity);
         let mut offset = 0;
@@ -169,7 +172,7 @@ impl CacheConfig {
         };
         let layer = |layer: &LayerConfig| {
             let growth = self.growth(layer);
-            let rings = u64::from(growth.ring) * u64::from(sequences.max(1));
+            let rings = u64::from(growth.max_rows_per_sequence) * u64::from(sequences.max(1));
             let rows = growth.rows(rings.min(tokens.into()) as u32) as usize;
             LayerLayout {
                 window: layer.window,
@@ -214,7 +217,7 @@ mod tests {
         assert_eq!(needed.map(|n| rows(0, n)), ring);
         assert_eq!(needed.map(|n| rows(1, n)), flat);
         let odd = CacheConfig {
-            min_cells: 6,
+            initial_cells: 6,
             ..CacheConfig::new(50, config.layers.clone())
         };
         let rows = [5, 7, 13, 25, 50].map(|n| odd.growth(&odd.layers[1]).rows(n));

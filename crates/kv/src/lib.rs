@@ -1,8 +1,10 @@
-//! The neutral KV cache: who is stored where and who may see it, in integers only.
+//! Backend-neutral KV cache bookkeeping: the cell that stores each token and the cells that each query attends to.
+//! Integers only.
 //!
-//! No tensor and no byte of KV data passes through this crate. A *bookkeeping* kind answers, for the tokens of a step,
-//! which cells they are written to and which cells each of them attends ([`StepPlan`]); a backend keeps the bytes and
-//! follows the plan. Planning changes nothing; [`Bookkeeping::commit`] after the forward does.
+//! No tensor and no byte of KV data passes through this crate. For the tokens of a step, a [`Bookkeeping`]
+//! implementation computes a [`StepPlan`]: the cell that each token is written to and the cells that it attends to. A
+//! backend stores the bytes and executes the plan. Planning does not change the cache; [`Bookkeeping::commit`], called
+//! after a successful forward, does.
 //!
 //! ```
 //! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run, Step, StepPlan};
@@ -23,7 +25,6 @@ mod config;
 mod contiguous;
 mod entry;
 mod error;
-mod face;
 mod layout;
 pub mod metadata;
 mod plan;
@@ -35,6 +36,7 @@ mod sequence_rows;
 mod session;
 mod step;
 mod sync;
+mod traits;
 mod tree;
 
 pub use cells::{Cells, Compaction, MAX_SEQUENCES};
@@ -42,17 +44,17 @@ pub use config::{CacheConfig, Group, LayerConfig, RingPolicy, Storage};
 pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};
 pub use error::{KvError, KvErrorKind};
-pub use face::{Bookkeeping, Cache, Gather, SeqCache, SeqId, TreeCache};
-pub use layout::{Growth, KvLayout, LayerLayout, Side, SideLayout};
+pub use layout::{KvLayout, LayerLayout, PoolGrowth, Side, SideLayout};
 pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
-pub use plan::{LayerPlan, NO_CELL, Query, Run, StepPlan, Visibility};
+pub use plan::{LayerPlan, NO_CELL, QueryView, Run, StepPlan, Visibility};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
 pub use sequence_rows::{MovedRows, Restorable, RowBlock, RowShift, SequenceRows};
 pub use session::{
-    BackendOptions, CacheSession, MadeSession, make_decode_session, make_prefixed_session,
+    BackendOptions, CacheSession, SessionResult, make_decode_session, make_prefixed_session,
     make_scatter_session, make_seq_session, make_tree_session,
 };
 pub use step::{Role, Step, StepToken};
+pub use traits::{Bookkeeping, Cache, GatherPlan, SeqCache, SeqId, TreeCache};
 pub use tree::Tree;

@@ -1,18 +1,18 @@
-//! Cache facts as model files carry them, and the configuration made of them.
+//! Cache facts in the metadata of model files, and the configuration built from them.
 //!
 //! Two forms are read and written: the versioned `kv_cache.*` keys ([`ModelCacheParams`], one size for all layers), and
-//! the constant methods that ExecuTorch programs have (`get_n_caches`, `get_kv_heads`, …, sizes and windows per cache).
-//! A file may carry either or both; where both speak they must agree. Importers fill a [`Metadata`] map with what the
-//! file holds, so this module knows no file format.
+//! the constant methods of ExecuTorch programs (`get_n_caches`, `get_kv_heads`, …, sizes and windows per cache). A file
+//! may have either or both; if it has both, they must agree. Importers fill a [`Metadata`] map from the file, so this
+//! module does not depend on a file format.
 //!
 //! ```
-//! use kv::metadata::{self, CachePolicy, Metadata, Value};
+//! use kv::metadata::{self, CachePolicy, Metadata, MetadataValue};
 //!
 //! let file = Metadata::from([
-//!     ("kv_cache.schema_version".to_owned(), Value::Int(1)),
-//!     ("kv_cache.n_layers".to_owned(), Value::Int(30)),
-//!     ("kv_cache.n_kv_heads".to_owned(), Value::Int(3)),
-//!     ("kv_cache.head_dim".to_owned(), Value::Int(64)),
+//!     ("kv_cache.schema_version".to_owned(), MetadataValue::Int(1)),
+//!     ("kv_cache.n_layers".to_owned(), MetadataValue::Int(30)),
+//!     ("kv_cache.n_kv_heads".to_owned(), MetadataValue::Int(3)),
+//!     ("kv_cache.head_dim".to_owned(), MetadataValue::Int(64)),
 //! ]);
 //! let facts = metadata::read(&file).unwrap().expect("the file has cache facts");
 //! let config = metadata::make_config(&facts, &CachePolicy::new(8192));
@@ -24,7 +24,7 @@ use crate::{CacheConfig, KvError, KvErrorKind, LayerConfig, RingPolicy, Storage}
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// The version of the `kv_cache.*` keys that is understood.
+/// The supported version of the `kv_cache.*` keys.
 pub const SCHEMA_VERSION: i64 = 1;
 
 const VERSION: &str = "kv_cache.schema_version";
@@ -39,7 +39,8 @@ const WINDOWS: &str = "get_windows";
 const PREFILL_CHUNK: &str = "get_prefill_chunk_size";
 const MAX_CONTEXT: &str = "get_max_ctx_len";
 
-const ALL: [&str; 10] = [
+/// Every key that this module writes.
+const CACHE_KEYS: [&str; 10] = [
     VERSION,
     N_LAYERS,
     N_KV_HEADS,
@@ -52,22 +53,22 @@ const ALL: [&str; 10] = [
     MAX_CONTEXT,
 ];
 
-/// More layers, heads or elements a head than any model has: such a number is a damaged file.
-const MOST: i64 = u16::MAX as i64;
-/// Positions are i32.
-const MOST_POSITIONS: i64 = i32::MAX as i64;
+/// The maximum number of layers, of heads and of elements per head. A larger number indicates a damaged file.
+const MAX_SIZE: i64 = u16::MAX as i64;
+/// The maximum length: positions are i32.
+const MAX_POSITIONS: i64 = i32::MAX as i64;
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum MetadataValue {
     /// One number.
     Int(i64),
     /// A vector of numbers.
     Ints(Vec<i64>),
 }
 
-/// What a file says about itself, as far as caches are concerned. Other keys may be in it and are passed over.
-pub type Metadata = BTreeMap<String, Value>;
+/// The metadata of a file. Keys that are not about caches are ignored.
+pub type Metadata = BTreeMap<String, MetadataValue>;
 
 /// The `kv_cache.*` keys: layers of one size, without windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,29 +81,29 @@ pub struct ModelCacheParams {
     pub head_dim: u32,
 }
 
-/// All that a model fixes about its caches.
+/// The model's facts about its caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheFacts {
     /// One entry per cache id.
     pub layers: Vec<LayerConfig>,
-    /// Tokens that the exported prefill takes at once.
+    /// Tokens per step of the exported prefill.
     pub prefill_chunk: Option<u32>,
-    /// The longest context that the model was exported for.
+    /// The maximum context that the model was exported for.
     pub max_context: Option<u32>,
 }
 
-/// All that the caller chooses about a cache.
+/// The caller's choices for a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePolicy {
-    /// Most cells the cache may ever hold.
+    /// The maximum number of cells.
     pub capacity: u32,
     /// How keys are stored.
     pub key_storage: Storage,
     /// How values are stored.
     pub value_storage: Storage,
-    /// Cells of the first allocation; later ones double.
-    pub min_cells: u32,
-    /// How far back the rings of sliding-window layers reach; `None` keeps all rows.
+    /// Cells of a pool's first allocation; later allocations double.
+    pub initial_cells: u32,
+    /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
     pub ring: Option<RingPolicy>,
 }
 
@@ -112,7 +113,7 @@ impl CachePolicy {
         let CacheConfig {
             key_storage,
             value_storage,
-            min_cells,
+            initial_cells,
             ring,
             ..
         } = CacheConfig::new(capacity, vec![]);
@@ -120,30 +121,30 @@ impl CachePolicy {
             capacity,
             key_storage,
             value_storage,
-            min_cells,
+            initial_cells,
             ring,
         }
     }
 }
 
-/// Joins the model's facts with the caller's policy.
+/// The cache configuration from the model's facts and the caller's policy.
 pub fn make_config(facts: &CacheFacts, policy: &CachePolicy) -> CacheConfig {
     CacheConfig {
         capacity: policy.capacity,
         layers: facts.layers.clone(),
         key_storage: policy.key_storage,
         value_storage: policy.value_storage,
-        min_cells: policy.min_cells,
+        initial_cells: policy.initial_cells,
         ring: policy.ring,
     }
 }
 
-/// The cache facts of a file; `None` when it has neither form.
+/// Reads the cache facts of a file; `None` if it has neither form.
 pub fn read(file: &Metadata) -> Result<Option<CacheFacts>, KvError> {
     let params = ModelCacheParams::read(file)?;
     let layers = match (read_constant_methods(file)?, params) {
         (Some(layers), Some(params)) => {
-            agree(&layers, &params)?;
+            check_agreement(&layers, &params)?;
             layers
         }
         (Some(layers), None) => layers,
@@ -151,7 +152,7 @@ pub fn read(file: &Metadata) -> Result<Option<CacheFacts>, KvError> {
         (None, None) => return Ok(None),
     };
     let positive = |key| match file.contains_key(key) {
-        true => int(file, key, 1..=MOST_POSITIONS).map(|n| Some(n as u32)),
+        true => int(file, key, 1..=MAX_POSITIONS).map(|n| Some(n as u32)),
         false => Ok(None),
     };
     Ok(Some(CacheFacts {
@@ -161,37 +162,43 @@ pub fn read(file: &Metadata) -> Result<Option<CacheFacts>, KvError> {
     }))
 }
 
-/// Writes the facts in every form that can say them: the constant methods always, the `kv_cache.*` keys where all layers
-/// are alike and none has a window.
+/// Writes the facts in every form that can represent them: always as constant methods, and as `kv_cache.*` keys if all
+/// layers are equal and none has a window.
 ///
-/// Refuses layers whose values have another size than their keys, which neither form can say.
+/// # Errors
+/// `Metadata` if a layer's values have another size than its keys, which neither form can represent.
 pub fn write(facts: &CacheFacts, file: &mut Metadata) -> Result<(), KvError> {
     let mut keys = Metadata::new();
     facts.write_constant_methods(&mut keys)?;
     if let Ok(params) = ModelCacheParams::of(facts) {
         params.write(&mut keys);
     }
-    // What was said before and is not said now would contradict it.
-    file.retain(|key, _| !ALL.contains(&key.as_str()));
+    // Remove all cache keys first: an old key that is not rewritten would contradict the new ones.
+    file.retain(|key, _| !CACHE_KEYS.contains(&key.as_str()));
     file.extend(keys);
     Ok(())
 }
 
 impl ModelCacheParams {
-    /// Reads the `kv_cache.*` keys; `None` when the file has none of them.
+    /// Reads the `kv_cache.*` keys; `None` if the file has none of them.
     pub fn read(file: &Metadata) -> Result<Option<ModelCacheParams>, KvError> {
         if !file.keys().any(|key| key.starts_with("kv_cache.")) {
             return Ok(None);
         }
         match value(file, VERSION)? {
-            Value::Int(SCHEMA_VERSION) => {}
-            Value::Int(version) => {
+            MetadataValue::Int(SCHEMA_VERSION) => {}
+            MetadataValue::Int(version) => {
                 let known = format!("only version {SCHEMA_VERSION} is understood");
-                return Err(wrong(VERSION, format!("is {version}, and {known}")));
+                return Err(metadata_error(
+                    VERSION,
+                    format!("is {version}, and {known}"),
+                ));
             }
-            Value::Ints(_) => return Err(wrong(VERSION, "is a list and not a number")),
+            MetadataValue::Ints(_) => {
+                return Err(metadata_error(VERSION, "is a list and not a number"));
+            }
         }
-        let size = |key| int(file, key, 1..=MOST).map(|n| n as u32);
+        let size = |key| int(file, key, 1..=MAX_SIZE).map(|n| n as u32);
         Ok(Some(ModelCacheParams {
             n_layers: size(N_LAYERS)?,
             n_kv_heads: size(N_KV_HEADS)?,
@@ -199,42 +206,54 @@ impl ModelCacheParams {
         }))
     }
 
-    /// The parameters that say these facts; refused when the schema has no words for them.
+    /// The parameters that represent these facts.
+    ///
+    /// # Errors
+    /// `Metadata` if the layers differ or have a window, which the schema cannot represent.
     pub fn of(facts: &CacheFacts) -> Result<ModelCacheParams, KvError> {
         let first = facts.layers.first();
-        let first = first.ok_or_else(|| wrong(N_LAYERS, "would be 0"))?;
+        let first = first.ok_or_else(|| metadata_error(N_LAYERS, "would be 0"))?;
         for (i, layer) in facts.layers.iter().enumerate() {
             if layer.kv_heads != first.kv_heads {
-                return Err(unsayable(N_KV_HEADS, i, layer.kv_heads, first.kv_heads));
+                return Err(not_uniform(N_KV_HEADS, i, layer.kv_heads, first.kv_heads));
             }
             for dim in [layer.key_dim, layer.value_dim] {
                 if dim != first.key_dim {
-                    return Err(unsayable(HEAD_DIM, i, dim, first.key_dim));
+                    return Err(not_uniform(HEAD_DIM, i, dim, first.key_dim));
                 }
             }
             if let Some(window) = layer.window {
-                let reason = format!("has no words for the window {window} of layer {i}");
-                return Err(wrong(VERSION, reason));
+                let reason = format!("cannot represent the window {window} of layer {i}");
+                return Err(metadata_error(VERSION, reason));
             }
         }
         Ok(ModelCacheParams {
-            n_layers: sayable(N_LAYERS, facts.layers.len())? as u32,
-            n_kv_heads: sayable(N_KV_HEADS, first.kv_heads)? as u32,
-            head_dim: sayable(HEAD_DIM, first.key_dim)? as u32,
+            n_layers: checked_size(N_LAYERS, facts.layers.len())? as u32,
+            n_kv_heads: checked_size(N_KV_HEADS, first.kv_heads)? as u32,
+            head_dim: checked_size(HEAD_DIM, first.key_dim)? as u32,
         })
     }
 
     /// Writes the `kv_cache.*` keys.
     pub fn write(&self, file: &mut Metadata) {
         file.extend([
-            (VERSION.to_owned(), Value::Int(SCHEMA_VERSION)),
-            (N_LAYERS.to_owned(), Value::Int(self.n_layers.into())),
-            (N_KV_HEADS.to_owned(), Value::Int(self.n_kv_heads.into())),
-            (HEAD_DIM.to_owned(), Value::Int(self.head_dim.into())),
+            (VERSION.to_owned(), MetadataValue::Int(SCHEMA_VERSION)),
+            (
+                N_LAYERS.to_owned(),
+                MetadataValue::Int(self.n_layers.into()),
+            ),
+            (
+                N_KV_HEADS.to_owned(),
+                MetadataValue::Int(self.n_kv_heads.into()),
+            ),
+            (
+                HEAD_DIM.to_owned(),
+                MetadataValue::Int(self.head_dim.into()),
+            ),
         ]);
     }
 
-    /// The layers that the parameters stand for.
+    /// The layers that the parameters describe.
     pub fn layers(&self) -> Vec<LayerConfig> {
         let layer = LayerConfig {
             kv_heads: self.n_kv_heads as usize,
@@ -250,38 +269,38 @@ impl CacheFacts {
     /// Writes ExecuTorch's constant methods.
     pub fn write_constant_methods(&self, file: &mut Metadata) -> Result<(), KvError> {
         if self.layers.is_empty() {
-            return Err(wrong(N_CACHES, "would be 0"));
+            return Err(metadata_error(N_CACHES, "would be 0"));
         }
         let (mut heads, mut dims, mut windows) = (vec![], vec![], vec![]);
         for (i, layer) in self.layers.iter().enumerate() {
             if layer.value_dim != layer.key_dim {
-                return Err(unsayable(HEAD_DIMS, i, layer.value_dim, layer.key_dim));
+                return Err(not_uniform(HEAD_DIMS, i, layer.value_dim, layer.key_dim));
             }
             let window = layer.window.map_or(0, i64::from);
-            if layer.window == Some(0) || window > MOST_POSITIONS {
-                let reason = format!("cannot say the window {window} of cache {i}");
-                return Err(wrong(WINDOWS, reason));
+            if layer.window == Some(0) || window > MAX_POSITIONS {
+                let reason = format!("cannot represent the window {window} of cache {i}");
+                return Err(metadata_error(WINDOWS, reason));
             }
-            heads.push(sayable(KV_HEADS, layer.kv_heads)?);
-            dims.push(sayable(HEAD_DIMS, layer.key_dim)?);
+            heads.push(checked_size(KV_HEADS, layer.kv_heads)?);
+            dims.push(checked_size(HEAD_DIMS, layer.key_dim)?);
             windows.push(window);
         }
-        let caches = sayable(N_CACHES, self.layers.len())?;
+        let caches = checked_size(N_CACHES, self.layers.len())?;
         let mut all = vec![
-            (N_CACHES, Value::Int(caches)),
-            (KV_HEADS, Value::Ints(heads)),
-            (HEAD_DIMS, Value::Ints(dims)),
-            (WINDOWS, Value::Ints(windows)),
+            (N_CACHES, MetadataValue::Int(caches)),
+            (KV_HEADS, MetadataValue::Ints(heads)),
+            (HEAD_DIMS, MetadataValue::Ints(dims)),
+            (WINDOWS, MetadataValue::Ints(windows)),
         ];
         for (key, number) in [
             (PREFILL_CHUNK, self.prefill_chunk),
             (MAX_CONTEXT, self.max_context),
         ] {
             if let Some(number) = number.map(i64::from) {
-                if !(1..=MOST_POSITIONS).contains(&number) {
-                    return Err(wrong(key, format!("cannot be {number}")));
+                if !(1..=MAX_POSITIONS).contains(&number) {
+                    return Err(metadata_error(key, format!("cannot be {number}")));
                 }
-                all.push((key, Value::Int(number)));
+                all.push((key, MetadataValue::Int(number)));
             }
         }
         file.extend(all.into_iter().map(|(key, value)| (key.to_owned(), value)));
@@ -289,16 +308,16 @@ impl CacheFacts {
     }
 }
 
-/// The layers that the constant methods name; `None` when the file has none of the methods about caches.
+/// Reads the layers from the constant methods; `None` if the file has no constant method about caches.
 fn read_constant_methods(file: &Metadata) -> Result<Option<Vec<LayerConfig>>, KvError> {
     let about_caches = [N_CACHES, KV_HEADS, HEAD_DIMS, WINDOWS];
     if !about_caches.iter().any(|key| file.contains_key(*key)) {
         return Ok(None);
     }
-    let caches = int(file, N_CACHES, 1..=MOST)? as usize;
-    let heads = ints(file, KV_HEADS, caches, 1..=MOST)?;
-    let dims = ints(file, HEAD_DIMS, caches, 1..=MOST)?;
-    let windows = ints(file, WINDOWS, caches, 0..=MOST_POSITIONS)?;
+    let caches = int(file, N_CACHES, 1..=MAX_SIZE)? as usize;
+    let heads = ints(file, KV_HEADS, caches, 1..=MAX_SIZE)?;
+    let dims = ints(file, HEAD_DIMS, caches, 1..=MAX_SIZE)?;
+    let windows = ints(file, WINDOWS, caches, 0..=MAX_POSITIONS)?;
     let layer = |((&heads, &dim), &window): ((&i64, &i64), &i64)| LayerConfig {
         kv_heads: heads as usize,
         key_dim: dim as usize,
@@ -309,9 +328,12 @@ fn read_constant_methods(file: &Metadata) -> Result<Option<Vec<LayerConfig>>, Kv
     Ok(Some(layers.collect()))
 }
 
-fn agree(layers: &[LayerConfig], params: &ModelCacheParams) -> Result<(), KvError> {
+fn check_agreement(layers: &[LayerConfig], params: &ModelCacheParams) -> Result<(), KvError> {
     let differs = |key, found: String, other: &str, wanted: u32| {
-        Err(wrong(key, format!("{found}, but {other} is {wanted}")))
+        Err(metadata_error(
+            key,
+            format!("{found}, but {other} is {wanted}"),
+        ))
     };
     if layers.len() != params.n_layers as usize {
         let found = format!("is {}", layers.len());
@@ -330,39 +352,40 @@ fn agree(layers: &[LayerConfig], params: &ModelCacheParams) -> Result<(), KvErro
     Ok(())
 }
 
-fn wrong(key: &str, reason: impl Display) -> KvError {
+fn metadata_error(key: &str, reason: impl Display) -> KvError {
     let (key, reason) = (key.to_owned(), reason.to_string());
     KvErrorKind::Metadata { key, reason }.into()
 }
 
-fn unsayable(key: &str, layer: usize, found: usize, first: usize) -> KvError {
-    wrong(
+fn not_uniform(key: &str, layer: usize, found: usize, first: usize) -> KvError {
+    metadata_error(
         key,
-        format!("cannot say both {first} and {found} of layer {layer}"),
+        format!("cannot represent both {first} and {found} of layer {layer}"),
     )
 }
 
-/// A size within what a reader accepts.
-fn sayable(key: &str, size: usize) -> Result<i64, KvError> {
+/// Converts a size to the number in the file; an error if a reader would refuse it.
+fn checked_size(key: &str, size: usize) -> Result<i64, KvError> {
     let number = i64::try_from(size).ok();
     number
-        .filter(|n| (1..=MOST).contains(n))
-        .ok_or_else(|| wrong(key, format!("cannot be {size}")))
+        .filter(|n| (1..=MAX_SIZE).contains(n))
+        .ok_or_else(|| metadata_error(key, format!("cannot be {size}")))
 }
 
-fn value<'a>(file: &'a Metadata, key: &str) -> Result<&'a Value, KvError> {
-    file.get(key).ok_or_else(|| wrong(key, "is missing"))
+fn value<'a>(file: &'a Metadata, key: &str) -> Result<&'a MetadataValue, KvError> {
+    file.get(key)
+        .ok_or_else(|| metadata_error(key, "is missing"))
 }
 
 type Bounds = std::ops::RangeInclusive<i64>;
 
 fn int(file: &Metadata, key: &str, bounds: Bounds) -> Result<i64, KvError> {
     match value(file, key)? {
-        Value::Int(number) => {
+        MetadataValue::Int(number) => {
             within(key, *number, &bounds)?;
             Ok(*number)
         }
-        Value::Ints(_) => Err(wrong(key, "is a list and not a number")),
+        MetadataValue::Ints(_) => Err(metadata_error(key, "is a list and not a number")),
     }
 }
 
@@ -373,12 +396,12 @@ fn ints<'a>(
     bounds: Bounds,
 ) -> Result<&'a [i64], KvError> {
     let numbers = match value(file, key)? {
-        Value::Ints(numbers) => numbers,
-        Value::Int(_) => return Err(wrong(key, "is a number and not a list")),
+        MetadataValue::Ints(numbers) => numbers,
+        MetadataValue::Int(_) => return Err(metadata_error(key, "is a number and not a list")),
     };
     if numbers.len() != caches {
         let reason = format!("has {} entries, but {N_CACHES} is {caches}", numbers.len());
-        return Err(wrong(key, reason));
+        return Err(metadata_error(key, reason));
     }
     for number in numbers {
         within(key, *number, &bounds)?;
@@ -392,7 +415,7 @@ fn within(key: &str, number: i64, bounds: &Bounds) -> Result<(), KvError> {
     }
     let (least, most) = (bounds.start(), bounds.end());
     let reason = format!("has {number}, which is not between {least} and {most}");
-    Err(wrong(key, reason))
+    Err(metadata_error(key, reason))
 }
 
 #[cfg(test)]

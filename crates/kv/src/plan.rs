@@ -1,4 +1,4 @@
-//! The integer hand-off from bookkeeping to the byte layer.
+//! The plan of a step, which the bookkeeping hands to a backend: integers only.
 
 use crate::Step;
 use std::ops::Range;
@@ -42,7 +42,7 @@ impl Run {
     }
 }
 
-/// Appends a run to a list in position order, joining it with the last one where they meet.
+/// Appends a run to a list in position order and merges it with the last run if they are adjacent.
 pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         _ if run.len == 0 => {}
@@ -51,44 +51,44 @@ pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
     }
 }
 
-/// What each query of a step may see.
+/// The rows that each query of a step attends to.
 ///
-/// A *list* says where a sequence's positions lie: runs in ascending order of position, each position at most once. A
-/// query sees a range of positions of one list. So visibility costs a step what it has sequences (or tree nodes) and
-/// runs, not tokens times cells; and "in position order" is a total order, which makes attention that follows it give
-/// the same bits wherever the cells happen to lie.
+/// A *run list* locates the positions of one sequence: runs in position order, each position at most once. A query sees
+/// a range of positions of one list. The size of this structure is proportional to the sequences (or tree nodes) and
+/// runs of a step, not to tokens × cells. Position order is a total order, so attention that follows it gives the same
+/// bits wherever the cells are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visibility {
     runs: Vec<Run>,
     /// List `i` is `runs[ends[i - 1]..ends[i]]`.
     ends: Vec<u32>,
-    queries: Vec<Query>,
+    queries: Vec<QueryView>,
 }
 
-/// The view of one query.
+/// What one query sees: a range of positions of one run list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// Which list it looks into.
+pub struct QueryView {
+    /// The run list.
     pub list: u32,
-    /// Which positions it sees there.
+    /// The positions of the list that the query sees.
     pub positions: Range<u32>,
 }
 
 impl Visibility {
-    /// Forgets everything and keeps the memory.
+    /// Removes all lists and queries; keeps the allocations.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.ends.clear();
         self.queries.clear();
     }
 
-    /// Begins a new list; the runs that follow belong to it.
+    /// Starts a new run list and returns its number. Runs pushed from now on belong to it.
     pub(crate) fn open_list(&mut self) -> u32 {
         self.ends.push(self.runs.len() as u32);
         self.ends.len() as u32 - 1
     }
 
-    /// Appends a run to the list opened last, joining it with the run before where they meet.
+    /// Appends a run to the last list and merges it with the run before if they are adjacent.
     pub(crate) fn push_run(&mut self, run: Run) {
         let first = if self.ends.len() == 1 {
             0
@@ -110,7 +110,7 @@ impl Visibility {
 
     /// Appends the next query.
     pub(crate) fn push_query(&mut self, list: u32, positions: Range<u32>) {
-        self.queries.push(Query { list, positions });
+        self.queries.push(QueryView { list, positions });
     }
 
     /// Appends padding: a query that sees nothing.
@@ -118,7 +118,7 @@ impl Visibility {
         self.push_query(0, 0..0);
     }
 
-    /// Makes the queries those of `other`, each seeing only its last `window` positions.
+    /// Copies `other`, with every query narrowed to its last `window` positions.
     pub(crate) fn narrow_from(&mut self, other: &Visibility, window: u32) {
         self.runs.clone_from(&other.runs);
         self.ends.clone_from(&other.ends);
@@ -128,7 +128,7 @@ impl Visibility {
                 .positions
                 .start
                 .max(q.positions.end.saturating_sub(window));
-            Query {
+            QueryView {
                 list: q.list,
                 positions: start..q.positions.end,
             }
@@ -136,12 +136,12 @@ impl Visibility {
     }
 
     /// The queries in token order.
-    pub fn queries(&self) -> &[Query] {
+    pub fn queries(&self) -> &[QueryView] {
         &self.queries
     }
 
-    /// A list's runs.
-    pub fn list(&self, list: u32) -> &[Run] {
+    /// The runs of a list.
+    pub fn run_list(&self, list: u32) -> &[Run] {
         let start = if list == 0 {
             0
         } else {
@@ -153,7 +153,7 @@ impl Visibility {
     /// The runs that query `i` sees.
     pub fn runs(&self, i: usize) -> impl Iterator<Item = Run> + '_ {
         let query = &self.queries[i];
-        self.list(query.list)
+        self.run_list(query.list)
             .iter()
             .filter_map(|run| run.clip(&query.positions))
     }
@@ -163,8 +163,8 @@ impl Visibility {
         self.runs(i).any(|run| run.cells().contains(&cell))
     }
 
-    /// The dense mask `[queries, cells]`, for backends that want one.
-    pub fn dense(&self, cells: u32) -> Vec<bool> {
+    /// The boolean mask `[queries, cells]`, for backends that need a dense one.
+    pub fn dense_mask(&self, cells: u32) -> Vec<bool> {
         let mut mask = vec![false; self.queries.len() * cells as usize];
         for (i, row) in mask.chunks_mut(cells.max(1) as usize).enumerate() {
             for run in self.runs(i) {
@@ -174,23 +174,23 @@ impl Visibility {
         mask
     }
 
-    /// Whether all queries look into one list of at most one run: the fused path of plain decode and prefill.
+    /// Whether all queries share one list of at most one run, as in plain decode and prefill.
     pub fn is_single_run(&self) -> bool {
         self.ends.len() <= 1 && self.runs.len() <= 1
     }
 }
 
-/// Stands for the cell of a token whose row is not written.
+/// The cell number of a token whose row is not written.
 pub const NO_CELL: u32 = u32::MAX;
 
-/// The plan of one step for the layers that share a policy.
+/// The plan of one step for the layers of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerPlan {
     /// The cell that each token's row is written to; [`NO_CELL`] for padding.
     pub writes: Vec<u32>,
-    /// What the tokens see, their own rows included.
+    /// The rows that the tokens attend to, their own included.
     pub visible: Visibility,
-    /// Cells that must exist before the step is written.
+    /// Cells that the layer's pool must have before rows are written.
     pub cells: u32,
 }
 
@@ -199,20 +199,20 @@ pub struct LayerPlan {
 pub struct StepPlan {
     /// The step that was planned.
     pub(crate) step: Step,
-    /// A declared step on its way into the plan, kept for its memory.
+    /// The last declared step; kept so that its allocation is reused.
     pub(crate) declared: Step,
-    /// One plan per distinct layer policy.
+    /// One plan per layer class.
     pub(crate) classes: Vec<LayerPlan>,
-    /// Per layer, the index of its policy.
+    /// The class of each layer.
     pub(crate) class_of: Vec<u16>,
-    /// Working memory of the planner.
+    /// Scratch of the planner.
     pub(crate) scratch: Vec<u64>,
-    /// Working memory of a planner of trees.
+    /// Scratch of the tree planner: the candidates after the step.
     pub(crate) nodes: Vec<crate::tree::Node>,
 }
 
 impl LayerPlan {
-    /// Appends a token that is written nowhere and sees nothing.
+    /// Appends a padding token: its row is not written and it attends to nothing.
     pub(crate) fn push_padding(&mut self) {
         self.writes.push(NO_CELL);
         self.visible.push_padding();
@@ -235,16 +235,16 @@ impl StepPlan {
         self.class_of.len()
     }
 
-    /// Starts a plan with these classes, keeping memory.
-    pub(crate) fn reset(&mut self, step: &Step, classes: &Classes) {
+    /// Prepares the plan for a step with these classes; keeps the allocations.
+    pub(crate) fn reset(&mut self, step: &Step, classes: &LayerClasses) {
         self.step.clone_from(step);
         self.classes
             .resize_with(classes.windows.len(), LayerPlan::default);
         self.class_of.clone_from(&classes.class_of);
     }
 
-    /// Fills the classes other than `from` with its rows and its queries narrowed to their windows.
-    pub(crate) fn narrow_classes(&mut self, classes: &Classes) {
+    /// Copies the plan of the first class to the others and narrows every class's queries to its window.
+    pub(crate) fn narrow_classes(&mut self, classes: &LayerClasses) {
         let Some((first, rest)) = self.classes.split_first_mut() else {
             return;
         };
@@ -261,16 +261,16 @@ impl StepPlan {
     }
 }
 
-/// The distinct windows among a cache's layers.
+/// The layer classes of a cache: its distinct attention windows, and the class of each layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Classes {
+pub(crate) struct LayerClasses {
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) class_of: Vec<u16>,
 }
 
-impl Classes {
-    pub(crate) fn new(windows: impl Iterator<Item = Option<u32>>) -> Classes {
-        let mut classes = Classes {
+impl LayerClasses {
+    pub(crate) fn new(windows: impl Iterator<Item = Option<u32>>) -> LayerClasses {
+        let mut classes = LayerClasses {
             windows: vec![],
             class_of: vec![],
         };

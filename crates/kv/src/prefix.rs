@@ -1,19 +1,19 @@
-//! A frozen prefix that several caches read and none writes.
+//! `SharedPrefix`: frozen rows that several caches read and none writes.
 
 use crate::{CacheConfig, CacheEntry, Contiguous, KvBytes, KvError, KvErrorKind};
 use std::sync::Arc;
 
-/// Rows that are read-only for good. The backend that froze them opens caches over them.
+/// Frozen, read-only rows of a backend.
 pub trait FrozenKv: Send + Sync {
-    /// Storage for one more cache: the frozen rows in front, a private tail behind.
+    /// Storage for one more cache: the frozen rows followed by a private tail.
     fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError>;
 
-    /// Bytes of the frozen rows, held once however many caches read them.
+    /// Bytes of the frozen rows. They are allocated once for all caches that share them.
     fn resident_bytes(&self) -> usize;
 }
 
-/// The tokens of a session, frozen and shared. Every clone and every session over it counts a reference; the rows live
-/// as long as one is left.
+/// The frozen tokens of a session, shared by other sessions. Clones and sessions hold a reference to the rows, which
+/// are freed with the last reference.
 #[derive(Clone)]
 pub struct SharedPrefix {
     frozen: Arc<dyn FrozenKv>,
@@ -35,7 +35,7 @@ impl SharedPrefix {
         self.len
     }
 
-    /// Whether the prefix holds nothing.
+    /// Whether the prefix has no tokens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -45,15 +45,15 @@ impl SharedPrefix {
         self.frozen.resident_bytes()
     }
 
-    /// What the frozen cache was built from.
+    /// The configuration of the frozen cache.
     pub fn config(&self) -> &CacheConfig {
         &self.config
     }
 
-    /// Refuses a cache that is built from something else: other layers, another capacity or storage.
+    /// Checks that a cache with this configuration can use the prefix.
     ///
     /// # Errors
-    /// `PrefixMismatch`, which names what differs.
+    /// `PrefixMismatch` if layers, capacity, storage types or rings differ; the message names the difference.
     pub fn check(&self, config: &CacheConfig) -> Result<(), KvError> {
         let own = &self.config;
         let mismatch = |what: String| Err(KvErrorKind::PrefixMismatch(what).into());
@@ -75,13 +75,13 @@ impl SharedPrefix {
         }
         match own == config {
             true => Ok(()),
-            false => mismatch("its windows keep another number of rows".into()),
+            false => mismatch("its ring layers have another number of rows".into()),
         }
     }
 
     pub(crate) fn entry(&self) -> Result<CacheEntry, KvError> {
-        let book = Contiguous::behind(self.len, &self.config);
+        let bookkeeping = Contiguous::with_prefix(self.len, &self.config);
         let bytes = self.frozen.clone().open()?;
-        Ok(CacheEntry::new("contiguous", Box::new(book), bytes))
+        Ok(CacheEntry::new("contiguous", Box::new(bookkeeping), bytes))
     }
 }

@@ -1,4 +1,5 @@
-//! Where a runner's cache and a module's load meet: caches by key, and builders of KV bytes by backend.
+//! The registries: caches by key, with which a module load finds the runner's cache, and builders of KV bytes by
+//! backend.
 
 use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::{CacheConfig, CacheEntry, KvBytes, KvError, KvErrorKind};
@@ -7,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, PoisonError};
 
-/// The name under which a cache is registered; unique in the process.
+/// The key of a registered cache; unique in the process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey(String);
 
@@ -24,7 +25,7 @@ impl fmt::Display for CacheKey {
     }
 }
 
-/// Live caches by key. Clones are handles on one registry.
+/// The live caches by key. Clones share one registry.
 #[derive(Clone, Default)]
 pub struct CacheRegistry {
     caches: Arc<Mutex<HashMap<CacheKey, Arc<CacheEntry>>>>,
@@ -54,17 +55,17 @@ impl CacheRegistry {
         self.lock().remove(key);
     }
 
-    /// Every critical section is one map call, so a poisoned map is still whole.
+    /// Every critical section is one map call, so a poisoned map is still consistent.
     fn lock(&self) -> MutexGuard<'_, HashMap<CacheKey, Arc<CacheEntry>>> {
         self.caches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes a backend's storage for a cache. The closure may hold the device that the storage lies on.
+/// Allocates a backend's storage for a cache. The closure may hold the device.
 pub type KvBytesBuilder =
     dyn Fn(&CacheConfig) -> Result<Box<dyn KvBytes>, KvError> + Send + Sync + 'static;
 
-/// How each backend makes its KV bytes. Kinds of caches are built here, over any backend's bytes.
+/// The builders of KV bytes by backend. Every kind of cache works on the bytes of any backend.
 #[derive(Default)]
 pub struct CacheBuilderRegistry {
     builders: Mutex<HashMap<String, std::sync::Arc<KvBytesBuilder>>>,
@@ -78,7 +79,7 @@ impl CacheBuilderRegistry {
         &GLOBAL
     }
 
-    /// Makes `builder` answer for this backend; the last one registered wins.
+    /// Registers the builder of a backend and replaces an earlier one.
     pub fn register(
         &self,
         backend: &str,
@@ -89,10 +90,10 @@ impl CacheBuilderRegistry {
         builders.insert(backend.to_owned(), builder);
     }
 
-    /// The bytes of a cache on this backend.
+    /// Builds the storage of a cache on this backend.
     ///
     /// # Errors
-    /// `Config` for a configuration that cannot be built, `UnknownBackend`, and what the backend itself refuses.
+    /// `Config` for an invalid configuration, `UnknownBackend`, and the errors of the backend's builder.
     pub fn bytes(&self, backend: &str, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         config.check()?;
         let builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);

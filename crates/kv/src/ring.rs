@@ -1,58 +1,60 @@
-//! What the rings of a cache's windowed layers keep of one sequence.
+//! The ring layers of a cache of one sequence: which positions they hold, and in which cells.
 
-use crate::plan::Classes;
+use crate::plan::LayerClasses;
 use crate::{CacheConfig, KvError, KvErrorKind, RingPolicy, Run};
 use std::ops::Range;
 
-/// How far back the rings of one sequence reach. A ring of `slots` rows has position `p` in row `p mod slots`, counted
-/// from the end of a shared prefix where there is one.
+/// The state of the rings of one sequence. A ring of `slots` rows stores position `p` in row `p mod slots`; positions
+/// are counted from the end of the shared prefix, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rings {
-    /// `None` when no layer is a ring.
+pub(crate) struct RingState {
+    /// `None` if no layer is a ring.
     policy: Option<RingPolicy>,
-    /// Positions before this lie in a shared prefix.
+    /// Length of the shared prefix.
     base: u32,
-    /// One past the last position ever written since the last clear: what rings may have overwritten.
+    /// One past the highest position written since the last clear. Rings may have overwritten the rows that are `slots`
+    /// or more positions before it.
     high_water: u32,
 }
 
-impl Rings {
-    /// The rings behind a shared prefix of `base` tokens.
-    pub(crate) fn new(base: u32, config: &CacheConfig, classes: &Classes) -> Rings {
+impl RingState {
+    /// Empty rings after a shared prefix of `base` tokens.
+    pub(crate) fn new(base: u32, config: &CacheConfig, classes: &LayerClasses) -> RingState {
         let any = classes.windows.iter().any(Option::is_some);
-        Rings {
+        RingState {
             policy: config.ring.filter(|_| any),
             base,
             high_water: base,
         }
     }
 
-    /// Most tokens that may be written behind the sequence before it is known which of them stay.
-    pub(crate) fn most(&self) -> u32 {
+    /// The maximum number of tokens that may be written past the end of the sequence before a commit: the slack of the
+    /// rings, or `u32::MAX` without rings.
+    pub(crate) fn max_uncommitted(&self) -> u32 {
         self.policy.map_or(u32::MAX, |ring| ring.slack())
     }
 
-    /// Refuses more tokens than that.
+    /// Returns `StepTooLong` if `tokens` exceeds [`max_uncommitted`](RingState::max_uncommitted).
     pub(crate) fn check(&self, tokens: usize) -> Result<(), KvError> {
-        let most = self.most();
-        match tokens as u64 > u64::from(most) {
-            true => Err(KvErrorKind::StepTooLong { tokens, most }.into()),
+        let max = self.max_uncommitted();
+        match tokens as u64 > u64::from(max) {
+            true => Err(KvErrorKind::StepTooLong { tokens, max }.into()),
             false => Ok(()),
         }
     }
 
-    /// Positions before `end` have been written.
-    pub(crate) fn wrote(&mut self, end: u32) {
+    /// Records that positions before `end` have been written.
+    pub(crate) fn mark_written(&mut self, end: u32) {
         self.high_water = self.high_water.max(end);
     }
 
-    /// Nothing but the shared prefix is held.
+    /// Records that the cache holds only the shared prefix.
     pub(crate) fn clear(&mut self) {
         self.high_water = self.base;
     }
 
-    /// The shortest length that the rings of these windows can go back to.
-    pub(crate) fn floor(&self, classes: &Classes) -> u32 {
+    /// The shortest length that rings with these windows can be rewound to.
+    pub(crate) fn floor(&self, classes: &LayerClasses) -> u32 {
         let floor = |(window, ring): (u32, RingPolicy)| match self.high_water - self.base
             <= ring.slots(window)
         {
@@ -66,44 +68,45 @@ impl Rings {
 
     /// The first position that a layer with this window holds.
     pub(crate) fn first(&self, window: Option<u32>) -> u32 {
-        let slots = self.of(window).slots;
+        let slots = self.layer_map(window).slots;
         match self.high_water - self.base <= slots {
             true => self.base.saturating_sub(slots),
             false => self.high_water - slots,
         }
     }
 
-    /// Layers with this window hold nothing before `first`, as though what lay there had been overwritten.
-    pub(crate) fn lost_before(&mut self, first: u32, window: Option<u32>) {
+    /// Marks the rows before `first` as lost in layers with this window: raises `high_water` as if later tokens had
+    /// overwritten them.
+    pub(crate) fn mark_lost_before(&mut self, first: u32, window: Option<u32>) {
         if first > 0 {
-            self.wrote(first.saturating_add(self.of(window).slots));
+            self.mark_written(first.saturating_add(self.layer_map(window).slots));
         }
     }
 
-    /// Where a layer with this window has its rows.
-    pub(crate) fn of(&self, window: Option<u32>) -> Ring {
+    /// The map from positions to cells of a layer with this window.
+    pub(crate) fn layer_map(&self, window: Option<u32>) -> RingMap {
         let slots = window.zip(self.policy).map(|(w, ring)| ring.slots(w));
-        Ring {
+        RingMap {
             slots: slots.unwrap_or(u32::MAX),
             base: self.base,
         }
     }
 }
 
-/// Where one layer has its rows.
+/// Maps the positions of one layer to cells: modulo `slots` in a ring, unchanged in a flat layer.
 #[derive(Clone, Copy)]
-pub(crate) struct Ring {
+pub(crate) struct RingMap {
     slots: u32,
     base: u32,
 }
 
-impl Ring {
-    /// Rows of the shared prefix, which come before all others.
+impl RingMap {
+    /// Rows of the shared prefix; they are stored before the private rows.
     fn shared(&self) -> u32 {
         self.base.min(self.slots)
     }
 
-    /// The row of a position.
+    /// The cell of a position.
     pub(crate) fn cell(&self, position: u32) -> u32 {
         match position.checked_sub(self.base) {
             Some(own) => self.shared() + own % self.slots,
@@ -111,7 +114,7 @@ impl Ring {
         }
     }
 
-    /// Rows that must exist for positions before `end`.
+    /// Cells that must exist to store the positions before `end`.
     pub(crate) fn cells(&self, end: u32) -> u32 {
         self.shared() + (end - self.base).min(self.slots)
     }

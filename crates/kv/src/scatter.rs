@@ -1,8 +1,8 @@
-//! Static buffers that every step scatters its rows into: the cache of ONNX decoders with `write_indices` and
+//! `ScatterIndex`: static buffers with a valid length each, the cache of ONNX decoders with `write_indices` and
 //! `nonpad_kv_seqlen`.
 
-use crate::cells::positions;
-use crate::plan::Classes;
+use crate::cells::resolve_positions;
+use crate::plan::LayerClasses;
 use crate::step::{Role, StepToken, no_candidates};
 use crate::{
     Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, Step, StepPlan,
@@ -11,31 +11,31 @@ use std::ops::{Range, RangeBounds};
 
 /// One static buffer of `max_seq_len` rows for each of a fixed number of sequences.
 ///
-/// All that is kept of a sequence is how many of its rows are valid. A step writes at the rows behind them, the first
-/// one at row 0, and afterwards its real tokens are valid too. Pad tokens may follow the real ones: their rows are
-/// written and stay invalid, so the next step writes over them. A step of pads alone changes nothing.
+/// The state of a sequence is its number of valid rows. A step writes to the rows after the valid ones; its real tokens
+/// are valid afterwards. Pad tokens may follow the real ones: their rows are written but stay invalid, and the next
+/// step overwrites them. A step of pads alone does not change the state.
 ///
-/// Buffers grow together: the rows `0..m` of all sequences come first, then the rows `m..2m` of all, then `2m..4m`, with
-/// `m` the cells of the first allocation. So the cells in use follow the longest sequence and growth renumbers none; a
-/// single sequence has row `r` in cell `r`.
+/// The buffers grow together. With `m` cells in the first allocation, the rows `0..m` of all sequences come first, then
+/// the rows `m..2m` of all sequences, then `2m..4m`. So the number of cells depends on the longest sequence, and growth
+/// renumbers no cell. With one sequence, row `r` is in cell `r`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScatterIndex {
-    classes: Classes,
+    classes: LayerClasses,
     max_seq_len: u32,
     /// Rows of a sequence in the first block of cells.
-    first: u32,
-    /// Per sequence, its valid rows.
-    valid: Vec<u32>,
-    /// The next forward's tokens: their sequence, and whether they are real; empty when none are declared.
+    first_block_rows: u32,
+    /// The number of valid rows of each sequence.
+    valid_rows: Vec<u32>,
+    /// The sequence of every token of the declared step and whether it is real; empty when no step is declared.
     declared: Vec<(SeqId, bool)>,
 }
 
-/// What a graph over static buffers is told about a step, one number for each sequence.
+/// The inputs that describe a step to a graph with static buffers, one number per sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScatterStep {
-    /// The row that the step's first token is written to: the valid rows before the step.
+    /// The row of the step's first token: the number of valid rows before the step.
     pub write_indices: Vec<i64>,
-    /// The valid rows after the step, those of its real tokens included.
+    /// The number of valid rows after the step.
     pub nonpad_kv_seqlen: Vec<i64>,
 }
 
@@ -43,35 +43,35 @@ impl ScatterIndex {
     /// Empty buffers of `config.capacity` rows for each of `sequences` sequences.
     pub fn new(config: &CacheConfig, sequences: u32) -> ScatterIndex {
         ScatterIndex {
-            classes: Classes::new(config.layers.iter().map(|l| l.window)),
+            classes: LayerClasses::new(config.layers.iter().map(|l| l.window)),
             max_seq_len: config.capacity,
-            first: config.min_cells.clamp(1, config.capacity.max(1)),
-            valid: vec![0; sequences as usize],
+            first_block_rows: config.initial_cells.clamp(1, config.capacity.max(1)),
+            valid_rows: vec![0; sequences as usize],
             declared: Vec::new(),
         }
     }
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub fn sequences(&self) -> u32 {
-        self.valid.len() as u32
+        self.valid_rows.len() as u32
     }
 
-    /// Rows of every sequence's buffer.
+    /// Rows of each buffer.
     pub fn max_seq_len(&self) -> u32 {
         self.max_seq_len
     }
 
-    /// The indices of a step in which every sequence has `tokens` tokens, the first `real[s]` of sequence `s` real and
-    /// the others pads. Changes nothing; [`advance`](ScatterIndex::advance) after the forward does.
+    /// The indices of a step with `tokens` tokens per sequence. The first `real[s]` tokens of sequence `s` are real,
+    /// the others are pads. Does not change the state: call [`advance`](ScatterIndex::advance) after the forward.
     pub fn indices(&self, tokens: u32, real: &[u32]) -> Result<ScatterStep, KvError> {
         if tokens == 0 {
             return Err(KvErrorKind::EmptyStep.into());
         }
-        if real.len() != self.valid.len() {
-            let (declared, found) = (self.valid.len(), real.len());
+        if real.len() != self.valid_rows.len() {
+            let (declared, found) = (self.valid_rows.len(), real.len());
             return Err(KvErrorKind::SequenceCount { declared, found }.into());
         }
-        for ((seq, &valid), &real) in (0..).zip(&self.valid).zip(real) {
+        for ((seq, &valid), &real) in (0..).zip(&self.valid_rows).zip(real) {
             self.check_room(seq, valid, tokens)?;
             if real > tokens {
                 let (declared, found) = (tokens as usize, real as usize);
@@ -79,30 +79,33 @@ impl ScatterIndex {
             }
         }
         let after = self
-            .valid
+            .valid_rows
             .iter()
             .zip(real)
             .map(|(valid, real)| valid + real);
         Ok(ScatterStep {
-            write_indices: self.valid.iter().map(|n| i64::from(*n)).collect(),
+            write_indices: self.valid_rows.iter().map(|n| i64::from(*n)).collect(),
             nonpad_kv_seqlen: after.map(i64::from).collect(),
         })
     }
 
-    /// Makes a step part of the cache, once its forward has succeeded. It must have been planned on the cache as it is.
+    /// Adds the real tokens of a step to the cache. Called after its forward succeeded.
+    ///
+    /// # Panics
+    /// If the cache has changed since [`indices`](ScatterIndex::indices) made the step.
     pub fn advance(&mut self, step: &ScatterStep) {
-        let before = self.valid.iter().map(|n| i64::from(*n));
+        let before = self.valid_rows.iter().map(|n| i64::from(*n));
         assert!(
             before.eq(step.write_indices.iter().copied()),
             "the step was planned on another state of the cache"
         );
-        for (valid, after) in self.valid.iter_mut().zip(&step.nonpad_kv_seqlen) {
+        for (valid, after) in self.valid_rows.iter_mut().zip(&step.nonpad_kv_seqlen) {
             *valid = *after as u32;
         }
     }
 
-    /// Declares the tokens of the next forward as [`SeqCache::begin_step`] does, each with whether it is real; a pad must
-    /// not come before a real token of its sequence.
+    /// Declares the tokens of the next forward like [`SeqCache::begin_step`], with a flag whether a token is real. Pads
+    /// must follow the real tokens of their sequence.
     pub fn begin_padded_step(&mut self, tokens: &[(SeqId, bool)]) -> Result<(), KvError> {
         if !self.declared.is_empty() {
             return Err(KvErrorKind::StepPending.into());
@@ -115,11 +118,11 @@ impl ScatterIndex {
         Ok(())
     }
 
-    fn index(&self, seq: SeqId) -> Result<usize, KvError> {
-        let most = self.sequences();
-        match seq < most {
+    fn check_seq(&self, seq: SeqId) -> Result<usize, KvError> {
+        let max = self.sequences();
+        match seq < max {
             true => Ok(seq as usize),
-            false => Err(KvErrorKind::Sequence { seq, most }.into()),
+            false => Err(KvErrorKind::UnknownSequence { seq, max }.into()),
         }
     }
 
@@ -137,11 +140,11 @@ impl ScatterIndex {
         Ok(())
     }
 
-    /// The rows of every sequence that lie in one block of cells with `row`.
+    /// The rows that are in the same block of cells as `row`.
     fn block(&self, row: u32) -> Range<u32> {
-        let start = match row < self.first {
-            true => return 0..self.first,
-            false => self.first << (row / self.first).ilog2(),
+        let start = match row < self.first_block_rows {
+            true => return 0..self.first_block_rows,
+            false => self.first_block_rows << (row / self.first_block_rows).ilog2(),
         };
         start..start.saturating_mul(2).min(self.max_seq_len)
     }
@@ -152,7 +155,7 @@ impl ScatterIndex {
         before + (row - block.start)
     }
 
-    /// Where the first `rows` rows of a sequence lie.
+    /// The runs of the first `rows` rows of a sequence.
     fn runs(&self, seq: usize, rows: u32) -> impl Iterator<Item = Run> + '_ {
         let mut row = 0;
         std::iter::from_fn(move || {
@@ -166,14 +169,14 @@ impl ScatterIndex {
         })
     }
 
-    /// Refuses tokens that do not fit their buffers, and pads before real tokens of their sequence.
+    /// Returns an error if the tokens do not fit their buffers or if a pad precedes a real token of its sequence.
     fn check_tokens(&self, tokens: impl Iterator<Item = (SeqId, bool)>) -> Result<(), KvError> {
-        let mut counts = vec![0; self.valid.len()];
-        let mut padded = vec![false; self.valid.len()];
+        let mut counts = vec![0; self.valid_rows.len()];
+        let mut padded = vec![false; self.valid_rows.len()];
         for (index, (seq, real)) in tokens.enumerate() {
-            let s = self.index(seq)?;
+            let s = self.check_seq(seq)?;
             counts[s] += 1;
-            self.check_room(seq, self.valid[s], counts[s])?;
+            self.check_room(seq, self.valid_rows[s], counts[s])?;
             if real && padded[s] {
                 return Err(KvErrorKind::PadBefore { index, seq }.into());
             }
@@ -184,9 +187,9 @@ impl ScatterIndex {
 }
 
 impl Cache for ScatterIndex {
-    /// Whether every sequence has room for `n` more tokens.
+    /// Whether `n` more tokens fit in every sequence.
     fn can_extend(&self, n: u32) -> bool {
-        let longest = self.valid.iter().max().copied().unwrap_or(0);
+        let longest = self.valid_rows.iter().max().copied().unwrap_or(0);
         n <= self.max_seq_len - longest
     }
 
@@ -195,21 +198,21 @@ impl Cache for ScatterIndex {
     }
 
     fn len(&self) -> u32 {
-        self.valid.iter().sum()
+        self.valid_rows.iter().sum()
     }
 
     fn clear(&mut self) {
-        self.valid.fill(0);
+        self.valid_rows.fill(0);
         self.declared.clear();
     }
 
-    /// Forgets all but the first `len` tokens of every sequence.
+    /// Removes all tokens after the first `len` of every sequence.
     fn rewind(&mut self, to: u32) -> Result<(), KvError> {
-        let len = self.valid.iter().max().copied().unwrap_or(0);
+        let len = self.valid_rows.iter().max().copied().unwrap_or(0);
         if to > len {
             return Err(KvErrorKind::RewindForward { to, len }.into());
         }
-        self.valid.iter_mut().for_each(|n| *n = to.min(*n));
+        self.valid_rows.iter_mut().for_each(|n| *n = to.min(*n));
         Ok(())
     }
 }
@@ -220,35 +223,35 @@ impl SeqCache for ScatterIndex {
         self.begin_padded_step(&tokens)
     }
 
-    /// Refused: each buffer belongs to one sequence.
+    /// Always fails for two different sequences: each has its own buffer.
     fn seq_cp(&mut self, src: SeqId, dst: SeqId, _: impl RangeBounds<u32>) -> Result<(), KvError> {
-        self.index(src)?;
-        self.index(dst)?;
+        self.check_seq(src)?;
+        self.check_seq(dst)?;
         match src == dst {
             true => Ok(()),
             false => Err(KvErrorKind::NotShared { src, dst }.into()),
         }
     }
 
-    /// Takes the last positions out of a sequence; a hole before others is refused.
+    /// Removes the last positions of a sequence. A removal that would leave a hole fails.
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
-        let s = self.index(seq)?;
-        let len = self.valid[s];
-        let Range { start, end } = positions(range);
+        let s = self.check_seq(seq)?;
+        let len = self.valid_rows[s];
+        let Range { start, end } = resolve_positions(range);
         if start >= end.min(len) {
             return Ok(());
         }
         if end < len {
             return Err(KvErrorKind::Hole { seq, end, len }.into());
         }
-        self.valid[s] = start;
+        self.valid_rows[s] = start;
         Ok(())
     }
 
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
-        let keep = self.index(seq)?;
+        let keep = self.check_seq(seq)?;
         let others = self
-            .valid
+            .valid_rows
             .iter_mut()
             .enumerate()
             .filter(|(s, _)| *s != keep);
@@ -257,7 +260,7 @@ impl SeqCache for ScatterIndex {
     }
 
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
-        Ok(self.valid[self.index(seq)?])
+        Ok(self.valid_rows[self.check_seq(seq)?])
     }
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
@@ -271,14 +274,14 @@ fn is_real(token: &StepToken) -> bool {
 }
 
 impl Bookkeeping for ScatterIndex {
-    /// The tokens of an only sequence need not be declared.
+    /// With one sequence, no declaration is needed.
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         step.at(positions);
         if positions.is_empty() || (self.declared.is_empty() && self.sequences() == 1) {
             return Ok(());
         }
         if self.declared.is_empty() {
-            return Err(KvErrorKind::NoStep.into());
+            return Err(KvErrorKind::StepNotDeclared.into());
         }
         let (declared, found) = (self.declared.len(), positions.len());
         if declared != found {
@@ -308,7 +311,7 @@ impl Bookkeeping for ScatterIndex {
         }
         no_candidates(tokens)?;
         self.check_tokens(tokens.iter().map(|token| (token.seq, is_real(token))))?;
-        let mut after = self.valid.clone();
+        let mut after = self.valid_rows.clone();
         for (index, token) in tokens.iter().enumerate() {
             let next = &mut after[token.seq as usize];
             token.check_position(index, *next)?;
@@ -323,7 +326,7 @@ impl Bookkeeping for ScatterIndex {
         first.writes.clear();
         first.writes.extend(tokens.iter().map(cell));
         first.cells = first.writes.iter().max().map_or(0, |last| last + 1);
-        let mut lists = vec![None; self.valid.len()];
+        let mut lists = vec![None; self.valid_rows.len()];
         for token in tokens {
             let s = token.seq as usize;
             let list = *lists[s].get_or_insert_with(|| {
@@ -341,7 +344,7 @@ impl Bookkeeping for ScatterIndex {
 
     fn commit(&mut self, plan: &StepPlan) {
         for token in plan.step.tokens() {
-            self.valid[token.seq as usize] += u32::from(is_real(token));
+            self.valid_rows[token.seq as usize] += u32::from(is_real(token));
         }
         self.declared.clear();
     }

@@ -1,65 +1,73 @@
-//! Where the rows of one sequence lie: what is read when it is saved and written when it is restored.
+//! `SequenceRows`: the location of the rows of one sequence, for saving, restoring and shifting it.
 
 use crate::plan::push_run;
 use crate::{Cache, CacheConfig, KvError, KvErrorKind, LayerConfig, Run, SeqId, Side};
 use std::ops::Range;
 
-/// A cache whose sequences can be taken out and put back.
+/// A cache whose sequences can be saved, restored and shifted. The `plan_*` functions do not change the cache.
 pub trait Restorable: Cache + Sized {
-    /// Where the rows of a sequence lie. Only a sequence without gaps can be taken out.
+    /// The location of the rows of a sequence.
+    ///
+    /// # Errors
+    /// `Gap` if a position is missing between others.
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError>;
 
-    /// The cache as it is once `seq` holds `len` tokens in the place of what it held, and where their rows go. Layer `i`
-    /// has rows from position `first[i]` on. Changes nothing.
-    fn restored(
+    /// Plans to replace the content of `seq` by `len` tokens. Layer `i` gets rows from position `first[i]` on. Returns
+    /// the cache after the change and the location of the new rows.
+    fn plan_restore(
         &self,
         seq: SeqId,
         len: u32,
         first: &[u32],
     ) -> Result<(Self, SequenceRows), KvError>;
 
-    /// The cache as it is once `seq` has given up the `dropped` tokens behind its first `keep` and the later ones have
-    /// moved down, and where its rows lie then. Rows of the first `keep` stay where they are. Changes nothing.
-    fn shifted(&self, seq: SeqId, keep: u32, dropped: u32)
-    -> Result<(Self, SequenceRows), KvError>;
+    /// Plans to drop the `dropped` tokens after the first `keep` of `seq` and to move the later tokens to lower
+    /// positions. The rows of the first `keep` tokens stay in their cells. Returns the cache after the change and the
+    /// new location of the rows.
+    fn plan_shift(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<(Self, SequenceRows), KvError>;
 
-    /// Forgets all that a sequence holds, because its rows are unknown.
+    /// Removes a sequence whose rows are undefined after a device error.
     fn forget(&mut self, seq: SeqId);
 }
 
-/// Where the rows of one sequence lie, layer by layer.
+/// The location of the rows of one sequence: cell runs in position order, layer by layer.
 ///
-/// A layer holds the positions from some first one, which is 0 unless it has a window, to the end of the sequence.
+/// A layer holds the positions from a first one, which is 0 except in ring layers, to the end of the sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceRows {
     /// Tokens of the sequence.
     pub len: u32,
-    /// One entry for each numbering of cells.
-    places: Vec<Place>,
-    /// Per layer, its numbering.
-    place_of: Vec<u16>,
+    /// One entry per cell space.
+    spaces: Vec<SpaceRuns>,
+    /// The cell space of each layer.
+    space_of: Vec<u16>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct SpaceRuns {
     runs: Vec<Run>,
     cells: u32,
 }
 
 impl SequenceRows {
-    pub(crate) fn new(len: u32, place_of: Vec<u16>) -> SequenceRows {
+    pub(crate) fn new(len: u32, space_of: Vec<u16>) -> SequenceRows {
         SequenceRows {
             len,
-            places: vec![],
-            place_of,
+            spaces: vec![],
+            space_of,
         }
     }
 
-    /// Adds the numbering that follows: its runs in the order of positions, and the cells that must exist.
+    /// Appends the runs of the next cell space, in position order, and the number of cells that must exist.
     pub(crate) fn push(&mut self, runs: impl Iterator<Item = Run>, cells: u32) {
         let mut joined = vec![];
         runs.for_each(|run| push_run(&mut joined, run));
-        self.places.push(Place {
+        self.spaces.push(SpaceRuns {
             runs: joined,
             cells,
         });
@@ -67,23 +75,23 @@ impl SequenceRows {
 
     /// Layers of the cache.
     pub fn layers(&self) -> usize {
-        self.place_of.len()
+        self.space_of.len()
     }
 
     /// The runs of a layer: ascending, without gaps, up to the end of the sequence.
     pub fn runs(&self, layer: usize) -> &[Run] {
-        &self.place(layer).runs
+        &self.space(layer).runs
     }
 
-    /// The first position that a layer holds; the length where it holds none.
-    pub fn first(&self, layer: usize) -> u32 {
+    /// The first position that a layer holds; the length if it holds none.
+    pub fn first_position(&self, layer: usize) -> u32 {
         let first = self.runs(layer).first();
         first.map_or(self.len, |run| run.position)
     }
 
-    /// Rows of a head of a layer.
-    pub fn rows(&self, layer: usize) -> usize {
-        (self.len - self.first(layer)) as usize
+    /// The number of rows that one head of a layer holds.
+    pub fn row_count(&self, layer: usize) -> usize {
+        (self.len - self.first_position(layer)) as usize
     }
 
     /// The runs of a layer at these positions.
@@ -92,68 +100,73 @@ impl SequenceRows {
         runs.filter_map(|run| run.clip(positions)).collect()
     }
 
-    /// The first position that each layer has left after a shift. What lies before `keep` can stay only where nothing
-    /// between it and the later rows is lost.
-    pub(crate) fn shifted_first(&self, keep: u32, dropped: u32) -> Result<Vec<u32>, KvError> {
+    /// The first position that each layer holds after a shift. A layer keeps the rows before `keep` only if it holds
+    /// all rows from there to the end.
+    pub(crate) fn first_positions_after_shift(
+        &self,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<Vec<u32>, KvError> {
         if dropped == 0 || keep.checked_add(dropped).is_none_or(|end| end > self.len) {
             let len = self.len;
             return Err(KvErrorKind::Shift { keep, dropped, len }.into());
         }
-        let first = |layer| match self.first(layer) {
+        let first = |layer| match self.first_position(layer) {
             first if first <= keep => first,
             first => first.saturating_sub(dropped).max(keep),
         };
         Ok((0..self.layers()).map(first).collect())
     }
 
-    /// Most tokens that a shift can drop behind the first `keep`: layers with a window must go on seeing all of it.
-    pub(crate) fn droppable(&self, keep: u32, config: &CacheConfig) -> u32 {
-        let most = |(i, layer): (usize, &LayerConfig)| match (self.first(i), layer.window) {
+    /// The maximum number of tokens that a shift can drop after the first `keep`, so that ring layers still hold a full
+    /// window.
+    pub(crate) fn max_shift(&self, keep: u32, config: &CacheConfig) -> u32 {
+        let max = |(i, layer): (usize, &LayerConfig)| match (self.first_position(i), layer.window) {
             (0, _) | (_, None) => u32::MAX,
             (first, Some(window)) => {
                 let behind = window.saturating_add(first.min(keep));
                 (self.len + 1).saturating_sub(behind)
             }
         };
-        let windows = config.layers.iter().enumerate().map(most).min();
+        let windows = config.layers.iter().enumerate().map(max).min();
         let rest = self.len.saturating_sub(keep);
         windows.unwrap_or(u32::MAX).min(rest)
     }
 
-    /// Cells of a layer that must exist.
+    /// Cells that the pool of a layer must have.
     pub fn cells(&self, layer: usize) -> u32 {
-        self.place(layer).cells
+        self.space(layer).cells
     }
 
-    fn place(&self, layer: usize) -> &Place {
-        &self.places[usize::from(self.place_of[layer])]
+    fn space(&self, layer: usize) -> &SpaceRuns {
+        &self.spaces[usize::from(self.space_of[layer])]
     }
 }
 
-/// Encoded rows on their way into a layer's keys or values.
+/// Encoded rows to write to the keys or values of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct RowBlock<'a> {
-    /// Which layer.
+    /// The layer.
     pub layer: usize,
     /// Keys or values.
     pub side: Side,
-    /// The cells that take them.
+    /// The target cells.
     pub runs: &'a [Run],
-    /// Cells that must exist.
+    /// Cells that the pool must have before the write.
     pub cells: u32,
-    /// The rows of the first head, one after another in the order of the runs; those of the others begin `head_stride`
-    /// bytes behind those of the head before.
+    /// The rows of the first head in the order of the runs, followed by the rows of the other heads at intervals of
+    /// `head_stride` bytes.
     pub bytes: &'a [u8],
-    /// Bytes from one head to the next.
+    /// Bytes from the rows of one head to those of the next.
     pub head_stride: usize,
 }
 
-/// What a shift moves: in every layer, the rows of the later positions down to lower ones.
+/// The row moves of a shift: in every layer, rows of later positions move to lower ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowShift {
-    /// Tokens that stay where they are.
+    /// Tokens at the start of the sequence that do not move.
     pub keep: u32,
-    /// Tokens that are dropped behind them: how far the later ones move down.
+    /// Tokens dropped after them; the later positions decrease by this number.
     pub dropped: u32,
     before: SequenceRows,
     after: SequenceRows,
@@ -162,13 +175,13 @@ pub struct RowShift {
 /// The rows of one layer that a shift moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedRows {
-    /// The positions that they had.
+    /// Their positions before the shift.
     pub positions: Range<u32>,
-    /// Where they lie.
+    /// The source cells.
     pub from: Vec<Run>,
-    /// Where they go, in the same order. May overlap `from`.
+    /// The target cells, in the same order. May overlap `from`.
     pub to: Vec<Run>,
-    /// Cells of the layer that must exist.
+    /// Cells that the pool of the layer must have.
     pub cells: u32,
 }
 
@@ -192,9 +205,9 @@ impl RowShift {
         self.after.layers()
     }
 
-    /// What moves in a layer.
+    /// The rows that move in a layer.
     pub fn layer(&self, layer: usize) -> MovedRows {
-        let to = self.after.first(layer).max(self.keep)..self.after.len;
+        let to = self.after.first_position(layer).max(self.keep)..self.after.len;
         let positions = to.start + self.dropped..self.before.len;
         MovedRows {
             from: self.before.clipped(layer, &positions),
@@ -205,21 +218,24 @@ impl RowShift {
     }
 }
 
-/// The first position that layers of one policy can put back, of those that have rows from `first` on. `seen` is the
-/// first position that the token behind the sequence sees.
-pub(crate) fn common_first(
+/// The first position that all layers of one class can restore. `first` lists the layers with the first position that
+/// each has rows for; `seen` is the first position that the next token attends to.
+///
+/// # Errors
+/// `SavedRows` if a layer lacks rows from `seen` on.
+pub(crate) fn first_restorable_position(
     first: impl Iterator<Item = (usize, u32)>,
     seen: u32,
 ) -> Result<u32, KvError> {
-    let mut most = 0;
+    let mut max = 0;
     for (layer, first) in first {
         if first > seen {
             return Err(KvErrorKind::SavedRows(format!(
-                "layer {layer} begins at position {first}, and position {seen} is needed"
+                "layer {layer} has rows from position {first} on, and position {seen} is needed"
             ))
             .into());
         }
-        most = most.max(first);
+        max = max.max(first);
     }
-    Ok(most)
+    Ok(max)
 }

@@ -1,4 +1,4 @@
-//! The runner's hold on a cache: registered while the session lives, erased on every way out.
+//! `CacheSession`: a runner's handle on a registered cache. Dropping the session removes the registration.
 
 use crate::sync::Arc;
 use crate::{
@@ -10,17 +10,17 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
-/// What a module load is told about the session it belongs to.
+/// The options that bind a module load to a session.
 #[derive(Clone, Debug, Default)]
 pub struct BackendOptions {
-    /// The cache that the module's `UpdateAndAttend` ops work on.
+    /// The key of the cache that the module's `UpdateAndAttend` ops use.
     pub cache_key: Option<CacheKey>,
 }
 
-/// A guard over a registered cache whose bookkeeping is `K`.
+/// A handle on a registered cache whose bookkeeping is `K`.
 ///
-/// Verbs are called between forwards; while one runs they return `Busy`. Dropping the guard erases the registry entry;
-/// a module already bound keeps the cache alive.
+/// Verbs are called between forwards; while a forward runs they return `Busy`. Dropping the session removes the
+/// registry entry; a module that is already bound keeps the cache alive.
 pub struct CacheSession<K> {
     registry: CacheRegistry,
     key: CacheKey,
@@ -28,78 +28,81 @@ pub struct CacheSession<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// A session with what a module load must be told.
-pub type MadeSession<K> = Result<(CacheSession<K>, BackendOptions), KvError>;
+/// The result of the `make_*_session` functions: a session and the options to load a module with.
+pub type SessionResult<K> = Result<(CacheSession<K>, BackendOptions), KvError>;
 
-/// A session over one contiguous sequence on the named backend.
-pub fn make_decode_session(backend: &str, config: &CacheConfig) -> MadeSession<Contiguous> {
+/// A session with one contiguous sequence on the named backend.
+pub fn make_decode_session(backend: &str, config: &CacheConfig) -> SessionResult<Contiguous> {
     make_session(backend, "contiguous", config, Contiguous::new(config))
 }
 
-/// A session over many sequences in one pool of cells.
-pub fn make_seq_session(backend: &str, config: &CacheConfig) -> MadeSession<Cells> {
+/// A session with many sequences in one pool of cells.
+pub fn make_seq_session(backend: &str, config: &CacheConfig) -> SessionResult<Cells> {
     make_session(backend, "cells", config, Cells::new(config))
 }
 
-/// A session over a prefix and a tree of candidates.
-pub fn make_tree_session(backend: &str, config: &CacheConfig) -> MadeSession<Tree> {
+/// A session with one sequence and a tree of candidates.
+pub fn make_tree_session(backend: &str, config: &CacheConfig) -> SessionResult<Tree> {
     make_session(backend, "tree", config, Tree::new(config))
 }
 
-/// A session over static buffers of `config.capacity` rows, one for each of `sequences` sequences.
+/// A session with static buffers of `config.capacity` rows, one for each of `sequences` sequences.
 pub fn make_scatter_session(
     backend: &str,
     config: &CacheConfig,
     sequences: u32,
-) -> MadeSession<ScatterIndex> {
+) -> SessionResult<ScatterIndex> {
     let cells = u64::from(config.capacity) * u64::from(sequences);
     let cells = u32::try_from(cells).map_err(|_| {
         let rows = config.capacity;
         KvErrorKind::Config(format!("{sequences} static buffers of {rows} rows"))
     })?;
-    let blocks = u64::from(config.min_cells) * u64::from(sequences);
+    let blocks = u64::from(config.initial_cells) * u64::from(sequences);
     let all = CacheConfig {
         capacity: cells,
-        min_cells: u32::try_from(blocks).unwrap_or(u32::MAX).min(cells),
+        initial_cells: u32::try_from(blocks).unwrap_or(u32::MAX).min(cells),
         ..config.clone()
     };
-    let book = ScatterIndex::new(config, sequences);
-    make_session(backend, "scatter", &all, book)
+    let bookkeeping = ScatterIndex::new(config, sequences);
+    make_session(backend, "scatter", &all, bookkeeping)
 }
 
-/// A session over a frozen prefix, with a private tail.
-pub fn make_prefixed_session(prefix: &SharedPrefix) -> MadeSession<Contiguous> {
+/// A session that continues a frozen prefix with a private tail.
+pub fn make_prefixed_session(prefix: &SharedPrefix) -> SessionResult<Contiguous> {
     CacheSession::install(CacheRegistry::global(), prefix.entry()?, "contiguous")
 }
 
-/// Joins bookkeeping with the backend's bytes for this configuration.
+/// Builds the backend's storage and registers the cache.
 fn make_session<K: Bookkeeping>(
     backend: &str,
     kind: &'static str,
     config: &CacheConfig,
-    book: K,
-) -> MadeSession<K> {
+    bookkeeping: K,
+) -> SessionResult<K> {
     let bytes = CacheBuilderRegistry::global().bytes(backend, config)?;
-    let entry = CacheEntry::new(kind, Box::new(book), bytes);
+    let entry = CacheEntry::new(kind, Box::new(bookkeeping), bytes);
     CacheSession::install(CacheRegistry::global(), entry, kind)
 }
 
-/// The cache's own bookkeeping and its bytes.
+/// The bookkeeping, downcast to `K`, and the bytes.
 fn parts<K: Bookkeeping>(state: &mut CacheState) -> (&mut K, &mut dyn KvBytes) {
-    let book: &mut dyn Any = &mut *state.book;
-    let book = book.downcast_mut().expect("checked at installation");
-    (book, &mut *state.bytes)
+    let bookkeeping: &mut dyn Any = &mut *state.bookkeeping;
+    let bookkeeping = bookkeeping.downcast_mut().expect("checked at installation");
+    (bookkeeping, &mut *state.bytes)
 }
 
 impl<K: Bookkeeping> CacheSession<K> {
-    /// Registers a cache of bookkeeping `K`, whose kind is called `wanted`. The `make_*_session` functions do this with
-    /// the process-wide registry, which is the one that module loads look into.
+    /// Registers a cache with bookkeeping `K`; `wanted` is the name of its kind. The `make_*_session` functions call
+    /// this with the process-wide registry, which module loads use.
+    ///
+    /// # Errors
+    /// `WrongKind` if the bookkeeping of `entry` is not `K`.
     pub fn install(
         registry: &CacheRegistry,
         entry: CacheEntry,
         wanted: &'static str,
-    ) -> MadeSession<K> {
-        let is_k = (&*entry.try_lock()?.book as &dyn Any).is::<K>();
+    ) -> SessionResult<K> {
+        let is_k = (&*entry.try_lock()?.bookkeeping as &dyn Any).is::<K>();
         if !is_k {
             return Err(KvErrorKind::WrongKind {
                 found: entry.kind(),
@@ -124,17 +127,18 @@ impl<K: Bookkeeping> CacheSession<K> {
         ))
     }
 
-    /// The key that a module load is given.
+    /// The key of the cache, for module loads.
     pub fn key(&self) -> &CacheKey {
         &self.key
     }
 
-    /// Reads the cache's bookkeeping. What changes it are the session's own verbs, which change its bytes with it.
+    /// Calls `read` with the bookkeeping. Only the session's verbs can change it, because they keep the bytes
+    /// consistent.
     pub fn with<R>(&self, read: impl FnOnce(&K) -> R) -> Result<R, KvError> {
         self.change(|cache| read(cache))
     }
 
-    /// Calls a verb that moves no rows.
+    /// Calls a verb of the bookkeeping that moves no rows.
     fn change<R>(&self, verb: impl FnOnce(&mut K) -> R) -> Result<R, KvError> {
         let mut state = self.entry.try_lock()?;
         Ok(verb(parts(&mut state).0))
@@ -150,51 +154,51 @@ impl<K: Bookkeeping> CacheSession<K> {
         self.with(|cache| cache.len())
     }
 
-    /// Whether nothing is held.
+    /// Whether no cell is in use.
     pub fn is_empty(&self) -> Result<bool, KvError> {
         Ok(self.len()? == 0)
     }
 
-    /// Most cells the cache may hold.
+    /// The maximum number of cells.
     pub fn capacity(&self) -> Result<u32, KvError> {
         self.with(|cache| cache.capacity())
     }
 
-    /// Forgets everything.
+    /// Removes all tokens.
     pub fn clear(&self) -> Result<(), KvError> {
         self.change(|cache| cache.clear())
     }
 
-    /// Forgets all but the first `len` tokens.
+    /// Removes all tokens after the first `len`.
     pub fn rewind(&self, len: u32) -> Result<(), KvError> {
         self.change(|cache| cache.rewind(len))?
     }
 
-    /// What the cache was built from.
+    /// The configuration of the cache.
     pub fn config(&self) -> Result<CacheConfig, KvError> {
         Ok(self.entry.try_lock()?.bytes.config().clone())
     }
 
-    /// Bytes of keys and values allocated now, without those of a shared prefix.
+    /// Bytes of keys and values allocated now, not counting a shared prefix.
     pub fn resident_bytes(&self) -> Result<usize, KvError> {
         Ok(self.entry.try_lock()?.bytes.resident_bytes())
     }
 }
 
 impl CacheSession<Contiguous> {
-    /// Freezes what the session holds into a prefix that other sessions can share, and goes on behind it.
+    /// Freezes the tokens of the session into a prefix that other sessions can share. This session continues after it.
     pub fn freeze(&self) -> Result<SharedPrefix, KvError> {
         let mut state = self.entry.try_lock()?;
-        let len = state.book.len();
+        let len = state.bookkeeping.len();
         let config = state.bytes.config().clone();
         let frozen = state.bytes.freeze(len)?;
-        state.book = Box::new(Contiguous::behind(len, &config));
+        state.bookkeeping = Box::new(Contiguous::with_prefix(len, &config));
         Ok(SharedPrefix::new(frozen, len, config))
     }
 }
 
 impl<K: Bookkeeping + Restorable> CacheSession<K> {
-    /// Shows `read` where the rows of a sequence lie, and the bytes that hold them.
+    /// Calls `read` with the location of a sequence's rows and the bytes that store them.
     pub fn read_sequence<R>(
         &self,
         seq: SeqId,
@@ -205,8 +209,8 @@ impl<K: Bookkeeping + Restorable> CacheSession<K> {
         Ok(read(&cache.sequence_rows(seq)?, bytes))
     }
 
-    /// Puts `len` tokens in the place of what `seq` holds; `write` stores their rows. Layer `i` has rows from position
-    /// `first[i]` on. What is refused changes nothing; a device that fails in the middle leaves `seq` empty.
+    /// Replaces the content of `seq` by `len` tokens, whose rows `write` stores. Layer `i` has rows from position
+    /// `first[i]` on. An error leaves the cache unchanged, except that a device error in `write` leaves `seq` empty.
     pub fn replace_sequence(
         &self,
         seq: SeqId,
@@ -216,19 +220,19 @@ impl<K: Bookkeeping + Restorable> CacheSession<K> {
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
-        let (after, rows) = cache.restored(seq, len, first)?;
+        let (after, rows) = cache.plan_restore(seq, len, first)?;
         let written = write(&rows, bytes);
         settle(cache, seq, after, written)
     }
 
-    /// Most tokens that [`shift`](CacheSession::shift) can drop behind the first `keep` of a sequence.
-    pub fn droppable(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
-        self.read_sequence(seq, |rows, bytes| rows.droppable(keep, bytes.config()))
+    /// The maximum number of tokens that [`shift`](CacheSession::shift) can drop after the first `keep` of a sequence.
+    pub fn max_shift(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
+        self.read_sequence(seq, |rows, bytes| rows.max_shift(keep, bytes.config()))
     }
 
-    /// Drops the `dropped` tokens of a sequence behind its first `keep` and moves the later ones down; `move_rows` moves
-    /// their rows and rotates their keys to the new positions. What is refused changes nothing; a device that fails in
-    /// the middle leaves `seq` empty.
+    /// Drops the `dropped` tokens of a sequence after its first `keep` and moves the later tokens to lower positions.
+    /// `move_rows` moves their rows and rotates their keys to the new positions. An error leaves the cache unchanged,
+    /// except that a device error in `move_rows` leaves `seq` empty.
     pub fn shift(
         &self,
         seq: SeqId,
@@ -239,15 +243,15 @@ impl<K: Bookkeeping + Restorable> CacheSession<K> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
         let before = cache.sequence_rows(seq)?;
-        let (after, rows) = cache.shifted(seq, keep, dropped)?;
+        let (after, rows) = cache.plan_shift(seq, keep, dropped)?;
         let shift = RowShift::new(keep, dropped, before, rows);
         let moved = move_rows(&shift, bytes);
         settle(cache, seq, after, moved)
     }
 }
 
-/// Makes a change of a sequence's rows part of the cache, or undoes it. Rows that a device failed to write are unknown,
-/// so their sequence is forgotten.
+/// Commits a change of a sequence's rows if `written` succeeded. After a device error the rows are undefined, so the
+/// sequence is removed.
 fn settle<K: Restorable>(
     cache: &mut K,
     seq: SeqId,
@@ -268,7 +272,7 @@ impl<K: Bookkeeping + SeqCache> CacheSession<K> {
         self.change(|cache| cache.begin_step(seqs))?
     }
 
-    /// Lets `dst` share what `src` holds at these positions.
+    /// Makes `dst` share the cells of `src` at these positions.
     pub fn seq_cp(
         &self,
         src: SeqId,
@@ -278,36 +282,36 @@ impl<K: Bookkeeping + SeqCache> CacheSession<K> {
         self.change(|cache| cache.seq_cp(src, dst, positions))?
     }
 
-    /// Takes these positions out of `seq`.
+    /// Removes these positions from `seq`.
     pub fn seq_rm(&self, seq: SeqId, positions: impl RangeBounds<u32>) -> Result<(), KvError> {
         self.change(|cache| cache.seq_rm(seq, positions))?
     }
 
-    /// Frees all sequences but one.
+    /// Removes all sequences except `seq`.
     pub fn seq_keep(&self, seq: SeqId) -> Result<(), KvError> {
         self.change(|cache| cache.seq_keep(seq))?
     }
 
-    /// Tokens that a sequence holds.
+    /// The number of tokens in a sequence.
     pub fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
         self.with(|cache| cache.seq_len(seq))?
     }
 
-    /// The position that a sequence continues at.
+    /// The position of the next token of a sequence; `None` for an empty one.
     pub fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
         self.with(|cache| cache.seq_next(seq))?
     }
 }
 
 impl CacheSession<ScatterIndex> {
-    /// Declares the next forward's tokens, each with whether it is real; pads come last.
+    /// Declares the tokens of the next forward, with a flag whether a token is real. Pads come last.
     pub fn begin_padded_step(&self, tokens: &[(SeqId, bool)]) -> Result<(), KvError> {
         self.change(|cache| cache.begin_padded_step(tokens))?
     }
 }
 
 impl CacheSession<Cells> {
-    /// Moves rows together so that holes vanish and sequences lie in long runs again.
+    /// Moves rows so that the pool has no holes and sequences have long runs.
     pub fn compact(&self) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cells, bytes) = parts::<Cells>(&mut state);
@@ -321,13 +325,13 @@ impl CacheSession<Cells> {
 }
 
 impl CacheSession<Tree> {
-    /// Appends candidates as the next forward's tokens.
+    /// Declares candidates as the tokens of the next forward.
     pub fn propose(&self, parents: &[Option<u32>]) -> Result<(), KvError> {
         self.change(|cache| cache.propose(parents))?
     }
 
-    /// Makes a chain of candidates part of the prefix, compacts its rows and forgets the others. A device that fails to
-    /// copy the rows leaves the prefix without candidates.
+    /// Commits a chain of candidates, compacts its rows and removes the other candidates. If the device fails to copy
+    /// the rows, no candidate is committed and all are removed.
     pub fn accept(&self, path: &[u32]) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (tree, bytes) = parts::<Tree>(&mut state);

@@ -31,7 +31,7 @@ pub struct StepToken {
 }
 
 impl StepToken {
-    /// Refuses a position other than the one that continues the sequence.
+    /// Returns an error if the position is not the one that continues the sequence.
     pub(crate) fn check_position(&self, index: usize, expected: u32) -> Result<(), KvError> {
         match i64::from(self.position) == i64::from(expected) {
             true => Ok(()),
@@ -140,7 +140,7 @@ impl Step {
         &self.tokens
     }
 
-    /// The tokens of a declaration, to be given what the verbs said of them.
+    /// The tokens of a declared step, for the cache to set their sequences and roles.
     pub(crate) fn tokens_mut(&mut self) -> &mut [StepToken] {
         &mut self.tokens
     }

@@ -1,4 +1,4 @@
-//! The locks of this crate: the standard ones, or loom's when the lifecycle is model-checked
+//! The locks of this crate: those of std, or loom's when the lifecycle is model-checked
 //! (`RUSTFLAGS="--cfg loom" cargo test --release -p kvark-kv --test loom`).
 
 #[cfg(loom)]
@@ -8,12 +8,12 @@ pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
 
 #[cfg(loom)]
 pub(crate) use model::{TryMutex, TryMutexGuard};
-/// A lock that is only ever tried.
+/// A lock that is only used through `try_lock`.
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex as TryMutex, MutexGuard as TryMutexGuard};
 
-/// A lock that is only ever tried, made of a loom atomic. Loom 0.7's own `try_lock` makes a thread wait that meets a held
-/// lock, and its release is no point where threads switch, so that a refusal is never explored.
+/// A lock that is only used through `try_lock`, built on a loom atomic. Loom 0.7's own `try_lock` blocks on a held
+/// lock, and its release is not a switch point, so the failing case would never be explored.
 #[cfg(loom)]
 mod model {
     use loom::sync::atomic::{AtomicBool, Ordering};

@@ -1,42 +1,43 @@
-//! A committed prefix with a tree of candidates behind it, for speculative decoding.
+//! `Tree`: committed tokens followed by a tree of candidates, for speculative decoding.
 
-use crate::plan::{Classes, LayerPlan};
-use crate::ring::Rings;
+use crate::plan::{LayerClasses, LayerPlan};
+use crate::ring::RingState;
 use crate::step::{Role, StepToken};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, Gather, KvError, KvErrorKind, Run, Step, StepPlan, TreeCache,
+    Bookkeeping, Cache, CacheConfig, GatherPlan, KvError, KvErrorKind, Run, Step, StepPlan,
+    TreeCache,
 };
 
-/// A sequence whose next tokens are tried as a tree.
+/// A cache of one sequence whose continuations are evaluated as a tree of candidates.
 ///
-/// The prefix lies in the cells before `len`; candidate `i` lies in cell `len + i`. A candidate sees the prefix, its
-/// ancestors and itself, whatever the positions of the others: siblings share a position and do not see each other.
-/// Without candidates the cache serves prefill and plain decode. Rings have the row of cell `c` at `c mod slots`, so
-/// there are at most as many candidates as a step may have tokens.
+/// The committed tokens are in the cells before `len`; candidate `i` is in cell `len + i`. A candidate attends to the
+/// committed tokens, its ancestors and itself. Siblings have the same position and do not attend to each other. Without
+/// candidates, the cache supports prefill and plain decode. A ring stores the row of cell `c` at `c mod slots`, so
+/// there can be at most as many candidates as tokens in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    classes: Classes,
-    rings: Rings,
+    classes: LayerClasses,
+    rings: RingState,
     capacity: u32,
     len: u32,
     nodes: Vec<Node>,
-    /// Candidates that a forward has computed; those behind are the next forward's tokens.
+    /// Candidates that a forward has computed; the later ones are the tokens of the next forward.
     computed: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     parent: Option<u32>,
-    /// 0 for a candidate that follows the prefix.
+    /// 0 for a candidate that follows the committed tokens.
     depth: u32,
 }
 
 impl Tree {
     /// An empty cache.
     pub fn new(config: &CacheConfig) -> Tree {
-        let classes = Classes::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
         Tree {
-            rings: Rings::new(0, config, &classes),
+            rings: RingState::new(0, config, &classes),
             classes,
             capacity: config.capacity,
             len: 0,
@@ -50,12 +51,12 @@ impl Tree {
         self.nodes.len() as u32
     }
 
-    /// The position that a candidate's token must have.
+    /// The position of a candidate; `None` if there is no such candidate.
     pub fn position(&self, node: u32) -> Option<u32> {
         self.nodes.get(node as usize).map(|n| self.len + n.depth)
     }
 
-    /// The shortest length that `rewind` can go back to.
+    /// The shortest length that `rewind` accepts.
     pub fn rewind_floor(&self) -> u32 {
         self.rings.floor(&self.classes)
     }
@@ -64,7 +65,7 @@ impl Tree {
         self.nodes.len() - self.computed as usize
     }
 
-    /// Refuses a step that does not fit, or whose tokens do not continue the prefix.
+    /// Returns an error if the tokens do not fit or do not continue the committed tokens.
     fn check_next(&self, tokens: &[StepToken]) -> Result<(), KvError> {
         if !self.nodes.is_empty() {
             return Err(KvErrorKind::TreeActive {
@@ -79,7 +80,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Refuses more tokens than fit behind the computed candidates.
+    /// Returns an error if the tokens do not fit after the computed candidates.
     fn check_room(&self, tokens: usize) -> Result<(), KvError> {
         let needed = u64::from(self.len) + u64::from(self.computed) + tokens as u64;
         if needed > u64::from(self.capacity) {
@@ -92,7 +93,7 @@ impl Tree {
         self.rings.check(self.computed as usize + tokens)
     }
 
-    /// Appends the candidates of a step to the computed ones, with their depths.
+    /// Fills `nodes` with the computed candidates and those of a step.
     fn append_candidates(
         &self,
         tokens: &[StepToken],
@@ -113,7 +114,7 @@ impl Tree {
     }
 
     fn plan_next(&self, window: Option<u32>, tokens: u32, plan: &mut LayerPlan) {
-        let ring = self.rings.of(window);
+        let ring = self.rings.layer_map(window);
         let end = self.len + tokens;
         plan.cells = ring.cells(end);
         let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
@@ -134,7 +135,7 @@ impl Tree {
         plan: &mut LayerPlan,
         chain: &mut Vec<u64>,
     ) {
-        let ring = self.rings.of(window);
+        let ring = self.rings.layer_map(window);
         plan.cells = ring.cells(self.len + nodes.len() as u32);
         let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
         for node in self.computed..nodes.len() as u32 {
@@ -169,7 +170,7 @@ impl Tree {
 }
 
 impl Node {
-    /// The candidate that follows `parent`, behind these candidates.
+    /// The next candidate after `nodes`, with this parent.
     fn behind(nodes: &[Node], parent: Option<u32>) -> Result<Node, KvError> {
         let depth = match parent.map(|p| nodes.get(p as usize)) {
             None => 0,
@@ -246,7 +247,7 @@ impl TreeCache for Tree {
         Ok(())
     }
 
-    fn commit_path(&mut self, accepted: &[u32]) -> Result<Gather, KvError> {
+    fn commit_path(&mut self, accepted: &[u32]) -> Result<GatherPlan, KvError> {
         let mut parent = None;
         for &node in accepted {
             let known = self.nodes[..self.computed as usize].get(node as usize);
@@ -255,7 +256,7 @@ impl TreeCache for Tree {
             }
             parent = Some(node);
         }
-        let gather = Gather {
+        let gather = GatherPlan {
             base: self.len,
             rows: accepted.iter().map(|node| self.len + node).collect(),
         };
@@ -266,7 +267,7 @@ impl TreeCache for Tree {
     }
 }
 
-/// Whether a step is one of candidates.
+/// Whether the tokens of a step are candidates.
 fn has_candidates(tokens: &[StepToken]) -> bool {
     let first = tokens.first();
     first.is_some_and(|token| matches!(token.role, Role::Candidate { .. }))
@@ -321,7 +322,7 @@ impl Bookkeeping for Tree {
     }
 
     fn commit(&mut self, plan: &StepPlan) {
-        self.rings.wrote(self.end(plan));
+        self.rings.mark_written(self.end(plan));
         let tokens = plan.step.tokens();
         if has_candidates(tokens) {
             self.nodes.clone_from(&plan.nodes);
@@ -331,11 +332,11 @@ impl Bookkeeping for Tree {
         }
     }
 
-    /// A failed forward takes its frontier with it; candidates computed before stay.
+    /// Removes the candidates of the failed forward; candidates computed earlier stay.
     fn abort(&mut self, plan: Option<&StepPlan>) {
-        // The failed step may have written its rows, over the oldest ones of a ring.
+        // The failed step may have overwritten the oldest rows of the rings.
         if let Some(plan) = plan {
-            self.rings.wrote(self.end(plan));
+            self.rings.mark_written(self.end(plan));
         }
         self.nodes.truncate(self.computed as usize);
     }

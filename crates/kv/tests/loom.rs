@@ -8,7 +8,7 @@
 
 use kv::{
     CacheConfig, CacheEntry, CacheKey, CacheRegistry, CacheSession, Compaction, Contiguous,
-    FrozenKv, Gather, KvBytes, KvError, KvErrorKind, LayerConfig, RowBlock, Run, Side,
+    FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerConfig, RowBlock, Run, Side,
 };
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -30,7 +30,7 @@ impl KvBytes for Watched {
         self.rows.with(|_| 0)
     }
 
-    fn gather(&mut self, _: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, _: &GatherPlan) -> Result<(), KvError> {
         self.rows.with_mut(|_| thread::yield_now());
         Ok(())
     }
@@ -60,12 +60,12 @@ fn session(registry: &CacheRegistry) -> (CacheSession<Contiguous>, CacheKey) {
         window: None,
     };
     let config = CacheConfig::uniform(8, 1, layer);
-    let book = Box::new(Contiguous::new(&config));
+    let bookkeeping = Box::new(Contiguous::new(&config));
     let bytes = Watched {
         config,
         rows: UnsafeCell::new(()),
     };
-    let entry = CacheEntry::new("contiguous", book, Box::new(bytes));
+    let entry = CacheEntry::new("contiguous", bookkeeping, Box::new(bytes));
     let (session, options) = CacheSession::install(registry, entry, "contiguous").unwrap();
     (session, options.cache_key.unwrap())
 }
@@ -74,7 +74,7 @@ fn session(registry: &CacheRegistry) -> (CacheSession<Contiguous>, CacheKey) {
 fn forward(entry: &CacheEntry, position: i32) -> Result<(), KvError> {
     let mut state = entry.try_lock()?;
     state.run_declared(&[position], |_, bytes| {
-        bytes.gather(&Gather::default());
+        bytes.gather(&GatherPlan::default());
         Ok(())
     })
 }

@@ -1,10 +1,11 @@
-//! A session's verbs with their byte half: every row is a tag of the token that wrote it, so a test sees which row a position
-//! has after saves, restores, shifts, freezes, compactions and commits, and what a failing device leaves behind.
+//! A session's verbs with their byte half: every row is a tag of the token that wrote it, so a test sees which row a
+//! position has after saves, restores, shifts, freezes, compactions and commits, and what a failing device leaves
+//! behind.
 
 use kv::{
     Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheRegistry, CacheSession, Cells, Compaction,
-    Contiguous, FrozenKv, Gather, KvBytes, KvError, KvErrorKind, LayerConfig, NO_CELL, Restorable,
-    RingPolicy, Role, RowBlock, Run, SeqId, Side, Step, StepPlan, StepToken, Storage,
+    Contiguous, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerConfig, NO_CELL,
+    Restorable, RingPolicy, Role, RowBlock, Run, SeqId, Side, Step, StepPlan, StepToken, Storage,
     make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
 };
 use std::collections::HashMap;
@@ -58,10 +59,13 @@ impl KvBytes for Ledger {
         16 * self.rows.len()
     }
 
-    fn gather(&mut self, gather: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
         device()?;
         for layer in 0..self.config.layers.len() {
-            let ring = self.config.growth(&self.config.layers[layer]).ring;
+            let ring = self
+                .config
+                .growth(&self.config.layers[layer])
+                .max_rows_per_sequence;
             for (to, from) in (gather.base..).zip(&gather.rows) {
                 for value in [false, true] {
                     let row = self.rows[&(layer, value, from % ring)];
@@ -215,12 +219,15 @@ fn layer_tags<K: Bookkeeping + Restorable>(
     layer: usize,
 ) -> (u32, Vec<u32>) {
     let read = session.read_sequence(seq, |rows, bytes| {
-        let mut out = vec![0; 16 * rows.rows(layer)];
+        let mut out = vec![0; 16 * rows.row_count(layer)];
         bytes
             .read_rows(layer, Side::Key, rows.runs(layer), &mut out)
             .unwrap();
         let tag = |row: &[u8]| u32::from_le_bytes(row[..4].try_into().unwrap());
-        (rows.first(layer), out.chunks(16).map(tag).collect())
+        (
+            rows.first_position(layer),
+            out.chunks(16).map(tag).collect(),
+        )
     });
     read.unwrap()
 }
@@ -235,7 +242,7 @@ fn replace<K: Bookkeeping + Restorable>(
 ) -> Result<(), KvError> {
     session.replace_sequence(seq, len, &[0, first], |rows, bytes| {
         for layer in 0..rows.layers() {
-            let positions = rows.first(layer)..rows.len;
+            let positions = rows.first_position(layer)..rows.len;
             let all: Vec<u8> = positions
                 .flat_map(|p| [tag(p).to_le_bytes(); 4].concat())
                 .collect();
@@ -313,14 +320,14 @@ fn rows_that_lack_what_is_seen_are_refused_and_nothing_changes() {
     let error = kind(replace(&session, 0, 8, 6, |p| p));
     assert_eq!(
         KvError::from(error).to_string(),
-        "the saved rows do not fit the cache: layer 1 begins at position 6, and position 5 is needed"
+        "the saved rows do not fit the cache: layer 1 has rows from position 6 on, and position 5 is needed"
     );
     let full = KvErrorKind::Full {
         needed: 33,
         capacity: 32,
     };
     assert_eq!(kind(replace(&session, 0, 33, 0, |p| p)), full);
-    let other = KvErrorKind::Sequence { seq: 1, most: 1 };
+    let other = KvErrorKind::UnknownSequence { seq: 1, max: 1 };
     assert_eq!(kind(replace(&session, 1, 2, 0, |p| p)), other);
     assert_eq!(tags(&session, 0), [1, 2, 3]);
     replace(&session, 0, 8, 5, |p| 50 + p).unwrap();
@@ -338,8 +345,8 @@ fn a_shift_moves_the_later_rows_down_and_rotates_their_keys() {
         let (session, _) = make_seq_session(BACKEND, &config(ring)).unwrap();
         feed(&session, 3, &(1..=10).collect::<Vec<u32>>());
         session.seq_cp(3, 4, ..).unwrap();
-        let most = session.droppable(3, 2).unwrap();
-        assert_eq!(most, if ring { 6 } else { 8 });
+        let max = session.max_shift(3, 2).unwrap();
+        assert_eq!(max, if ring { 6 } else { 8 });
         session.shift(3, 2, 4, move_rows).unwrap();
         // Rotated keys are marked in their second byte.
         let moved: Vec<u32> = (7..=10).map(|tag| tag + 256).collect();
@@ -385,7 +392,7 @@ fn sessions_behind_a_prefix_share_it_and_nothing_else() {
     assert_eq!(kind(second.rewind(2)), floor);
     second.clear().unwrap();
     assert_eq!(tags(&second, 0), [1, 2, 3], "a clear keeps the prefix");
-    let kept = KvErrorKind::Prefixed { tokens: 3 };
+    let kept = KvErrorKind::PrefixReadOnly { tokens: 3 };
     assert_eq!(kind(replace(&second, 0, 2, 0, |p| p)), kept);
     assert_eq!(kind(second.shift(0, 0, 1, move_rows)), kept);
 }
@@ -424,7 +431,7 @@ fn a_prefix_names_what_differs_from_another_cache() {
                     max_rewind: 9,
                 });
             }),
-            "its windows keep another number of rows",
+            "its ring layers have another number of rows",
         ),
     ];
     for (found, expect) in table {
@@ -514,7 +521,7 @@ fn an_accepted_path_moves_its_rows_and_a_failed_one_leaves_the_prefix() {
     let tags = |session: &CacheSession<kv::Tree>| {
         let entry = CacheRegistry::global().get(session.key()).unwrap();
         let mut state = entry.try_lock().unwrap();
-        let len = state.book.len();
+        let len = state.bookkeeping.len();
         let bytes: &mut dyn std::any::Any = &mut *state.bytes;
         let ledger: &mut Ledger = bytes.downcast_mut().unwrap();
         let tag = |cell| ledger.tag(0, Side::Key, cell);
@@ -594,7 +601,7 @@ fn steps_that_a_kind_does_not_take_are_refused_by_token() {
     );
     let mut other = Step::default();
     other.extend(2, 0, &[4]);
-    let refused = KvErrorKind::Sequence { seq: 2, most: 1 };
+    let refused = KvErrorKind::UnknownSequence { seq: 2, max: 1 };
     assert_eq!(
         kind(Contiguous::new(&config).plan(&other, &mut plan)),
         refused

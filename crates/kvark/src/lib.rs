@@ -21,8 +21,8 @@
 pub mod catalogue;
 
 pub use backend::{
-    Backend, CompileOptions, ExecutorKind, Loading, NodeTime, RunMode, ScoredToken, StepOptions,
-    StepOutputs, Trace, UnknownRunMode, Wanted,
+    Backend, CompileOptions, ExecutorKind, NodeProfile, ProgressCallback, RunMode, ScoredToken,
+    StepOptions, StepOutputs, TraceCallback, UnknownRunMode, Wanted,
 };
 pub use base::{Bytes, DType, size_text};
 pub use cpu::{Cpu, Isa, Probe};
@@ -33,7 +33,7 @@ pub use import::{
     Artifact, Format, ImportError, ImportErrorKind, ModelFacts, Pooling, format_of, genai, gguf,
     onnx, pt2,
 };
-pub use kv::metadata::Value as CacheMetadata;
+pub use kv::metadata::MetadataValue as CacheMetadata;
 /// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
 pub mod cache {
     pub use kv::{
@@ -49,14 +49,12 @@ pub use kv::{
     Storage,
 };
 pub use runtime::{
-    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, EmbedOptions, Embedder, Embedding, Finish,
-    GenerateOptions, Generated, InferenceOptions, InferenceSession, Memory, MemoryLimit,
-    MemoryPlan, MethodId, Misfit, Model, Module, ModuleOptions, OpenOptions, Piece, Planned,
-    Policy, Prefix, RandomInputs, Remedy, Runner, RuntimeError, RuntimeErrorKind, Sampler,
-    SamplerOptions, Score, Sequence, Shift, Size, Snapshot, SnapshotError, SnapshotErrorKind,
-    StepSize, TensorInfo, Timings, Token, WeightSection, generate, open_artifact,
-    open_artifact_with, open_tokenizer,
+    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, ContextShift, EmbedOptions, Embedder,
+    Embedding, Finish, GenerateOptions, Generated, InferenceOptions, InferenceSession, MemoryLimit,
+    MemoryPlan, MemoryShortfall, MemoryUsage, MethodId, Model, Module, ModuleOptions, OpenOptions,
+    Piece, PlannedModel, Policy, Prefix, RandomInputs, Remedy, Runner, RuntimeError,
+    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, Snapshot, SnapshotError,
+    SnapshotErrorKind, StepSize, TensorInfo, Timings, Token, WeightSection, generate,
+    open_artifact, open_artifact_with, open_tokenizer,
 };
-pub use text::{
-    ChatTemplate, EncodeOptions, Error as TextError, Message, Prompt, Tokenizer, Utf8Stream,
-};
+pub use text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError, Tokenizer, Utf8Stream};

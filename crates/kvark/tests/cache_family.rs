@@ -61,8 +61,11 @@ fn subject(path: &Path, storage: Storage) -> Subject {
 impl Subject {
     fn config(&self) -> CacheConfig {
         let mut config = CacheConfig::new(300, self.artifact.facts.caches.clone());
-        (config.key_storage, config.value_storage, config.min_cells) =
-            (self.storage, self.storage, 8);
+        (
+            config.key_storage,
+            config.value_storage,
+            config.initial_cells,
+        ) = (self.storage, self.storage, 8);
         config
     }
 

@@ -85,7 +85,11 @@ impl Run {
     fn new(artifact: &Artifact, isa: Isa, compile: CompileOptions, storage: Storage) -> Run {
         let cpu = Cpu::with_isa(isa);
         let mut config = CacheConfig::new(64, artifact.facts.caches.clone());
-        (config.key_storage, config.value_storage, config.min_cells) = (storage, storage, 4);
+        (
+            config.key_storage,
+            config.value_storage,
+            config.initial_cells,
+        ) = (storage, storage, 4);
         let (session, backend) = make_decode_session(Cpu::ID, &config).unwrap();
         let module =
             Module::from_artifact(artifact, &cpu, &ModuleOptions { backend, compile }).unwrap();

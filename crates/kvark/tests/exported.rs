@@ -25,14 +25,14 @@ const COMPILES: [CompileOptions; 2] = [
         executor: ExecutorKind::Compiled,
         run_mode: None,
         packed_folder: None,
-        loading: None,
+        progress: None,
     },
     CompileOptions {
         threads: Some(1),
         executor: ExecutorKind::Interpreted,
         run_mode: None,
         packed_folder: None,
-        loading: None,
+        progress: None,
     },
 ];
 

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "children report")]
 
 use kvark::{
-    Branches, CacheKind, Cpu, MemoryLimit, MemoryPlan, Model, Planned, Policy, Runner,
+    Branches, CacheKind, Cpu, MemoryLimit, MemoryPlan, Model, PlannedModel, Policy, Runner,
     RuntimeErrorKind, Sequence, Storage,
 };
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn policy(context: usize, storage: &str) -> Policy {
 }
 
 fn plan(model: &Model, policy: &Policy, kind: CacheKind) -> MemoryPlan {
-    let planned = Planned::try_from(model.artifact()).unwrap();
+    let planned = PlannedModel::try_from(model.artifact()).unwrap();
     MemoryPlan::new(&planned, &Cpu::new().unwrap(), policy, kind, None).unwrap()
 }
 
@@ -118,10 +118,10 @@ fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
     };
     let total = plan(&model, &policy(4096, "f32"), CacheKind::Sequence).total_bytes() as u64;
     let error = refused(MemoryLimit::Bytes(total - 1)).unwrap();
-    let RuntimeErrorKind::DoesNotFit(misfit) = error.kind() else {
+    let RuntimeErrorKind::MemoryShortfall(shortfall) = error.kind() else {
         panic!("{error}")
     };
-    assert_eq!((misfit.needed, misfit.limit), (total, total - 1));
+    assert_eq!((shortfall.needed, shortfall.limit), (total, total - 1));
     assert!(refused(MemoryLimit::Bytes(total)).is_none());
 }
 

@@ -1,5 +1,5 @@
-//! Modules and their caches: one without its cache, one with another's, two models in one process, and many branches through
-//! the one generation loop.
+//! Modules and their caches: one without its cache, one with another's, two models in one process, and many branches
+//! through the one generation loop.
 
 use kvark::cache::{CacheConfig, make_decode_session};
 use kvark::{
@@ -36,7 +36,7 @@ fn a_module_without_its_cache_or_with_another_s_is_refused() {
     let cpu = Cpu::new().unwrap();
     assert_eq!(
         refused(&ModuleOptions::default(), &llama),
-        "the cache does not fit the model: it keeps its history in one, and none is bound"
+        "the cache does not fit the model: its attention nodes need a cache, and none is bound"
     );
     let (session, backend) = make_decode_session("cpu", &config(&qwen)).unwrap();
     let options = ModuleOptions {

@@ -1,7 +1,7 @@
 //! A context that has given up its middle: keys are those of their new positions, and sessions go on from there.
 
 use backend::conformance::RowsCopy;
-use backend::{CompileOptions, Rotations, storage};
+use backend::{CompileOptions, KeyRotations, row_codec};
 use base::Bytes;
 use graph::{Data, Value};
 use import::ImportOptions;
@@ -50,7 +50,7 @@ impl Run {
         let cpu = Cpu::new().unwrap();
         let mut config = CacheConfig::new(64, model.facts().caches.clone());
         (config.key_storage, config.value_storage) = (storage, storage);
-        (config.min_cells, config.ring) = (
+        (config.initial_cells, config.ring) = (
             4,
             Some(RingPolicy {
                 max_step: 48,
@@ -91,7 +91,7 @@ impl Run {
 
     fn shift(&mut self, dropped: u32) {
         let graph = self.module.graph(self.module.method("forward").unwrap());
-        let rotations = Rotations::of(graph, self.config.layers.len()).unwrap();
+        let rotations = KeyRotations::from_graph(graph, self.config.layers.len()).unwrap();
         let lower =
             |shift: &kv::RowShift, bytes: &mut dyn kv::KvBytes| rotations.shift(shift, bytes);
         self.session.shift(0, KEEP as u32, dropped, lower).unwrap();
@@ -105,7 +105,7 @@ impl Run {
         let mut keys = vec![];
         for row in layer.keys.chunks(storage.row_bytes(dim)) {
             let mut decoded = vec![0.0; dim];
-            storage::decode(storage, row, &mut decoded);
+            row_codec::decode(storage, row, &mut decoded);
             keys.extend(decoded);
         }
         (layer.first, keys)
@@ -307,11 +307,11 @@ fn models_whose_keys_cannot_be_moved_say_so() {
     let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy("f16", 24)).unwrap();
     let error = runner.allow_shifts(1).unwrap_err().to_string();
     assert!(error.contains("the context cannot be shifted"), "{error}");
-    assert!(error.contains("uses positions otherwise"), "{error}");
+    assert!(error.contains("uses positions for more"), "{error}");
     assert_eq!(runner.shift().unwrap(), None);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx");
     let model = Model::open(&folder.join("llama.onnx"), None).unwrap();
     let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &Policy::default()).unwrap();
     let error = runner.allow_shifts(1).unwrap_err().to_string();
-    assert!(error.contains("uses positions otherwise"), "{error}");
+    assert!(error.contains("uses positions for more"), "{error}");
 }

@@ -1,12 +1,13 @@
 //! Several sequences on one model and one pool of cells: forks, batches, and going back.
 
+use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
 use crate::generate::{
-    GenerateOptions, Generated, Lane, Piece, Sequence, Sequences, Timings, Writer, generate_lanes,
+    GenerateOptions, Generated, IncrementalDetokenizer, Lane, Piece, Sequence, Sequences, Timings,
+    generate_lanes,
 };
 use crate::memory::CacheKind;
-use crate::runner::{Memory, Policy, plan_run};
-use crate::shift::{Shift, Shifter};
+use crate::runner::{MemoryUsage, Policy, plan_run};
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, RunMode};
@@ -33,14 +34,14 @@ pub struct Branches {
     states: Vec<State>,
     /// Per sequence, the position of its next token in the step in the making.
     next: Vec<i32>,
-    shifter: Option<Shifter>,
+    shifter: Option<ContextShifter>,
 }
 
 #[derive(Clone, Default)]
 struct State {
     tokens: Vec<u32>,
     logits: Vec<f32>,
-    shifts: Vec<Shift>,
+    shifts: Vec<ContextShift>,
 }
 
 impl Branches {
@@ -83,13 +84,13 @@ impl Branches {
     /// its others makes room. Refused where the model's keys cannot be moved.
     pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
-        self.shifter = Some(Shifter::new(self.decoder.graph(), layers, keep)?);
+        self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
     /// Makes room in a branch now, where [`allow_shifts`](Branches::allow_shifts) lets it; `None` where nothing can go.
     /// Rows that other branches share stay theirs.
-    pub fn shift(&mut self, branch: SeqId) -> Result<Option<Shift>, RuntimeError> {
+    pub fn shift(&mut self, branch: SeqId) -> Result<Option<ContextShift>, RuntimeError> {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
         };
@@ -103,7 +104,7 @@ impl Branches {
     }
 
     /// What was taken out of a branch since this was last asked, in order.
-    pub fn take_shifts(&mut self, branch: SeqId) -> Vec<Shift> {
+    pub fn take_shifts(&mut self, branch: SeqId) -> Vec<ContextShift> {
         let state = self.states.get_mut(branch as usize);
         state.map_or(vec![], |state| std::mem::take(&mut state.shifts))
     }
@@ -230,7 +231,7 @@ impl Branches {
 
     /// How many branches hold each cell, up to the last one in use.
     pub fn holders(&self) -> Result<Vec<u8>, RuntimeError> {
-        Ok(self.session.with(|cells| cells.holders().to_vec())?)
+        Ok(self.session.with(|cells| cells.ref_counts().to_vec())?)
     }
 
     /// Moves rows together so that holes vanish.
@@ -239,7 +240,7 @@ impl Branches {
     }
 
     /// Bytes held now.
-    pub fn memory(&self) -> Result<Memory, RuntimeError> {
+    pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
         Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
 
@@ -299,8 +300,8 @@ impl Branches {
             if self.logits(*id).is_empty() {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
-            let writer = Writer::new(model, options, self.tokens(*id).iter());
-            lanes.push(Lane::new(*id, sampler, writer));
+            let detokenizer = IncrementalDetokenizer::new(model, options, self.tokens(*id).iter());
+            lanes.push(Lane::new(*id, sampler, detokenizer));
         }
         generate_lanes(self, &mut lanes, &mut show)?;
         let end = |lane: Lane<'_>| {

@@ -2,8 +2,8 @@
 
 use crate::memory::StepSize;
 use crate::module::MethodId;
-use crate::{Memory, Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, NodeTime, RunMode, StepOptions, StepOutputs};
+use crate::{MemoryUsage, Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
+use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs};
 use graph::Graph;
 use kv::{BackendOptions, Step};
 
@@ -94,13 +94,13 @@ impl Decoder {
         self.module.set_profiling(on);
     }
 
-    pub(crate) fn profile(&self) -> Vec<NodeTime> {
+    pub(crate) fn profile(&self) -> Vec<NodeProfile> {
         self.module.profile()
     }
 
     /// Bytes held now, with these of keys and values.
-    pub(crate) fn memory(&self, kv: usize) -> Memory {
-        Memory {
+    pub(crate) fn memory(&self, kv: usize) -> MemoryUsage {
+        MemoryUsage {
             weights: self.module.weights_bytes(),
             kv,
             arena: self.module.arena_bytes(),

@@ -1,22 +1,22 @@
-//! Texts to embeddings: a forward that keeps nothing, and what becomes of its hidden states.
+//! `Embedder`: embeddings of texts, from the hidden states of a forward without a cache.
 
-use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned};
+use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use crate::{Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, CompileOptions};
 use graph::Value;
 use import::Pooling;
 use text::{EncodeOptions, Tokenizer};
 
-/// The caller's choices.
+/// The options of an [`Embedder`].
 #[derive(Clone, Debug)]
 pub struct EmbedOptions {
-    /// How hidden states become one embedding; `None` takes what the model was made for.
+    /// How hidden states are pooled to an embedding; `None` uses the model's own pooling.
     pub pooling: Option<Pooling>,
-    /// Scale embeddings to a length of one.
+    /// Scale embeddings to unit length.
     pub normalize: bool,
-    /// Cut texts that are longer than the model takes, instead of refusing them.
+    /// Truncate texts that are too long for the model instead of returning an error.
     pub truncate: bool,
-    /// How much memory may be taken; what does not fit is refused before weights are loaded.
+    /// The memory limit. A plan that exceeds it is refused before weights are loaded.
     pub memory: MemoryLimit,
     /// Threads and executor.
     pub compile: CompileOptions,
@@ -34,16 +34,16 @@ impl Default for EmbedOptions {
     }
 }
 
-/// What became of one text.
+/// The embedding of one text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embedding {
     /// Its elements.
     pub values: Vec<f32>,
-    /// Tokens of the text, with those that the model adds.
+    /// Tokens of the text, including those that the model adds.
     pub tokens: usize,
 }
 
-/// A model that turns texts into embeddings: an encoder, or a decoder that was opened for its hidden states.
+/// Computes embeddings of texts with an encoder, or with a decoder that was opened for its hidden states.
 ///
 /// ```no_run
 /// # use runtime::{Embedder, EmbedOptions, Model};
@@ -62,14 +62,15 @@ pub struct Embedder {
     truncate: bool,
 }
 
-/// Tokens of short texts that share a step: enough rows for the products to run at their full speed, few enough that
-/// scores between texts, which are masked, cost little.
-const SHARED_STEP: usize = 256;
-/// Steps of several texts are filled up to a multiple of this, so that they have few lengths: each needs a plan.
-const STEP_MULTIPLE: usize = 32;
+/// The maximum number of tokens of several texts packed into one step: enough rows for the products to run at full
+/// speed, few enough that the masked scores between texts cost little.
+const MAX_PACKED_TOKENS: usize = 256;
+/// Steps of several texts are padded to a multiple of this, to limit the number of step lengths: each needs a plan.
+const STEP_ALIGNMENT: usize = 32;
 
 impl Embedder {
-    /// Compiles a model that gives hidden states; [`OpenOptions::hidden_states`](crate::OpenOptions) opens decoders so.
+    /// Compiles a model that returns hidden states: an encoder, or a decoder opened with
+    /// [`OpenOptions::hidden_states`](crate::OpenOptions).
     pub fn new(
         model: Model,
         backend: &dyn Backend,
@@ -86,7 +87,7 @@ impl Embedder {
             compile: options.compile.clone(),
             ..Policy::default()
         };
-        let planned = Planned::try_from(artifact)?;
+        let planned = PlannedModel::try_from(artifact)?;
         MemoryPlan::new(&planned, backend, &policy, CacheKind::Sequence, None)?
             .check(options.memory, backend)?;
         let module_options = ModuleOptions {
@@ -107,7 +108,7 @@ impl Embedder {
         &self.model
     }
 
-    /// How hidden states become one embedding.
+    /// How hidden states are pooled to an embedding.
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }
@@ -117,20 +118,21 @@ impl Embedder {
         self.model.facts().hidden_size
     }
 
-    /// Most tokens of a text, with those that the model adds.
+    /// The maximum number of tokens of a text, including those that the model adds.
     pub fn limit(&self) -> usize {
         self.model.facts().context_length
     }
 
-    /// Bytes of activations and scratch held now.
+    /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
         self.module.arena_bytes()
     }
 
-    /// The tokens of a text as the model sees them.
+    /// The tokens of a text, including those that the model adds. `index` is the number of the text, from 1, for the
+    /// error message.
     ///
     /// # Errors
-    /// When there are more than the model takes and they are not to be cut. `index` counts texts from 1, for the message.
+    /// `EmptyText` without tokens; `TextTooLong` if there are too many and `truncate` is not set.
     fn tokens(&self, index: usize, text: &str) -> Result<Vec<u32>, RuntimeError> {
         let (tokenizer, limit) = (self.model.tokenizer()?, self.limit());
         let mut ids = encode(tokenizer, text);
@@ -147,7 +149,7 @@ impl Embedder {
                 }
                 .into());
             }
-            // What ends every text ends a cut one too.
+            // A truncated text keeps its end token.
             let end = ids.last().copied().filter(|_| tokenizer.adds_eos());
             ids.truncate(limit);
             if let (Some(end), Some(last)) = (end, ids.last_mut()) {
@@ -157,8 +159,8 @@ impl Embedder {
         Ok(ids)
     }
 
-    /// The embeddings of texts, in their order. Short texts share steps. `progress` is told after every step how many texts
-    /// are done; when it returns false the work ends and there is no result.
+    /// The embeddings of texts, in order. Short texts share steps. `progress` receives the number of texts done after
+    /// every step and returns false to cancel; the result is then `None`.
     pub fn embed<T: AsRef<str>>(
         &mut self,
         texts: &[T],
@@ -170,7 +172,7 @@ impl Embedder {
         let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
         let mut found: Vec<Option<Embedding>> = vec![None; texts.len()];
         let mut done = 0;
-        for step in steps(&lengths, SHARED_STEP.min(self.limit())) {
+        for step in pack_texts(&lengths, MAX_PACKED_TOKENS.min(self.limit())) {
             let members: Vec<&[u32]> = step.iter().map(|i| &tokens[*i][..]).collect();
             let embeddings = self.step(&members)?;
             done += step.len();
@@ -189,7 +191,7 @@ impl Embedder {
         let total: usize = texts.iter().map(|text| text.len()).sum();
         let filled = match texts.len() {
             1 => total,
-            _ => total.next_multiple_of(STEP_MULTIPLE).min(self.limit()),
+            _ => total.next_multiple_of(STEP_ALIGNMENT).min(self.limit()),
         };
         let mut inputs = [(); 3].map(|()| Vec::with_capacity(filled));
         for (number, text) in (0..).zip(texts) {
@@ -197,7 +199,7 @@ impl Embedder {
             inputs[1].extend(0..text.len() as i32);
             inputs[2].extend(text.iter().map(|_| number));
         }
-        // What fills the step is a text of its own, which nobody asks for.
+        // Padding rows form a text of their own (number -1); their hidden states are ignored.
         for (input, filler) in inputs.iter_mut().zip([0, 0, -1]) {
             input.resize(filled, filler);
         }
@@ -217,7 +219,7 @@ impl Embedder {
         Ok(embeddings)
     }
 
-    /// One embedding from the hidden states of a text, a row for each token.
+    /// Pools the hidden states of a text, one row per token, to an embedding.
     fn pool(&self, hidden: &[f32]) -> Vec<f32> {
         let mut rows = hidden.chunks_exact(self.dimensions());
         let mut values = match self.pooling {
@@ -242,7 +244,7 @@ impl Embedder {
     }
 }
 
-/// The tokens of a text, between those that the model wants around it.
+/// Encodes a text with the BOS and EOS tokens that the model adds.
 fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     let options = EncodeOptions {
         bos: tokenizer.adds_bos(),
@@ -252,8 +254,8 @@ fn encode(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     tokenizer.encode(text, options)
 }
 
-/// Which texts run together: neighbours in length, of at most `room` tokens in all; a longer one runs alone.
-fn steps(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
+/// Groups texts of similar length into steps of at most `room` tokens; a longer text gets its own step.
+fn pack_texts(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|i| lengths[*i]);
     let mut steps: Vec<Vec<usize>> = vec![];
@@ -275,17 +277,17 @@ fn steps(lengths: &[usize], room: usize) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::steps;
+    use super::pack_texts;
 
     #[test]
     fn short_texts_share_steps_and_long_ones_do_not() {
         let none: Vec<Vec<usize>> = vec![];
-        assert_eq!(steps(&[], 10), none);
-        assert_eq!(steps(&[12], 10), [[0]]);
+        assert_eq!(pack_texts(&[], 10), none);
+        assert_eq!(pack_texts(&[12], 10), [[0]]);
         assert_eq!(
-            steps(&[4, 11, 3, 3, 2], 8),
+            pack_texts(&[4, 11, 3, 3, 2], 8),
             [vec![4, 2, 3], vec![0], vec![1]]
         );
-        assert_eq!(steps(&[5, 5, 5], 10), [vec![0, 1], vec![2]]);
+        assert_eq!(pack_texts(&[5, 5, 5], 10), [vec![0, 1], vec![2]]);
     }
 }

@@ -1,10 +1,10 @@
-//! What can go wrong between a model file and its text.
+//! The error type of the crate.
 
 use backend::BackendError;
 use import::ImportError;
 use kv::KvError;
 
-/// A model that could not be loaded or a run that could not go on.
+/// A load or a run that failed.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct RuntimeError(RuntimeErrorKind);
@@ -16,43 +16,43 @@ pub enum RuntimeErrorKind {
     /// The file could not be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// The file's chat template cannot be used, or refuses the conversation.
+    /// The chat template is not usable or rejects the conversation.
     #[error(transparent)]
-    Text(#[from] text::Error),
-    /// The file has no tokenizer that can be used, and one is needed.
+    Text(#[from] text::TextError),
+    /// The file has no usable tokenizer.
     #[error("the model file has no usable tokenizer: {0}")]
-    NoTokenizer(text::Error),
-    /// The cache refused.
+    NoTokenizer(text::TextError),
+    /// A cache call failed.
     #[error(transparent)]
     Cache(#[from] KvError),
     /// A step failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The module has no such method.
+    /// The model has no method of this name.
     #[error("the model has no method {0:?}")]
     UnknownMethod(String),
     /// The model has several methods and none was named.
     #[error("the model has several methods: name one of {0}")]
-    WhichMethod(String),
-    /// More tokens than the context holds.
+    AmbiguousMethod(String),
+    /// The tokens do not fit in the context.
     #[error(
         "the prompt has {tokens} tokens, and the context has room for {room} of its {capacity}"
     )]
     PromptTooLong {
         /// Tokens in the prompt.
         tokens: usize,
-        /// Tokens that still fit.
+        /// Tokens that would still fit.
         room: usize,
-        /// The whole context.
+        /// The size of the context in tokens.
         capacity: usize,
     },
-    /// Nothing to continue from.
+    /// The prompt is empty and there are no logits to continue from.
     #[error("the prompt is empty")]
     EmptyPrompt,
-    /// One token to score, before which there is nothing.
+    /// A score needs at least two tokens.
     #[error("there is nothing to predict: a score needs at least two tokens, and there is one")]
     NothingToPredict,
-    /// A token id that the model does not have.
+    /// A token id is outside the vocabulary.
     #[error("token id {id} is outside the model's vocabulary of {vocab}")]
     UnknownToken {
         /// The id.
@@ -60,7 +60,7 @@ pub enum RuntimeErrorKind {
         /// Size of the vocabulary.
         vocab: usize,
     },
-    /// A name that no input of the graph has.
+    /// The graph has no input of this name.
     #[error("there is no input {name:?}; there are {inputs}")]
     UnknownInput {
         /// The name.
@@ -68,13 +68,13 @@ pub enum RuntimeErrorKind {
         /// The graph's inputs with their types.
         inputs: String,
     },
-    /// An input that was not given.
+    /// An input is missing.
     #[error("the input {0} is missing")]
     MissingInput(String),
-    /// An input that was given more than once.
+    /// An input was given more than once.
     #[error("the input {0:?} was given twice")]
-    InputTwice(String),
-    /// A name that no dynamic size of the graph has.
+    DuplicateInput(String),
+    /// The graph has no dynamic size of this name.
     #[error("there is no dynamic size {name:?}; there are: {sizes}; the inputs are {inputs}")]
     UnknownSize {
         /// The name.
@@ -84,20 +84,20 @@ pub enum RuntimeErrorKind {
         /// The graph's inputs with their types.
         inputs: String,
     },
-    /// A dynamic size that the graph was not made for.
+    /// A dynamic size is outside the range of the graph.
     #[error("the size {name} is {size}, must be {range}")]
     SizeRange {
         /// The name.
         name: String,
-        /// The size that was asked for.
+        /// The requested size.
         size: usize,
-        /// The sizes that the graph takes.
+        /// The valid range.
         range: String,
     },
-    /// A tensor whose number of bytes overflows.
+    /// The number of bytes of a tensor overflows.
     #[error("the tensor {0} is too large with these sizes")]
     TooLarge(String),
-    /// A run on inputs of these sizes does not fit the machine.
+    /// A run with these sizes does not fit in the available memory.
     #[error(
         "a run of these sizes needs {} of memory, and {} are free: choose smaller sizes",
         base::size_text(*needed),
@@ -106,49 +106,49 @@ pub enum RuntimeErrorKind {
     TooMuchMemory {
         /// Bytes of the inputs, the outputs and the intermediates.
         needed: u64,
-        /// Bytes that the machine has free.
+        /// Available bytes.
         available: u64,
     },
-    /// An input of a type that cannot be made up.
-    #[error("no {1} can be made up for the input {0}")]
+    /// Random values are not supported for the type of an input.
+    #[error("the input {0} has type {1}, for which no random values can be generated")]
     NotRandom(String, base::DType),
-    /// The model does not turn tokens into logits.
+    /// The model is not a decoder.
     #[error(
-        "the model is no decoder: it does not turn tokens and positions into logits over caches"
+        "the model is not a decoder: it does not turn tokens and positions into logits over caches"
     )]
     NotADecoder,
-    /// The model turns a text into an embedding and cannot continue one.
+    /// The model is an encoder, which cannot generate text.
     #[error(
         "the model ({0}) is an encoder: it turns texts into embeddings (kvark embed) and cannot continue or score them"
     )]
     Encoder(String),
-    /// The model gives no hidden states that an embedding could be made of.
+    /// The model has no hidden states output, which embeddings need.
     #[error(
         "the model ({0}) gives no hidden states to make embeddings of; only GGUF encoders and decoders do"
     )]
     NoEmbedding(String),
-    /// A text to embed has more tokens than the model has positions.
+    /// A text to embed has more tokens than the model allows.
     #[error(
         "text {index} has {tokens} tokens and the model takes {limit}: shorten it, or have it cut (--truncate)"
     )]
     TextTooLong {
-        /// Which of the texts, from 1 on.
+        /// Number of the text, from 1.
         index: usize,
         /// Its tokens.
         tokens: usize,
-        /// Most tokens of a text.
+        /// The maximum number of tokens of a text.
         limit: usize,
     },
     /// A text to embed has no tokens, and the model adds none.
     #[error("text {0} has no tokens")]
     EmptyText(usize),
-    /// A snapshot was refused, or could not be written.
+    /// A snapshot could not be restored or written.
     #[error(transparent)]
     Snapshot(#[from] crate::SnapshotError),
-    /// The plan of a run needs more memory than it may have.
+    /// The plan of a run exceeds its memory limit.
     #[error("{0}")]
-    DoesNotFit(Box<crate::Misfit>),
-    /// A policy that the model cannot follow.
+    MemoryShortfall(Box<crate::MemoryShortfall>),
+    /// The policy is not possible with this model.
     #[error("{0}")]
     Policy(String),
 }

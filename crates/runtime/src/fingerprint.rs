@@ -5,10 +5,10 @@ use graph::TensorId;
 use import::Artifact;
 
 /// Constants up to so many bytes are read whole.
-const WHOLE: usize = 64 << 10;
+const MAX_FULLY_HASHED_BYTES: usize = 64 << 10;
 /// Of larger ones, so many pieces of this size are read, from the first bytes to the last.
-const PIECES: usize = 16;
-const PIECE: usize = 4 << 10;
+const SAMPLE_COUNT: usize = 16;
+const SAMPLE_BYTES: usize = 4 << 10;
 
 /// The fingerprint of a model as it is run: of its graphs, node by node, and of the names, types, shapes and bytes of its
 /// constants. Of large constants only samples are read, so that it costs the same for a model of any size: two models of
@@ -24,11 +24,11 @@ pub(crate) fn fingerprint(artifact: &Artifact) -> u64 {
                 continue;
             };
             hash = xxh64(graph.typed(id).as_bytes(), hash);
-            hash = match bytes.len() <= WHOLE {
+            hash = match bytes.len() <= MAX_FULLY_HASHED_BYTES {
                 true => xxh64(bytes, hash),
-                false => (0..PIECES).fold(hash, |hash, i| {
-                    let at = (bytes.len() - PIECE) * i / (PIECES - 1);
-                    xxh64(&bytes[at..at + PIECE], hash)
+                false => (0..SAMPLE_COUNT).fold(hash, |hash, i| {
+                    let at = (bytes.len() - SAMPLE_BYTES) * i / (SAMPLE_COUNT - 1);
+                    xxh64(&bytes[at..at + SAMPLE_BYTES], hash)
                 }),
             };
         }

@@ -1,4 +1,4 @@
-//! The generation loop: sample, show, feed, until something ends it.
+//! The generation loop: sample a token, show its text, feed it, until the generation ends.
 
 use crate::stop::StopFilter;
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
@@ -6,27 +6,27 @@ use kv::SeqId;
 use std::time::{Duration, Instant};
 use text::{TokenKind, Tokenizer, Utf8Stream};
 
-/// When a generation ends.
+/// The conditions that end a generation.
 #[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
-    /// Most tokens to generate; `None` goes on until something else ends it.
+    /// The maximum number of tokens to generate; `None` for no limit.
     pub max_tokens: Option<usize>,
-    /// Strings that end the text and are not part of it.
+    /// Stop strings. They end the generation and are not part of its text.
     pub stop: Vec<String>,
-    /// Go on past the model's end-of-text tokens.
+    /// Continue after the model's end-of-generation tokens.
     pub ignore_eos: bool,
 }
 
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model's end of text, or a stop string.
+    /// An end-of-generation token of the model, or a stop string.
     Stop,
-    /// As many tokens as were asked for.
+    /// The maximum number of tokens was generated.
     Length,
     /// The context is full.
     Context,
-    /// The caller ended it.
+    /// The caller cancelled it.
     Interrupted,
 }
 
@@ -42,16 +42,16 @@ impl Finish {
     }
 }
 
-/// A part of a generation as it arrives.
+/// An event of a running generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// This many tokens of the prompt are in the cache.
     Prompt(usize),
-    /// One more token, and the text that it completes: whole characters, or none.
+    /// A token was generated; the text that it completes, which may be empty. Never a part of a character.
     Text(&'a str),
 }
 
-/// How long the parts of a generation took.
+/// The durations of a generation's parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
     /// Prompt tokens fed.
@@ -62,17 +62,18 @@ pub struct Timings {
     pub generated_tokens: usize,
     /// Time to generate them.
     pub generated: Duration,
-    /// Tokens that were computed in that time: the first one generated is chosen from the prompt's logits.
+    /// Tokens decoded in that time. The first generated token is sampled from the logits of the prompt and needs no
+    /// decode.
     pub decoded_tokens: usize,
 }
 
 impl Timings {
-    /// Prompt tokens a second.
+    /// Prompt tokens per second.
     pub fn prompt_rate(&self) -> Option<f64> {
         rate(self.prompt_tokens, self.prompt)
     }
 
-    /// Tokens computed a second while generating; `None` where none was.
+    /// Decoded tokens per second; `None` if no token was decoded.
     pub fn decode_rate(&self) -> Option<f64> {
         rate(self.decoded_tokens, self.generated)
     }
@@ -86,9 +87,9 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
 /// A finished generation.
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// The tokens generated, an end-of-text token included.
+    /// The generated tokens, including an end-of-generation token.
     pub tokens: Vec<u32>,
-    /// Their text, without stop string and end-of-text.
+    /// Their text, without stop string and end-of-generation token.
     pub text: String,
     /// Why it ended.
     pub finish: Finish,
@@ -97,25 +98,27 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// Tokens that were computed: every one but the last was fed.
+    /// The number of decoded tokens: all but the last one were fed.
     pub(crate) fn decoded(&self) -> usize {
         self.tokens.len().saturating_sub(1)
     }
 }
 
-/// Something that tokens can be fed to one after another: a runner, or a branch of several.
+/// A sequence that [`generate`] can extend: a [`Runner`](crate::Runner), or one branch of
+/// [`Branches`](crate::Branches).
 pub trait Sequence {
-    /// The tokens held.
+    /// The tokens of the sequence.
     fn tokens(&self) -> &[u32];
-    /// The logits behind the last token; empty when there are none to continue from.
+    /// The logits after the last token; empty if they were not computed.
     fn logits(&self) -> &[f32];
     /// Whether one more token fits.
     fn has_room(&self) -> Result<bool, RuntimeError>;
-    /// Makes room for one more token where the caller has allowed it and there is none; tells whether there is some.
+    /// Shifts a full context if the caller enabled context shifts. Returns whether one more token fits.
     fn make_room(&mut self) -> Result<bool, RuntimeError> {
         self.has_room()
     }
-    /// Feeds tokens; `progress` is told how many are done and may stop the run by returning false.
+    /// Feeds tokens. `progress` receives the number of tokens done and returns false to cancel. Returns whether all
+    /// tokens were fed.
     fn feed(
         &mut self,
         tokens: &[u32],
@@ -123,17 +126,17 @@ pub trait Sequence {
     ) -> Result<bool, RuntimeError>;
 }
 
-/// Sequences that advance together: a sequence alone, or branches of one pool.
+/// Sequences that are decoded together: a single sequence, or branches of one pool.
 pub(crate) trait Sequences {
-    /// The logits behind the last token of a sequence.
+    /// The logits after the last token of a sequence.
     fn logits(&self, seq: SeqId) -> &[f32];
-    /// Makes room for one more token of each of these, where the caller has allowed it; tells whether there is some.
+    /// Shifts full contexts if the caller enabled context shifts. Returns whether one more token fits in each sequence.
     fn make_room(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError>;
-    /// Feeds a token to each of these in one forward.
+    /// Feeds one token to each of these sequences in one forward.
     fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError>;
 }
 
-/// A sequence alone.
+/// A single sequence.
 struct Alone<'a, S>(&'a mut S);
 
 impl<S: Sequence> Sequences for Alone<'_, S> {
@@ -153,34 +156,38 @@ impl<S: Sequence> Sequences for Alone<'_, S> {
     }
 }
 
-/// One sequence in a generation.
+/// The state of one sequence in a generation.
 pub(crate) struct Lane<'a> {
     pub(crate) seq: SeqId,
     pub(crate) sampler: &'a mut Sampler,
-    pub(crate) writer: Writer<'a>,
-    /// Why it has ended, once it has.
+    pub(crate) detokenizer: IncrementalDetokenizer<'a>,
+    /// Why it ended; `None` while it runs.
     pub(crate) finish: Option<Finish>,
 }
 
 impl<'a> Lane<'a> {
-    pub(crate) fn new(seq: SeqId, sampler: &'a mut Sampler, writer: Writer<'a>) -> Lane<'a> {
+    pub(crate) fn new(
+        seq: SeqId,
+        sampler: &'a mut Sampler,
+        detokenizer: IncrementalDetokenizer<'a>,
+    ) -> Lane<'a> {
         Lane {
             seq,
             sampler,
-            writer,
+            detokenizer,
             finish: None,
         }
     }
 
-    /// Ends the lane; `show` gets the text that was still held back.
+    /// Ends the lane. Calls `show` with the pending text.
     pub(crate) fn end(self, show: impl FnOnce(&str)) -> Generated {
         let finish = self.finish.unwrap_or(Finish::Interrupted);
-        self.writer.finish(finish, show)
+        self.detokenizer.finish(finish, show)
     }
 }
 
-/// The generation loop: samples a token for each lane, shows its text, feeds them all in one forward, until every lane has
-/// ended. `show` ends all of them by returning false.
+/// The generation loop: samples a token for each lane, shows its text and feeds all tokens in one forward, until every
+/// lane has ended. `show` returns false to cancel all lanes.
 pub(crate) fn generate_lanes(
     sequences: &mut impl Sequences,
     lanes: &mut [Lane<'_>],
@@ -192,8 +199,8 @@ pub(crate) fn generate_lanes(
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
             let logits = sequences.logits(lane.seq);
-            let token = lane.sampler.sample(logits, lane.writer.history());
-            let (text, finish) = lane.writer.push(token);
+            let token = lane.sampler.sample(logits, lane.detokenizer.history());
+            let (text, finish) = lane.detokenizer.push(token);
             go_on &= show(lane.seq, Piece::Text(&text));
             lane.finish = finish;
             next.extend(finish.is_none().then_some((lane.seq, token)));
@@ -216,10 +223,10 @@ pub(crate) fn generate_lanes(
     }
 }
 
-/// Feeds `prompt` behind what a sequence holds and generates from there.
+/// Appends `prompt` to a sequence and generates a continuation.
 ///
-/// `show` receives progress and text as they arrive and ends the run by returning false. The tokens generated stay in the
-/// sequence, except the last one, which has not been fed.
+/// `show` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
+/// sequence, except the last one, which was not fed.
 pub fn generate(
     sequence: &mut impl Sequence,
     model: &Model,
@@ -231,14 +238,15 @@ pub fn generate(
     if prompt.is_empty() && sequence.logits().is_empty() {
         return Err(RuntimeErrorKind::EmptyPrompt.into());
     }
-    let writer = Writer::new(model, options, sequence.tokens().iter().chain(prompt));
+    let detokenizer =
+        IncrementalDetokenizer::new(model, options, sequence.tokens().iter().chain(prompt));
     let start = Instant::now();
     if !prompt.is_empty() && !sequence.feed(prompt, &mut |done| show(Piece::Prompt(done)))? {
-        return Ok(writer.finish(Finish::Interrupted, |_| {}));
+        return Ok(detokenizer.finish(Finish::Interrupted, |_| {}));
     }
     let prompt_time = start.elapsed();
     let start = Instant::now();
-    let mut lane = Lane::new(0, sampler, writer);
+    let mut lane = Lane::new(0, sampler, detokenizer);
     let lanes = std::slice::from_mut(&mut lane);
     generate_lanes(&mut Alone(sequence), lanes, |_, piece| show(piece))?;
     let mut generated = lane.end(|text| {
@@ -254,24 +262,25 @@ pub fn generate(
     Ok(generated)
 }
 
-/// Turns tokens into text as they are chosen and knows when to end.
-pub(crate) struct Writer<'a> {
+/// Converts sampled tokens to text and detects the end of the generation: an end-of-generation token, a stop string or
+/// the length limit.
+pub(crate) struct IncrementalDetokenizer<'a> {
     tokenizer: Option<&'a Tokenizer>,
     options: &'a GenerateOptions,
     utf8: Utf8Stream,
     stop: StopFilter,
-    /// What the sampler looks back on: the sequence and what was generated.
+    /// The tokens of the sequence and the generated tokens, for the sampler's repetition penalty.
     history: Vec<u32>,
     generated: Generated,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> IncrementalDetokenizer<'a> {
     pub(crate) fn new<'t>(
         model: &'a Model,
         options: &'a GenerateOptions,
         history: impl Iterator<Item = &'t u32>,
-    ) -> Writer<'a> {
-        Writer {
+    ) -> IncrementalDetokenizer<'a> {
+        IncrementalDetokenizer {
             // A model without a tokenizer generates ids and no text.
             tokenizer: model.tokenizer().ok(),
             options,
@@ -291,7 +300,8 @@ impl<'a> Writer<'a> {
         &self.history
     }
 
-    /// Takes a chosen token; returns the text that may be shown now, and whether the token ends the generation.
+    /// Appends a sampled token. Returns the text that can be shown now, and the reason if the token ends the
+    /// generation.
     pub(crate) fn push(&mut self, token: u32) -> (String, Option<Finish>) {
         self.generated.tokens.push(token);
         self.history.push(token);
@@ -317,7 +327,7 @@ impl<'a> Writer<'a> {
         (text, end)
     }
 
-    /// Ends the generation; `show` gets the text that was still held back.
+    /// Ends the generation. Calls `show` with the pending text.
     pub(crate) fn finish(mut self, finish: Finish, show: impl FnOnce(&str)) -> Generated {
         let (mut rest, found) = self.stop.push(&self.utf8.finish());
         if !found {

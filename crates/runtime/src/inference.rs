@@ -6,7 +6,9 @@ pub use random::RandomInputs;
 
 use crate::runner::{Policy, make_config};
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, BackendError, CompileOptions, NodeTime, Runnable, Trace, attention_nodes};
+use backend::{
+    Backend, BackendError, CompileOptions, NodeProfile, Runnable, TraceCallback, attention_nodes,
+};
 use base::DType;
 use graph::passes::{self, PassSelection};
 use graph::{Graph, TensorId, Value};
@@ -166,7 +168,7 @@ impl InferenceSession {
     pub fn run_traced<N: AsRef<str>>(
         &mut self,
         inputs: impl IntoIterator<Item = (N, Value)>,
-        trace: Trace<'_>,
+        trace: TraceCallback<'_>,
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
@@ -180,7 +182,7 @@ impl InferenceSession {
     }
 
     /// Where the time went since profiling began.
-    pub fn profile(&self) -> Vec<NodeTime> {
+    pub fn profile(&self) -> Vec<NodeProfile> {
         self.runnable.profile()
     }
 
@@ -211,7 +213,7 @@ impl InferenceSession {
                 .into());
             };
             if found[i].replace(value).is_some() {
-                return Err(RuntimeErrorKind::InputTwice(name.to_owned()).into());
+                return Err(RuntimeErrorKind::DuplicateInput(name.to_owned()).into());
             }
         }
         let missing = |(value, info): (Option<Value>, &TensorInfo)| {
@@ -274,7 +276,7 @@ fn choose(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError
         Some(name) => RuntimeErrorKind::UnknownMethod(name.to_owned()),
         None => {
             let names: Vec<&str> = artifact.methods.iter().map(|m| &m.name[..]).collect();
-            RuntimeErrorKind::WhichMethod(names.join(", "))
+            RuntimeErrorKind::AmbiguousMethod(names.join(", "))
         }
     })?)
 }

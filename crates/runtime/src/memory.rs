@@ -1,11 +1,11 @@
 //! Every byte of a run, decided before it.
 
 mod arena;
-mod budget;
+mod shortfall;
 mod weights;
 
 pub use arena::{ArenaBuffer, ArenaPlan};
-pub use budget::{Misfit, Remedy};
+pub use shortfall::{MemoryShortfall, Remedy};
 pub use weights::WeightSection;
 
 use crate::runner::{Policy, Prefix, make_config, step_size};
@@ -54,20 +54,20 @@ pub enum MemoryLimit {
 
 /// A model to plan: an imported file, or a configuration without weights.
 #[derive(Clone, Copy)]
-pub struct Planned<'a> {
+pub struct PlannedModel<'a> {
     graph: &'a Graph,
     facts: &'a ModelFacts,
     /// From this graph input on, inputs stand for weights.
     first_weight: usize,
 }
 
-impl<'a> TryFrom<&'a Artifact> for Planned<'a> {
+impl<'a> TryFrom<&'a Artifact> for PlannedModel<'a> {
     type Error = RuntimeError;
 
-    fn try_from(artifact: &'a Artifact) -> Result<Planned<'a>, RuntimeError> {
+    fn try_from(artifact: &'a Artifact) -> Result<PlannedModel<'a>, RuntimeError> {
         let method = artifact.method("forward").or(artifact.methods.first());
         let method = method.ok_or_else(|| RuntimeErrorKind::UnknownMethod("forward".to_owned()))?;
-        Ok(Planned {
+        Ok(PlannedModel {
             graph: &method.graph,
             facts: &artifact.facts,
             first_weight: usize::MAX,
@@ -75,9 +75,9 @@ impl<'a> TryFrom<&'a Artifact> for Planned<'a> {
     }
 }
 
-impl<'a> From<&'a Blueprint> for Planned<'a> {
-    fn from(blueprint: &'a Blueprint) -> Planned<'a> {
-        Planned {
+impl<'a> From<&'a Blueprint> for PlannedModel<'a> {
+    fn from(blueprint: &'a Blueprint) -> PlannedModel<'a> {
+        PlannedModel {
             graph: &blueprint.graph,
             facts: &blueprint.facts,
             first_weight: STEP_INPUTS,
@@ -85,7 +85,7 @@ impl<'a> From<&'a Blueprint> for Planned<'a> {
     }
 }
 
-impl<'a> Planned<'a> {
+impl<'a> PlannedModel<'a> {
     /// The model's own numbers.
     pub fn facts(&self) -> &'a ModelFacts {
         self.facts
@@ -164,7 +164,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Plans a run of a model on a backend.
     pub fn new(
-        model: &Planned<'_>,
+        model: &PlannedModel<'_>,
         backend: &dyn Backend,
         policy: &Policy,
         kind: CacheKind,
@@ -252,8 +252,8 @@ impl MemoryPlan {
                 .map(|free| free.saturating_add(self.prefix_bytes as u64)),
             MemoryLimit::Bytes(n) => Some(n),
         };
-        match limit.and_then(|limit| Misfit::of(self, limit)) {
-            Some(misfit) => Err(RuntimeErrorKind::DoesNotFit(Box::new(misfit)).into()),
+        match limit.and_then(|limit| MemoryShortfall::of(self, limit)) {
+            Some(shortfall) => Err(RuntimeErrorKind::MemoryShortfall(Box::new(shortfall)).into()),
             None => Ok(()),
         }
     }

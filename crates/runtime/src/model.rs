@@ -1,7 +1,7 @@
-//! A model file with everything a conversation needs: graphs, tokenizer, chat template.
+//! `Model`: an imported model file with its graphs, tokenizer and chat template.
 
 use crate::fingerprint::fingerprint;
-use crate::vocabulary::{Vocabulary, compile_template};
+use crate::tokenizer_source::{TokenizerSource, compile_template};
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
 use import::{Artifact, ImportOptions, ModelFacts};
@@ -13,45 +13,47 @@ use text::{ChatTemplate, Tokenizer};
 
 /// An imported model. Weights stay mapped; any number of runners can share it.
 ///
-/// A file without a usable tokenizer or chat template still runs on token ids; asking for what is missing is the error.
+/// A model without a usable tokenizer or chat template still runs on token ids; only [`tokenizer`](Model::tokenizer)
+/// and [`template`](Model::template) return an error.
 pub struct Model {
     artifact: Arc<Artifact>,
-    words: Later<Words>,
+    text_assets: Background<TextAssets>,
     fingerprint: OnceLock<u64>,
 }
 
-/// What a model needs for text.
-struct Words {
-    tokenizer: Result<Tokenizer, text::Error>,
-    template: Result<ChatTemplate, text::Error>,
+/// The tokenizer and the chat template of a model, or why each cannot be used.
+struct TextAssets {
+    tokenizer: Result<Tokenizer, text::TextError>,
+    template: Result<ChatTemplate, text::TextError>,
 }
 
-impl Words {
-    fn of(artifact: &Artifact) -> Words {
-        let vocabulary = Vocabulary::of(artifact);
-        let tokenizer = vocabulary.tokenizer();
-        let template = vocabulary.template(tokenizer.as_ref().ok());
-        Words {
+impl TextAssets {
+    fn from_artifact(artifact: &Artifact) -> TextAssets {
+        let source = TokenizerSource::from_artifact(artifact);
+        let tokenizer = source.tokenizer();
+        let template = source.template(tokenizer.as_ref().ok());
+        TextAssets {
             tokenizer,
             template,
         }
     }
 }
 
-/// Something that a thread is making.
-struct Later<T> {
-    made: OnceLock<T>,
+/// A value that a background thread computes.
+struct Background<T> {
+    value: OnceLock<T>,
     thread: Mutex<Option<JoinHandle<T>>>,
 }
 
-impl<T> Later<T> {
-    /// It, once the thread is done; made here where there was no thread to be had.
+impl<T> Background<T> {
+    /// Returns the value. Joins the background thread on first use; calls `make` if the thread could not be started. A
+    /// panic of the thread is resumed here.
     fn get(&self, make: impl FnOnce() -> T) -> &T {
-        self.made.get_or_init(|| {
+        self.value.get_or_init(|| {
             let thread = self.thread.lock();
             let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
             match thread.map(JoinHandle::join) {
-                Some(Ok(made)) => made,
+                Some(Ok(value)) => value,
                 Some(Err(panic)) => resume_unwind(panic),
                 None => make(),
             }
@@ -60,36 +62,39 @@ impl<T> Later<T> {
 }
 
 impl Model {
-    /// Opens a model file and optimises its graphs. Models with several sets of rotary frequencies choose by the
-    /// context that will be used; `None` is all that the model was made for.
+    /// Opens a model file and optimises its graphs. `context` is the maximum context that will be used, `None` for the
+    /// model's own; models with several sets of rotary frequencies choose one by it.
     pub fn open(path: &Path, context: Option<usize>) -> Result<Model, RuntimeError> {
         Model::open_with(path, &OpenOptions::for_context(context))
     }
 
-    /// Opens a model file for a known use, with chosen passes.
+    /// Opens a model file with these options.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Model, RuntimeError> {
         Ok(Model::new(open_artifact_with(path, options)?))
     }
 
-    /// A model from an imported artifact. Its tokenizer is built in the background: a caller that makes a
-    /// [`Runner`](crate::Runner) before it asks for the tokenizer does not wait for it.
+    /// A model from an imported artifact. Builds the tokenizer in the background, so that a caller who creates a
+    /// [`Runner`](crate::Runner) first does not wait for it.
     pub fn new(artifact: Artifact) -> Model {
         let artifact = Arc::new(artifact);
         let shared = artifact.clone();
-        let thread = std::thread::Builder::new().name("kvark-words".to_owned());
-        let thread = thread.spawn(move || Words::of(&shared)).ok();
+        let thread = std::thread::Builder::new().name("kvark-tokenizer".to_owned());
+        let thread = thread
+            .spawn(move || TextAssets::from_artifact(&shared))
+            .ok();
         Model {
             artifact,
-            words: Later {
-                made: OnceLock::new(),
+            text_assets: Background {
+                value: OnceLock::new(),
                 thread: Mutex::new(thread),
             },
             fingerprint: OnceLock::new(),
         }
     }
 
-    fn words(&self) -> &Words {
-        self.words.get(|| Words::of(&self.artifact))
+    fn text_assets(&self) -> &TextAssets {
+        self.text_assets
+            .get(|| TextAssets::from_artifact(&self.artifact))
     }
 
     /// The imported file.
@@ -97,18 +102,18 @@ impl Model {
         &self.artifact
     }
 
-    /// The model's own numbers.
+    /// The model's facts: sizes, context length and special properties.
     pub fn facts(&self) -> &ModelFacts {
         &self.artifact.facts
     }
 
-    /// A number that tells the model apart from others, also from one of the same shape.
+    /// A hash that identifies the model. Models of the same shape with other weights have another fingerprint.
     pub fn fingerprint(&self) -> u64 {
         let artifact = &self.artifact;
         *self.fingerprint.get_or_init(|| fingerprint(artifact))
     }
 
-    /// How tokens are chosen unless the caller says otherwise: as the model's configuration says, where it has one.
+    /// The default sampler options: those of the model's configuration, if it has one.
     pub fn sampling(&self) -> SamplerOptions {
         let defaults = SamplerOptions::default();
         let Some(config) = &self.artifact.beside.genai else {
@@ -127,34 +132,48 @@ impl Model {
         }
     }
 
-    /// The tokenizer, or why the file has none that can be used.
-    pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
-        Ok(self.words().tokenizer.as_ref().map_err(no_tokenizer)?)
-    }
-
-    /// The chat template, or why the file has none that can be used.
-    pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
-        Ok(self.words().template.as_ref().map_err(text::Error::clone)?)
-    }
-
-    /// Compiles another chat template for this model: it may write the model's BOS and EOS.
+    /// The tokenizer.
     ///
     /// # Errors
-    /// When `source` does not parse; the error names the line.
+    /// `NoTokenizer` if the file has no usable one.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, RuntimeError> {
+        Ok(self
+            .text_assets()
+            .tokenizer
+            .as_ref()
+            .map_err(no_tokenizer)?)
+    }
+
+    /// The chat template.
+    ///
+    /// # Errors
+    /// `Text` if the file has no usable one.
+    pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
+        Ok(self
+            .text_assets()
+            .template
+            .as_ref()
+            .map_err(text::TextError::clone)?)
+    }
+
+    /// Compiles another chat template for this model. It can use the model's BOS and EOS.
+    ///
+    /// # Errors
+    /// `Text` if `source` does not parse; the message names the line.
     pub fn compile_template(&self, source: &str) -> Result<ChatTemplate, RuntimeError> {
-        let tokenizer = self.words().tokenizer.as_ref().ok();
+        let tokenizer = self.text_assets().tokenizer.as_ref().ok();
         Ok(compile_template(source, tokenizer)?)
     }
 }
 
-/// How a model file is opened.
+/// The options for opening a model file.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Most positions that will be used; all that the model was made for when `None`.
+    /// The maximum context that will be used; `None` for the model's own.
     pub context: Option<usize>,
-    /// The passes that its graphs are optimised with.
+    /// The optimisation passes to run on its graphs.
     pub passes: PassSelection,
-    /// Open decoders for an [`Embedder`](crate::Embedder): without a cache, for their hidden states.
+    /// Open decoders for an [`Embedder`](crate::Embedder): they have no cache and return hidden states.
     pub hidden_states: bool,
 }
 
@@ -167,12 +186,12 @@ impl OpenOptions {
     }
 }
 
-/// Imports a model file and optimises its graphs, as [`Model::open`] does; leaves the tokenizer alone.
+/// Imports a model file and optimises its graphs like [`Model::open`], without its tokenizer.
 pub fn open_artifact(path: &Path, context: Option<usize>) -> Result<Artifact, RuntimeError> {
     open_artifact_with(path, &OpenOptions::for_context(context))
 }
 
-/// As [`open_artifact`], with chosen passes.
+/// Like [`open_artifact`], with options.
 pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact, RuntimeError> {
     let import = ImportOptions {
         context_length: options.context,
@@ -187,12 +206,12 @@ pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact
     Ok(artifact)
 }
 
-/// The tokenizer of a model file, read without its weights and graphs.
+/// Reads the tokenizer of a model file, without its weights and graphs.
 pub fn open_tokenizer(path: &Path) -> Result<Tokenizer, RuntimeError> {
-    let tokenizer = Vocabulary::with_file(path, |vocabulary| vocabulary.tokenizer())?;
+    let tokenizer = TokenizerSource::with_file(path, |source| source.tokenizer())?;
     Ok(tokenizer.map_err(|error| no_tokenizer(&error))?)
 }
 
-fn no_tokenizer(error: &text::Error) -> RuntimeErrorKind {
+fn no_tokenizer(error: &text::TextError) -> RuntimeErrorKind {
     RuntimeErrorKind::NoTokenizer(error.clone())
 }

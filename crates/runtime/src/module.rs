@@ -1,7 +1,9 @@
 //! A loaded model: methods by name, each bound to the session's cache.
 
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, CompileOptions, Dispatcher, NodeTime, Runnable, StepOptions, StepOutputs};
+use backend::{
+    Backend, CompileOptions, Dispatcher, NodeProfile, Runnable, StepOptions, StepOutputs,
+};
 use graph::{Graph, Value};
 use import::Artifact;
 use kv::{BackendOptions, CacheRegistry, Step};
@@ -144,7 +146,7 @@ impl Module {
     }
 
     /// Where the time went since profiling began.
-    pub fn profile(&self) -> Vec<NodeTime> {
+    pub fn profile(&self) -> Vec<NodeProfile> {
         let runnables = self.methods.iter().map(|(_, runnable)| runnable);
         runnables.flat_map(Runnable::profile).collect()
     }

@@ -1,12 +1,12 @@
 //! One sequence on one model: feeds tokens, keeps the last logits, goes back.
 
+use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
 use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
-use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, Planned, StepSize};
-use crate::shift::{Shift, Shifter};
+use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel, StepSize};
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::{Backend, CompileOptions, NodeTime, RunMode};
+use backend::{Backend, CompileOptions, NodeProfile, RunMode};
 use import::ModelFacts;
 use kv::{
     BackendOptions, CacheConfig, CacheFacts, CachePolicy, CacheSession, Contiguous, RingPolicy,
@@ -52,7 +52,7 @@ impl Default for Policy {
 
 /// What a runner holds in memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryUsage {
     /// The model's constants; mapped from its file.
     pub weights: usize,
     /// Keys and values.
@@ -71,7 +71,7 @@ pub struct Runner {
     tokens: Vec<u32>,
     /// Whether the decoder's outputs are the logits behind the last token.
     has_logits: bool,
-    shifter: Option<Shifter>,
+    shifter: Option<ContextShifter>,
 }
 
 /// A frozen beginning that several runners share.
@@ -135,7 +135,7 @@ pub(crate) fn plan_run(
     if !model.facts().is_decoder() {
         return Err(RuntimeErrorKind::NotADecoder.into());
     }
-    let planned = Planned::try_from(model.artifact())?;
+    let planned = PlannedModel::try_from(model.artifact())?;
     let mut plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
     if let Some(prefix) = prefix {
         prefix.shared.check(&plan.cache)?;
@@ -187,7 +187,7 @@ pub(crate) fn make_config(
 impl Runner {
     /// Most tokens in a step of [`feed_all_logits`](Runner::feed_all_logits). Logits of many rows are large, so steps are
     /// small; results do not depend on their size.
-    pub const SCORED_STEP: usize = 128;
+    pub const MAX_SCORED_STEP: usize = 128;
 
     /// Opens a session for `model` on `backend`.
     pub fn new(
@@ -253,12 +253,12 @@ impl Runner {
     /// makes room. Refused where the model's keys cannot be moved.
     pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
-        self.shifter = Some(Shifter::new(self.decoder.graph(), layers, keep)?);
+        self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
     /// Makes room now, where [`allow_shifts`](Runner::allow_shifts) lets it; `None` where nothing can go.
-    pub fn shift(&mut self) -> Result<Option<Shift>, RuntimeError> {
+    pub fn shift(&mut self) -> Result<Option<ContextShift>, RuntimeError> {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
         };
@@ -349,7 +349,7 @@ impl Runner {
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.decoder.batch().min(Runner::SCORED_STEP)) {
+        for chunk in tokens.chunks(self.decoder.batch().min(Runner::MAX_SCORED_STEP)) {
             self.begin_step(chunk);
             (0..chunk.len() as u32).for_each(|row| self.decoder.step.want(row));
             self.run_step(chunk)?;
@@ -428,12 +428,12 @@ impl Runner {
     }
 
     /// Where the time went since profiling began.
-    pub fn profile(&self) -> Vec<NodeTime> {
+    pub fn profile(&self) -> Vec<NodeProfile> {
         self.decoder.profile()
     }
 
     /// Bytes held now.
-    pub fn memory(&self) -> Result<Memory, RuntimeError> {
+    pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
         Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
 

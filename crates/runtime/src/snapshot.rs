@@ -34,8 +34,8 @@ use std::path::{Path, PathBuf};
 /// The version that is written, and the only one that is read.
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"KVARKSNP";
-const HEAD: usize = 64;
-const LAYER: usize = 40;
+const HEADER_BYTES: usize = 64;
+const LAYER_RECORD_BYTES: usize = 40;
 /// Rows begin at a multiple of this.
 const ALIGNMENT: usize = 64;
 
@@ -49,12 +49,12 @@ pub struct Snapshot {
     /// Of keys and of values.
     storage: [Storage; 2],
     tokens: Vec<u32>,
-    layers: Vec<Layer>,
+    layers: Vec<LayerRecord>,
     notes: Range<usize>,
 }
 
 #[derive(Clone, Debug)]
-struct Layer {
+struct LayerRecord {
     facts: LayerConfig,
     first: u32,
     /// Where its keys and its values lie, and their checksums.
@@ -91,7 +91,7 @@ impl Snapshot {
 
     /// Reads a snapshot and checks every byte of it.
     pub fn parse(bytes: Bytes) -> Result<Snapshot, SnapshotError> {
-        let mut reader = Reader {
+        let mut reader = ByteReader {
             bytes: &bytes,
             at: 0,
         };
@@ -106,22 +106,22 @@ impl Snapshot {
         if version != VERSION {
             return Err(SnapshotErrorKind::Version { found: version }.into());
         }
-        let head = Head::read(&mut reader).ok_or_else(cut_off)?;
-        if head.file != bytes.len() as u64 {
+        let header = Header::read(&mut reader).ok_or_else(cut_off)?;
+        if header.file != bytes.len() as u64 {
             return Err(SnapshotErrorKind::Length {
                 found: bytes.len() as u64,
-                stated: Some(head.file),
+                stated: Some(header.file),
             }
             .into());
         }
         let damaged = |part: String| SnapshotErrorKind::Damaged { part };
-        let rows = head.rows_at().filter(|at| *at <= bytes.len());
+        let rows = header.rows_at().filter(|at| *at <= bytes.len());
         let rows = rows.ok_or_else(|| damaged("the head".into()))?;
         let (covered, sum) = bytes[..rows].split_at(rows - 8);
         if xxh64(covered, 0).to_le_bytes() != *sum {
             return Err(damaged("the head".into()).into());
         }
-        let snapshot = head.rest(&mut reader, &bytes, rows)?;
+        let snapshot = header.parse_body(&mut reader, &bytes, rows)?;
         snapshot.check_rows()?;
         Ok(snapshot)
     }
@@ -138,7 +138,7 @@ impl Snapshot {
 
     /// The shortest beginning that can be restored: what the windows of the model kept.
     pub fn floor(&self) -> usize {
-        let floor = |layer: &Layer| match (layer.first, layer.facts.window) {
+        let floor = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
             (0, _) | (_, None) => 0,
             (first, Some(window)) => first as usize + window as usize - 1,
         };
@@ -148,11 +148,11 @@ impl Snapshot {
     /// Refuses a snapshot of another model, or one whose rows are stored otherwise.
     pub(crate) fn check(&self, model: &Model, config: &CacheConfig) -> Result<(), RuntimeError> {
         if self.fingerprint != model.fingerprint() {
-            return Err(self.refused(SnapshotErrorKind::OtherModel));
+            return Err(self.refused(SnapshotErrorKind::ModelMismatch));
         }
         let wanted = [config.key_storage, config.value_storage];
         if self.storage != wanted {
-            return Err(self.refused(SnapshotErrorKind::Storage {
+            return Err(self.refused(SnapshotErrorKind::StorageMismatch {
                 found: self.storage,
                 wanted,
             }));
@@ -179,7 +179,7 @@ impl Snapshot {
     }
 
     fn rows(&self) -> SavedRows<'_> {
-        let layer = |layer: &Layer| {
+        let layer = |layer: &LayerRecord| {
             let [keys, values] = layer.sides.clone().map(|(range, _)| range);
             SavedLayer {
                 first: layer.first,
@@ -233,7 +233,7 @@ pub(crate) fn restore<K: Bookkeeping + Restorable>(
 }
 
 /// The numbers of the head, behind magic and version.
-struct Head {
+struct Header {
     layers: u32,
     file: u64,
     fingerprint: u64,
@@ -242,12 +242,12 @@ struct Head {
     notes: u64,
 }
 
-impl Head {
-    fn read(reader: &mut Reader<'_>) -> Option<Head> {
+impl Header {
+    fn read(reader: &mut ByteReader<'_>) -> Option<Header> {
         let (layers, file, fingerprint) = (reader.u32()?, reader.u64()?, reader.u64()?);
         let storage = [reader.array()?, reader.array()?];
         let (tokens, _zero, notes) = (reader.u32()?, reader.u32()?, reader.u64()?);
-        Some(Head {
+        Some(Header {
             layers,
             file,
             fingerprint,
@@ -261,15 +261,15 @@ impl Head {
     fn rows_at(&self) -> Option<usize> {
         let size = |count: u32, each: usize| usize::try_from(count).ok()?.checked_mul(each);
         let notes = usize::try_from(self.notes).ok()?;
-        let tables = size(self.tokens, 4)?.checked_add(size(self.layers, LAYER)?)?;
-        let all = HEAD.checked_add(tables)?.checked_add(notes)?;
+        let tables = size(self.tokens, 4)?.checked_add(size(self.layers, LAYER_RECORD_BYTES)?)?;
+        let all = HEADER_BYTES.checked_add(tables)?.checked_add(notes)?;
         all.checked_add(8)?.checked_next_multiple_of(ALIGNMENT)
     }
 
     /// What follows a head whose checksum is right, and that says where the rows begin.
-    fn rest(
+    fn parse_body(
         &self,
-        reader: &mut Reader<'_>,
+        reader: &mut ByteReader<'_>,
         bytes: &Bytes,
         rows_at: usize,
     ) -> Result<Snapshot, SnapshotError> {
@@ -289,7 +289,7 @@ impl Head {
         let mut layers = vec![];
         let mut at = rows_at;
         for _ in 0..self.layers {
-            let layer = Layer::read(reader, self.tokens, storage, &mut at);
+            let layer = LayerRecord::read(reader, self.tokens, storage, &mut at);
             layers.push(layer.ok_or_else(|| malformed("a layer's sizes are impossible"))?);
         }
         if at != bytes.len() {
@@ -308,14 +308,14 @@ impl Head {
     }
 }
 
-impl Layer {
+impl LayerRecord {
     /// The layer whose rows begin at `at`, which moves behind them.
     fn read(
-        reader: &mut Reader<'_>,
+        reader: &mut ByteReader<'_>,
         tokens: u32,
         storage: [Storage; 2],
         at: &mut usize,
-    ) -> Option<Layer> {
+    ) -> Option<LayerRecord> {
         let [kv_heads, key_dim, value_dim, window, first, _zero] = {
             let mut numbers = [0; 6];
             for number in &mut numbers {
@@ -340,7 +340,7 @@ impl Layer {
         };
         let keys = side(facts.key_dim, storage[0], sums[0])?;
         let values = side(facts.value_dim, storage[1], sums[1])?;
-        Some(Layer {
+        Some(LayerRecord {
             facts,
             first,
             sides: [keys, values],
@@ -349,12 +349,12 @@ impl Layer {
 }
 
 /// Numbers one after another; `None` behind the end.
-struct Reader<'a> {
+struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let array = self.bytes.get(self.at..)?.first_chunk()?;
         self.at += N;

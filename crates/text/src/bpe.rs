@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use crate::byte_level::{ByteTable, bytes_of, char_of};
 use crate::merge::{Merge, Symbol, merge_all};
 use crate::pretokenize::PreTokenizer;
-use crate::{Error, TokenKind, Vocab};
+use crate::{TextError, TokenKind, Vocab};
 
 /// Merge ranks over token ids, and the words they apply to.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ impl Bpe {
     ///
     /// # Errors
     /// When the pre-tokenizer is unknown, or a merge is malformed or joins what is no token.
-    pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
-        let mut words = match vocab.split.is_empty() {
-            true => PreTokenizer::new(&vocab.pre)?,
-            false => PreTokenizer::from_splits(&vocab.split, false)?,
+    pub(crate) fn new(vocab: &Vocab) -> Result<Self, TextError> {
+        let mut words = match vocab.split_stages.is_empty() {
+            true => PreTokenizer::new(&vocab.pre_tokenizer)?,
+            false => PreTokenizer::from_splits(&vocab.split_stages, false)?,
         };
-        words.whole_words = vocab.whole_words.unwrap_or(words.whole_words);
+        words.ignore_merges = vocab.ignore_merges.unwrap_or(words.ignore_merges);
         let ids = ids(vocab);
         let merges = merges(vocab, &ids)?;
         let mut spelling = [0; 4];
@@ -39,8 +39,8 @@ impl Bpe {
         Ok(Self {
             bytes: bytes.collect(),
             merges,
-            whole: if words.whole_words {
-                whole_words(vocab)
+            whole: if words.ignore_merges {
+                ignore_merges(vocab)
             } else {
                 HashMap::new()
             },
@@ -95,18 +95,18 @@ pub(crate) fn ids(vocab: &Vocab) -> Ids<'_> {
 ///
 /// # Errors
 /// When one is malformed or joins what is no token.
-pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, Error> {
+pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, TextError> {
     let mut merges = Merges::with_capacity_and_hasher(vocab.merges.len(), RandomState::default());
     let unique = ids.len() == vocab.tokens.len();
     let mut joined = String::new();
     let mut next = 0;
     for (index, merge) in vocab.merges.iter().enumerate() {
-        let (left, right) = halves(merge).ok_or_else(|| Error::MalformedMerge {
+        let (left, right) = halves(merge).ok_or_else(|| TextError::MalformedMerge {
             index,
             merge: merge.to_owned(),
         })?;
         let id = |part: &str| {
-            let outside = || Error::MergeOutsideVocab {
+            let outside = || TextError::MergeOutsideVocab {
                 index,
                 merge: merge.to_owned(),
                 part: part.to_owned(),
@@ -134,7 +134,7 @@ fn halves(merge: &str) -> Option<(&str, &str)> {
     (!right.is_empty()).then_some((left, right))
 }
 
-fn whole_words(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
+fn ignore_merges(vocab: &Vocab) -> HashMap<Box<[u8]>, u32> {
     let table = ByteTable::new();
     let normal = (0u32..)
         .zip(vocab.tokens.iter())
@@ -155,7 +155,7 @@ pub(crate) mod tests {
         Vocab {
             tokens: bytes.chain(made).collect(),
             merges: merges.iter().collect(),
-            pre: "gpt-2".into(),
+            pre_tokenizer: "gpt-2".into(),
             ..Vocab::default()
         }
     }
@@ -181,7 +181,7 @@ pub(crate) mod tests {
         let mut vocab = vocab(&["a b"]);
         vocab.tokens.push("abc");
         assert_eq!(encode(&vocab, "abc"), ["ab", "c"]);
-        vocab.pre = "llama-bpe".into();
+        vocab.pre_tokenizer = "llama-bpe".into();
         assert_eq!(encode(&vocab, "abc"), ["abc"]);
     }
 
@@ -200,7 +200,7 @@ pub(crate) mod tests {
                 merges: ["a a", bad].iter().collect(),
                 ..vocab(&["a a"])
             };
-            let want = Error::MalformedMerge {
+            let want = TextError::MalformedMerge {
                 index: 1,
                 merge: bad.into(),
             };
@@ -210,7 +210,7 @@ pub(crate) mod tests {
             merges: ["a zz"].iter().collect(),
             ..vocab(&[])
         };
-        let want = Error::MergeOutsideVocab {
+        let want = TextError::MergeOutsideVocab {
             index: 0,
             merge: "a zz".into(),
             part: "zz".into(),

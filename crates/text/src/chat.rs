@@ -1,9 +1,9 @@
 //! Chat templates: a conversation to the text the model was trained to continue.
 
 mod builtin;
-mod clock;
 mod json;
 mod prompt;
+mod strftime;
 
 pub use prompt::Prompt;
 
@@ -18,15 +18,15 @@ use minijinja_contrib::pycompat;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::TextError;
 use json::JsonStyle;
 
 /// The template's name inside its environment; has no extension, so nothing is HTML-escaped.
-const NAME: &str = "chat";
+const TEMPLATE_NAME: &str = "chat";
 /// Instructions a rendering may take: far more than a long conversation needs, and no endless loops.
-const FUEL: u64 = 10_000_000;
+const MAX_INSTRUCTIONS: u64 = 10_000_000;
 /// How deeply lists and maps may be nested when written.
-const DEEPEST: usize = 128;
+const MAX_NESTING: usize = 128;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,13 +61,13 @@ impl ChatTemplate {
     /// Compiles a template that may write the texts of the model's BOS and EOS.
     ///
     /// # Errors
-    /// [`Error::Template`] with the line when `source` does not parse.
-    pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, Error> {
+    /// [`TextError::Template`] with the line when `source` does not parse.
+    pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, TextError> {
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(from_jinja)?);
-        environment.set_fuel(Some(FUEL));
+        environment.set_fuel(Some(MAX_INSTRUCTIONS));
         environment.set_formatter(|out, state, value| {
             check_depth(value)?;
             minijinja::escape_formatter(out, state, value)
@@ -76,10 +76,10 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise);
         environment.add_function("strftime_now", |format: &str| {
-            clock::strftime(format, clock::now())
+            strftime::strftime(format, strftime::now())
         });
         environment
-            .add_template_owned(NAME, without_generation_blocks(source))
+            .add_template_owned(TEMPLATE_NAME, without_generation_blocks(source))
             .map_err(from_jinja)?;
         Ok(Self {
             environment,
@@ -111,12 +111,12 @@ impl ChatTemplate {
     /// The text of a conversation, ending where the assistant begins to speak if `add_generation_prompt`.
     ///
     /// # Errors
-    /// [`Error::TemplateRaised`] when the template refuses the conversation, [`Error::Template`] when it fails.
+    /// [`TextError::TemplateRaised`] when the template refuses the conversation, [`TextError::Template`] when it fails.
     pub fn render(
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
-    ) -> Result<String, Error> {
+    ) -> Result<String, TextError> {
         self.render_with(messages, add_generation_prompt, &serde_json::Map::new())
     }
 
@@ -129,7 +129,7 @@ impl ChatTemplate {
         messages: &[M],
         add_generation_prompt: bool,
         variables: &serde_json::Map<String, serde_json::Value>,
-    ) -> Result<String, Error> {
+    ) -> Result<String, TextError> {
         // Templates ask `tools is none`, so the absent must be none and not undefined.
         let absent = ["tools", "documents"].map(|name| (name, Value::from(())));
         let given = variables
@@ -142,7 +142,10 @@ impl ChatTemplate {
             ("eos_token", Value::from(self.eos.as_str())),
         ];
         let context = Value::from_pairs(absent.into_iter().chain(given).chain(fixed));
-        let template = self.environment.get_template(NAME).map_err(from_jinja)?;
+        let template = self
+            .environment
+            .get_template(TEMPLATE_NAME)
+            .map_err(from_jinja)?;
         template.render(context).map_err(from_jinja)
     }
 }
@@ -183,7 +186,7 @@ fn check_depth(value: &Value) -> Result<(), minijinja::Error> {
         if !is_map && value.kind() != ValueKind::Seq {
             continue;
         }
-        if depth == DEEPEST {
+        if depth == MAX_NESTING {
             let message = "a value is nested too deeply to be written";
             return Err(minijinja::Error::new(ErrorKind::InvalidOperation, message));
         }
@@ -246,12 +249,12 @@ fn call_method(
     }
 }
 
-fn from_jinja(error: minijinja::Error) -> Error {
+fn from_jinja(error: minijinja::Error) -> TextError {
     let line = error.line();
     let mut source = error.source();
     while let Some(cause) = source {
         if let Some(Raised(message)) = cause.downcast_ref() {
-            return Error::TemplateRaised {
+            return TextError::TemplateRaised {
                 line,
                 message: message.clone(),
             };
@@ -262,14 +265,14 @@ fn from_jinja(error: minijinja::Error) -> Error {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
-    Error::Template { line, message }
+    TextError::Template { line, message }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn render(source: &str) -> Result<String, Error> {
+    fn render(source: &str) -> Result<String, TextError> {
         let messages = [
             Message::new("user", "Hi"),
             Message::new("assistant", "Yes?"),
@@ -307,22 +310,24 @@ mod tests {
         let raised = render("{% if true %}\n{{ raise_exception('No system role') }}\n{% endif %}");
         assert_eq!(
             raised,
-            Err(Error::TemplateRaised {
+            Err(TextError::TemplateRaised {
                 line: Some(2),
                 message: "No system role".into()
             })
         );
         let inside =
             render("{% macro m() %}\n{{ raise_exception('deep') }}{% endmacro %}\n\n{{ m() }}");
-        assert!(matches!(inside, Err(Error::TemplateRaised { message, .. }) if message == "deep"));
+        assert!(
+            matches!(inside, Err(TextError::TemplateRaised { message, .. }) if message == "deep")
+        );
         let syntax = render("one\n{% for %}");
         assert!(
-            matches!(syntax, Err(Error::Template { line: Some(2), .. })),
+            matches!(syntax, Err(TextError::Template { line: Some(2), .. })),
             "{syntax:?}"
         );
         let method = render("\n\n{{ messages[0].content.explode() }}");
         assert!(
-            matches!(method, Err(Error::Template { line: Some(3), .. })),
+            matches!(method, Err(TextError::Template { line: Some(3), .. })),
             "{method:?}"
         );
     }
@@ -330,9 +335,9 @@ mod tests {
     #[test]
     fn a_template_cannot_run_for_ever() {
         let long = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
-        assert!(matches!(render(long), Err(Error::Template { .. })));
+        assert!(matches!(render(long), Err(TextError::Template { .. })));
         let deep = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
-        assert!(matches!(render(deep), Err(Error::Template { .. })));
+        assert!(matches!(render(deep), Err(TextError::Template { .. })));
     }
 
     #[test]
@@ -350,7 +355,7 @@ mod tests {
             );
             assert!(matches!(
                 nest(9000, end),
-                Err(Error::Template { line: Some(1), .. })
+                Err(TextError::Template { line: Some(1), .. })
             ));
         }
     }

@@ -3,7 +3,7 @@
 /// Why a vocabulary, a tokenizer or a chat template was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum TextError {
     /// The metadata lack a key that every vocabulary needs, or its value has the wrong type.
     #[error("metadata key `{0}` is missing or has the wrong type")]
     MissingKey(&'static str),
@@ -70,7 +70,7 @@ pub enum Error {
     NoScores,
     /// Text outside the vocabulary could not be written: no unknown token and not every byte has one.
     #[error("the vocabulary has no unknown token and cannot spell every text")]
-    NoUnknown,
+    NoUnknownToken,
     /// The model carries no chat template.
     #[error(
         "the model file has no chat template, as base models have none: they continue texts and do not answer"
@@ -104,12 +104,12 @@ mod tests {
 
     #[test]
     fn messages_name_the_line_when_known() {
-        let known = Error::Template {
+        let known = TextError::Template {
             line: Some(3),
             message: "bad".into(),
         };
         assert_eq!(known.to_string(), "chat template line 3: bad");
-        let unknown = Error::TemplateRaised {
+        let unknown = TextError::TemplateRaised {
             line: None,
             message: "no".into(),
         };

@@ -5,11 +5,11 @@ mod pipeline;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use base::Texts;
+use base::StringTable;
 use serde_json::{Map, Value};
 
-use crate::spm::byte_of;
-use crate::{Error, TokenKind, Vocab, VocabModel};
+use crate::sentencepiece::byte_of;
+use crate::{TextError, TokenKind, Vocab, VocabModel};
 
 /// The files of a folder, as bytes. Only `tokenizer` must be there.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +29,7 @@ impl HuggingFace<'_> {
     ///
     /// # Errors
     /// When the file is damaged, or asks for something that kvark's tokenizers do not do.
-    pub fn vocab(&self) -> Result<Vocab, Error> {
+    pub fn vocab(&self) -> Result<Vocab, TextError> {
         let file = object("tokenizer.json", self.tokenizer)?;
         let config = match self.config {
             Some(bytes) => object("tokenizer_config.json", bytes)?,
@@ -58,21 +58,25 @@ impl HuggingFace<'_> {
             id("pad_token"),
             id("mask_token"),
         );
-        let frame = steps.frame(&file);
+        let affix_tokens = steps.affix_tokens(&file);
         let flag = |key: &str| config.get(key).and_then(Value::as_bool);
-        let ends = self.ends(vocab.tokens.len())?;
-        vocab.bos = bos.or(frame.first);
-        vocab.eos = eos.or(ends.first().copied()).or(frame.last);
-        vocab.extra_eos = ends;
-        (vocab.cls, vocab.sep, vocab.pad, vocab.mask) =
-            (cls.or(frame.first), sep.or(frame.last), pad, mask);
+        let eos_ids = self.eos_ids(vocab.tokens.len())?;
+        vocab.bos = bos.or(affix_tokens.first);
+        vocab.eos = eos.or(eos_ids.first().copied()).or(affix_tokens.last);
+        vocab.extra_eos = eos_ids;
+        (vocab.cls, vocab.sep, vocab.pad, vocab.mask) = (
+            cls.or(affix_tokens.first),
+            sep.or(affix_tokens.last),
+            pad,
+            mask,
+        );
         // The post-processor is what runs; the flags speak where there is none.
-        vocab.add_bos = Some(match frame.stated {
-            true => frame.first.is_some(),
+        vocab.add_bos = Some(match affix_tokens.stated {
+            true => affix_tokens.first.is_some(),
             false => flag("add_bos_token").unwrap_or(false),
         });
-        vocab.add_eos = Some(match frame.stated {
-            true => frame.last.is_some(),
+        vocab.add_eos = Some(match affix_tokens.stated {
+            true => affix_tokens.last.is_some(),
             false => flag("add_eos_token").unwrap_or(false),
         });
         vocab.check()?;
@@ -83,7 +87,7 @@ impl HuggingFace<'_> {
     ///
     /// # Errors
     /// When a file is no JSON or no text.
-    pub fn chat_template(&self) -> Result<Option<String>, Error> {
+    pub fn chat_template(&self) -> Result<Option<String>, TextError> {
         if let Some(bytes) = self.template {
             let text = String::from_utf8(bytes.to_vec());
             return Ok(Some(
@@ -107,7 +111,7 @@ impl HuggingFace<'_> {
     }
 
     /// The ids that end a generation.
-    fn ends(&self, tokens: usize) -> Result<Vec<u32>, Error> {
+    fn eos_ids(&self, tokens: usize) -> Result<Vec<u32>, TextError> {
         let Some(bytes) = self.generation else {
             return Ok(vec![]);
         };
@@ -120,7 +124,7 @@ impl HuggingFace<'_> {
         let ids = list.iter().filter_map(Value::as_i64);
         ids.map(|id| match u32::try_from(id) {
             Ok(small) => Ok(small),
-            Err(_) => Err(Error::IdOutOfRange {
+            Err(_) => Err(TextError::IdOutOfRange {
                 what: "eos",
                 id,
                 tokens,
@@ -131,7 +135,7 @@ impl HuggingFace<'_> {
 }
 
 /// The algorithm with its tokens and merges.
-fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
+fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     let name = "tokenizer.json";
     let model = file.get("model").and_then(Value::as_object);
     let model = model.ok_or_else(|| wrong(name, "has no model"))?;
@@ -145,9 +149,9 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
     let fallback = model.get("byte_fallback") == Some(&Value::Bool(true));
     let kind = match model.get("type").and_then(Value::as_str) {
         Some("WordPiece") => VocabModel::WordPiece,
-        Some("BPE") | None if fallback => VocabModel::Spm,
+        Some("BPE") | None if fallback => VocabModel::SentencePiece,
         Some("BPE") | None => VocabModel::Bpe,
-        Some(other) => return Err(Error::UnknownModel(other.to_owned())),
+        Some(other) => return Err(TextError::UnknownModel(other.to_owned())),
     };
     let added = file.get("added_tokens").and_then(Value::as_array);
     let added: Vec<&Value> = added.into_iter().flatten().collect();
@@ -181,7 +185,7 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
         }
         let token_kind = match kind {
             _ if is_unknown => TokenKind::Unknown,
-            VocabModel::Spm if byte_of(text).is_some() => TokenKind::Byte,
+            VocabModel::SentencePiece if byte_of(text).is_some() => TokenKind::Byte,
             _ => TokenKind::Normal,
         };
         put(id, spelled(kind, text), token_kind);
@@ -200,11 +204,11 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
     vocab.tokens = texts.into_iter().collect();
     vocab.unk = unknown_id;
     vocab.merges = merges(model)?;
-    if kind == VocabModel::Spm {
+    if kind == VocabModel::SentencePiece {
         // The merges say what comes first.
         vocab.scores = vec![0.0; vocab.tokens.len()];
     }
-    vocab.whole_words = model.get("ignore_merges").and_then(Value::as_bool);
+    vocab.ignore_merges = model.get("ignore_merges").and_then(Value::as_bool);
     Ok(vocab)
 }
 
@@ -212,15 +216,15 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, Error> {
 fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
     match (kind, text.strip_prefix("##")) {
         (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.into(),
-        (VocabModel::WordPiece, _) => format!("{}{text}", crate::spm::SPACE).into(),
+        (VocabModel::WordPiece, _) => format!("{}{text}", crate::sentencepiece::METASPACE).into(),
         _ => text.into(),
     }
 }
 
 /// Merges, written `"a b"` or `["a", "b"]`.
-fn merges(model: &Map<String, Value>) -> Result<Texts, Error> {
+fn merges(model: &Map<String, Value>) -> Result<StringTable, TextError> {
     let list = model.get("merges").and_then(Value::as_array);
-    let merges: Option<Texts> = list.into_iter().flatten().map(merge).collect();
+    let merges: Option<StringTable> = list.into_iter().flatten().map(merge).collect();
     merges.ok_or_else(|| wrong("tokenizer.json", "has a merge that is no pair"))
 }
 
@@ -235,7 +239,7 @@ fn merge(merge: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-fn object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
+fn object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, TextError> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(wrong(name, "is no JSON object")),
@@ -243,6 +247,6 @@ fn object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     }
 }
 
-fn wrong(file: &str, reason: &str) -> Error {
-    Error::TokenizerFile(format!("{file} {reason}"))
+fn wrong(file: &str, reason: &str) -> TextError {
+    TextError::TokenizerFile(format!("{file} {reason}"))
 }

@@ -1,9 +1,9 @@
 //! Metadata as one JSON object: how archives carry the `tokenizer.*` keys of a GGUF file.
 
-use base::Texts;
+use base::StringTable;
 use serde_json::Value;
 
-use crate::{Error, VocabSource};
+use crate::{TextError, VocabSource};
 
 /// Key–value metadata in a JSON object.
 #[derive(Debug, Clone)]
@@ -13,12 +13,12 @@ impl JsonMetadata {
     /// Reads a JSON object.
     ///
     /// # Errors
-    /// [`Error::TokenizerFile`] when it is no JSON object.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+    /// [`TextError::TokenizerFile`] when it is no JSON object.
+    pub fn parse(bytes: &[u8]) -> Result<Self, TextError> {
         match serde_json::from_slice(bytes) {
             Ok(object @ Value::Object(_)) => Ok(Self(object)),
-            Ok(_) => Err(Error::TokenizerFile("it is no JSON object".into())),
-            Err(error) => Err(Error::TokenizerFile(error.to_string())),
+            Ok(_) => Err(TextError::TokenizerFile("it is no JSON object".into())),
+            Err(error) => Err(TextError::TokenizerFile(error.to_string())),
         }
     }
 
@@ -38,11 +38,11 @@ impl From<Value> for JsonMetadata {
 }
 
 impl VocabSource for JsonMetadata {
-    fn text(&self, key: &str) -> Option<String> {
+    fn string(&self, key: &str) -> Option<String> {
         Some(self.0.get(key)?.as_str()?.to_owned())
     }
 
-    fn texts(&self, key: &str) -> Option<Texts> {
+    fn strings(&self, key: &str) -> Option<StringTable> {
         self.list(key, Value::as_str)
     }
 

@@ -39,7 +39,7 @@
 //! let mut stream = Utf8Stream::default();
 //! let shown: String = [2, 4].iter().filter_map(|&id| tokenizer.token_bytes(id)).map(|b| stream.push(b)).collect();
 //! assert_eq!(shown + &stream.finish(), "Hi Hi");
-//! # Ok::<(), text::Error>(())
+//! # Ok::<(), text::TextError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -50,21 +50,21 @@ mod error;
 mod hugging_face;
 mod json_metadata;
 mod merge;
-mod pieces;
 mod pretokenize;
+mod sentencepiece;
 mod source;
-mod special;
-mod spm;
+mod special_tokens;
+mod token_bytes;
 mod tokenizer;
 mod utf8;
 mod vocab;
 mod wordpiece;
 
 pub use chat::{ChatTemplate, Message, Prompt};
-pub use error::Error;
+pub use error::TextError;
 pub use hugging_face::HuggingFace;
 pub use json_metadata::JsonMetadata;
 pub use source::VocabSource;
 pub use tokenizer::{EncodeOptions, Tokenizer};
 pub use utf8::Utf8Stream;
-pub use vocab::{Split, TokenKind, Vocab, VocabModel};
+pub use vocab::{SplitStage, TokenKind, Vocab, VocabModel};

@@ -30,7 +30,7 @@ pub(crate) fn merge_all(
     symbols: Vec<Symbol>,
     pair: impl Fn(&Symbol, &Symbol) -> Option<Merge>,
 ) -> impl Iterator<Item = Symbol> {
-    let mut list = List::new(symbols);
+    let mut list = SymbolList::new(symbols);
     let mut queue = BinaryHeap::new();
     for left in 0..list.symbols.len().saturating_sub(1) {
         queue.extend(list.candidate(left, &pair));
@@ -49,7 +49,7 @@ pub(crate) fn merge_all(
 
 /// A merge waiting in the queue, ordered by rank and then by place.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
+struct MergeCandidate {
     rank: u32,
     left: usize,
     /// Where the two parts end: tells a stale candidate from a live one.
@@ -58,22 +58,22 @@ struct Candidate {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct SymbolLink {
     before: Option<usize>,
     after: Option<usize>,
     alive: bool,
 }
 
 /// The symbols as a doubly linked list over a vector.
-struct List {
+struct SymbolList {
     symbols: Vec<Symbol>,
-    links: Vec<Link>,
+    links: Vec<SymbolLink>,
 }
 
-impl List {
+impl SymbolList {
     fn new(symbols: Vec<Symbol>) -> Self {
         let count = symbols.len();
-        let link = |at: usize| Link {
+        let link = |at: usize| SymbolLink {
             before: at.checked_sub(1),
             after: Some(at + 1).filter(|&next| next < count),
             alive: true,
@@ -88,10 +88,10 @@ impl List {
         &self,
         left: usize,
         pair: &impl Fn(&Symbol, &Symbol) -> Option<Merge>,
-    ) -> Option<Reverse<Candidate>> {
+    ) -> Option<Reverse<MergeCandidate>> {
         let (first, second) = (&self.symbols[left], &self.symbols[self.links[left].after?]);
         let Merge { rank, id } = pair(first, second)?;
-        Some(Reverse(Candidate {
+        Some(Reverse(MergeCandidate {
             rank,
             left,
             ends: (first.end, second.end),
@@ -100,9 +100,9 @@ impl List {
     }
 
     /// Carries a merge out and says where the result is, unless its parts have changed since.
-    fn apply(&mut self, candidate: &Candidate) -> Option<usize> {
+    fn apply(&mut self, candidate: &MergeCandidate) -> Option<usize> {
         let left = candidate.left;
-        let Link { after, alive, .. } = self.links[left];
+        let SymbolLink { after, alive, .. } = self.links[left];
         let right = after.filter(|_| alive)?;
         if (self.symbols[left].end, self.symbols[right].end) != candidate.ends {
             return None;

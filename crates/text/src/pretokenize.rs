@@ -2,12 +2,12 @@
 //!
 //! Each named pre-tokenizer is a list of stages. A stage isolates what its pattern matches in every piece the stage
 //! before left over, and what lies between two matches is a piece too. The published patterns end in
-//! `\s+(?!\S)|\s+`; here that look-ahead is a rule about gaps ([`Gap::LastApart`]), so every pattern is a plain
+//! `\s+(?!\S)|\s+`; here that look-ahead is a rule about gaps ([`GapRule::SplitLastSpace`]), so every pattern is a plain
 //! regular expression: matching is linear in the text and cannot fail.
 
 use regex::Regex;
 
-use crate::{Error, Split};
+use crate::{SplitStage, TextError};
 
 /// GPT-2's words: contractions, and letters, digits or other signs with the one space before them.
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
@@ -46,19 +46,19 @@ const THREE_DIGITS: &str = "[0-9][0-9][0-9]";
 
 /// What becomes of the text between two matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gap {
+enum GapRule {
     /// One piece.
     Whole,
     /// White space before a match that begins without any: its last character is a piece of its own.
-    LastApart,
+    SplitLastSpace,
 }
 
 /// A named way to cut text into words.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
-    stages: Vec<(Regex, Gap)>,
+    stages: Vec<(Regex, GapRule)>,
     /// Whether a word that is a token needs no merging.
-    pub(crate) whole_words: bool,
+    pub(crate) ignore_merges: bool,
     /// Whether prompts begin with BOS when the file does not say.
     pub(crate) adds_bos: bool,
 }
@@ -67,16 +67,16 @@ impl PreTokenizer {
     /// The pre-tokenizer with GGUF's name `name`; the empty name is `default`.
     ///
     /// # Errors
-    /// [`Error::UnknownPreTokenizer`] with the name.
-    pub(crate) fn new(name: &str) -> Result<Self, Error> {
-        use Gap::{LastApart, Whole};
-        let stages: &[(&str, Gap)] = match name {
-            "gpt-2" | "mpt" | "olmo" | "phi-2" => &[(GPT2, LastApart)],
+    /// [`TextError::UnknownPreTokenizer`] with the name.
+    pub(crate) fn new(name: &str) -> Result<Self, TextError> {
+        use GapRule::{SplitLastSpace, Whole};
+        let stages: &[(&str, GapRule)] = match name {
+            "gpt-2" | "mpt" | "olmo" | "phi-2" => &[(GPT2, SplitLastSpace)],
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
-                &[(r"\p{N}", Whole), (GPT2, LastApart)]
+                &[(r"\p{N}", Whole), (GPT2, SplitLastSpace)]
             }
-            "llama-bpe" | "llama3" | "llama-v3" => &[(LLAMA3, LastApart)],
-            "qwen2" | "deepseek-r1-qwen" => &[(QWEN2, LastApart)],
+            "llama-bpe" | "llama3" | "llama-v3" => &[(LLAMA3, SplitLastSpace)],
+            "qwen2" | "deepseek-r1-qwen" => &[(QWEN2, SplitLastSpace)],
             "deepseek-llm" => &[
                 (r"[\r\n]", Whole),
                 (DEEPSEEK_LETTERS, Whole),
@@ -94,23 +94,24 @@ impl PreTokenizer {
             ],
             "falcon" => &[
                 (FALCON_SIGNS, Whole),
-                (GPT2, LastApart),
+                (GPT2, SplitLastSpace),
                 (THREE_DIGITS, Whole),
             ],
             "" | "default" => &[
                 (SIGNS, Whole),
-                (GPT2, LastApart),
+                (GPT2, SplitLastSpace),
                 (r"\p{N}+", Whole),
                 (THREE_DIGITS, Whole),
             ],
-            other => return Err(Error::UnknownPreTokenizer(other.to_owned())),
+            other => return Err(TextError::UnknownPreTokenizer(other.to_owned())),
         };
-        let compile =
-            |&(pattern, gap): &(&str, Gap)| (Regex::new(pattern).expect("a pattern of ours"), gap);
+        let compile = |&(pattern, gap): &(&str, GapRule)| {
+            (Regex::new(pattern).expect("a pattern of ours"), gap)
+        };
         let llama = matches!(name, "llama-bpe" | "llama3" | "llama-v3");
         Ok(Self {
             stages: stages.iter().map(compile).collect(),
-            whole_words: llama,
+            ignore_merges: llama,
             adds_bos: llama,
         })
     }
@@ -118,20 +119,23 @@ impl PreTokenizer {
     /// The pre-tokenizer of a file that spells out its patterns.
     ///
     /// # Errors
-    /// [`Error::UnknownPreTokenizer`] with a pattern that is no plain regular expression.
-    pub(crate) fn from_splits(splits: &[Split], whole_words: bool) -> Result<Self, Error> {
-        let compile = |split: &Split| {
-            let gap = match split.last_space_apart {
-                true => Gap::LastApart,
-                false => Gap::Whole,
+    /// [`TextError::UnknownPreTokenizer`] with a pattern that is no plain regular expression.
+    pub(crate) fn from_splits(
+        splits: &[SplitStage],
+        ignore_merges: bool,
+    ) -> Result<Self, TextError> {
+        let compile = |split: &SplitStage| {
+            let gap = match split.splits_last_space {
+                true => GapRule::SplitLastSpace,
+                false => GapRule::Whole,
             };
             let regex = Regex::new(&split.pattern);
-            let unknown = |_| Error::UnknownPreTokenizer(split.pattern.clone());
+            let unknown = |_| TextError::UnknownPreTokenizer(split.pattern.clone());
             Ok((regex.map_err(unknown)?, gap))
         };
         Ok(Self {
             stages: splits.iter().map(compile).collect::<Result<_, _>>()?,
-            whole_words,
+            ignore_merges,
             adds_bos: false,
         })
     }
@@ -151,13 +155,13 @@ impl PreTokenizer {
 }
 
 /// Appends the matches in `piece` and the gaps between them.
-fn isolate<'t>(piece: &'t str, regex: &Regex, gap: Gap, out: &mut Vec<&'t str>) {
+fn isolate<'t>(piece: &'t str, regex: &Regex, gap: GapRule, out: &mut Vec<&'t str>) {
     let mut done = 0;
     for found in regex.find_iter(piece) {
         let between = &piece[done..found.start()];
         let begins_word = !found.as_str().starts_with(char::is_whitespace);
         let last = between.char_indices().next_back().map_or(0, |(at, _)| at);
-        if gap == Gap::LastApart && begins_word && last > 0 {
+        if gap == GapRule::SplitLastSpace && begins_word && last > 0 {
             out.extend([&between[..last], &between[last..]]);
         } else if !between.is_empty() {
             out.push(between);
@@ -257,7 +261,7 @@ mod tests {
     #[test]
     fn an_unknown_name_is_named() {
         let error = PreTokenizer::new("tekken-9").unwrap_err();
-        assert_eq!(error, Error::UnknownPreTokenizer("tekken-9".into()));
+        assert_eq!(error, TextError::UnknownPreTokenizer("tekken-9".into()));
     }
 
     proptest! {

@@ -1,16 +1,16 @@
 //! Reads a vocabulary from a model file's key–value metadata.
 
-use crate::{Error, TokenKind, Vocab, VocabModel};
-use base::Texts;
+use crate::{TextError, TokenKind, Vocab, VocabModel};
+use base::StringTable;
 
 /// Key–value metadata to read a vocabulary from; a model reader implements it in a few lines.
 ///
 /// Every method answers `None` when the key is absent or its value has another type.
 pub trait VocabSource {
     /// A string.
-    fn text(&self, key: &str) -> Option<String>;
+    fn string(&self, key: &str) -> Option<String>;
     /// An array of strings.
-    fn texts(&self, key: &str) -> Option<Texts>;
+    fn strings(&self, key: &str) -> Option<StringTable>;
     /// An array of floats.
     fn floats(&self, key: &str) -> Option<Vec<f32>>;
     /// An array of integers of any width.
@@ -26,14 +26,16 @@ impl Vocab {
     ///
     /// # Errors
     /// When the model's name or its tokens are missing, a type code is unknown, or [`Vocab::check`] fails.
-    pub fn from_source(source: &impl VocabSource) -> Result<Self, Error> {
+    pub fn from_source(source: &impl VocabSource) -> Result<Self, TextError> {
         const MODEL: &str = "tokenizer.ggml.model";
         const TOKENS: &str = "tokenizer.ggml.tokens";
-        let model = source.text(MODEL).ok_or(Error::MissingKey(MODEL))?;
-        let tokens = source.texts(TOKENS).ok_or(Error::MissingKey(TOKENS))?;
+        let model = source.string(MODEL).ok_or(TextError::MissingKey(MODEL))?;
+        let tokens = source
+            .strings(TOKENS)
+            .ok_or(TextError::MissingKey(TOKENS))?;
         let codes = source.ints("tokenizer.ggml.token_type").unwrap_or_default();
         let kinds = codes.iter().enumerate().map(|(token, &code)| {
-            TokenKind::from_code(code).ok_or(Error::UnknownKind { token, code })
+            TokenKind::from_code(code).ok_or(TextError::UnknownKind { token, code })
         });
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
         let count = tokens.len();
@@ -43,7 +45,7 @@ impl Vocab {
             Some(-1 | 0xFFFF_FFFF) => Ok(None),
             Some(id) => match u32::try_from(id) {
                 Ok(small) => Ok(Some(small)),
-                Err(_) => Err(Error::IdOutOfRange {
+                Err(_) => Err(TextError::IdOutOfRange {
                     what,
                     id,
                     tokens: count,
@@ -57,15 +59,15 @@ impl Vocab {
         let model = VocabModel::from_name(&model)?;
         // SentencePiece merges by its scores, whatever else a file lists.
         let merges = match model {
-            VocabModel::Spm => Texts::default(),
-            _ => source.texts("tokenizer.ggml.merges").unwrap_or_default(),
+            VocabModel::SentencePiece => StringTable::default(),
+            _ => source.strings("tokenizer.ggml.merges").unwrap_or_default(),
         };
         let vocab = Self {
             model,
-            pre: source.text("tokenizer.ggml.pre").unwrap_or_default(),
+            pre_tokenizer: source.string("tokenizer.ggml.pre").unwrap_or_default(),
             scores: source.floats("tokenizer.ggml.scores").unwrap_or_default(),
-            split: vec![],
-            whole_words: None,
+            split_stages: vec![],
+            ignore_merges: None,
             space_prefix_once: false,
             space_prefix_if_missing: false,
             cased: false,
@@ -115,7 +117,7 @@ mod tests {
     #[test]
     fn reads_all_that_is_there() {
         let vocab = Vocab::from_source(&source(|_| {})).unwrap();
-        assert_eq!(vocab.model, VocabModel::Spm);
+        assert_eq!(vocab.model, VocabModel::SentencePiece);
         assert_eq!((vocab.bos, vocab.eos, vocab.pad), (Some(1), Some(2), None));
         assert_eq!(vocab.extra_eos, [3]);
         assert_eq!((vocab.add_bos, vocab.add_eos), (Some(true), None));
@@ -129,19 +131,19 @@ mod tests {
             |change: fn(&mut serde_json::Value)| Vocab::from_source(&source(change)).unwrap_err();
         assert_eq!(
             error(|json| json["tokenizer.ggml.tokens"] = 3.into()),
-            Error::MissingKey("tokenizer.ggml.tokens")
+            TextError::MissingKey("tokenizer.ggml.tokens")
         );
         assert_eq!(
             error(|json| json["tokenizer.ggml.model"] = "rwkv".into()),
-            Error::UnknownModel("rwkv".into())
+            TextError::UnknownModel("rwkv".into())
         );
         assert_eq!(
             error(|json| json["tokenizer.ggml.token_type"][2] = 9.into()),
-            Error::UnknownKind { token: 2, code: 9 }
+            TextError::UnknownKind { token: 2, code: 9 }
         );
         assert_eq!(
             error(|json| json["tokenizer.ggml.eos_token_id"] = (-2).into()),
-            Error::IdOutOfRange {
+            TextError::IdOutOfRange {
                 what: "eos",
                 id: -2,
                 tokens: 4

@@ -1,15 +1,15 @@
 //! The tokenizer: one front for the three algorithms.
 
 use crate::bpe::Bpe;
-use crate::pieces::{Pieces, plain};
-use crate::special::{Part, SpecialTokens};
-use crate::spm::Spm;
+use crate::sentencepiece::SentencePiece;
+use crate::special_tokens::{Segment, SpecialTokens};
+use crate::token_bytes::{TokenBytes, unescape_metaspace};
 use crate::wordpiece::WordPiece;
-use crate::{Error, Prompt, TokenKind, Utf8Stream, Vocab, VocabModel};
+use crate::{Prompt, TextError, TokenKind, Utf8Stream, Vocab, VocabModel};
 use std::ops::Range;
 
 /// Texts of tokens that end a generation in one model family or another, whatever the file calls its EOS.
-const END_TEXTS: [&str; 12] = [
+const EOG_TOKEN_TEXTS: [&str; 12] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -44,12 +44,12 @@ pub struct EncodeOptions {
 #[derive(Debug)]
 pub struct Tokenizer {
     algorithm: Algorithm,
-    pieces: Pieces,
+    token_bytes: TokenBytes,
     kinds: Vec<TokenKind>,
     special: SpecialTokens,
     bos: Option<u32>,
     eos: Option<u32>,
-    ends: Vec<u32>,
+    eog_ids: Vec<u32>,
     adds_bos: bool,
     adds_eos: bool,
 }
@@ -57,7 +57,7 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum Algorithm {
     Bpe(Bpe),
-    Spm(Spm),
+    SentencePiece(SentencePiece),
     WordPiece(WordPiece),
 }
 
@@ -66,16 +66,16 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When the vocabulary contradicts itself or names a pre-tokenizer that is not known.
-    pub fn new(vocab: Vocab) -> Result<Self, Error> {
+    pub fn new(vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
         let algorithm = match vocab.model {
             VocabModel::Bpe => Algorithm::Bpe(Bpe::new(&vocab)?),
-            VocabModel::Spm => Algorithm::Spm(Spm::new(&vocab)?),
+            VocabModel::SentencePiece => Algorithm::SentencePiece(SentencePiece::new(&vocab)?),
             VocabModel::WordPiece => Algorithm::WordPiece(WordPiece::new(&vocab)?),
         };
         let (adds_bos, adds_eos) = match &algorithm {
             Algorithm::Bpe(bpe) => (bpe.adds_bos(), false),
-            Algorithm::Spm(_) => (true, false),
+            Algorithm::SentencePiece(_) => (true, false),
             Algorithm::WordPiece(_) => (true, true),
         };
         let is_bert = vocab.model == VocabModel::WordPiece;
@@ -90,23 +90,23 @@ impl Tokenizer {
             vocab.eos
         };
         let special = match vocab.model {
-            VocabModel::Spm => SpecialTokens::new(&vocab, plain),
+            VocabModel::SentencePiece => SpecialTokens::new(&vocab, unescape_metaspace),
             VocabModel::Bpe | VocabModel::WordPiece => SpecialTokens::new(&vocab, str::to_owned),
         };
-        let mut ends: Vec<u32> = eos
+        let mut eog_ids: Vec<u32> = eos
             .into_iter()
             .chain(vocab.extra_eos.iter().copied())
             .collect();
-        ends.extend(END_TEXTS.iter().filter_map(|text| special.get(text)));
-        ends.sort_unstable();
-        ends.dedup();
+        eog_ids.extend(EOG_TOKEN_TEXTS.iter().filter_map(|text| special.get(text)));
+        eog_ids.sort_unstable();
+        eog_ids.dedup();
         Ok(Self {
-            pieces: Pieces::new(&vocab),
+            token_bytes: TokenBytes::new(&vocab),
             kinds: (0..vocab.tokens.len()).map(|id| vocab.kind(id)).collect(),
             special,
             bos,
             eos,
-            ends,
+            eog_ids,
             adds_bos: vocab.add_bos.unwrap_or(adds_bos),
             adds_eos: vocab.add_eos.unwrap_or(adds_eos),
             algorithm,
@@ -140,8 +140,8 @@ impl Tokenizer {
     pub(crate) fn control_tokens(&self, prompt: &Prompt) -> Vec<u32> {
         let tokens = self.prompt_parts(prompt).into_iter();
         let tokens = tokens.filter_map(|part| match part {
-            Part::Token(id) => Some(id),
-            Part::Text(_) => None,
+            Segment::Token(id) => Some(id),
+            Segment::Text(_) => None,
         });
         let hidden = |id: &u32| self.kind(*id).is_some_and(TokenKind::is_hidden);
         tokens.filter(hidden).collect()
@@ -152,7 +152,7 @@ impl Tokenizer {
         self.special.hidden_spans(text)
     }
 
-    fn prompt_parts<'t>(&self, prompt: &'t Prompt) -> Vec<Part<'t>> {
+    fn prompt_parts<'t>(&self, prompt: &'t Prompt) -> Vec<Segment<'t>> {
         let untrusted = prompt.untrusted();
         let trusted = |range: Range<usize>| {
             let next = untrusted.partition_point(|known| known.end <= range.start);
@@ -163,13 +163,13 @@ impl Tokenizer {
         self.special.split(prompt.text(), trusted)
     }
 
-    fn encode_parts(&self, parts: &[Part<'_>], ids: &mut Vec<u32>) {
+    fn encode_parts(&self, parts: &[Segment<'_>], ids: &mut Vec<u32>) {
         for (at, part) in parts.iter().enumerate() {
             match *part {
-                Part::Token(id) => ids.push(id),
-                Part::Text(text) => match &self.algorithm {
+                Segment::Token(id) => ids.push(id),
+                Segment::Text(text) => match &self.algorithm {
                     Algorithm::Bpe(bpe) => bpe.encode(text, ids),
-                    Algorithm::Spm(spm) => spm.encode(text, at == 0, ids),
+                    Algorithm::SentencePiece(spm) => spm.encode(text, at == 0, ids),
                     Algorithm::WordPiece(words) => words.encode(text, ids),
                 },
             }
@@ -194,13 +194,14 @@ impl Tokenizer {
     pub fn decode_bytes(&self, ids: &[u32], special: bool) -> Vec<u8> {
         let (prefixed, everywhere) = match &self.algorithm {
             Algorithm::Bpe(_) => (false, false),
-            Algorithm::Spm(spm) => (spm.space_prefix(), spm.space_prefix_everywhere()),
+            Algorithm::SentencePiece(spm) => (spm.space_prefix(), spm.space_prefix_everywhere()),
             Algorithm::WordPiece(_) => (true, true),
         };
         let mut bytes = Vec::new();
         let mut begins = true;
         for &id in ids {
-            let (Some(piece), Some(&kind)) = (self.pieces.get(id), self.kinds.get(id as usize))
+            let (Some(piece), Some(&kind)) =
+                (self.token_bytes.get(id), self.kinds.get(id as usize))
             else {
                 continue;
             };
@@ -221,7 +222,7 @@ impl Tokenizer {
     ///
     /// The bytes need not be whole characters: feed them to a [`Utf8Stream`].
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
-        self.pieces.get(id)
+        self.token_bytes.get(id)
     }
 
     /// The kind of token `id`; `None` outside the vocabulary.
@@ -236,7 +237,7 @@ impl Tokenizer {
 
     /// Whether `id` ends a generation: EOS, end of turn or end of message.
     pub fn is_eog(&self, id: u32) -> bool {
-        self.ends.binary_search(&id).is_ok()
+        self.eog_ids.binary_search(&id).is_ok()
     }
 
     /// The token a sequence begins with (BERT's `[CLS]`).
@@ -261,7 +262,7 @@ impl Tokenizer {
 
     /// How many tokens there are; ids are smaller.
     pub fn vocab_size(&self) -> usize {
-        self.pieces.len()
+        self.token_bytes.len()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The vocabulary as a model file carries it: plain data, checked once.
 
-use crate::Error;
-use base::Texts;
+use crate::TextError;
+use base::StringTable;
 
 /// What a token is for; decides whether text can produce it and whether it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,7 +48,7 @@ pub enum VocabModel {
     #[default]
     Bpe,
     /// SentencePiece with scores and byte fallback (`llama`).
-    Spm,
+    SentencePiece,
     /// Greedy longest match over lower-cased words (`bert`).
     WordPiece,
 }
@@ -57,25 +57,25 @@ impl VocabModel {
     /// The algorithm that `tokenizer.ggml.model` names.
     ///
     /// # Errors
-    /// [`Error::UnknownModel`] for any other name.
-    pub fn from_name(name: &str) -> Result<Self, Error> {
+    /// [`TextError::UnknownModel`] for any other name.
+    pub fn from_name(name: &str) -> Result<Self, TextError> {
         match name {
             "gpt2" => Ok(Self::Bpe),
-            "llama" => Ok(Self::Spm),
+            "llama" => Ok(Self::SentencePiece),
             "bert" => Ok(Self::WordPiece),
-            other => Err(Error::UnknownModel(other.to_owned())),
+            other => Err(TextError::UnknownModel(other.to_owned())),
         }
     }
 }
 
 /// One stage of a pre-tokenizer that a file spells out: what the pattern matches are words, and so is what lies between.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Split {
+pub struct SplitStage {
     /// A regular expression without look-around.
     pub pattern: String,
     /// Whether the last character of white space before a word is a word of its own, which files write as
     /// `|\s+(?!\S)|\s+` at the pattern's end.
-    pub last_space_apart: bool,
+    pub splits_last_space: bool,
 }
 
 /// Everything a model file says about its tokens (GGUF's `tokenizer.ggml.*` keys).
@@ -84,19 +84,19 @@ pub struct Vocab {
     /// The algorithm.
     pub model: VocabModel,
     /// The pre-tokenizer's name; only byte-level BPE looks at it. Empty means `default`.
-    pub pre: String,
+    pub pre_tokenizer: String,
     /// The pre-tokenizer's stages where the file spells them out; then `pre` is not looked at.
-    pub split: Vec<Split>,
+    pub split_stages: Vec<SplitStage>,
     /// Whether byte-level BPE takes a word that is a token without merging; `None` leaves it to `pre`.
-    pub whole_words: Option<bool>,
+    pub ignore_merges: Option<bool>,
     /// Token texts in id order, in the algorithm's own spelling.
-    pub tokens: Texts,
+    pub tokens: StringTable,
     /// One score per token (higher merges first); empty where the algorithm has none.
     pub scores: Vec<f32>,
     /// One kind per token; empty means all normal.
     pub kinds: Vec<TokenKind>,
     /// Merges `"left right"` in rank order, for BPE; SentencePiece without them merges by score.
-    pub merges: Texts,
+    pub merges: StringTable,
     /// Beginning of sequence.
     pub bos: Option<u32>,
     /// End of sequence.
@@ -139,14 +139,14 @@ impl Vocab {
     ///
     /// # Errors
     /// Names the first list or id that is wrong.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), TextError> {
         let tokens = self.tokens.len();
         if u32::try_from(tokens).is_err() {
-            return Err(Error::TooManyTokens(tokens));
+            return Err(TextError::TooManyTokens(tokens));
         }
         for (what, found) in [("scores", self.scores.len()), ("kinds", self.kinds.len())] {
             if found != 0 && found != tokens {
-                return Err(Error::LengthMismatch {
+                return Err(TextError::LengthMismatch {
                     what,
                     found,
                     tokens,
@@ -166,7 +166,7 @@ impl Vocab {
         for (what, id) in single.into_iter().chain(extra) {
             match id {
                 Some(id) if id as usize >= tokens => {
-                    return Err(Error::IdOutOfRange {
+                    return Err(TextError::IdOutOfRange {
                         what,
                         id: id.into(),
                         tokens,
@@ -199,7 +199,7 @@ mod tests {
         };
         assert_eq!(
             short.check(),
-            Err(Error::LengthMismatch {
+            Err(TextError::LengthMismatch {
                 what: "scores",
                 found: 1,
                 tokens: 2
@@ -211,7 +211,7 @@ mod tests {
         };
         assert_eq!(
             outside.check(),
-            Err(Error::IdOutOfRange {
+            Err(TextError::IdOutOfRange {
                 what: "extra eos",
                 id: 2,
                 tokens: 2
@@ -223,10 +223,13 @@ mod tests {
     fn kinds_and_models_have_codes_and_names() {
         assert_eq!(TokenKind::from_code(6), Some(TokenKind::Byte));
         assert_eq!(TokenKind::from_code(7), None);
-        assert_eq!(VocabModel::from_name("llama"), Ok(VocabModel::Spm));
+        assert_eq!(
+            VocabModel::from_name("llama"),
+            Ok(VocabModel::SentencePiece)
+        );
         assert_eq!(
             VocabModel::from_name("t5"),
-            Err(Error::UnknownModel("t5".into()))
+            Err(TextError::UnknownModel("t5".into()))
         );
     }
 }

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use regex::Regex;
 use unicode_normalization::UnicodeNormalization;
 
-use crate::spm::SPACE;
-use crate::{Error, TokenKind, Vocab};
+use crate::sentencepiece::METASPACE;
+use crate::{TextError, TokenKind, Vocab};
 
 /// Words longer than this (in characters) are unknown as a whole, as in BERT's own tokenizer.
-const LONGEST_WORD: usize = 100;
+const MAX_WORD_CHARS: usize = 100;
 /// Characters dropped: the replacement character, and controls, formats and private use but for white space.
 const DROPPED: &str = r"[\x00\u{FFFD}]|[\p{Cc}\p{Cf}\p{Co}--[\t\n\r]]";
 const ACCENTS: &str = r"\p{Mn}+";
@@ -25,7 +25,7 @@ const WORDS: &str = concat!(
 pub(crate) struct WordPiece {
     tokens: HashMap<Box<str>, u32>,
     /// The longest token in bytes: no longer match need be tried.
-    longest: usize,
+    max_token_bytes: usize,
     unknown: u32,
     cased: bool,
     dropped: Regex,
@@ -38,7 +38,7 @@ impl WordPiece {
     ///
     /// # Errors
     /// When there is no unknown token.
-    pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
+    pub(crate) fn new(vocab: &Vocab) -> Result<Self, TextError> {
         let spelled = |id: &u32| {
             matches!(
                 vocab.kind(*id as usize),
@@ -51,9 +51,9 @@ impl WordPiece {
         let tokens: HashMap<Box<str>, u32> = tokens.map(|(id, token)| (token.into(), id)).collect();
         let compile = |pattern| Regex::new(pattern).expect("a pattern of ours");
         Ok(Self {
-            longest: tokens.keys().map(|token| token.len()).max().unwrap_or(0),
+            max_token_bytes: tokens.keys().map(|token| token.len()).max().unwrap_or(0),
             tokens,
-            unknown: vocab.unk.ok_or(Error::NoUnknown)?,
+            unknown: vocab.unk.ok_or(TextError::NoUnknownToken)?,
             cased: vocab.cased,
             dropped: compile(DROPPED),
             accents: compile(ACCENTS),
@@ -86,21 +86,21 @@ impl WordPiece {
     }
 
     fn encode_word(&self, word: &str, out: &mut Vec<u32>) {
-        match self.cut(word) {
+        match self.split_word(word) {
             Some(ids) => out.extend(ids),
             None => out.push(self.unknown),
         }
     }
 
     /// The tokens of a word; `None` when it is too long or a part of it is no token.
-    fn cut(&self, word: &str) -> Option<Vec<u32>> {
-        if word.chars().count() > LONGEST_WORD {
+    fn split_word(&self, word: &str) -> Option<Vec<u32>> {
+        if word.chars().count() > MAX_WORD_CHARS {
             return None;
         }
-        let marked = format!("{SPACE}{word}");
+        let marked = format!("{METASPACE}{word}");
         let (first, len) = self.longest_match(&marked)?;
         // The mark alone is no part of a word.
-        let mut rest = marked.get(len..).filter(|_| len > SPACE.len_utf8())?;
+        let mut rest = marked.get(len..).filter(|_| len > METASPACE.len_utf8())?;
         let mut ids = vec![first];
         while !rest.is_empty() {
             let (id, len) = self.longest_match(rest)?;
@@ -112,7 +112,7 @@ impl WordPiece {
 
     /// The longest token that `text` begins with, and its length in bytes.
     fn longest_match(&self, text: &str) -> Option<(u32, usize)> {
-        let ends = (1..=text.len().min(self.longest))
+        let ends = (1..=text.len().min(self.max_token_bytes))
             .rev()
             .filter(|&end| text.is_char_boundary(end));
         let mut found = ends.filter_map(|end| Some((*self.tokens.get(&text[..end])?, end)));
@@ -191,6 +191,9 @@ pub(crate) mod tests {
             unk: None,
             ..vocab(&[])
         };
-        assert_eq!(WordPiece::new(&vocab).unwrap_err(), Error::NoUnknown);
+        assert_eq!(
+            WordPiece::new(&vocab).unwrap_err(),
+            TextError::NoUnknownToken
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The ops that decoders are made of.
 
-use super::case::Operand::{Index, Rows, Weight};
-use super::case::{OpCase, Operand};
+use super::op_case::Operand::{Index, Rows, Weight};
+use super::op_case::{OpCase, Operand};
 use base::DType;
 use graph::Dim;
 use graph::ops::{

@@ -1,7 +1,7 @@
-//! Random histories of verbs on every kind of cache: a backend against the reference, step by step, and the same refusals
-//! on both.
+//! Random sequences of verbs and steps on every kind of cache. The backend and the reference must return the same
+//! results and the same errors.
 
-use super::{Noise, RowsCopy, close};
+use super::{RowsCopy, TestRng, check_close};
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions, Runnable, shift_rows};
 use base::DType;
@@ -9,14 +9,14 @@ use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
     Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvBytes, KvError,
-    LayerConfig, MadeSession, Restorable, RingPolicy, RowShift, SeqId, SharedPrefix, Storage, Tree,
-    make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
+    LayerConfig, Restorable, RingPolicy, RowShift, SeqId, SessionResult, SharedPrefix, Storage,
+    Tree, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
 };
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Runs so many random histories; the error names the first that fails, and how.
+/// Runs this number of random histories. The error names the first that fails, and how.
 pub(super) fn run(
     backend: &dyn Backend,
     options: &CompileOptions,
@@ -30,7 +30,7 @@ pub(super) fn run(
         graph: graph(),
     };
     for seed in 0..histories {
-        let noise = &mut Noise::new(seed + 1);
+        let noise = &mut TestRng::new(seed + 1);
         let (kind, result) = match seed % 4 {
             0 => ("contiguous", contiguous(noise, &subject)),
             1 => ("cells", cells(noise, &subject)),
@@ -42,7 +42,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What is compared with the reference.
+/// The backend under test.
 struct Subject<'a> {
     backend: &'a dyn Backend,
     options: &'a CompileOptions,
@@ -50,7 +50,7 @@ struct Subject<'a> {
     graph: Arc<Graph>,
 }
 
-/// A session with the module that runs on it.
+/// A session and the module bound to it.
 type Bound<K> = (CacheSession<K>, Runnable);
 
 /// One cache on both backends.
@@ -85,7 +85,7 @@ fn graph() -> Arc<Graph> {
     Arc::new(b.finish(&outputs).expect("a valid graph"))
 }
 
-/// Both must have come to the same.
+/// Returns an error if the two results differ.
 fn same<T: PartialEq + Debug>(expect: T, found: T) -> Result<T, String> {
     match expect == found {
         true => Ok(found),
@@ -94,7 +94,7 @@ fn same<T: PartialEq + Debug>(expect: T, found: T) -> Result<T, String> {
 }
 
 impl Subject<'_> {
-    fn bind<K>(&self, backend: &dyn Backend, made: MadeSession<K>) -> Result<Bound<K>, String> {
+    fn bind<K>(&self, backend: &dyn Backend, made: SessionResult<K>) -> Result<Bound<K>, String> {
         let text = |e: KvError| e.to_string();
         let (session, bound) = made.map_err(text)?;
         let key = bound.cache_key.ok_or("no cache key")?;
@@ -108,7 +108,7 @@ impl Subject<'_> {
     fn twin<K: Bookkeeping>(
         &self,
         config: &CacheConfig,
-        make: fn(&str, &CacheConfig) -> MadeSession<K>,
+        make: fn(&str, &CacheConfig) -> SessionResult<K>,
     ) -> Result<Twin<K>, String> {
         let reference = Reference::new();
         Ok(Twin {
@@ -118,7 +118,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Sessions behind two prefixes, one of each backend.
+    /// Sessions that continue two prefixes, one of each backend.
     fn behind(&self, [reference, found]: [&SharedPrefix; 2]) -> Result<Twin<Contiguous>, String> {
         Ok(Twin {
             reference: self.bind(&Reference::new(), make_prefixed_session(reference))?,
@@ -133,7 +133,7 @@ impl<K: Bookkeeping> Twin<K> {
         [&self.reference.0, &self.found.0]
     }
 
-    /// Calls a verb on both; they must agree on what it gives or why it is refused.
+    /// Calls a verb on both sessions; the results or errors must be equal.
     fn verb<T: PartialEq + Debug>(
         &self,
         verb: impl Fn(&CacheSession<K>) -> Result<T, KvError>,
@@ -147,8 +147,8 @@ impl<K: Bookkeeping> Twin<K> {
         self.verb(CacheSession::len)?.map_err(|e| e.to_string())
     }
 
-    /// Takes a sequence out of both caches and puts all but its last `less` tokens back as `to`; the rows must be the
-    /// same bytes.
+    /// Saves a sequence of both caches and restores all but its last `less` tokens as `to`. The saved bytes must be
+    /// equal.
     fn move_rows(&self, from: SeqId, to: SeqId, less: u32) -> Result<(), String>
     where
         K: Restorable,
@@ -170,8 +170,8 @@ impl<K: Bookkeeping> Twin<K> {
         Ok(())
     }
 
-    /// One forward on both with rows of noise.
-    fn step(&mut self, noise: &mut Noise, positions: &[u32]) -> Result<(), String> {
+    /// Runs one forward with random rows on both.
+    fn step(&mut self, noise: &mut TestRng, positions: &[u32]) -> Result<(), String> {
         let n = positions.len();
         let mut rows = |heads| Value::f32([n, heads, DIM], noise.units(n * heads * DIM));
         let position = Value::i32([n], positions.iter().map(|p| *p as i32).collect());
@@ -181,7 +181,7 @@ impl<K: Bookkeeping> Twin<K> {
         match (expect, found) {
             (Ok(expect), Ok(found)) => {
                 let mut outputs = expect.iter().zip(&found);
-                outputs.try_for_each(|(e, f)| close(f, e, self.tolerance))
+                outputs.try_for_each(|(e, f)| check_close(f, e, self.tolerance))
             }
             (expect, found) => {
                 let text = |result: Result<Vec<Value>, crate::BackendError>| {
@@ -193,7 +193,7 @@ impl<K: Bookkeeping> Twin<K> {
     }
 }
 
-fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
+fn config(noise: &mut TestRng, ring: bool) -> CacheConfig {
     let layer = |window| LayerConfig {
         kv_heads: 1,
         key_dim: DIM,
@@ -202,7 +202,11 @@ fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
     };
     let mut config = CacheConfig::new(48, WINDOWS.map(layer).to_vec());
     let mut storage = || Storage::ALL[noise.bits() as usize % Storage::ALL.len()];
-    (config.key_storage, config.value_storage, config.min_cells) = (storage(), storage(), 2);
+    (
+        config.key_storage,
+        config.value_storage,
+        config.initial_cells,
+    ) = (storage(), storage(), 2);
     config.ring = ring.then_some(RingPolicy {
         max_step: 5,
         max_rewind: 4,
@@ -210,11 +214,11 @@ fn config(noise: &mut Noise, ring: bool) -> CacheConfig {
     config
 }
 
-fn below(noise: &mut Noise, n: u32) -> u32 {
+fn below(noise: &mut TestRng, n: u32) -> u32 {
     (noise.bits() >> 20) as u32 % n.max(1)
 }
 
-/// Changes keys in a way that shows which of them were moved, and from where.
+/// Changes keys so that the result shows which of them were moved, and from which position.
 fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
     let size = rows.len() / positions.len().max(1);
     for (position, row) in positions.zip(rows.chunks_mut(size.max(1))) {
@@ -222,7 +226,7 @@ fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
     }
 }
 
-fn contiguous(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn contiguous(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin = subject.twin(&config, make_decode_session)?;
@@ -233,7 +237,7 @@ fn contiguous(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
 }
 
 /// One verb or step of a session over one sequence.
-fn one_sequence(noise: &mut Noise, twin: &mut Twin<Contiguous>) -> Result<(), String> {
+fn one_sequence(noise: &mut TestRng, twin: &mut Twin<Contiguous>) -> Result<(), String> {
     let len = twin.len()?;
     match below(noise, 4) {
         0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))?),
@@ -248,8 +252,8 @@ fn one_sequence(noise: &mut Noise, twin: &mut Twin<Contiguous>) -> Result<(), St
     Ok(())
 }
 
-/// Sessions that share a frozen prefix, each with a history of its own behind it.
-fn frozen(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+/// Sessions that share a frozen prefix and continue it with different histories.
+fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut first = subject.twin(&config, make_decode_session)?;
@@ -269,7 +273,7 @@ fn frozen(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn cells(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin: Twin<Cells> = subject.twin(&config, make_seq_session)?;
@@ -304,7 +308,7 @@ fn cells(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn tree(noise: &mut Noise, subject: &Subject<'_>) -> Result<(), String> {
+fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin: Twin<Tree> = subject.twin(&config, make_tree_session)?;

@@ -1,13 +1,13 @@
-//! The suites that a backend is held to, case by case against the reference backend.
+//! The conformance suites, which compare a backend with the reference backend case by case.
 //!
-//! [`decoder`] has what decoding needs: the ops of decoders, cached attention of every kind of cache over random histories
-//! of verbs, and steps in every run mode. [`primitives`] has the other ops, which exported graphs use. A backend's test calls
-//! them for each of its variants (instruction-set tiers, executors).
+//! [`decoder`] tests what decoding needs: the ops of decoders, cached attention with random sequences of verbs on every
+//! kind of cache, and steps in every run mode. [`primitives`] tests the other ops, which exported graphs use. A
+//! backend's test calls both for each of its variants (instruction-set tiers, executors).
 
-mod cache;
-mod case;
+mod cache_case;
 mod decoder_ops;
 mod histories;
+mod op_case;
 mod primitive_ops;
 mod rows;
 mod shared;
@@ -18,13 +18,16 @@ pub use rows::RowsCopy;
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions};
 use base::{Bytes, DType};
-use case::OpCase;
 use graph::{Data, Value};
+use op_case::OpCase;
 
-/// Runs both suites and returns how many cases there were; the error names the first case that fails and how.
+/// Runs both suites and returns the number of cases.
 ///
 /// Results must agree with the reference within `tolerance`, relative to the largest magnitude of the expected tensor;
-/// products with quantised weights within [`INTEGER_PRODUCTS`].
+/// products with quantised weights within [`QUANTISED_TOLERANCE`].
+///
+/// # Errors
+/// The first case that fails, and how.
 pub fn run(
     backend: &dyn Backend,
     options: &CompileOptions,
@@ -33,14 +36,14 @@ pub fn run(
     Ok(decoder(backend, options, tolerance)? + primitives(backend, options, tolerance)?)
 }
 
-/// What decoding needs.
+/// Runs the decoder suite.
 pub fn decoder(
     backend: &dyn Backend,
     options: &CompileOptions,
     tolerance: f32,
 ) -> Result<usize, String> {
     let mut cases = op_cases(decoder_ops::cases(), backend, options, tolerance)?;
-    for case in cache::cases() {
+    for case in cache_case::cases() {
         case.check(backend, options, tolerance)
             .map_err(|e| format!("{case:?}: {e}"))?;
         cases += 1;
@@ -51,7 +54,7 @@ pub fn decoder(
     Ok(cases + HISTORIES as usize)
 }
 
-/// The ops of exported graphs.
+/// Runs the suite of ops of exported graphs.
 pub fn primitives(
     backend: &dyn Backend,
     options: &CompileOptions,
@@ -60,17 +63,17 @@ pub fn primitives(
     op_cases(primitive_ops::cases(), backend, options, tolerance)
 }
 
-/// Random histories in the decoder suite.
+/// The number of random histories in the decoder suite.
 const HISTORIES: u64 = 60;
 
-/// Runs so many random histories of verbs on every kind of cache.
+/// Runs `histories` random sequences of verbs and steps on every kind of cache.
 pub fn random_histories(
     backend: &dyn Backend,
     options: &CompileOptions,
     tolerance: f32,
     histories: u64,
 ) -> Result<(), String> {
-    // Sums of few rows of noise are small.
+    // Sums over few random rows are small, so their relative error is larger.
     histories::run(backend, options, tolerance.max(1e-5), histories)
 }
 
@@ -83,15 +86,19 @@ fn op_cases(
     let reference = |case: &OpCase| case.evaluate(&Reference::new(), &CompileOptions::default());
     let compare = |case: &OpCase| -> Result<(), String> {
         let expect = reference(case)?;
-        // Sums that an activation makes small are as exact as they were before it.
-        let sums = case.before.as_deref().map(reference).transpose()?;
+        // An activation may shrink sums without changing their absolute error, so the tolerance grows with the ratio.
+        let sums = case
+            .without_activation
+            .as_deref()
+            .map(reference)
+            .transpose()?;
         let growth = sums.map_or(1.0, |sums| largest(&sums) / largest(&expect));
         let tolerance = if case.has_quantised_weight() {
-            tolerance.max(INTEGER_PRODUCTS)
+            tolerance.max(QUANTISED_TOLERANCE)
         } else {
             tolerance
         } * growth.max(1.0);
-        close(&case.evaluate(backend, options)?, &expect, tolerance)
+        check_close(&case.evaluate(backend, options)?, &expect, tolerance)
     };
     for case in &cases {
         compare(case).map_err(|e| format!("{}: {e}", case.name))?;
@@ -99,17 +106,17 @@ fn op_cases(
     Ok(cases.len())
 }
 
-/// How far a product with quantised weights may be off: backends multiply integers, with activations of twelve bits or
-/// more. Random operands cancel, so this is loose; a backend bounds its own products tightly.
-pub const INTEGER_PRODUCTS: f32 = 1e-2;
+/// The relative tolerance of products with quantised weights. Backends multiply integers, with activations of twelve
+/// bits or more. Random operands cancel, so the tolerance is loose; a backend's own tests have tighter bounds.
+pub const QUANTISED_TOLERANCE: f32 = 1e-2;
 
-/// A small deterministic generator of numbers.
-pub struct Noise(u64);
+/// A deterministic xorshift generator of test operands.
+pub struct TestRng(u64);
 
-impl Noise {
+impl TestRng {
     /// The generator with this seed.
-    pub fn new(seed: u64) -> Noise {
-        Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    pub fn new(seed: u64) -> TestRng {
+        TestRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// The next 64 bits (xorshift).
@@ -130,7 +137,7 @@ impl Noise {
         (0..n).map(|_| self.unit()).collect()
     }
 
-    /// Random blocks of a real type for `elements` elements, all of moderate size.
+    /// Random blocks of a real type for `elements` elements of moderate magnitude.
     pub fn weights(&mut self, dtype: DType, elements: usize) -> Bytes {
         let mut bytes = Vec::new();
         let mut values = vec![0.0; dtype.block_len()];
@@ -147,7 +154,7 @@ impl Noise {
     }
 }
 
-/// The largest magnitude of a result.
+/// The largest finite magnitude of a result.
 fn largest(value: &Value) -> f32 {
     value.as_f32().map_or(1.0, largest_of)
 }
@@ -157,8 +164,9 @@ fn largest_of(elements: &[f32]) -> f32 {
     finite.fold(1e-6, |a, b| a.max(b.abs()))
 }
 
-/// Whether two results agree, or where they differ most. Integers, truths and what is not finite must be equal.
-fn close(found: &Value, expect: &Value, tolerance: f32) -> Result<(), String> {
+/// Returns an error that names the first element that differs by more than the tolerance. Integers, booleans and
+/// non-finite values must be equal.
+fn check_close(found: &Value, expect: &Value, tolerance: f32) -> Result<(), String> {
     if found.shape != expect.shape {
         return Err(format!(
             "shape {:?}, expected {:?}",

@@ -1,13 +1,13 @@
-//! A sequence's rows outside of any cache.
+//! `RowsCopy`: a copy of a sequence's rows.
 
 use crate::{SavedLayer, SavedRows};
 use kv::{Bookkeeping, CacheSession, KvError, Restorable, SeqId, Side};
 
-/// A copy of a sequence's rows, as they are encoded.
+/// A copy of a sequence's encoded rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsCopy {
     len: u32,
-    /// Per layer: its first position, keys and values.
+    /// First position, keys and values of each layer.
     layers: Vec<(u32, [Vec<u8>; 2])>,
 }
 
@@ -20,12 +20,17 @@ impl RowsCopy {
         session.read_sequence(seq, |held, bytes| {
             let config = bytes.config();
             let side = |layer: usize, side: Side| -> Result<Vec<u8>, KvError> {
-                let rows = config.layers[layer].kv_heads * held.rows(layer);
+                let rows = config.layers[layer].kv_heads * held.row_count(layer);
                 let mut copy = vec![0; rows * config.row_bytes(layer, side)];
                 bytes.read_rows(layer, side, held.runs(layer), &mut copy)?;
                 Ok(copy)
             };
-            let layer = |i| Ok((held.first(i), [side(i, Side::Key)?, side(i, Side::Value)?]));
+            let layer = |i| {
+                Ok((
+                    held.first_position(i),
+                    [side(i, Side::Key)?, side(i, Side::Value)?],
+                ))
+            };
             let layers: Result<_, KvError> = (0..held.layers()).map(layer).collect();
             Ok(RowsCopy {
                 len: held.len,
@@ -44,7 +49,7 @@ impl RowsCopy {
         self.len == 0
     }
 
-    /// The rows, to be put back.
+    /// The rows in the form that restores them.
     pub fn saved(&self) -> SavedRows<'_> {
         let layers = self.layers.iter();
         let layers = layers.map(|(first, [keys, values])| SavedLayer {

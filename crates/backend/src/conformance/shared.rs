@@ -1,6 +1,6 @@
-//! Layers that share keys and values name one cache twice in a step.
+//! Layers that share keys and values: two attention nodes with one cache id in a step.
 
-use super::Noise;
+use super::TestRng;
 use crate::{Backend, CompileOptions, Runnable};
 use base::DType;
 use graph::ops::UpdateAndAttend;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const DIM: usize = 8;
 
-/// Serving a cache id twice at the same positions gives what two caches with the same rows give, bit for bit.
+/// Two attention nodes on one cache id give the same bits as on two caches with the same rows.
 pub(super) fn check(backend: &dyn Backend, options: &CompileOptions) -> Result<(), String> {
     let [shared, apart] = [[0, 0], [0, 1]].map(|ids| run(backend, options, ids));
     match shared? == apart? {
@@ -19,7 +19,7 @@ pub(super) fn check(backend: &dyn Backend, options: &CompileOptions) -> Result<(
     }
 }
 
-/// The outputs of some steps of two attention nodes on these caches.
+/// The outputs of several steps of two attention nodes with these cache ids.
 fn run(
     backend: &dyn Backend,
     options: &CompileOptions,
@@ -41,7 +41,7 @@ fn run(
     let executable = backend.compile(graph.clone(), options);
     let executable = executable.map_err(|e| e.to_string())?;
     let mut runnable = Runnable::bind(graph, executable, Some(entry)).map_err(|e| e.to_string())?;
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     let mut held = 0;
     let mut outputs = vec![];
     for tokens in [3usize, 1, 5, 1] {

@@ -1,14 +1,14 @@
 //! Steps of a small decoder: every run mode gives the same bits, whatever the step is padded to, and those of the reference
 //! within the tolerance.
 
-use super::{Noise, close};
+use super::{TestRng, check_close};
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions, RunMode, Runnable, StepOptions, StepOutputs, Wanted};
 use base::{Bytes, DType};
 use graph::ops::{GatherRows, Linear, Reshape, Rope, RopeLayout, RopeTable, UpdateAndAttend};
 use graph::{Dim, Graph, GraphBuilder, Value};
 use kv::{
-    CacheConfig, CacheRegistry, LayerConfig, MadeSession, Role, Step, StepToken,
+    CacheConfig, CacheRegistry, LayerConfig, Role, SessionResult, Step, StepToken,
     make_decode_session, make_seq_session, make_tree_session,
 };
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub(super) fn run(
         let reference = run(&Reference::new(), RunMode::None)?;
         let eager = run(backend, RunMode::None)?;
         for (index, (found, expect)) in eager.iter().zip(&reference).enumerate() {
-            close(found, expect, tolerance).map_err(|e| format!("{kind} step {index}: {e}"))?;
+            check_close(found, expect, tolerance)
+                .map_err(|e| format!("{kind} step {index}: {e}"))?;
         }
         for mode in RunMode::ALL {
             if run(backend, mode)? != eager {
@@ -101,7 +102,7 @@ fn steps_on<K>(
     backend: &dyn Backend,
     options: &CompileOptions,
     graph: &Arc<Graph>,
-    made: MadeSession<K>,
+    made: SessionResult<K>,
     steps: &[Step],
     mode: RunMode,
 ) -> Result<Vec<Value>, String> {
@@ -133,7 +134,7 @@ fn steps_on<K>(
 
 /// Embeddings, two layers of attention with rotated keys, and a head.
 fn decoder() -> Arc<Graph> {
-    let mut noise = Noise::new(7);
+    let mut noise = TestRng::new(7);
     let mut b = GraphBuilder::new("decoder");
     let (t, r) = (b.symbol("T"), b.symbol("R"));
     let tokens = b.input("tokens", DType::I32, [t]);

@@ -2,7 +2,7 @@
 
 use super::half_at;
 
-/// What the sixteen codes stand for.
+/// The values of the sixteen codes.
 pub const IQ4_VALUES: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];

@@ -1,4 +1,4 @@
-//! Block formats: how packed weights become numbers.
+//! Decoders of quantised block formats.
 //!
 //! [`dequantise`] turns any run of whole blocks into `f32`. Each format also has a function for one block, for
 //! callers that know the format at compile time; formats whose scales are packed share their unpackers
@@ -16,23 +16,23 @@
 
 #![forbid(unsafe_code)]
 
+mod float;
 mod iq4;
-mod k;
+mod k_quants;
 mod legacy;
-mod plain;
 
 use crate::DType;
 
+pub use float::{bf16, f16, f32};
 pub use iq4::{IQ4_VALUES, iq4_nl, iq4_xs, scales_iq4};
-pub use k::{q2_k, q3_k, q4_k, q5_k, q6_k, scales_mins, scales_q3};
+pub use k_quants::{q2_k, q3_k, q4_k, q5_k, q6_k, scales_mins, scales_q3};
 pub use legacy::{q4_0, q4_1, q5_0, q5_1, q8_0};
-pub use plain::{bf16, f16, f32};
 
-/// Bytes and output that do not belong together.
+/// An input that [`dequantise`] cannot decode into its output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantError {
-    /// The type holds integers, not numbers to be expanded.
+    /// The type is an integer type.
     #[error("{dtype} is not a type of real numbers")]
     NotReal {
         /// The type asked for.
@@ -46,7 +46,7 @@ pub enum QuantError {
         /// The input's length.
         bytes: usize,
     },
-    /// The output has another length than the input has elements.
+    /// The length of the output is not the number of elements in the input.
     #[error("{bytes} bytes of {dtype} are {elements} elements, but the output holds {out}")]
     Length {
         /// The type asked for.
@@ -60,9 +60,9 @@ pub enum QuantError {
     },
 }
 
-/// Expands whole blocks of `dtype` into `out`, which must have one place for each element.
+/// Decodes whole blocks of `dtype` into `out`, which must have one element for each encoded one.
 ///
-/// Any bytes are valid: scales that are infinite or not a number give outputs that are.
+/// All bytes are valid input: infinite or NaN scales give infinite or NaN elements.
 pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantError> {
     if !dtype.is_real() {
         return Err(QuantError::NotReal { dtype });
@@ -72,7 +72,7 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
         return Err(QuantError::PartialBlock { dtype, bytes: len });
     }
     let blocks = len / dtype.block_bytes();
-    // A length that overflows cannot be the output's.
+    // A number of elements that overflows cannot be the length of the output.
     let elements = blocks.saturating_mul(dtype.block_len());
     if elements != out.len() {
         return Err(QuantError::Length {
@@ -105,7 +105,7 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
     Ok(())
 }
 
-/// Applies `expand` block by block; the lengths have been checked.
+/// Applies `expand` block by block. The caller has checked the lengths.
 fn each<const BYTES: usize, const LEN: usize>(
     bytes: &[u8],
     out: &mut [f32],

@@ -1,12 +1,12 @@
 //! Where the time of a step goes, and how far that is from what the machine could do.
 
-use kvark::{NodeTime, Probe};
+use kvark::{NodeProfile, Probe};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// What one step of a test does, on average over the steps of a round.
 pub(super) struct StepProfile {
-    times: Vec<NodeTime>,
+    times: Vec<NodeProfile>,
     steps: f64,
     /// Seconds of a step while nothing is profiled.
     seconds: f64,
@@ -41,7 +41,7 @@ pub(super) struct OpShare<'a> {
 
 impl StepProfile {
     /// `seconds` is what a round of so many steps took while nothing was profiled.
-    pub(super) fn new(times: Vec<NodeTime>, steps: usize, seconds: f64) -> StepProfile {
+    pub(super) fn new(times: Vec<NodeProfile>, steps: usize, seconds: f64) -> StepProfile {
         StepProfile {
             times,
             steps: steps as f64,
@@ -49,12 +49,12 @@ impl StepProfile {
         }
     }
 
-    fn share(&self, node: &NodeTime, probe: &Probe) -> Share {
+    fn share(&self, node: &NodeProfile, probe: &Probe) -> Share {
         let (bytes, macs) = (
             node.bytes as f64 / self.steps,
             node.macs as f64 / self.steps,
         );
-        let rate = if node.floats {
+        let rate = if node.is_f32 {
             probe.float_macs
         } else {
             probe.byte_macs

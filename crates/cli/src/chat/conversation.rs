@@ -5,8 +5,8 @@ use crate::output;
 use crate::prompt::{self, Conversations};
 use anyhow::{Error, Result, bail};
 use kvark::{
-    Branches, Finish, GenerateOptions, Message, Piece, Sampler, SeqId, Shift, Snapshot, TextError,
-    generate,
+    Branches, ContextShift, Finish, GenerateOptions, Message, Piece, Sampler, SeqId, Snapshot,
+    TextError, generate,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(super) struct Branch {
     pub(super) id: SeqId,
     messages: Vec<Message>,
     /// What was taken out of its tokens to make room, in order.
-    shifts: Vec<Shift>,
+    shifts: Vec<ContextShift>,
 }
 
 impl Branch {
@@ -331,14 +331,14 @@ impl<'a> Conversation<'a> {
         // The last one is where the answer begins.
         let rest = (held + new.len()).saturating_sub(keep + 1);
         let dropped = rest.div_ceil(2);
-        let apart = Shift {
+        let apart = ContextShift {
             keep: keep - held,
             dropped,
         };
         let made = dropped > 0 && apart.apply(new);
         branch
             .shifts
-            .extend(made.then_some(Shift { keep, dropped }));
+            .extend(made.then_some(ContextShift { keep, dropped }));
         Ok(made)
     }
 
@@ -394,7 +394,7 @@ struct Notes {
     messages: Vec<Message>,
     /// Messages before the first turn.
     preamble: usize,
-    shifts: Vec<Shift>,
+    shifts: Vec<ContextShift>,
 }
 
 impl Notes {
@@ -404,7 +404,7 @@ impl Notes {
         let message = |m: &Value| Some(Message::new(text(m, "role")?, text(m, "content")?));
         let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
         let shift = |shift: &Value| {
-            Some(Shift {
+            Some(ContextShift {
                 keep: number(&shift[0])?,
                 dropped: number(&shift[1])?,
             })

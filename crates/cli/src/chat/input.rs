@@ -2,7 +2,7 @@
 
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
-use kvark::catalogue::Home;
+use kvark::catalogue::ModelStore;
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, history::History};
@@ -99,7 +99,7 @@ impl Editor {
         let config = Config::builder().behavior(behavior).build();
         let mut editor = DefaultEditor::with_config(config)?;
         // A history that cannot be kept is no reason not to talk.
-        let home = Home::locate().ok();
+        let home = ModelStore::from_env().ok();
         let history = home
             .filter(|home| std::fs::create_dir_all(home.root()).is_ok())
             .map(|home| home.root().join("history"));

@@ -1,14 +1,14 @@
 //! The default model, where it is at hand: `KVARK_TEST_MODEL`, or what `kvark pull` has put into the tester's home.
 
 use crate::support::Folder;
-use kvark::catalogue::{Home, State, default_entry};
+use kvark::catalogue::{FileState, ModelStore, default_entry};
 use std::path::PathBuf;
 
 fn model() -> Option<String> {
     let named = std::env::var_os("KVARK_TEST_MODEL").map(PathBuf::from);
     let path = named.or_else(|| {
-        let home = Home::locate().ok()?;
-        let there = home.state(default_entry()) == State::Present;
+        let home = ModelStore::from_env().ok()?;
+        let there = home.state(default_entry()) == FileState::Present;
         there.then(|| home.model_path(default_entry()))
     });
     Some(path?.to_str()?.to_owned())

@@ -11,8 +11,8 @@ use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
-    Dispatch, Executable, ExecutorKind, GraphSupport, NodeTime, Replay, ReplayWrapper, RunMode,
-    StepOutputs, Trace,
+    Dispatch, Executable, ExecutorKind, GraphSupport, NodeProfile, Replay, ReplayWrapper, RunMode,
+    StepOutputs, TraceCallback,
 };
 use graph::{Graph, Value};
 use kv::Step;
@@ -71,7 +71,7 @@ impl CpuExecutable {
         &mut self,
         inputs: &[Value],
         mut cache: Option<CacheStep<'_, CpuKv>>,
-        trace: Option<Trace<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
         let addresses: Vec<*const u8> = inputs.iter().map(input_address).collect();
@@ -103,10 +103,10 @@ impl Executable for CpuExecutable {
         &mut self,
         inputs: &[Value],
         cache: Option<CacheStep<'_, CpuKv>>,
-        trace: Trace<'_>,
+        trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         if !self.eager {
-            return Err(BackendErrorKind::NoTrace.into());
+            return Err(BackendErrorKind::TraceUnsupported.into());
         }
         self.run_values(inputs, cache, Some(trace))
     }
@@ -183,7 +183,7 @@ impl Executable for CpuExecutable {
         self.machine.profile = on.then(Profile::default);
     }
 
-    fn profile(&self) -> Vec<NodeTime> {
+    fn profile(&self) -> Vec<NodeProfile> {
         let profile = self.machine.profile.as_ref();
         profile.map_or_else(Vec::new, Profile::get)
     }

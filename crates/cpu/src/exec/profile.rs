@@ -2,14 +2,14 @@
 
 use super::call::Call;
 use crate::kernels::attention::cached::CachedAttention;
-use backend::NodeTime;
+use backend::NodeProfile;
 use graph::{Bindings, Graph, Node};
 use kv::{LayerPlan, Storage};
 use std::time::Duration;
 
 /// Where the time went, by label and op in the order of the first run.
 #[derive(Default)]
-pub(crate) struct Profile(Vec<NodeTime>);
+pub(crate) struct Profile(Vec<NodeProfile>);
 
 impl Profile {
     /// Adds a run of nodes that ran as one.
@@ -26,11 +26,11 @@ impl Profile {
             .map(|node| label(graph.node_name(node)))
             .collect();
         let label = labels.join(" + ");
-        let same = |found: &&mut NodeTime| found.op == op && found.label == label;
+        let same = |found: &&mut NodeProfile| found.op == op && found.label == label;
         let found = match self.0.iter_mut().find(same) {
             Some(found) => found,
             None => {
-                self.0.push(NodeTime {
+                self.0.push(NodeProfile {
                     op,
                     label,
                     runs: 0,
@@ -48,7 +48,7 @@ impl Profile {
         found.macs += work.macs;
     }
 
-    pub(crate) fn get(&self) -> Vec<NodeTime> {
+    pub(crate) fn get(&self) -> Vec<NodeProfile> {
         self.0.clone()
     }
 }

@@ -13,7 +13,7 @@ use crate::kernels::Context;
 use crate::kernels::matmul::quantised::{Epilogue, GateEpilogue, MAX_FUSED_PRODUCTS};
 use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
-use backend::{BackendError, CacheStep, Trace};
+use backend::{BackendError, CacheStep, TraceCallback};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
@@ -302,7 +302,7 @@ impl Tape {
         machine: &mut Machine,
         inputs: &[*const u8],
         cache: &mut Option<CacheStep<'_, CpuKv>>,
-        mut trace: Option<Trace<'_>>,
+        mut trace: Option<TraceCallback<'_>>,
     ) -> Result<(), BackendError> {
         self.resolve(machine.arena.as_mut_ptr(), inputs);
         let (graph, tape) = (&*machine.graph, &*self);

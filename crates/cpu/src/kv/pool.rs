@@ -3,8 +3,8 @@
 use super::layout::RowLayout;
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
-use backend::{KvPool, storage};
-use kv::{Growth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
+use backend::{KvPool, row_codec};
+use kv::{PoolGrowth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(crate) struct CpuPool {
     pub(super) storage: Storage,
     pub(super) layout: RowLayout,
     cells: usize,
-    growth: Growth,
+    growth: PoolGrowth,
     bytes: Vec<u8>,
     /// Scratch for one encoded row.
     row: Vec<u8>,
@@ -83,7 +83,7 @@ impl Writer<'_> {
                     }
                     None => row,
                 };
-                storage::encode(self.storage, row, encoded);
+                row_codec::encode(self.storage, row, encoded);
                 self.layout
                     .put(to, (cell - self.frozen_cells) as usize, encoded);
             }
@@ -106,7 +106,7 @@ impl CpuPool {
         heads: usize,
         dim: usize,
         storage: Storage,
-        growth: Growth,
+        growth: PoolGrowth,
     ) -> CpuPool {
         CpuPool {
             heads,
@@ -225,7 +225,7 @@ impl KvPool for CpuPool {
 
     fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
         let (len, layout) = (self.head_bytes(), self.layout);
-        let ring = self.growth.ring as usize;
+        let ring = self.growth.max_rows_per_sequence as usize;
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
             for (to, &from) in (base as usize..).zip(rows) {
                 if to != from as usize {
@@ -246,7 +246,7 @@ impl KvPool for CpuPool {
     fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
         let mut row = vec![0; self.row_bytes()];
         self.layout.get(self.head(head), cell as usize, &mut row);
-        storage::decode(self.storage, &row, out);
+        row_codec::decode(self.storage, &row, out);
     }
 
     fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn growth_doubles_to_the_capacity_and_keeps_every_row() {
         for storage in Storage::ALL {
-            let growth = Growth {
+            let growth = PoolGrowth {
                 first: 4,
                 ring: 50,
                 capacity: 50,

@@ -1,6 +1,6 @@
 //! Typed arrays of metadata.
 
-use base::Texts;
+use base::StringTable;
 
 /// An array of one element type, as stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub enum Array {
     F64(Vec<f64>),
     Bool(Vec<bool>),
     /// Elements that were not UTF-8 have U+FFFD in place of the bad bytes.
-    String(Texts),
+    String(StringTable),
 }
 
 /// `$body` for whichever vector `$array` holds.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::error::Problem;
 use super::{Array, GgufError};
-use base::Texts;
+use base::StringTable;
 
 /// A file's metadata: unique keys with typed values, in file order.
 ///
@@ -144,7 +144,7 @@ impl Metadata {
     }
 
     /// An array of strings. Elements that are not UTF-8 in the file have U+FFFD in place of the bad bytes.
-    pub fn strings(&self, key: &str) -> Result<Option<&Texts>, GgufError> {
+    pub fn strings(&self, key: &str) -> Result<Option<&StringTable>, GgufError> {
         self.typed(key, "an array of string", |value| match value {
             Value::Array(Array::String(v)) => Some(v),
             _ => None,

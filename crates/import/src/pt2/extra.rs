@@ -1,7 +1,7 @@
 //! What kvark's exporter puts into an archive beside the programs.
 
 use base::Bytes;
-use kv::metadata::{Metadata, Value};
+use kv::metadata::{Metadata, MetadataValue};
 
 use super::archive::Archive;
 use crate::ImportError;
@@ -64,8 +64,8 @@ fn read_metadata(
             .as_array()
             .map(|list| list.iter().map(|v| v.as_i64()).collect());
         let value = match (value.as_i64(), list) {
-            (Some(number), _) => Value::Int(number),
-            (None, Some(Some(list))) => Value::Ints(list),
+            (Some(number), _) => MetadataValue::Int(number),
+            (None, Some(Some(list))) => MetadataValue::Ints(list),
             _ => {
                 let what = format!("{key:?} in the archive's metadata");
                 return Err(ImportError::malformed(

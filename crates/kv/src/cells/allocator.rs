@@ -1,38 +1,38 @@
-//! Which free cells a step's tokens get.
+//! Chooses free cells for the tokens of a step.
 
-use super::rows::Rows;
+use super::space::CellSpace;
 
-/// A sequence that cannot go on in the next cell starts in the lowest free block of this many cells, so that sequences
-/// which grow together keep runs and do not interleave cell by cell. When no block is left, the lowest free cell is used.
+/// A sequence whose next cell is taken continues in the lowest free block of this many cells, so that sequences which
+/// grow together have long runs instead of interleaved cells. If no block is free, it gets the lowest free cell.
 const BLOCK: u32 = 16;
 
-/// Hands out free cells for one plan without marking them.
+/// Allocates cells for one plan without changing the cell space.
 pub(super) struct Allocator<'a> {
-    rows: &'a Rows,
-    /// Two bits per cell: handed out, and given up by the step itself.
+    space: &'a CellSpace,
+    /// Two bits per cell: `TAKEN` by this plan, and `EVICTED` by the step itself.
     marks: &'a mut Vec<u64>,
     next_block: u32,
     next_cell: u32,
 }
 
 const TAKEN: u64 = 1;
-const GIVEN_UP: u64 = 2;
+const EVICTED: u64 = 2;
 
 impl<'a> Allocator<'a> {
-    pub(super) fn new(rows: &'a Rows, marks: &'a mut Vec<u64>) -> Allocator<'a> {
+    pub(super) fn new(space: &'a CellSpace, marks: &'a mut Vec<u64>) -> Allocator<'a> {
         marks.clear();
-        marks.resize(rows.holders.len().div_ceil(32), 0);
+        marks.resize(space.ref_counts.len().div_ceil(32), 0);
         Allocator {
-            rows,
+            space,
             marks,
-            next_block: rows.first_free / BLOCK * BLOCK,
-            next_cell: rows.first_free,
+            next_block: space.first_free / BLOCK * BLOCK,
+            next_cell: space.first_free,
         }
     }
 
-    /// Counts a cell as free that all its holders give up: the step overwrites it.
-    pub(super) fn give_up(&mut self, cell: u32) {
-        self.mark(cell, GIVEN_UP);
+    /// Marks a cell as free: all sequences that hold it evict it in this step.
+    pub(super) fn mark_evicted(&mut self, cell: u32) {
+        self.mark(cell, EVICTED);
         self.next_cell = self.next_cell.min(cell);
         self.next_block = self.next_block.min(cell / BLOCK * BLOCK);
     }
@@ -42,19 +42,20 @@ impl<'a> Allocator<'a> {
     }
 
     fn is_free(&self, cell: u32) -> bool {
-        let Some(holders) = self.rows.holders.get(cell as usize) else {
+        let Some(ref_counts) = self.space.ref_counts.get(cell as usize) else {
             return false;
         };
         let marks = self.marks[cell as usize / 32] >> (cell % 32 * 2) & 3;
-        match *holders {
+        match *ref_counts {
             0 => marks & TAKEN == 0,
-            _ => marks == GIVEN_UP,
+            _ => marks == EVICTED,
         }
     }
 
-    /// A free cell: `wanted` if it is one, else the first of the lowest free block, else the lowest.
+    /// Allocates a cell: `wanted` if it is free, else the first cell of the lowest free block, else the lowest free
+    /// cell.
     pub(super) fn take(&mut self, wanted: Option<u32>) -> Option<u32> {
-        let limit = self.rows.limit();
+        let limit = self.space.search_limit();
         let cell = wanted
             .filter(|cell| *cell < limit && self.is_free(*cell))
             .or_else(|| self.block(limit))
@@ -75,7 +76,7 @@ impl<'a> Allocator<'a> {
     }
 
     fn single(&mut self) -> Option<u32> {
-        while self.next_cell < self.rows.capacity() {
+        while self.next_cell < self.space.capacity() {
             if self.is_free(self.next_cell) {
                 return Some(self.next_cell);
             }

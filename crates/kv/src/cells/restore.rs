@@ -1,15 +1,15 @@
-//! A sequence taken out of the pool, or put back into it.
+//! Planning to save a sequence from the pool, restore it or shift it.
 
 use super::Cells;
 use super::allocator::Allocator;
-use super::rows::Rows;
-use crate::sequence_rows::common_first;
+use super::space::CellSpace;
+use crate::sequence_rows::first_restorable_position;
 use crate::{Cache, KvError, KvErrorKind, Restorable, Run, SeqId, SequenceRows};
 
 impl Restorable for Cells {
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
-        let seq = self.known(seq)?;
-        let all = &self.rows[0].sequences[seq as usize];
+        let seq = self.check_seq(seq)?;
+        let all = &self.spaces[0].sequences[seq as usize];
         let mut end = 0;
         for run in &all.runs {
             if run.position != end {
@@ -18,33 +18,33 @@ impl Restorable for Cells {
             end += run.len;
         }
         let layers = 0..self.classes.class_of.len();
-        let place_of = layers.map(|layer| self.rows_of(layer) as u16).collect();
-        let mut held = SequenceRows::new(end, place_of);
-        for rows in &self.rows {
-            let runs = &rows.sequences[seq as usize].runs;
-            held.push(tail(runs, end).iter().copied(), rows.high_water);
+        let space_of = layers.map(|layer| self.space_of(layer) as u16).collect();
+        let mut held = SequenceRows::new(end, space_of);
+        for space in &self.spaces {
+            let runs = &space.sequences[seq as usize].runs;
+            held.push(tail(runs, end).iter().copied(), space.high_water);
         }
         Ok(held)
     }
 
-    fn restored(
+    fn plan_restore(
         &self,
         seq: SeqId,
         len: u32,
         first: &[u32],
     ) -> Result<(Cells, SequenceRows), KvError> {
-        self.refilled(seq, 0, len, first)
+        self.plan_refill(seq, 0, len, first)
     }
 
-    fn shifted(
+    fn plan_shift(
         &self,
         seq: SeqId,
         keep: u32,
         dropped: u32,
     ) -> Result<(Cells, SequenceRows), KvError> {
         let held = self.sequence_rows(seq)?;
-        let first = held.shifted_first(keep, dropped)?;
-        self.refilled(seq, keep, held.len - dropped, &first)
+        let first = held.first_positions_after_shift(keep, dropped)?;
+        self.plan_refill(seq, keep, held.len - dropped, &first)
     }
 
     fn forget(&mut self, seq: SeqId) {
@@ -53,15 +53,16 @@ impl Restorable for Cells {
 }
 
 impl Cells {
-    /// The pool once `seq` keeps the cells of its first `keep` positions and has others for those up to `len`.
-    fn refilled(
+    /// Plans the pool in which `seq` keeps the cells of its first `keep` positions and gets new cells for the positions
+    /// up to `len`.
+    fn plan_refill(
         &self,
         seq: SeqId,
         keep: u32,
         len: u32,
         first: &[u32],
     ) -> Result<(Cells, SequenceRows), KvError> {
-        let seq = self.known(seq)?;
+        let seq = self.check_seq(seq)?;
         if !self.declared.is_empty() {
             return Err(KvErrorKind::StepPending.into());
         }
@@ -75,17 +76,18 @@ impl Cells {
         if needed > u64::from(capacity) {
             return Err(full.into());
         }
-        for index in 0..after.rows.len() {
+        for index in 0..after.spaces.len() {
             let layers = 0..self.classes.class_of.len();
-            let of_rows = layers
+            let of_space = layers
                 .zip(first)
-                .filter(|(layer, _)| self.rows_of(*layer) == index);
-            let of_rows = of_rows.map(|(layer, first)| (layer, *first));
-            let rows = &mut after.rows[index];
-            let seen = rows.ring.map_or(0, |_| rows.seen_before(len).start);
-            let first = common_first(of_rows, seen)?.max(rows.given_up(len).end);
-            rows.remove(seq, &(0..first));
-            if !rows.fill(seq, first.max(keep), len) {
+                .filter(|(layer, _)| self.space_of(*layer) == index);
+            let of_space = of_space.map(|(layer, first)| (layer, *first));
+            let space = &mut after.spaces[index];
+            let seen = space.ring.map_or(0, |_| space.seen_before(len).start);
+            let first =
+                first_restorable_position(of_space, seen)?.max(space.evicted_positions(len).end);
+            space.remove(seq, &(0..first));
+            if !space.allocate(seq, first.max(keep), len) {
                 return Err(full.into());
             }
         }
@@ -94,7 +96,7 @@ impl Cells {
     }
 }
 
-/// The last runs, as far back from `end` as they follow each other.
+/// The longest suffix of `runs` that ends at position `end` and has no gaps.
 fn tail(runs: &[Run], end: u32) -> &[Run] {
     let mut from = end;
     let adjacent = runs.iter().rev().take_while(|run| {
@@ -105,9 +107,9 @@ fn tail(runs: &[Run], end: u32) -> &[Run] {
     &runs[runs.len() - adjacent.count()..]
 }
 
-impl Rows {
-    /// Gives a sequence that holds nothing a cell for each of these positions; false when they run out.
-    fn fill(&mut self, seq: SeqId, first: u32, end: u32) -> bool {
+impl CellSpace {
+    /// Appends a cell for each position `first..end` to a sequence. Returns false if there are not enough free cells.
+    fn allocate(&mut self, seq: SeqId, first: u32, end: u32) -> bool {
         let mut marks = vec![];
         let mut allocator = Allocator::new(self, &mut marks);
         let mut after = None;
@@ -122,7 +124,7 @@ impl Rows {
         for (position, cell) in (first..end).zip(cells) {
             self.append(seq, position, cell);
         }
-        self.settle();
+        self.advance_first_free();
         true
     }
 }

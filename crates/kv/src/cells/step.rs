@@ -1,7 +1,7 @@
-//! Where the tokens of a step over many sequences go.
+//! Planning and committing a step over many sequences.
 
 use super::allocator::Allocator;
-use super::rows::Rows;
+use super::space::CellSpace;
 use super::{Cells, MAX_SEQUENCES};
 use crate::plan::LayerPlan;
 use crate::step::{StepToken, no_candidates};
@@ -10,7 +10,7 @@ use crate::{Bookkeeping, KvError, KvErrorKind, Run, SeqId, Step, StepPlan};
 impl Bookkeeping for Cells {
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         if self.declared.is_empty() {
-            return Err(KvErrorKind::NoStep.into());
+            return Err(KvErrorKind::StepNotDeclared.into());
         }
         if self.declared.len() != positions.len() {
             let (declared, found) = (self.declared.len(), positions.len());
@@ -34,13 +34,14 @@ impl Bookkeeping for Cells {
         let StepPlan {
             classes, scratch, ..
         } = plan;
-        // All positions, where no layer keeps them, are planned behind the layers' own classes.
-        let known = self.rows.iter().map(|rows| rows.class + 1).max();
+        // If every layer has a ring, the space of all positions belongs to no layer class. Its plan is stored after the
+        // plans of the classes.
+        let known = self.spaces.iter().map(|space| space.class + 1).max();
         let most = classes.len().max(known.unwrap_or(0));
         classes.resize_with(most, LayerPlan::default);
-        for rows in &self.rows {
-            let class = &mut classes[rows.class];
-            self.plan_rows(rows, tokens, class, scratch);
+        for space in &self.spaces {
+            let class = &mut classes[space.class];
+            self.plan_space(space, tokens, class, scratch);
             (tokens.len()..step.len()).for_each(|_| class.push_padding());
         }
         if self.ring.is_none() && !self.classes.windows.is_empty() {
@@ -51,21 +52,21 @@ impl Bookkeeping for Cells {
 
     fn commit(&mut self, plan: &StepPlan) {
         let tokens = &plan.step.tokens()[..plan.step.real_len()];
-        self.give_up(tokens);
-        for rows in &mut self.rows {
-            let class = &plan.classes[rows.class];
+        self.evict_for_step(tokens);
+        for space in &mut self.spaces {
+            let class = &plan.classes[space.class];
             for (token, cell) in tokens.iter().zip(&class.writes) {
-                rows.append(token.seq, token.position as u32, *cell);
+                space.append(token.seq, token.position as u32, *cell);
             }
-            rows.settle();
+            space.advance_first_free();
         }
         self.declared.clear();
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
-        // The failed step may have written its rows, over the oldest ones of a ring.
+        // The failed step may have overwritten the oldest rows of the rings.
         if let Some(plan) = plan {
-            self.give_up(&plan.step.tokens()[..plan.step.real_len()]);
+            self.evict_for_step(&plan.step.tokens()[..plan.step.real_len()]);
         }
         self.declared.clear();
     }
@@ -82,26 +83,26 @@ impl Cells {
         counts
     }
 
-    /// Takes out of the rings what a step overwrites.
-    fn give_up(&mut self, tokens: &[StepToken]) {
+    /// Evicts the rows that a step overwrites from the rings.
+    fn evict_for_step(&mut self, tokens: &[StepToken]) {
         let counts = Cells::counts(tokens.iter().map(|token| token.seq));
         for seq in (0..MAX_SEQUENCES).filter(|seq| counts[*seq as usize] > 0) {
-            let next = self.rows[0].sequences[seq as usize].next();
+            let next = self.spaces[0].sequences[seq as usize].next();
             let end = next.unwrap_or(0) + counts[seq as usize];
-            for rows in &mut self.rows[1..] {
-                rows.remove(seq, &rows.given_up(end));
+            for space in &mut self.spaces[1..] {
+                space.remove(seq, &space.evicted_positions(end));
             }
         }
     }
 
-    /// Whether the tokens fit and continue their sequences.
+    /// Returns an error if the tokens do not fit or do not continue their sequences.
     fn check(&self, tokens: &[StepToken]) -> Result<(), KvError> {
         no_candidates(tokens)?;
         self.check_tokens(tokens.iter().map(|token| token.seq))?;
-        // Per sequence in the step, where it goes on.
+        // The next position of each sequence in the step.
         let mut next = [None; MAX_SEQUENCES as usize];
         for (index, token) in tokens.iter().enumerate() {
-            let sequence = &self.rows[0].sequences[token.seq as usize];
+            let sequence = &self.spaces[0].sequences[token.seq as usize];
             let expected = next[token.seq as usize].or(sequence.next());
             let position = u32::try_from(token.position).ok();
             let position = position.filter(|p| *p < i32::MAX as u32);
@@ -116,42 +117,47 @@ impl Cells {
         Ok(())
     }
 
-    /// The step in the layers that share these rows.
-    fn plan_rows(
+    /// Plans the step for the layers of one cell space.
+    fn plan_space(
         &self,
-        rows: &Rows,
+        space: &CellSpace,
         tokens: &[StepToken],
         plan: &mut LayerPlan,
         marks: &mut Vec<u64>,
     ) {
         plan.visible.clear();
         plan.writes.clear();
-        let mut allocator = Allocator::new(rows, marks);
-        if rows.ring.is_some() {
+        let mut allocator = Allocator::new(space, marks);
+        if space.ring.is_some() {
             let counts = Cells::counts(tokens.iter().map(|token| token.seq));
-            let given_up = |seq: usize| {
-                let next = self.rows[0].sequences[seq]
+            let evicted_positions = |seq: usize| {
+                let next = self.spaces[0].sequences[seq]
                     .next()
                     .filter(|_| counts[seq] > 0);
-                let gone = rows.given_up(next.map_or(0, |next| next + counts[seq]));
-                let runs = rows.sequences[seq].runs.iter();
+                let gone = space.evicted_positions(next.map_or(0, |next| next + counts[seq]));
+                let runs = space.sequences[seq].runs.iter();
                 runs.filter_map(move |run| run.clip(&gone))
             };
-            let all = 0..rows.sequences.len();
-            for cell in all.clone().flat_map(given_up).flat_map(|run| run.cells()) {
-                let gives = |seq: &usize| given_up(*seq).any(|run| run.cells().contains(&cell));
-                let holders = usize::from(rows.holders[cell as usize]);
-                if holders == 1 || all.clone().filter(gives).count() == holders {
-                    allocator.give_up(cell);
+            let all = 0..space.sequences.len();
+            for cell in all
+                .clone()
+                .flat_map(evicted_positions)
+                .flat_map(|run| run.cells())
+            {
+                let gives =
+                    |seq: &usize| evicted_positions(*seq).any(|run| run.cells().contains(&cell));
+                let ref_counts = usize::from(space.ref_counts[cell as usize]);
+                if ref_counts == 1 || all.clone().filter(gives).count() == ref_counts {
+                    allocator.mark_evicted(cell);
                 }
             }
         }
-        // Per sequence in the step: the cell behind its last one, and its list.
+        // For each sequence in the step: the cell after its last one, and its run list.
         let mut after = [None; MAX_SEQUENCES as usize];
         let mut lists = [u32::MAX; MAX_SEQUENCES as usize];
         for token in tokens {
             let seq = token.seq as usize;
-            let last = || rows.sequences[seq].runs.last();
+            let last = || space.sequences[seq].runs.last();
             let wanted = after[seq].or_else(|| last().map(|run| run.cell + run.len));
             let cell = allocator.take(wanted);
             let cell = cell.expect("the check found room for the step");
@@ -159,14 +165,14 @@ impl Cells {
             after[seq] = Some(cell + 1);
         }
         let cells = plan.writes.iter().map(|cell| cell + 1);
-        plan.cells = cells.fold(rows.high_water, u32::max);
+        plan.cells = cells.fold(space.high_water, u32::max);
         for (index, token) in tokens.iter().enumerate() {
             let (seq, position) = (token.seq, token.position as u32);
             let list = &mut lists[seq as usize];
             if *list == u32::MAX {
                 *list = plan.visible.open_list();
-                let seen = rows.seen_before(position);
-                let runs = rows.sequences[seq as usize].runs.iter();
+                let seen = space.seen_before(position);
+                let runs = space.sequences[seq as usize].runs.iter();
                 runs.filter_map(|run| run.clip(&seen))
                     .for_each(|run| plan.visible.push_run(run));
                 let own = tokens.iter().zip(&plan.writes).skip(index);
@@ -179,7 +185,7 @@ impl Cells {
                     });
                 }
             }
-            let seen = rows.seen_before(position).start..position + 1;
+            let seen = space.seen_before(position).start..position + 1;
             plan.visible.push_query(*list, seen);
         }
     }

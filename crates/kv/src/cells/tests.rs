@@ -40,23 +40,23 @@ fn step(cells: &mut Cells, seq: SeqId, tokens: u32) -> u32 {
 #[test]
 fn windows_hold_as_many_rows_as_they_need() {
     let mut cells = windowed(200);
-    let mut most = 0;
+    let mut max = 0;
     for tokens in [4, 1, 1, 4, 3, 2].into_iter().cycle().take(60) {
-        most = most.max(step(&mut cells, 0, tokens));
+        max = max.max(step(&mut cells, 0, tokens));
         let kept = cells.layer_runs(0, 0).unwrap();
         assert!(kept.iter().map(|run| run.len).sum::<u32>() <= 8);
         assert!(kept.len() <= 3, "rows are used in turn: {kept:?}");
     }
-    assert_eq!(most, 8);
+    assert_eq!(max, 8);
     assert_eq!(cells.len(), 150, "the other layer has them all");
 
     // A fork shares its rows and has as many of its own once it has left the trunk behind.
     cells.seq_cp(0, 1, ..).unwrap();
-    most = 0;
+    max = 0;
     for _ in 0..12 {
-        most = most.max(step(&mut cells, 0, 1)).max(step(&mut cells, 1, 1));
+        max = max.max(step(&mut cells, 0, 1)).max(step(&mut cells, 1, 1));
     }
-    assert_eq!(most, 16);
+    assert_eq!(max, 16);
     // The same in steps for both, which give up what they share together.
     cells.seq_rm(1, ..).unwrap();
     cells.seq_cp(0, 1, ..).unwrap();
@@ -89,7 +89,7 @@ fn what_windows_have_released_cannot_be_gone_back_to() {
         cells.seq_cp(0, 1, ..15).unwrap_err(),
     ];
     for error in refused {
-        let text = "cannot rewind to 15: the windows keep nothing before 16";
+        let text = "cannot rewind to 15: the shortest possible length is 16";
         assert_eq!(error.to_string(), text);
     }
     assert_eq!(cells, before);
@@ -108,8 +108,8 @@ fn what_windows_have_released_cannot_be_gone_back_to() {
 fn steps_are_as_long_as_windows_allow() {
     let mut cells = windowed(64);
     let error = cells.begin_step(&[0, 0, 1, 0, 0, 0]).unwrap_err();
-    let most = KvErrorKind::StepTooLong { tokens: 5, most: 4 };
-    assert_eq!(error.kind(), &most);
+    let max = KvErrorKind::StepTooLong { tokens: 5, max: 4 };
+    assert_eq!(error.kind(), &max);
     cells.begin_step(&[0, 1, 0, 1, 0, 1, 0, 1]).unwrap();
 }
 

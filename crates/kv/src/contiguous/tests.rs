@@ -82,7 +82,7 @@ fn a_ring_refuses_what_it_has_overwritten() {
     let error = step(&mut cache, 5).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a step of 5 tokens is too long: the windows allow 4"
+        "a step of 5 tokens is too long: the ring layers allow 4"
     );
     for _ in 0..8 {
         step(&mut cache, 1).unwrap();
@@ -97,7 +97,7 @@ fn a_ring_refuses_what_it_has_overwritten() {
     let error = cache.rewind(4).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot rewind to 4: the windows keep nothing before 5"
+        "cannot rewind to 4: the shortest possible length is 5"
     );
     cache.clear();
     assert_eq!((cache.len(), cache.rewind_floor()), (0, 0));

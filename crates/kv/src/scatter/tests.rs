@@ -11,7 +11,7 @@ fn index(max_seq_len: u32, sequences: u32) -> ScatterIndex {
         window: None,
     };
     let config = CacheConfig {
-        min_cells: 4,
+        initial_cells: 4,
         ..CacheConfig::uniform(max_seq_len, 1, layer)
     };
     ScatterIndex::new(&config, sequences)
@@ -130,13 +130,13 @@ fn what_static_buffers_cannot_do_is_refused() {
     assert_eq!(
         messages,
         [
-            "sequence 1 cannot share rows of sequence 0: each has a static buffer of its own",
+            "sequence 1 cannot share rows of sequence 0: each sequence has its own static buffer",
             "cannot remove the positions before 4: sequence 1 holds 6, and a static buffer has no holes",
             "token 1 of the step follows a pad of sequence 1: pads must come last",
             "sequence 2 is out of range: the cache has 2",
         ]
     );
-    assert_eq!(index.valid, [6, 6]);
+    assert_eq!(index.valid_rows, [6, 6]);
 }
 
 /// A row's cell does not depend on how many rows are in use, no two rows share one, and cells follow the rows used.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Compaction, FrozenKv, Gather, LayerConfig, RowBlock, Run, Side};
+use crate::{Compaction, FrozenKv, GatherPlan, LayerConfig, RowBlock, Run, Side};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ impl KvBytes for NoBytes {
         0
     }
 
-    fn gather(&mut self, _: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, _: &GatherPlan) -> Result<(), KvError> {
         Ok(())
     }
 
@@ -94,8 +94,8 @@ fn a_forward_that_panics_leaves_the_cache_unusable() {
 
 #[test]
 fn a_cache_of_another_kind_is_not_installed() {
-    let book = Box::new(Contiguous::new(&config()));
-    let entry = CacheEntry::new("contiguous", book, Box::new(NoBytes(config())));
+    let bookkeeping = Box::new(Contiguous::new(&config()));
+    let entry = CacheEntry::new("contiguous", bookkeeping, Box::new(NoBytes(config())));
     let registry = CacheRegistry::default();
     let error = CacheSession::<Cells>::install(&registry, entry, "cells");
     assert_eq!(

@@ -163,10 +163,10 @@ fn kept(config: &CacheConfig) -> Vec<Window> {
 }
 
 fn known(seq: SeqId) -> Result<(), KvErrorKind> {
-    let most = MAX_SEQUENCES;
-    match seq < most {
+    let max = MAX_SEQUENCES;
+    match seq < max {
         true => Ok(()),
-        false => Err(KvErrorKind::Sequence { seq, most }),
+        false => Err(KvErrorKind::UnknownSequence { seq, max }),
     }
 }
 
@@ -364,7 +364,7 @@ impl History {
         let high_water = holders.iter().rposition(|n| *n > 0).map_or(0, |c| c + 1);
         assert_eq!(self.live().len() as u32, used);
         assert_eq!(self.cache.len(), used);
-        assert_eq!(self.cache.holders(), &holders[..high_water]);
+        assert_eq!(self.cache.ref_counts(), &holders[..high_water]);
         assert_eq!(self.cache.high_water() as usize, high_water);
         let live = (0..).zip(&self.held).filter(|(_, held)| !held.is_empty());
         assert!(self.cache.live().eq(live.map(|(seq, _)| seq)));
@@ -412,11 +412,9 @@ impl History {
         } else {
             let tokens = |seq| seqs.iter().filter(|other| **other == seq).count();
             let tokens = seqs.iter().map(|seq| tokens(*seq)).max().unwrap_or(0);
-            let most = self.config.ring.filter(|_| !self.kept.is_empty());
-            match most.map(|ring| ring.slack()) {
-                Some(most) if tokens > most as usize => {
-                    Err(KvErrorKind::StepTooLong { tokens, most })
-                }
+            let max = self.config.ring.filter(|_| !self.kept.is_empty());
+            match max.map(|ring| ring.slack()) {
+                Some(max) if tokens > max as usize => Err(KvErrorKind::StepTooLong { tokens, max }),
                 _ => Ok(()),
             }
         };
@@ -462,7 +460,7 @@ impl History {
         }
         if positions.is_empty() {
             let refused = kind(self.cache.plan_declared(&[0], &mut self.plan));
-            assert_eq!(refused, Err(KvErrorKind::NoStep));
+            assert_eq!(refused, Err(KvErrorKind::StepNotDeclared));
             return;
         }
         if let Some(wrong) = &forward.wrong {

@@ -129,8 +129,8 @@ impl History {
     /// Most tokens that the next step may have.
     fn most_tokens(&self) -> u32 {
         let room = self.config.capacity - self.len();
-        let most = self.rings().map(|(_, _, slack)| slack).min();
-        room.min(most.unwrap_or(u32::MAX))
+        let max = self.rings().map(|(_, _, slack)| slack).min();
+        room.min(max.unwrap_or(u32::MAX))
     }
 
     fn positions(&self, tokens: u32) -> Vec<i32> {
@@ -149,17 +149,17 @@ impl History {
 
     fn refusal(&self, tokens: u32) -> Option<KvErrorKind> {
         let needed = u64::from(self.len() + tokens);
-        let most = self.rings().map(|(_, _, slack)| slack).min();
+        let max = self.rings().map(|(_, _, slack)| slack).min();
         if tokens == 0 {
             Some(KvErrorKind::EmptyStep)
         } else if needed > self.config.capacity.into() {
             let capacity = self.config.capacity;
             Some(KvErrorKind::Full { needed, capacity })
         } else {
-            most.filter(|most| tokens > *most)
-                .map(|most| KvErrorKind::StepTooLong {
+            max.filter(|max| tokens > *max)
+                .map(|max| KvErrorKind::StepTooLong {
                     tokens: tokens as usize,
-                    most,
+                    max,
                 })
         }
     }

@@ -98,11 +98,11 @@ impl Bytes {
         }
     }
 
-    /// Copies in order, without a second buffer, as the contract of `Gather` allows. A ring has the row of a cell at
+    /// Copies in order, without a second buffer, as the contract of `GatherPlan` allows. A ring has the row of a cell at
     /// its remainder; what a flat layer has behind is lost.
-    pub(crate) fn gather(&mut self, gather: &kv::Gather, config: &CacheConfig) {
+    pub(crate) fn gather(&mut self, gather: &kv::GatherPlan, config: &CacheConfig) {
         for (rows, layer) in self.rows.iter_mut().zip(&config.layers) {
-            let ring = config.growth(layer).ring as usize;
+            let ring = config.growth(layer).max_rows_per_sequence as usize;
             for (to, from) in (gather.base as usize..).zip(&gather.rows) {
                 rows[to % ring] = rows[*from as usize % ring];
             }
@@ -156,7 +156,7 @@ impl Step<'_> {
 
     fn check_layer(&self, layer: usize, window: Option<u32>, rows: &[Stamp]) {
         let plan = self.plan.layer(layer);
-        let dense = plan.visible.dense(plan.cells);
+        let dense = plan.visible.dense_mask(plan.cells);
         let single = plan.visible.is_single_run();
         for (i, full) in self.visible.iter().enumerate() {
             let own = full.last().expect("a query sees itself").0;

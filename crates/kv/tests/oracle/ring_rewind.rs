@@ -70,7 +70,7 @@ fn a_second_rewind_reads_stale_rows_below_the_first_floor() {
         assert!(ring.reads_stale(to), "a token at {to} misses a row");
         assert_eq!(
             ring.cache.rewind(to).unwrap_err().to_string(),
-            format!("cannot rewind to {to}: the windows keep nothing before 8")
+            format!("cannot rewind to {to}: the shortest possible length is 8")
         );
     }
     assert!(!ring.reads_stale(8));

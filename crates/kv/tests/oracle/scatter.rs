@@ -80,10 +80,10 @@ impl History {
     }
 
     fn known(&self, seq: SeqId) -> Result<(), KvErrorKind> {
-        let most = self.held.len() as u32;
-        match seq < most {
+        let max = self.held.len() as u32;
+        match seq < max {
             true => Ok(()),
-            false => Err(KvErrorKind::Sequence { seq, most }),
+            false => Err(KvErrorKind::UnknownSequence { seq, max }),
         }
     }
 
@@ -312,11 +312,11 @@ proptest! {
     fn scatter_histories(
         max_seq_len in 1u32..24,
         sequences in 1u32..4,
-        min_cells in 1u32..9,
+        initial_cells in 1u32..9,
         windows in windows(),
         verbs in prop::collection::vec(verb(), 1..40),
     ) {
-        let config = CacheConfig { min_cells, ..config(max_seq_len, &windows, None) };
+        let config = CacheConfig { initial_cells, ..config(max_seq_len, &windows, None) };
         let mut history = History::new(config, sequences);
         for verb in &verbs {
             history.apply(verb);

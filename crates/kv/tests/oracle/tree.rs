@@ -37,7 +37,7 @@ enum Verb {
 }
 
 fn verb() -> impl Strategy<Value = Verb> {
-    let choices = |most| prop::collection::vec(any::<u8>(), 0..most);
+    let choices = |max| prop::collection::vec(any::<u8>(), 0..max);
     prop_oneof![
         10 => (0usize..6, end()).prop_map(|(tokens, end)| Verb::Forward { tokens, end }),
         1 => (0usize..6, prop::sample::select(vec![-50, -1, 0, 1, 5]))
@@ -120,8 +120,8 @@ impl History {
             .layers
             .iter()
             .any(|layer| layer.window.is_some());
-        let most = self.config.ring.filter(|_| windows)?.slack();
-        (tokens > most as usize).then_some(KvErrorKind::StepTooLong { tokens, most })
+        let max = self.config.ring.filter(|_| windows)?.slack();
+        (tokens > max as usize).then_some(KvErrorKind::StepTooLong { tokens, max })
     }
 
     /// Whether every ring still has the rows that the token at position `to` sees before itself.
@@ -131,7 +131,7 @@ impl History {
             let Some(window) = layer.window else {
                 return true;
             };
-            let ring = self.config.growth(layer).ring;
+            let ring = self.config.growth(layer).max_rows_per_sequence;
             (to.saturating_sub(window - 1)..to)
                 .all(|p| rows[(p % ring) as usize] == self.prefix[p as usize])
         })
@@ -255,7 +255,7 @@ impl History {
         let room = self.config.capacity - self.used() as u32;
         assert!(self.cache.can_extend(room) && !self.cache.can_extend(room + 1));
         for (layer, rows) in self.config.layers.iter().zip(&self.bytes.rows) {
-            let is_flat = self.config.growth(layer).ring == self.config.capacity;
+            let is_flat = self.config.growth(layer).max_rows_per_sequence == self.config.capacity;
             let in_order = rows.starts_with(&self.prefix);
             assert!(!is_flat || in_order, "the prefix lies in order");
         }

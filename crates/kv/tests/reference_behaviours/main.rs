@@ -289,7 +289,7 @@ fn a_window_narrows_each_query_within_its_sequence() {
     let mut cells = Cells::new(&config(&[Some(2)]));
     let plan = step(&mut cells, &[0; 4]);
     let first = ["1000", "1100", "0110", "0011"];
-    assert_eq!(plan.layer(0).visible.dense(4), mask(&first));
+    assert_eq!(plan.layer(0).visible.dense_mask(4), mask(&first));
     // The second sequence is bounded alike, and sees nothing of the first, whose positions are inside its window.
     let plan = step(&mut cells, &[1, 1]);
     assert_eq!(positions(plan.layer(0)), band(0, 2, 2));
@@ -372,7 +372,7 @@ fn growth_keeps_cell_numbers() {
 fn the_first_allocation_changes_no_plan() {
     let small = config(&[None, Some(2)]);
     let whole = CacheConfig {
-        min_cells: CAPACITY,
+        initial_cells: CAPACITY,
         ..small.clone()
     };
     let (mut a, mut b) = (Contiguous::new(&small), Contiguous::new(&whole));
@@ -402,7 +402,7 @@ fn a_decode_sees_everything() {
 fn a_fresh_prefill_is_causal() {
     let plan = append(&mut Contiguous::new(&config(&[None])), 4);
     let causal = ["1000", "1100", "1110", "1111"];
-    assert_eq!(plan.layer(0).visible.dense(4), mask(&causal));
+    assert_eq!(plan.layer(0).visible.dense_mask(4), mask(&causal));
     assert!(plan.layer(0).visible.is_single_run());
 }
 
@@ -412,7 +412,7 @@ fn a_continuation_is_a_band_at_the_lower_right() {
     append(&mut cache, 4);
     let plan = append(&mut cache, 3);
     let band = ["1111100", "1111110", "1111111"];
-    assert_eq!(plan.layer(0).visible.dense(7), mask(&band));
+    assert_eq!(plan.layer(0).visible.dense_mask(7), mask(&band));
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn a_windowed_continuation_is_bounded_at_both_ends() {
     append(&mut cache, 4);
     let plan = append(&mut cache, 3);
     let band = ["0001100", "0000110", "0000011"];
-    assert_eq!(plan.layer(0).visible.dense(7), mask(&band));
+    assert_eq!(plan.layer(0).visible.dense_mask(7), mask(&band));
 }
 
 #[test]
@@ -458,5 +458,5 @@ fn a_true_element_of_the_dense_mask_is_seen() {
     let plan = step(&mut cells, &[0]);
     assert_eq!(positions(plan.layer(0)), [[0, 2, 4, 5]]);
     assert_eq!(plan.layer(0).writes, [5]);
-    assert_eq!(plan.layer(0).visible.dense(6), mask(&["101011"]));
+    assert_eq!(plan.layer(0).visible.dense_mask(6), mask(&["101011"]));
 }

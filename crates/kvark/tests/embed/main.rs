@@ -4,7 +4,7 @@
 use backend::reference::Reference;
 use kvark::{
     Backend, Cpu, EmbedOptions, Embedder, Embedding, EncodeOptions, MemoryLimit, MemoryPlan, Model,
-    OpenOptions, Planned, Policy, Pooling, Runner, RuntimeErrorKind,
+    OpenOptions, PlannedModel, Policy, Pooling, Runner, RuntimeErrorKind,
 };
 use serde_json::Value;
 use std::io::Write;
@@ -113,7 +113,7 @@ fn tiny_encoders_agree_with_transformers() {
         let path = fixture(&format!("encoder/{name}.gguf"));
         let embedder = embedder(&path, backends[1], &EmbedOptions::default());
         assert!(own.contains(&(name, embedder.pooling())));
-        let planned = Planned::try_from(embedder.model().artifact()).unwrap();
+        let planned = PlannedModel::try_from(embedder.model().artifact()).unwrap();
         let plan = MemoryPlan::new(
             &planned,
             backends[1],
@@ -194,7 +194,7 @@ fn wrong_models_are_told_where_to_go() {
     let Err(error) = Embedder::new(encoder, &cpu, &options) else {
         panic!("a thousand bytes do not suffice")
     };
-    assert!(matches!(error.kind(), RuntimeErrorKind::DoesNotFit(_)));
+    assert!(matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_)));
 }
 
 /// The most that the cosine of an embedding and the truth may be from one.

@@ -115,7 +115,7 @@ fn cold(model: &Model, cpu: &Cpu, policy: &Policy, ids: &[u32]) -> Vec<Vec<f32>>
 fn config(model: &Model) -> CacheConfig {
     let mut config = CacheConfig::new(16, model.facts().caches.clone());
     (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
-    config.min_cells = 2;
+    config.initial_cells = 2;
     config
 }
 

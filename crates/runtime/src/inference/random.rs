@@ -44,7 +44,7 @@ impl InferenceSession {
             .collect();
         self.check_memory(&bindings)?;
         // A generator of this kind never leaves zero.
-        let mut noise = Noise(random.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut noise = RandomSource(random.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for input in missing {
             let value = self.random(input, &bindings, &mut noise)?;
             given.push((self.inputs[input].name.clone(), value));
@@ -130,7 +130,7 @@ impl InferenceSession {
         &self,
         input: usize,
         bindings: &Bindings,
-        noise: &mut Noise,
+        noise: &mut RandomSource,
     ) -> Result<Value, RuntimeError> {
         let graph = self.graph();
         let id = graph.inputs()[input];
@@ -138,7 +138,7 @@ impl InferenceSession {
         let shape = tensor.ty.dims(bindings);
         let shape = shape.ok_or_else(|| RuntimeErrorKind::TooLarge(tensor.name.clone()))?;
         let len: usize = shape.iter().product();
-        let integer = |noise: &mut Noise, i: usize| -> usize {
+        let integer = |noise: &mut RandomSource, i: usize| -> usize {
             match self.runnable.position_input() {
                 Some((positions, per_token)) if positions == input => i / per_token.max(1),
                 _ => match rows_indexed(graph, id, bindings) {
@@ -198,9 +198,9 @@ fn rows_indexed(graph: &Graph, input: TensorId, bindings: &Bindings) -> Option<R
 }
 
 /// A small generator.
-struct Noise(u64);
+struct RandomSource(u64);
 
-impl Noise {
+impl RandomSource {
     fn bits(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -71,13 +71,13 @@ fn a_draft_is_part_of_the_total() {
 fn what_does_not_fit_is_refused_with_the_smallest_change() {
     let plan = plan(32768, Storage::F32, CacheKind::Sequence);
     let total = plan.total_bytes() as u64;
-    assert_eq!(Misfit::of(&plan, total), None);
+    assert_eq!(MemoryShortfall::of(&plan, total), None);
     let kv = plan.kv_bytes() as u64;
-    let misfit = |limit: u64| Misfit::of(&plan, limit).unwrap();
+    let shortfall = |limit: u64| MemoryShortfall::of(&plan, limit).unwrap();
 
     // One byte short: half precision, or one token less.
-    let short = misfit(total - 1);
-    assert_eq!((short.needed, short.least), (total, total - kv));
+    let short = shortfall(total - 1);
+    assert_eq!((short.needed, short.bytes_without_kv), (total, total - kv));
     let [types, context] = short.remedies[..] else {
         panic!("{short}")
     };
@@ -85,7 +85,7 @@ fn what_does_not_fit_is_refused_with_the_smallest_change() {
     assert_eq!((context.storage, context.context), (None, 32767));
 
     // A third of the keys and values: eight bits are enough.
-    let third = misfit(total - kv / 3 * 2);
+    let third = shortfall(total - kv / 3 * 2);
     let [types, context] = third.remedies[..] else {
         panic!("{third}")
     };
@@ -102,12 +102,12 @@ fn what_does_not_fit_is_refused_with_the_smallest_change() {
     assert!(text.contains("--cache-type-k q8"), "{text}");
 
     // Less than the rest of the plan.
-    let hopeless = misfit(total - kv - 1);
+    let hopeless = shortfall(total - kv - 1);
     assert!(hopeless.remedies.is_empty());
     assert!(hopeless.to_string().contains("smaller model"), "{hopeless}");
     let error = plan
         .check(MemoryLimit::Bytes(1), &Reference::new())
         .unwrap_err();
-    assert!(matches!(error.kind(), RuntimeErrorKind::DoesNotFit(_)));
+    assert!(matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_)));
     plan.check(MemoryLimit::None, &Reference::new()).unwrap();
 }

@@ -49,12 +49,12 @@ pub enum SnapshotErrorKind {
     Malformed(String),
     /// The snapshot was made with another model, or with the same one for another context or with other passes.
     #[error("it was made with another model, or with other options that change the model's graph")]
-    OtherModel,
+    ModelMismatch,
     /// The rows are stored in another type.
     #[error(
         "its keys are {} and its values {}, and the session stores {} and {}", found[0], found[1], wanted[0], wanted[1]
     )]
-    Storage {
+    StorageMismatch {
         /// Types of keys and values in the snapshot.
         found: [Storage; 2],
         /// Types of keys and values in the session.

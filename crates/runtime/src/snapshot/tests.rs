@@ -101,7 +101,7 @@ fn impossible_numbers_behind_right_checksums_are_refused() {
             .map(|s| s.0.len())
             .sum::<usize>()
     };
-    let layer = HEAD + 40 * 4;
+    let layer = HEADER_BYTES + 40 * 4;
     for at in [12, 32, 40, 48, 60, layer, layer + 4, layer + 8, layer + 16] {
         for value in [0u32, 1, 39, 41, 1 << 23, u32::MAX] {
             let mut bytes = whole.clone();

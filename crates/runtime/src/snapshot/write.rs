@@ -1,14 +1,16 @@
 //! Writes a snapshot, rows first: their checksums stand before them.
 
-use super::{ALIGNMENT, HEAD, LAYER, MAGIC, SnapshotError, SnapshotErrorKind, VERSION};
+use super::{
+    ALIGNMENT, HEADER_BYTES, LAYER_RECORD_BYTES, MAGIC, SnapshotError, SnapshotErrorKind, VERSION,
+};
 use crate::{Model, RuntimeError};
-use base::{replace, xxh64};
+use base::{atomic_write, xxh64};
 use kv::{Bookkeeping, CacheSession, KvBytes, Restorable, SeqId, SequenceRows, Side};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// What stands in the head.
+/// What stands in the header.
 pub(crate) struct Contents<'a> {
     pub(crate) tokens: &'a [u32],
     pub(crate) notes: &'a [u8],
@@ -25,7 +27,7 @@ pub(crate) fn save<K: Bookkeeping + Restorable>(
     let fingerprint = model.fingerprint();
     let written = session.read_sequence(seq, |held, bytes| {
         assert_eq!(held.len as usize, contents.tokens.len());
-        replace(path, |file| {
+        atomic_write(path, |file| {
             write(file, fingerprint, &contents, held, bytes)
         })
     })?;
@@ -41,8 +43,9 @@ fn write(
     bytes: &dyn KvBytes,
 ) -> io::Result<()> {
     let config = bytes.config();
-    let tables = 4 * contents.tokens.len() + LAYER * held.layers() + contents.notes.len();
-    let rows_at = (HEAD + tables + 8).next_multiple_of(ALIGNMENT);
+    let tables =
+        4 * contents.tokens.len() + LAYER_RECORD_BYTES * held.layers() + contents.notes.len();
+    let rows_at = (HEADER_BYTES + tables + 8).next_multiple_of(ALIGNMENT);
     file.seek(SeekFrom::Start(rows_at as u64))?;
     let mut end = rows_at;
     let mut sums = vec![];
@@ -50,7 +53,7 @@ fn write(
     for (layer, facts) in config.layers.iter().enumerate() {
         for side in [Side::Key, Side::Value] {
             let row = config.row_bytes(layer, side);
-            rows.resize(facts.kv_heads * held.rows(layer) * row, 0);
+            rows.resize(facts.kv_heads * held.row_count(layer) * row, 0);
             bytes
                 .read_rows(layer, side, held.runs(layer), &mut rows)
                 .map_err(io::Error::other)?;
@@ -60,30 +63,30 @@ fn write(
         }
     }
 
-    let mut head = Vec::with_capacity(rows_at);
-    head.extend(MAGIC);
-    head.extend(VERSION.to_le_bytes());
-    head.extend((held.layers() as u32).to_le_bytes());
-    head.extend((end as u64).to_le_bytes());
-    head.extend(fingerprint.to_le_bytes());
+    let mut header = Vec::with_capacity(rows_at);
+    header.extend(MAGIC);
+    header.extend(VERSION.to_le_bytes());
+    header.extend((held.layers() as u32).to_le_bytes());
+    header.extend((end as u64).to_le_bytes());
+    header.extend(fingerprint.to_le_bytes());
     for storage in [config.key_storage, config.value_storage] {
         let mut name = [0; 8];
         name[..storage.name().len()].copy_from_slice(storage.name().as_bytes());
-        head.extend(name);
+        header.extend(name);
     }
-    head.extend(held.len.to_le_bytes());
-    head.extend([0; 4]);
-    head.extend((contents.notes.len() as u64).to_le_bytes());
-    head.extend(contents.tokens.iter().flat_map(|id| id.to_le_bytes()));
+    header.extend(held.len.to_le_bytes());
+    header.extend([0; 4]);
+    header.extend((contents.notes.len() as u64).to_le_bytes());
+    header.extend(contents.tokens.iter().flat_map(|id| id.to_le_bytes()));
     for (layer, (facts, sums)) in config.layers.iter().zip(sums.chunks(2)).enumerate() {
         let dims = [facts.kv_heads, facts.key_dim, facts.value_dim].map(|n| n as u32);
-        let numbers = [facts.window.unwrap_or(0), held.first(layer), 0];
-        head.extend(dims.iter().chain(&numbers).flat_map(|n| n.to_le_bytes()));
-        head.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+        let numbers = [facts.window.unwrap_or(0), held.first_position(layer), 0];
+        header.extend(dims.iter().chain(&numbers).flat_map(|n| n.to_le_bytes()));
+        header.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
     }
-    head.extend(contents.notes);
-    head.resize(rows_at - 8, 0);
-    head.extend(xxh64(&head, 0).to_le_bytes());
+    header.extend(contents.notes);
+    header.resize(rows_at - 8, 0);
+    header.extend(xxh64(&header, 0).to_le_bytes());
     file.seek(SeekFrom::Start(0))?;
-    file.write_all(&head)
+    file.write_all(&header)
 }

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::{ChatTemplate, Message};
-use crate::{Error, Tokenizer};
+use crate::{TextError, Tokenizer};
 
 /// Private-use characters of planes 15 and 16, which marks are taken from.
 const MARKS: [Range<u32>; 2] = [0xF_0000..0xF_FFFE, 0x10_0000..0x10_FFFE];
@@ -77,7 +77,7 @@ impl ChatTemplate {
         tokenizer: &Tokenizer,
         messages: &[Message],
         add_generation_prompt: bool,
-    ) -> Result<Prompt, Error> {
+    ) -> Result<Prompt, TextError> {
         self.prompt_with(tokenizer, messages, add_generation_prompt, &Map::new())
     }
 
@@ -91,8 +91,8 @@ impl ChatTemplate {
         messages: &[M],
         add_generation_prompt: bool,
         variables: &Map<String, Json>,
-    ) -> Result<Prompt, Error> {
-        let failed = |message: String| Error::Template {
+    ) -> Result<Prompt, TextError> {
+        let failed = |message: String| TextError::Template {
             line: None,
             message,
         };

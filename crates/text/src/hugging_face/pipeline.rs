@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::wrong;
 use crate::pretokenize::GPT2;
-use crate::{Error, Split, Vocab, VocabModel};
+use crate::{SplitStage, TextError, Vocab, VocabModel};
 
 /// The steps of a file, sequences taken apart.
 pub(super) struct Pipeline<'a> {
@@ -15,7 +15,7 @@ pub(super) struct Pipeline<'a> {
 
 /// What a post-processor puts around a text.
 #[derive(Default)]
-pub(super) struct Frame {
+pub(super) struct AffixTokens {
     /// Whether the file says.
     pub(super) stated: bool,
     /// Before the text.
@@ -43,8 +43,8 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The tokens around a text.
-    pub(super) fn frame(&self, file: &Map<String, Value>) -> Frame {
-        let mut frame = Frame::default();
+    pub(super) fn affix_tokens(&self, file: &Map<String, Value>) -> AffixTokens {
+        let mut affix_tokens = AffixTokens::default();
         let added = file.get("added_tokens").and_then(Value::as_array);
         let id_of = |text: &str| {
             let found = added.into_iter().flatten().find(|t| t["content"] == text)?;
@@ -57,13 +57,13 @@ impl<'a> Pipeline<'a> {
                     let items: Vec<&Value> = single.into_iter().flatten().collect();
                     let token =
                         |item: Option<&&Value>| id_of(item?["SpecialToken"]["id"].as_str()?);
-                    frame.stated = true;
-                    frame.first = token(items.first());
-                    frame.last = token(items.last());
+                    affix_tokens.stated = true;
+                    affix_tokens.first = token(items.first());
+                    affix_tokens.last = token(items.last());
                 }
                 Some("BertProcessing" | "RobertaProcessing") => {
                     let token = |key: &str| u32::try_from(step[key][1].as_u64()?).ok();
-                    frame = Frame {
+                    affix_tokens = AffixTokens {
                         stated: true,
                         first: token("cls"),
                         last: token("sep"),
@@ -72,20 +72,20 @@ impl<'a> Pipeline<'a> {
                 _ => {}
             }
         }
-        frame
+        affix_tokens
     }
 }
 
 /// Writes into the vocabulary what its algorithm must know of the steps.
-pub(super) fn apply(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+pub(super) fn apply(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     match vocab.model {
         VocabModel::Bpe => byte_level(steps, vocab),
-        VocabModel::Spm => sentence_piece(steps, vocab),
+        VocabModel::SentencePiece => sentence_piece(steps, vocab),
         VocabModel::WordPiece => bert(steps, vocab),
     }
 }
 
-fn refuse(kind: &str, step: &Value) -> Error {
+fn refuse(kind: &str, step: &Value) -> TextError {
     let name = step["type"].as_str().unwrap_or("without a type");
     wrong(
         "tokenizer.json",
@@ -94,7 +94,7 @@ fn refuse(kind: &str, step: &Value) -> Error {
 }
 
 /// Byte-level BPE: a list of patterns that cut text into words.
-fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     for step in &steps.normalizers {
         // NFC is left out on purpose: text comes back as it was.
         if step["type"] != "NFC" {
@@ -103,14 +103,16 @@ fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
     }
     let mut bytes = false;
     for step in &steps.pre_tokenizers {
-        let all = |pattern: &str| Split {
+        let all = |pattern: &str| SplitStage {
             pattern: pattern.to_owned(),
-            last_space_apart: false,
+            splits_last_space: false,
         };
         match step["type"].as_str() {
-            Some("Digits") if step["individual_digits"] == true => vocab.split.push(all(r"\p{N}")),
-            Some("Digits") => vocab.split.push(all(r"\p{N}+")),
-            Some("Split") => vocab.split.push(split(step)?),
+            Some("Digits") if step["individual_digits"] == true => {
+                vocab.split_stages.push(all(r"\p{N}"))
+            }
+            Some("Digits") => vocab.split_stages.push(all(r"\p{N}+")),
+            Some("Split") => vocab.split_stages.push(split(step)?),
             Some("ByteLevel") => {
                 if step["add_prefix_space"] == true {
                     return Err(wrong(
@@ -120,9 +122,9 @@ fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
                 }
                 bytes = true;
                 if step["use_regex"] != false {
-                    vocab.split.push(Split {
+                    vocab.split_stages.push(SplitStage {
                         pattern: GPT2.to_owned(),
-                        last_space_apart: true,
+                        splits_last_space: true,
                     });
                 }
             }
@@ -139,7 +141,7 @@ fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
 }
 
 /// A pattern whose matches are words.
-fn split(step: &Value) -> Result<Split, Error> {
+fn split(step: &Value) -> Result<SplitStage, TextError> {
     let isolates = step["behavior"] == "Isolated" && step["invert"] != true;
     let keeps = step["behavior"] == "Removed" && step["invert"] == true;
     let pattern = step["pattern"]["Regex"].as_str();
@@ -149,14 +151,14 @@ fn split(step: &Value) -> Result<Split, Error> {
     // The published patterns end in a look-ahead that is a rule about gaps here.
     let tail = r"|\s+(?!\S)|\s+";
     let bare = pattern.strip_suffix(tail);
-    Ok(Split {
+    Ok(SplitStage {
         pattern: bare.unwrap_or(pattern).to_owned(),
-        last_space_apart: bare.is_some(),
+        splits_last_space: bare.is_some(),
     })
 }
 
 /// SentencePiece's BPE: only where spaces come from is left to say.
-fn sentence_piece(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+fn sentence_piece(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     let mut prefix = false;
     for step in &steps.normalizers {
         match step["type"].as_str() {
@@ -185,7 +187,7 @@ fn sentence_piece(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> 
 }
 
 /// BERT's words.
-fn bert(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), Error> {
+fn bert(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     for step in &steps.normalizers {
         if step["type"] != "BertNormalizer" {
             return Err(refuse("normalizer", step));

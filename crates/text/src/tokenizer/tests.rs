@@ -34,7 +34,8 @@ fn bpe() -> Vocab {
 }
 
 fn spm() -> Vocab {
-    let mut vocab = crate::spm::tests::vocab(&["▁▁", "▁a", "ab", "▁", "a", "b", "\n"], true);
+    let mut vocab =
+        crate::sentencepiece::tests::vocab(&["▁▁", "▁a", "ab", "▁", "a", "b", "\n"], true);
     push(&mut vocab, "<tool>", TokenKind::UserDefined);
     vocab
 }
@@ -87,7 +88,7 @@ fn habits_of_the_algorithms_yield_to_the_file() {
     assert_eq!(adds(bpe()), (false, false));
     assert_eq!(
         adds(Vocab {
-            pre: "llama-bpe".into(),
+            pre_tokenizer: "llama-bpe".into(),
             ..bpe()
         }),
         (true, false)
@@ -158,15 +159,15 @@ fn a_vocabulary_that_contradicts_itself_is_refused() {
     };
     assert!(matches!(
         Tokenizer::new(wrong),
-        Err(Error::IdOutOfRange { what: "eos", .. })
+        Err(TextError::IdOutOfRange { what: "eos", .. })
     ));
     let unknown = Vocab {
-        pre: "mystery".into(),
+        pre_tokenizer: "mystery".into(),
         ..bpe()
     };
     assert_eq!(
         Tokenizer::new(unknown).unwrap_err(),
-        Error::UnknownPreTokenizer("mystery".into())
+        TextError::UnknownPreTokenizer("mystery".into())
     );
     assert!(
         Tokenizer::new(Vocab::default())
@@ -189,7 +190,7 @@ static BYTE_LEVEL: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
     ];
     let build = |pre: &&str| {
         Tokenizer::new(Vocab {
-            pre: (*pre).into(),
+            pre_tokenizer: (*pre).into(),
             ..bpe()
         })
         .unwrap()
@@ -240,7 +241,7 @@ proptest! {
 fn hostile_vocab() -> impl Strategy<Value = Vocab> {
     let model = prop_oneof![
         Just(VocabModel::Bpe),
-        Just(VocabModel::Spm),
+        Just(VocabModel::SentencePiece),
         Just(VocabModel::WordPiece)
     ];
     let tokens =

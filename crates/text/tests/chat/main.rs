@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
-use text::{ChatTemplate, Error};
+use text::{ChatTemplate, TextError};
 
 #[derive(Deserialize)]
 struct Case {
@@ -39,7 +39,7 @@ fn templates_render_as_in_python() {
             match template.render_with(&case.messages, case.add_generation_prompt, &case.variables)
             {
                 Ok(text) => Want::Text(text),
-                Err(Error::TemplateRaised {
+                Err(TextError::TemplateRaised {
                     line: Some(_),
                     message,
                 }) => Want::Raised(message),

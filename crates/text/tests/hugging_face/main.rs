@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use text::{EncodeOptions, Error, HuggingFace, Tokenizer};
+use text::{EncodeOptions, HuggingFace, TextError, Tokenizer};
 
 fn read(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hugging_face");
     fs::read(folder.join(format!("{name}.json"))).unwrap()
 }
 
-fn tokenizer(file: &[u8]) -> Result<Tokenizer, Error> {
+fn tokenizer(file: &[u8]) -> Result<Tokenizer, TextError> {
     let files = HuggingFace {
         tokenizer: file,
         ..HuggingFace::default()

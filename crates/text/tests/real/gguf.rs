@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use base::Texts;
+use base::StringTable;
 use import::gguf::{Gguf, Metadata};
 use text::{Tokenizer, Vocab, VocabSource};
 
@@ -10,10 +10,10 @@ use text::{Tokenizer, Vocab, VocabSource};
 struct Source<'a>(&'a Metadata);
 
 impl VocabSource for Source<'_> {
-    fn text(&self, key: &str) -> Option<String> {
+    fn string(&self, key: &str) -> Option<String> {
         self.0.str(key).ok()?.map(str::to_owned)
     }
-    fn texts(&self, key: &str) -> Option<Texts> {
+    fn strings(&self, key: &str) -> Option<StringTable> {
         self.0.strings(key).ok()?.cloned()
     }
     fn floats(&self, key: &str) -> Option<Vec<f32>> {

@@ -19,7 +19,7 @@ use crate::prefetch::Prefetcher;
 use crate::simd::{LANES, Simd};
 use decoded_block::DecodedBlock;
 use key_blocks::{KeyBlockPass, KeyBlockPasses};
-use kv::{Query, Visibility};
+use kv::{QueryView, Visibility};
 use kv_splits::{KV_SPLIT, SoftmaxState, SplitResults, merge};
 use partition::{AttentionPartition, Schedule, TileRange};
 use score::BlockKeys;
@@ -113,7 +113,7 @@ impl CachedAttention {
 }
 
 /// The queries that see any key: all before the padding at the end of a step.
-fn attending(visible: &Visibility) -> &[Query] {
+fn attending(visible: &Visibility) -> &[QueryView] {
     let queries = visible.queries();
     let padding = queries.iter().rev().take_while(|q| q.positions.is_empty());
     &queries[..queries.len() - padding.count()]

@@ -1,4 +1,4 @@
-//! Decodes KV storage types to f32 lanes, sixteen at a time: exactly the numbers of `backend::storage`.
+//! Decodes KV storage types to f32 lanes, sixteen at a time: exactly the numbers of `backend::row_codec`.
 
 use super::weights::RAMP;
 use crate::simd::{LANES, Simd};

@@ -239,11 +239,11 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
     use crate::thread_pool::ThreadPool;
-    use backend::conformance::Noise;
+    use backend::conformance::TestRng;
 
     #[test]
     fn products_are_close_to_plain_loops_and_rows_do_not_depend_on_each_other() {
-        let mut noise = Noise::new(7);
+        let mut noise = TestRng::new(7);
         for isa in Isa::available() {
             for threads in [1, 3] {
                 let threads = ThreadPool::new(threads);
@@ -275,7 +275,7 @@ mod tests {
 
     fn check(
         ctx: &Context<'_>,
-        noise: &mut Noise,
+        noise: &mut TestRng,
         (m, n, k): (usize, usize, usize),
         layout: RhsLayout,
     ) {
@@ -365,7 +365,7 @@ mod tests {
                 (32, 2048, 2048),
                 (512, 1024, 256),
             ] {
-                let mut noise = Noise::new(1);
+                let mut noise = TestRng::new(1);
                 let (a, b) = (noise.units(m * k), noise.units(n * k));
                 let mut out = vec![0.0; m * n];
                 let op = MatMul {

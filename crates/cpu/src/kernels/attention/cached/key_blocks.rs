@@ -85,7 +85,7 @@ impl<'a> KeyBlockPasses<'a> {
     fn find(&mut self, query: usize, which: SegmentSlot) {
         let query_tile = self.query_tile;
         let view = &query_tile.visible.queries()[query_tile.queries.start + query];
-        let runs = query_tile.visible.list(view.list);
+        let runs = query_tile.visible.run_list(view.list);
         let cursor = &mut self.cursors[query];
         while runs
             .get(*cursor)

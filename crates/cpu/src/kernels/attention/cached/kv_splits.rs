@@ -8,7 +8,7 @@ use super::{KEY_BLOCK, SendPtr};
 use crate::isa::Kernel;
 use crate::kernels::split_vectors;
 use crate::simd::{LANES, Simd};
-use kv::Query;
+use kv::QueryView;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use std::ops::Range;
 pub(super) const KV_SPLIT: usize = 8 * KEY_BLOCK;
 
 /// The KV splits that any of these queries sees.
-pub(super) fn visible_splits(queries: &[Query]) -> Range<usize> {
+pub(super) fn visible_splits(queries: &[QueryView]) -> Range<usize> {
     let seen = queries
         .iter()
         .filter(|q| q.positions.start < q.positions.end);

@@ -8,7 +8,7 @@ use crate::kv::layout::TILE_CELLS;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
 use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
-use kv::{Query, Visibility};
+use kv::{QueryView, Visibility};
 use std::ops::Range;
 
 /// Multiplications below which a step stays on the calling thread: waking others would cost more.
@@ -53,7 +53,7 @@ pub(super) struct TileRange {
 impl AttentionPartition {
     pub(super) fn new(
         op: &CachedAttention,
-        queries: &[Query],
+        queries: &[QueryView],
         threads: usize,
     ) -> AttentionPartition {
         let group = op.heads / op.kv_heads;
@@ -193,7 +193,7 @@ impl KvSpans {
     fn add(
         &mut self,
         visible: &Visibility,
-        queries: &[Query],
+        queries: &[QueryView],
         positions: Range<usize>,
         kv: &HeadKv<'_>,
     ) {
@@ -202,7 +202,7 @@ impl KvSpans {
             let end = queries.iter().map(|q| q.positions.end as usize).max();
             let first = first.unwrap_or(0).max(positions.start);
             let end = end.unwrap_or(0).min(positions.end);
-            for run in visible.list(queries[0].list) {
+            for run in visible.run_list(queries[0].list) {
                 let (start, len) = (run.position as usize, run.len as usize);
                 let seen = first.max(start)..end.min(start + len);
                 if seen.is_empty() {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::isa::Isa;
 use crate::thread_pool::ThreadPool;
-use backend::conformance::Noise;
+use backend::conformance::TestRng;
 use graph::ops::{AttendedRow, Scoring, attend_row};
 
 struct Case {
@@ -14,7 +14,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(noise: &mut Noise, op: Attention) -> Case {
+    fn new(noise: &mut TestRng, op: Attention) -> Case {
         let Attention {
             batch,
             heads,
@@ -127,7 +127,7 @@ fn attention(
 
 #[test]
 fn both_ways_are_close_to_plain_loops() {
-    let mut noise = Noise::new(3);
+    let mut noise = TestRng::new(3);
     let mut cases = Vec::new();
     for (lengths, dims) in [
         ((1, 1), (5, 3)),
@@ -196,7 +196,7 @@ fn attention_crossover() {
         threads: &threads,
     };
     for keys in [128, 512, 1024, 2048, 4096, 8192, 16384] {
-        let mut noise = Noise::new(1);
+        let mut noise = TestRng::new(1);
         let mut time = |block: usize| {
             let mut op = attention((1, 1, 1), (96, keys), (64, 64));
             op.block = block.min(keys);

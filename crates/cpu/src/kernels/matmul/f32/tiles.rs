@@ -400,7 +400,7 @@ mod tests {
     use crate::aligned::AlignedBuffer;
     use crate::isa::Isa;
     use crate::thread_pool::ThreadPool;
-    use backend::conformance::Noise;
+    use backend::conformance::TestRng;
 
     fn compute(
         ctx: &Context<'_>,
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn parts_add_up() {
-        let mut noise = Noise::new(3);
+        let mut noise = TestRng::new(3);
         for x in noise.units(1000).into_iter().chain([0.0, f32::MAX, 1e-30]) {
             let sum: f32 = split_bf16x3(x)
                 .map(|bits| f32::from_bits(u32::from(bits) << 16))
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn products_are_as_close_as_in_f32() {
         with_tiles(|ctx| {
-            let mut noise = Noise::new(7);
+            let mut noise = TestRng::new(7);
             for (m, n, k) in [
                 (8, 1, 1),
                 (9, 70, 33),

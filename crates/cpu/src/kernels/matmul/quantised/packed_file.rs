@@ -21,7 +21,7 @@
 //! chunk of a sealed file was verified when it was read, and is not verified again.
 
 use super::packed_weight::WeightSource;
-use base::{Bytes, Origin, replace, xxh64};
+use base::{Bytes, FileIdentity, atomic_write, xxh64};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -88,7 +88,7 @@ impl PackedFile {
         let path = file_name(folder, origin(weights)?);
         let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok()?;
         let bytes = Bytes::map(&path).ok()?;
-        bytes.prefer_large_pages();
+        bytes.advise_huge_pages();
         let Contents { places, seal, .. } = parse(&bytes)?;
         Some(PackedFile {
             path,
@@ -131,22 +131,22 @@ impl PackedFile {
 }
 
 /// The model file, if all weights are mapped from one.
-fn origin<'a>(weights: &[WeightSource<'a>]) -> Option<&'a Origin> {
-    let (first, _) = weights.first()?.rows.origin()?;
+fn origin<'a>(weights: &[WeightSource<'a>]) -> Option<&'a FileIdentity> {
+    let (first, _) = weights.first()?.rows.file_identity()?;
     let same =
-        |weight: &WeightSource<'_>| weight.rows.origin().is_some_and(|(own, _)| own == first);
+        |weight: &WeightSource<'_>| weight.rows.file_identity().is_some_and(|(own, _)| own == first);
     weights.iter().all(same).then_some(first)
 }
 
-fn file_name(folder: &Path, origin: &Origin) -> PathBuf {
+fn file_name(folder: &Path, origin: &FileIdentity) -> PathBuf {
     let stem = origin.path().file_stem().unwrap_or_default();
     let stem = stem.to_string_lossy();
-    folder.join(format!("{stem}-{:016x}.{EXTENSION}", origin.stamp()))
+    folder.join(format!("{stem}-{:016x}.{EXTENSION}", origin.change_stamp()))
 }
 
 /// The key of a weight: a hash of its offset in the model file, its shape and its type.
 fn key(weight: &WeightSource<'_>) -> Option<u64> {
-    let (_, offset) = weight.rows.origin()?;
+    let (_, offset) = weight.rows.file_identity()?;
     let numbers = [offset, weight.n, weight.k].map(|n| (n as u64).to_le_bytes());
     Some(xxh64(
         weight.dtype.name().as_bytes(),
@@ -276,7 +276,7 @@ impl PackedFileWriter {
                 let (head, seal) = head(&model, &keyed);
                 let weights = keyed.iter().map(|(_, bytes)| &bytes[..]);
                 let parts: Vec<&[u8]> = std::iter::once(&head[..]).chain(weights).collect();
-                let _ = replace(&path, |file| {
+                let _ = atomic_write(&path, |file| {
                     write(file, &parts, &told)?;
                     // Without a seal every start verifies the file.
                     let _ = file.set_modified(seal);
@@ -355,7 +355,7 @@ fn has_current_model(folder: &Path, path: &Path) -> bool {
         return false;
     };
     let model = parse(&bytes).and_then(|contents| std::str::from_utf8(contents.model).ok());
-    let model = model.and_then(|model| Origin::of(Path::new(model)).ok());
+    let model = model.and_then(|model| FileIdentity::of(Path::new(model)).ok());
     model.is_some_and(|model| file_name(folder, &model) == path)
 }
 

@@ -5,7 +5,7 @@ use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
 use crate::isa::IntegerKernel;
 use crate::kernels::Context;
 use crate::simd::RowScaledDot;
-use backend::{BackendError, BackendErrorKind, CompileOptions, Loading};
+use backend::{BackendError, BackendErrorKind, CompileOptions, ProgressCallback};
 use base::{Bytes, DType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -142,7 +142,7 @@ fn load(
     ctx: &Context<'_>,
     options: &CompileOptions,
 ) -> Result<(Vec<Bytes>, Option<Arc<PackedFileWriter>>), BackendError> {
-    let progress = Progress::new(weights, options.loading.as_ref());
+    let progress = Progress::new(weights, options.progress.as_ref());
     let folder = options.packed_folder.as_deref();
     let kept = folder.and_then(|folder| PackedFile::open(folder, weights));
     let found = |weight: &WeightSource<'_>| kept.as_ref()?.find(weight);
@@ -236,9 +236,9 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
     each.collect()
 }
 
-/// Loading progress, reported to the progress callback.
+/// ProgressCallback progress, reported to the progress callback.
 struct Progress<'a> {
-    loading: Option<&'a Loading>,
+    loading: Option<&'a ProgressCallback>,
     done: AtomicUsize,
     total: usize,
     stopped: AtomicBool,
@@ -248,7 +248,7 @@ impl<'a> Progress<'a> {
     /// Bytes between two reports.
     const STEP: usize = 1 << 20;
 
-    fn new(weights: &[WeightSource<'_>], loading: Option<&'a Loading>) -> Progress<'a> {
+    fn new(weights: &[WeightSource<'_>], loading: Option<&'a ProgressCallback>) -> Progress<'a> {
         Progress {
             loading,
             done: AtomicUsize::new(0),
@@ -262,7 +262,7 @@ impl<'a> Progress<'a> {
         let done = before + bytes;
         let tells = before / Progress::STEP != done / Progress::STEP || done == self.total;
         if let Some(loading) = self.loading.filter(|_| tells)
-            && !loading.tell(done, self.total)
+            && !loading.report(done, self.total)
         {
             self.stopped.store(true, Ordering::Relaxed);
         }

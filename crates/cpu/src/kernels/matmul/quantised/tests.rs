@@ -12,7 +12,7 @@ use crate::kernels::normalise::norm::Norm;
 use crate::simd::{MAX_GROUP_SCALED, MAX_ROW_SCALED};
 use crate::thread_pool::ThreadPool;
 use backend::CompileOptions;
-use backend::conformance::Noise;
+use backend::conformance::TestRng;
 use base::{Bytes, DType, quant};
 use graph::ops::{Activation, BinaryFunction};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn pack_on(
 #[test]
 fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other() {
     let threads = ThreadPool::new(2);
-    let mut noise = Noise::new(7);
+    let mut noise = TestRng::new(7);
     let packed = DType::ALL
         .into_iter()
         .filter_map(|t| Some((t, PackedFormat::of(t)?)));
@@ -175,7 +175,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
 #[test]
 fn a_weight_is_packed_once_while_it_is_used() {
     let threads = ThreadPool::new(1);
-    let source = Noise::new(1).weights(DType::Q4_0, 16 * 64);
+    let source = TestRng::new(1).weights(DType::Q4_0, 16 * 64);
     let first = pack((DType::Q4_0, &source), 16, 64, &threads);
     let again = pack((DType::Q4_0, &source), 16, 64, &threads);
     assert_eq!(first.address(), again.address());
@@ -205,7 +205,7 @@ fn elementwise(
 
 #[test]
 fn what_is_done_with_products_does_not_change_their_bits() {
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     // With more threads than the scratch has columns for, a gate waits for both products.
     for threads in [1, 2, 16].map(ThreadPool::new) {
         for (dtype, n, k) in [(DType::Q4_1, 264, 256), (DType::Q8_0, 264, 256)] {
@@ -309,7 +309,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
 #[test]
 fn every_tier_packs_the_same_bytes() {
     let threads = ThreadPool::new(2);
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     let (n, k) = (40, 512);
     for dtype in DType::ALL
         .into_iter()

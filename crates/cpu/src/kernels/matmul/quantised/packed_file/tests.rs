@@ -6,8 +6,8 @@ use super::*;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::thread_pool::ThreadPool;
-use backend::conformance::Noise;
-use backend::{BackendErrorKind, CompileOptions, Loading};
+use backend::conformance::TestRng;
+use backend::{BackendErrorKind, CompileOptions, ProgressCallback};
 use base::DType;
 use std::sync::Mutex;
 
@@ -37,7 +37,7 @@ impl ModelFolder {
 
     /// Writes the model file again.
     fn write(&self, seed: u64) {
-        let mut noise = Noise::new(seed);
+        let mut noise = TestRng::new(seed);
         let mut file = vec![7; BEFORE];
         for (dtype, n, k) in SHAPES {
             file.extend_from_slice(&noise.weights(dtype, n * k));
@@ -242,7 +242,7 @@ fn no_head_makes_a_place_outside_the_file() {
         assert_eq!(whole[sums_at..][..8], xxh64(bytes, 0).to_le_bytes());
     }
     let end = HEADER_BYTES + weights.len() * (RECORD_BYTES + 8) + path.len();
-    let mut noise = Noise::new(3);
+    let mut noise = TestRng::new(3);
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..20_000 {
         let mut bytes = whole.clone();
@@ -282,7 +282,7 @@ fn whoever_watches_is_told_all_and_can_end_it() {
     let watch = |most: usize| {
         let told = told.clone();
         CompileOptions {
-            loading: Some(Loading::new(move |done, total| {
+            progress: Some(ProgressCallback::new(move |done, total| {
                 told.lock().unwrap().push((done, total));
                 done < most
             })),
@@ -317,7 +317,7 @@ fn layouts_are_those_of_the_version() {
         isa: Isa::available()[0],
         threads: &threads,
     };
-    let mut noise = Noise::new(11);
+    let mut noise = TestRng::new(11);
     let mut sums = Vec::new();
     for dtype in DType::ALL {
         let (Some(form), n, k) = (PackedFormat::of(dtype), 17, 512) else {

@@ -1,11 +1,11 @@
-//! How rows of keys and values are encoded: the plain definition that every backend's kernels are held to.
+//! The reference encoder and decoder of KV rows. Every backend's kernels must give the same results.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kv::Storage;
 
-/// Elements of a quantised row that share sixteen bytes of half-byte codes.
-const PAIRED: usize = 32;
+/// Elements of a Q4 row whose 4-bit codes share sixteen bytes.
+const NIBBLE_BLOCK: usize = 32;
 
 /// Encodes a row; `out` has [`Storage::row_bytes`] bytes.
 pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
@@ -17,7 +17,7 @@ pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
             }
         }
         Storage::F16 => {
-            // In pieces, because the conversion works on f16 slices and `out` need not be aligned for them.
+            // In chunks, because the conversion needs f16 slices and `out` may not be aligned for them.
             let mut halves = [f16::ZERO; 64];
             for (from, to) in row.chunks(64).zip(out.chunks_mut(128)) {
                 halves[..from.len()].convert_from_f32_slice(from);
@@ -84,34 +84,38 @@ pub fn decode(storage: Storage, bytes: &[u8], row: &mut [f32]) {
     }
 }
 
-/// Byte and shift of element `i`'s half-byte code.
+/// Byte and shift of the 4-bit code of element `i`.
 fn nibble(i: usize) -> (usize, u32) {
     (
-        i / PAIRED * PAIRED / 2 + i % (PAIRED / 2),
-        if i % PAIRED < PAIRED / 2 { 0 } else { 4 },
+        i / NIBBLE_BLOCK * NIBBLE_BLOCK / 2 + i % (NIBBLE_BLOCK / 2),
+        if i % NIBBLE_BLOCK < NIBBLE_BLOCK / 2 {
+            0
+        } else {
+            4
+        },
     )
 }
 
-/// `scale · code + offset`, with parameters as they are stored.
+/// The affine map `scale · code + offset` of one group, with its parameters rounded as they are stored.
 struct Affine {
     scale: f32,
     offset: f32,
-    most: f32,
+    max_code: f32,
 }
 
 impl Affine {
-    /// The map that covers the elements with codes from 0 to `most`; its parameters are written as two f16.
-    fn fit(elements: &[f32], most: f32, params: &mut [u8]) -> Affine {
+    /// Fits the map to the range of the elements, for codes from 0 to `max_code`, and writes its parameters as two f16.
+    fn fit(elements: &[f32], max_code: f32, params: &mut [u8]) -> Affine {
         let low = elements.iter().fold(f32::INFINITY, |a, b| a.min(*b));
         let high = elements.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
         let offset = f16::from_f32(low);
-        let scale = f16::from_f32((high - offset.to_f32()) / most);
+        let scale = f16::from_f32((high - offset.to_f32()) / max_code);
         params[..2].copy_from_slice(&scale.to_le_bytes());
         params[2..].copy_from_slice(&offset.to_le_bytes());
         Affine {
             scale: scale.to_f32(),
             offset: offset.to_f32(),
-            most,
+            max_code,
         }
     }
 
@@ -120,15 +124,15 @@ impl Affine {
         Affine {
             scale: at(0),
             offset: at(2),
-            most: 0.0,
+            max_code: 0.0,
         }
     }
 
     fn code(&self, x: f32) -> u8 {
-        // A group of equal elements has scale zero; the quotient is then not a number, which becomes code zero.
+        // A group of equal elements has scale zero. The quotient is then NaN, which casts to code zero.
         ((x - self.offset) / self.scale)
             .round()
-            .clamp(0.0, self.most) as u8
+            .clamp(0.0, self.max_code) as u8
     }
 
     fn value(&self, code: u8) -> f32 {
@@ -139,11 +143,11 @@ impl Affine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::Noise;
+    use crate::conformance::TestRng;
 
     #[test]
     fn rows_come_back_within_their_type_s_step() {
-        let mut noise = Noise::new(3);
+        let mut noise = TestRng::new(3);
         for storage in Storage::ALL {
             for dim in [1, 8, 16, 20, 36, 64, 80, 128] {
                 let row: Vec<f32> = noise.units(dim).iter().map(|x| x * 3.0 + 1.0).collect();

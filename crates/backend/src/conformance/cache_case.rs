@@ -1,6 +1,6 @@
 //! Cached attention, over several steps with a rewind between them.
 
-use super::{Noise, RowsCopy, close};
+use super::{RowsCopy, TestRng, check_close};
 use crate::reference::Reference;
 use crate::{Backend, CompileOptions, Runnable};
 use base::DType;
@@ -9,7 +9,7 @@ use graph::{Data, Graph, GraphBuilder, TensorId, Value};
 use kv::{CacheConfig, CacheSession, Contiguous, LayerConfig, Storage, make_decode_session};
 use std::sync::Arc;
 
-/// Cached attention, over several steps with a rewind between them.
+/// One case of cached attention: several steps with rewinds between them.
 #[derive(Debug)]
 pub(super) struct CacheCase {
     heads: usize,
@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<CacheCase> {
         (4, 1, 20, 36),
         (40, 1, 16, 16),
     ] {
-        // Each type once as keys and once as values.
+        // Each storage type once for keys and once for values.
         for storage in Storage::ALL
             .into_iter()
             .zip(Storage::ALL.into_iter().cycle().skip(1))
@@ -87,7 +87,7 @@ impl CacheCase {
     ) -> Result<(), String> {
         let (reference, mut expected) = self.bind(&Reference::new(), &CompileOptions::default())?;
         let (session, mut found) = self.bind(backend, options)?;
-        let mut noise = Noise::new(7);
+        let mut noise = TestRng::new(7);
         for (step, (rewind, tokens)) in STEPS.into_iter().enumerate() {
             if let Some(len) = rewind {
                 reference
@@ -100,10 +100,11 @@ impl CacheCase {
             let expect = expected.run(&inputs).map_err(|e| e.to_string())?;
             let result = found.run(&inputs).map_err(|e| e.to_string())?;
             for (layer, (f, e)) in result.iter().zip(&expect).enumerate() {
-                close(f, e, tolerance).map_err(|e| format!("step {step}, layer {layer}: {e}"))?;
+                check_close(f, e, tolerance)
+                    .map_err(|e| format!("step {step}, layer {layer}: {e}"))?;
             }
         }
-        // The rows are the same bytes on every backend, and a fresh cache goes on from them with the same bits.
+        // Saved rows are the same bytes on every backend, and a fresh cache continues from them with the same bits.
         let take = |session| RowsCopy::take(session, 0).map_err(|e| e.to_string());
         let rows = take(&session)?;
         if rows != take(&reference)? {
@@ -138,7 +139,7 @@ impl CacheCase {
         };
         let mut config = CacheConfig::new(400, self.windows.iter().map(layer).collect());
         (config.key_storage, config.value_storage) = self.storage;
-        config.min_cells = 8;
+        config.initial_cells = 8;
         let (session, bound) =
             make_decode_session(backend.id(), &config).map_err(|e| e.to_string())?;
         let key = bound.cache_key.ok_or("no cache key")?;
@@ -188,7 +189,7 @@ impl CacheCase {
         b.finish(&outputs).expect("a valid graph")
     }
 
-    fn inputs(&self, noise: &mut Noise, tokens: usize, start: u32) -> Vec<Value> {
+    fn inputs(&self, noise: &mut TestRng, tokens: usize, start: u32) -> Vec<Value> {
         let mut rows = |heads: usize, dim: usize| {
             Value::f32([tokens, heads, dim], noise.units(tokens * heads * dim))
         };

@@ -2,22 +2,22 @@
 
 use std::hash::BuildHasher;
 
-use base::Texts;
+use base::StringTable;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use crate::bpe::{self, Merges};
 use crate::merge::{Merge, Symbol, merge_all};
-use crate::{Error, TokenKind, Vocab};
+use crate::{TextError, TokenKind, Vocab};
 
 /// How SentencePiece writes a space.
-pub(crate) const SPACE: char = '▁';
+pub(crate) const METASPACE: char = '▁';
 
 /// Pieces by text with the order in which they form.
 #[derive(Debug)]
-pub(crate) struct Spm {
-    pieces: ByText,
+pub(crate) struct SentencePiece {
+    pieces: PieceIndex,
     /// Which pairs merge, where the file lists them; else the pieces' scores decide.
     merges: Merges,
     bytes: Vec<Option<u32>>,
@@ -25,19 +25,19 @@ pub(crate) struct Spm {
     space_prefix: bool,
     space_prefix_once: bool,
     space_prefix_if_missing: bool,
-    squeeze: bool,
+    collapse_spaces: bool,
 }
 
-impl Spm {
+impl SentencePiece {
     /// Takes the vocabulary's tokens and scores.
     ///
     /// # Errors
     /// When there are no scores, or neither an unknown token nor a token for each byte.
-    pub(crate) fn new(vocab: &Vocab) -> Result<Self, Error> {
+    pub(crate) fn new(vocab: &Vocab) -> Result<Self, TextError> {
         if vocab.scores.len() != vocab.tokens.len() {
-            return Err(Error::NoScores);
+            return Err(TextError::NoScores);
         }
-        let mut pieces = ByText::new(vocab);
+        let mut pieces = PieceIndex::new(vocab);
         let mut bytes = vec![None; 256];
         for (id, token) in (0u32..).zip(vocab.tokens.iter()) {
             match vocab.kind(id as usize) {
@@ -52,7 +52,7 @@ impl Spm {
             }
         }
         if vocab.unk.is_none() && bytes.contains(&None) {
-            return Err(Error::NoUnknown);
+            return Err(TextError::NoUnknownToken);
         }
         let merges = if vocab.merges.is_empty() {
             Merges::default()
@@ -67,7 +67,7 @@ impl Spm {
             space_prefix: vocab.add_space_prefix.unwrap_or(true),
             space_prefix_once: vocab.space_prefix_once,
             space_prefix_if_missing: vocab.space_prefix_if_missing,
-            squeeze: vocab.remove_extra_whitespaces.unwrap_or(false),
+            collapse_spaces: vocab.remove_extra_whitespaces.unwrap_or(false),
         })
     }
 
@@ -114,17 +114,17 @@ impl Spm {
     }
 
     fn escape(&self, text: &str, prefixed: bool) -> String {
-        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
+        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + METASPACE.len_utf8());
         if prefixed {
-            escaped.push(SPACE);
+            escaped.push(METASPACE);
         }
-        if self.squeeze {
+        if self.collapse_spaces {
             for (at, word) in text.split(' ').filter(|word| !word.is_empty()).enumerate() {
-                escaped.extend((at > 0).then_some(SPACE));
+                escaped.extend((at > 0).then_some(METASPACE));
                 escaped.push_str(word);
             }
         } else {
-            escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
+            escaped.extend(text.chars().map(|c| if c == ' ' { METASPACE } else { c }));
         }
         escaped
     }
@@ -144,8 +144,8 @@ impl Spm {
 
 /// What text can be cut into, found by its own text.
 #[derive(Debug)]
-struct ByText {
-    tokens: Texts,
+struct PieceIndex {
+    tokens: StringTable,
     /// The place of each token's score.
     ranks: Vec<u32>,
     /// Ids, by the text of their token.
@@ -153,10 +153,10 @@ struct ByText {
     hasher: RandomState,
 }
 
-impl ByText {
+impl PieceIndex {
     /// No tokens of the vocabulary yet.
-    fn new(vocab: &Vocab) -> ByText {
-        ByText {
+    fn new(vocab: &Vocab) -> PieceIndex {
+        PieceIndex {
             tokens: vocab.tokens.clone(),
             ranks: ranks(&vocab.scores),
             ids: HashTable::with_capacity(vocab.tokens.len()),
@@ -223,7 +223,7 @@ pub(crate) mod tests {
             kinds.resize(tokens.len(), TokenKind::Byte);
         }
         Vocab {
-            model: crate::VocabModel::Spm,
+            model: crate::VocabModel::SentencePiece,
             scores: (0..tokens.len()).map(|at| -(at as f32)).collect(),
             tokens: tokens.iter().collect(),
             kinds,
@@ -236,7 +236,9 @@ pub(crate) mod tests {
 
     fn encode(vocab: &Vocab, text: &str) -> Vec<String> {
         let mut ids = Vec::new();
-        Spm::new(vocab).unwrap().encode(text, true, &mut ids);
+        SentencePiece::new(vocab)
+            .unwrap()
+            .encode(text, true, &mut ids);
         ids.iter()
             .map(|&id| vocab.tokens[id as usize].to_owned())
             .collect()
@@ -259,12 +261,18 @@ pub(crate) mod tests {
             unk: None,
             ..vocab(&["▁"], false)
         };
-        assert_eq!(Spm::new(&lost).unwrap_err(), Error::NoUnknown);
+        assert_eq!(
+            SentencePiece::new(&lost).unwrap_err(),
+            TextError::NoUnknownToken
+        );
         let unscored = Vocab {
             scores: Vec::new(),
             ..vocab(&["▁"], true)
         };
-        assert_eq!(Spm::new(&unscored).unwrap_err(), Error::NoScores);
+        assert_eq!(
+            SentencePiece::new(&unscored).unwrap_err(),
+            TextError::NoScores
+        );
     }
 
     #[test]

@@ -1,75 +1,78 @@
 //! What a model file says about its tokens and its conversations, whatever its format.
 
-use base::Texts;
+use base::StringTable;
 use import::genai::{self, Beside};
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::pt2::{Extra, Pt2};
 use import::{Artifact, Format, ImportError};
 use std::path::Path;
-use text::{ChatTemplate, Error, HuggingFace, JsonMetadata, Tokenizer, Vocab, VocabSource};
+use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource};
 
 /// The part of a file that holds its vocabulary and its chat template.
-pub(crate) enum Vocabulary<'a> {
+pub(crate) enum TokenizerSource<'a> {
     Gguf(&'a Metadata),
     Pt2(&'a Extra),
-    Beside(&'a Beside),
+    Sidecar(&'a Beside),
     None,
 }
 
-impl<'a> Vocabulary<'a> {
+impl<'a> TokenizerSource<'a> {
     /// That of an imported file.
-    pub(crate) fn of(artifact: &'a Artifact) -> Vocabulary<'a> {
+    pub(crate) fn from_artifact(artifact: &'a Artifact) -> TokenizerSource<'a> {
         match (&artifact.gguf, &artifact.pt2) {
-            (Some(file), _) => Vocabulary::Gguf(&file.metadata),
-            (_, Some(file)) => Vocabulary::Pt2(&file.extra),
-            _ if artifact.format == Format::Onnx => Vocabulary::Beside(&artifact.beside),
-            _ => Vocabulary::None,
+            (Some(file), _) => TokenizerSource::Gguf(&file.metadata),
+            (_, Some(file)) => TokenizerSource::Pt2(&file.extra),
+            _ if artifact.format == Format::Onnx => TokenizerSource::Sidecar(&artifact.beside),
+            _ => TokenizerSource::None,
         }
     }
 
     /// Asks that of a file which is not imported.
     pub(crate) fn with_file<T>(
         path: &Path,
-        ask: impl FnOnce(&Vocabulary<'_>) -> T,
+        ask: impl FnOnce(&TokenizerSource<'_>) -> T,
     ) -> Result<T, ImportError> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
-            Format::Pt2 => ask(&Vocabulary::Pt2(&Pt2::open(path)?.extra)),
-            Format::Onnx => ask(&Vocabulary::Beside(&Beside::find(path)?)),
-            _ => ask(&Vocabulary::Gguf(&Gguf::open(path)?.metadata)),
+            Format::Pt2 => ask(&TokenizerSource::Pt2(&Pt2::open(path)?.extra)),
+            Format::Onnx => ask(&TokenizerSource::Sidecar(&Beside::find(path)?)),
+            _ => ask(&TokenizerSource::Gguf(&Gguf::open(path)?.metadata)),
         })
     }
 
     /// The tokenizer, or why the file has none that can be used.
-    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, Error> {
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, TextError> {
         Tokenizer::new(match self {
-            Vocabulary::Gguf(metadata) => Vocab::from_source(&GgufSource(metadata))?,
-            Vocabulary::Pt2(extra) => match (&extra.ggml_tokenizer, &extra.tokenizer) {
+            TokenizerSource::Gguf(metadata) => Vocab::from_source(&GgufSource(metadata))?,
+            TokenizerSource::Pt2(extra) => match (&extra.ggml_tokenizer, &extra.tokenizer) {
                 (Some(keys), _) => Vocab::from_source(&JsonMetadata::parse(keys)?)?,
                 (None, Some(_)) => hugging_face(extra).vocab()?,
-                (None, None) => return Err(Error::MissingKey("tokenizer.json")),
+                (None, None) => return Err(TextError::MissingKey("tokenizer.json")),
             },
-            Vocabulary::Beside(files) if files.tokenizer.is_some() => {
-                files_beside(files).vocab()?
+            TokenizerSource::Sidecar(files) if files.tokenizer.is_some() => {
+                sidecar_files(files).vocab()?
             }
-            Vocabulary::Beside(_) => return Err(Error::MissingKey("tokenizer.json")),
-            Vocabulary::None => return Err(Error::MissingKey("tokenizer.ggml.model")),
+            TokenizerSource::Sidecar(_) => return Err(TextError::MissingKey("tokenizer.json")),
+            TokenizerSource::None => return Err(TextError::MissingKey("tokenizer.ggml.model")),
         })
     }
 
     /// The chat template, or why the file has none that can be used.
-    pub(crate) fn template(&self, tokenizer: Option<&Tokenizer>) -> Result<ChatTemplate, Error> {
+    pub(crate) fn template(
+        &self,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<ChatTemplate, TextError> {
         const KEY: &str = "tokenizer.chat_template";
         let source = match self {
-            Vocabulary::Gguf(metadata) => GgufSource(metadata).text(KEY),
-            Vocabulary::Pt2(extra) => match &extra.ggml_tokenizer {
-                Some(keys) => JsonMetadata::parse(keys)?.text(KEY),
+            TokenizerSource::Gguf(metadata) => GgufSource(metadata).string(KEY),
+            TokenizerSource::Pt2(extra) => match &extra.ggml_tokenizer {
+                Some(keys) => JsonMetadata::parse(keys)?.string(KEY),
                 None => hugging_face(extra).chat_template()?,
             },
-            Vocabulary::Beside(files) => files_beside(files).chat_template()?,
-            Vocabulary::None => None,
+            TokenizerSource::Sidecar(files) => sidecar_files(files).chat_template()?,
+            TokenizerSource::None => None,
         };
-        compile_template(&source.ok_or(Error::NoTemplate)?, tokenizer)
+        compile_template(&source.ok_or(TextError::NoTemplate)?, tokenizer)
     }
 }
 
@@ -77,7 +80,7 @@ impl<'a> Vocabulary<'a> {
 pub(crate) fn compile_template(
     source: &str,
     tokenizer: Option<&Tokenizer>,
-) -> Result<ChatTemplate, Error> {
+) -> Result<ChatTemplate, TextError> {
     let token_text = |id: Option<u32>| {
         let bytes = id.zip(tokenizer).and_then(|(id, t)| t.token_bytes(id));
         bytes.map_or(String::new(), |b| String::from_utf8_lossy(b).into_owned())
@@ -98,7 +101,7 @@ fn hugging_face(extra: &Extra) -> HuggingFace<'_> {
     }
 }
 
-fn files_beside(files: &Beside) -> HuggingFace<'_> {
+fn sidecar_files(files: &Beside) -> HuggingFace<'_> {
     HuggingFace {
         tokenizer: files.tokenizer.as_deref().unwrap_or_default(),
         config: files.tokenizer_config.as_deref(),
@@ -111,11 +114,11 @@ fn files_beside(files: &Beside) -> HuggingFace<'_> {
 struct GgufSource<'a>(&'a Metadata);
 
 impl VocabSource for GgufSource<'_> {
-    fn text(&self, key: &str) -> Option<String> {
+    fn string(&self, key: &str) -> Option<String> {
         self.0.str(key).ok()?.map(str::to_owned)
     }
 
-    fn texts(&self, key: &str) -> Option<Texts> {
+    fn strings(&self, key: &str) -> Option<StringTable> {
         match self.0.get(key)? {
             Value::Array(Array::String(list)) => Some(list.clone()),
             _ => None,

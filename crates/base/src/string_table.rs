@@ -1,55 +1,56 @@
-//! Many short texts in one piece of memory: a vocabulary has hundreds of thousands.
+//! `StringTable`: many short strings in one allocation. A vocabulary has hundreds of thousands.
 
 use std::ops::Index;
 
-/// A list of texts. They lie one behind the other, so that it is made, copied and dropped as fast as one text.
+/// An append-only list of strings in one allocation, so that creating, cloning and dropping it is fast.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Texts {
+pub struct StringTable {
     all: String,
     ends: Vec<usize>,
 }
 
-impl Texts {
-    /// Adds a text.
+impl StringTable {
+    /// Appends a string.
     pub fn push(&mut self, text: &str) {
         self.all.push_str(text);
         self.ends.push(self.all.len());
     }
 
-    /// A text by its place.
+    /// The string at an index.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         Some(&self.all[start..end])
     }
 
-    /// How many there are.
+    /// The number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table has no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The texts in their order.
+    /// The strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.len()).map(|i| &self[i])
     }
 }
 
-impl Index<usize> for Texts {
+impl Index<usize> for StringTable {
     type Output = str;
 
     fn index(&self, index: usize) -> &str {
-        self.get(index).expect("a text of the list")
+        self.get(index)
+            .expect("the index is below the number of strings")
     }
 }
 
-impl<S: AsRef<str>> FromIterator<S> for Texts {
-    fn from_iter<I: IntoIterator<Item = S>>(texts: I) -> Texts {
-        let mut all = Texts::default();
+impl<S: AsRef<str>> FromIterator<S> for StringTable {
+    fn from_iter<I: IntoIterator<Item = S>>(texts: I) -> StringTable {
+        let mut all = StringTable::default();
         texts.into_iter().for_each(|text| all.push(text.as_ref()));
         all
     }
@@ -62,11 +63,11 @@ mod tests {
     #[test]
     fn texts_come_out_as_they_went_in() {
         let list = ["", "a", "é", "", "日本"];
-        let texts: Texts = list.iter().collect();
+        let texts: StringTable = list.iter().collect();
         assert_eq!(texts.iter().collect::<Vec<_>>(), list);
         assert_eq!((texts.len(), texts.get(5)), (5, None));
         assert_eq!((&texts[2], &texts[3]), ("é", ""));
-        assert!(Texts::default().is_empty() && !texts.is_empty());
+        assert!(StringTable::default().is_empty() && !texts.is_empty());
         assert_ne!(texts, list.iter().rev().collect());
     }
 }

@@ -1,20 +1,20 @@
 //! Going on past the end of the context: the older half of what is not to be kept makes room.
 
 use crate::RuntimeError;
-use backend::Rotations;
+use backend::KeyRotations;
 use graph::Graph;
 use kv::{Bookkeeping, CacheSession, Restorable, SeqId};
 
 /// Tokens that were taken out of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shift {
+pub struct ContextShift {
     /// Tokens before the gap.
     pub keep: usize,
     /// Tokens taken out.
     pub dropped: usize,
 }
 
-impl Shift {
+impl ContextShift {
     /// Takes the same tokens out of a list; false, and nothing is done, where it does not have them.
     pub fn apply(&self, tokens: &mut Vec<u32>) -> bool {
         let gap = self.keep..self.keep.saturating_add(self.dropped);
@@ -27,16 +27,20 @@ impl Shift {
 }
 
 /// How a session shifts its sequences.
-pub(crate) struct Shifter {
-    rotations: Rotations,
+pub(crate) struct ContextShifter {
+    rotations: KeyRotations,
     keep: usize,
 }
 
-impl Shifter {
+impl ContextShifter {
     /// Shifts that keep the first `keep` tokens, if the model's keys can be moved.
-    pub(crate) fn new(graph: &Graph, layers: usize, keep: usize) -> Result<Shifter, RuntimeError> {
-        let rotations = Rotations::of(graph, layers)?;
-        Ok(Shifter { rotations, keep })
+    pub(crate) fn new(
+        graph: &Graph,
+        layers: usize,
+        keep: usize,
+    ) -> Result<ContextShifter, RuntimeError> {
+        let rotations = KeyRotations::from_graph(graph, layers)?;
+        Ok(ContextShifter { rotations, keep })
     }
 
     /// Drops the older half of what a sequence of `len` tokens has behind those to keep, or as much of that as its windows
@@ -46,16 +50,16 @@ impl Shifter {
         session: &CacheSession<K>,
         seq: SeqId,
         len: usize,
-    ) -> Result<Option<Shift>, RuntimeError> {
+    ) -> Result<Option<ContextShift>, RuntimeError> {
         let keep = self.keep.min(len);
         let half = (len - keep).div_ceil(2);
-        let dropped = half.min(session.droppable(seq, keep as u32)? as usize);
+        let dropped = half.min(session.max_shift(seq, keep as u32)? as usize);
         if dropped == 0 {
             return Ok(None);
         }
         session.shift(seq, keep as u32, dropped as u32, |shift, bytes| {
             self.rotations.shift(shift, bytes)
         })?;
-        Ok(Some(Shift { keep, dropped }))
+        Ok(Some(ContextShift { keep, dropped }))
     }
 }

@@ -1,60 +1,65 @@
-//! One numbering of cells: who holds which, and where each sequence's positions lie.
+//! `CellSpace`: one numbering of cells, with the reference count of every cell and the runs of every sequence.
 
 use crate::plan::push_run;
 use crate::{Run, SeqId};
 use std::ops::Range;
 
-/// The cells of the layers that share a policy.
+/// One numbering of cells, shared by the layers with the same retention policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
-    /// Which of a plan's classes describes them.
+pub(super) struct CellSpace {
+    /// The index of its layer class in a [`StepPlan`](crate::StepPlan).
     pub(super) class: usize,
-    /// For layers with a window that give up what is behind it.
-    pub(super) ring: Option<RingRows>,
-    /// Sequences that hold each cell.
-    pub(super) holders: Vec<u8>,
-    pub(super) sequences: Vec<Sequence>,
+    /// Set for ring layers, which evict the rows behind their window.
+    pub(super) ring: Option<RingSize>,
+    /// For each cell, the number of sequences that hold it.
+    pub(super) ref_counts: Vec<u8>,
+    pub(super) sequences: Vec<SequenceRuns>,
     pub(super) used: u32,
     /// One past the last cell in use.
     pub(super) high_water: u32,
-    /// No cell before this one is free.
+    /// No cell below this one is free.
     pub(super) first_free: u32,
 }
 
-/// How much a sequence keeps in layers with a window.
+/// The size of a sequence's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RingRows {
+pub(super) struct RingSize {
     pub(super) window: u32,
-    /// Most rows of one sequence.
+    /// The maximum number of rows of one sequence.
     pub(super) slots: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sequence {
-    /// Ascending in position; no two touch without being joined.
+pub(super) struct SequenceRuns {
+    /// In position order. Adjacent runs are merged.
     pub(super) runs: Vec<Run>,
     pub(super) len: u32,
 }
 
-impl Sequence {
+impl SequenceRuns {
     pub(super) fn next(&self) -> Option<u32> {
         self.runs.last().map(|run| run.position + run.len)
     }
 
-    /// How many of these positions it holds.
+    /// The number of these positions that the sequence holds.
     pub(super) fn count(&self, positions: &Range<u32>) -> u32 {
         let parts = self.runs.iter().filter_map(|run| run.clip(positions));
         parts.map(|run| run.len).sum()
     }
 }
 
-impl Rows {
-    pub(super) fn new(class: usize, ring: Option<RingRows>, capacity: u32, sequences: u32) -> Rows {
-        Rows {
+impl CellSpace {
+    pub(super) fn new(
+        class: usize,
+        ring: Option<RingSize>,
+        capacity: u32,
+        sequences: u32,
+    ) -> CellSpace {
+        CellSpace {
             class,
             ring,
-            holders: vec![0; capacity as usize],
-            sequences: vec![Sequence::default(); sequences as usize],
+            ref_counts: vec![0; capacity as usize],
+            sequences: vec![SequenceRuns::default(); sequences as usize],
             used: 0,
             high_water: 0,
             first_free: 0,
@@ -62,19 +67,19 @@ impl Rows {
     }
 
     pub(super) fn capacity(&self) -> u32 {
-        self.holders.len() as u32
+        self.ref_counts.len() as u32
     }
 
     pub(super) fn clear(&mut self) {
-        self.holders.fill(0);
-        self.sequences.fill(Sequence::default());
+        self.ref_counts.fill(0);
+        self.sequences.fill(SequenceRuns::default());
         (self.used, self.high_water, self.first_free) = (0, 0, 0);
     }
 
-    /// Cells among which a step looks for free ones before it goes beyond: whole rings, as many as are in use.
-    pub(super) fn limit(&self) -> u32 {
+    /// The end of the cells that are searched first for a free one: for rings, the cells of all rings in use.
+    pub(super) fn search_limit(&self) -> u32 {
         match self.ring {
-            Some(RingRows { slots, .. }) => {
+            Some(RingSize { slots, .. }) => {
                 let rings = u64::from(self.high_water.div_ceil(slots).max(1));
                 (rings * u64::from(slots)).min(self.capacity().into()) as u32
             }
@@ -82,20 +87,20 @@ impl Rows {
         }
     }
 
-    /// The positions that a sequence gives up so that it can go on to `next`.
-    pub(super) fn given_up(&self, next: u32) -> Range<u32> {
+    /// The positions that a ring evicts when its sequence grows to the length `next`.
+    pub(super) fn evicted_positions(&self, next: u32) -> Range<u32> {
         0..self.ring.map_or(0, |ring| next.saturating_sub(ring.slots))
     }
 
-    /// The positions before `next` that the token there sees.
+    /// The positions before `next` that the token at `next` attends to.
     pub(super) fn seen_before(&self, next: u32) -> Range<u32> {
         let window = self.ring.map_or(u32::MAX, |ring| ring.window);
         (next + 1).saturating_sub(window)..next
     }
 
-    /// Lets a sequence hold a new cell behind all it holds.
+    /// Appends a cell to a sequence.
     pub(super) fn append(&mut self, seq: SeqId, position: u32, cell: u32) {
-        self.hold(cell..cell + 1);
+        self.retain(cell..cell + 1);
         let sequence = &mut self.sequences[seq as usize];
         sequence.len += 1;
         let len = 1;
@@ -109,9 +114,9 @@ impl Rows {
         );
     }
 
-    /// Lets a sequence hold these runs, at positions it does not hold.
+    /// Adds runs to a sequence, at positions that it does not hold yet.
     pub(super) fn share(&mut self, seq: SeqId, added: Vec<Run>) {
-        added.iter().for_each(|run| self.hold(run.cells()));
+        added.iter().for_each(|run| self.retain(run.cells()));
         let sequence = &mut self.sequences[seq as usize];
         sequence.len += added.iter().map(|run| run.len).sum::<u32>();
         let mut all = std::mem::take(&mut sequence.runs);
@@ -121,7 +126,7 @@ impl Rows {
             .for_each(|run| push_run(&mut sequence.runs, run));
     }
 
-    /// Takes these positions out of a sequence.
+    /// Removes positions from a sequence.
     pub(super) fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
         let runs = &self.sequences[seq as usize].runs;
         if !runs.iter().any(|run| run.clip(range).is_some()) {
@@ -141,16 +146,16 @@ impl Rows {
         self.lower_high_water();
     }
 
-    /// Keeps count of the first free cell after cells were taken.
-    pub(super) fn settle(&mut self) {
+    /// Advances `first_free` past used cells. Called after cells were allocated.
+    pub(super) fn advance_first_free(&mut self) {
         let free = |n: &u8| *n == 0;
-        let from = &self.holders[self.first_free as usize..];
+        let from = &self.ref_counts[self.first_free as usize..];
         let taken = from.iter().position(free).unwrap_or(from.len());
         self.first_free += taken as u32;
     }
 
-    /// Renumbers the cells so that sequences lie in runs as long as they can be, without holes. Returns, for each new
-    /// cell, the old one whose rows it must get; `None` when nothing would change.
+    /// Renumbers the cells without holes, so that every sequence has runs as long as possible. Returns the old cell of
+    /// every new cell, or `None` if the numbering does not change.
     pub(super) fn compact(&mut self) -> Option<Vec<u32>> {
         let mut new_of = vec![u32::MAX; self.high_water as usize];
         let mut order = Vec::with_capacity(self.used as usize);
@@ -181,27 +186,27 @@ impl Rows {
             }
             sequence.runs = runs;
         }
-        let held = order.iter().map(|old| self.holders[*old as usize]);
-        let holders: Vec<u8> = held.collect();
-        self.holders.fill(0);
-        self.holders[..holders.len()].copy_from_slice(&holders);
+        let held = order.iter().map(|old| self.ref_counts[*old as usize]);
+        let ref_counts: Vec<u8> = held.collect();
+        self.ref_counts.fill(0);
+        self.ref_counts[..ref_counts.len()].copy_from_slice(&ref_counts);
         (self.high_water, self.first_free) = (self.used, self.used);
         Some(order)
     }
 
-    /// Lets one more sequence hold these cells.
-    fn hold(&mut self, cells: Range<u32>) {
+    /// Increments the reference counts of cells.
+    fn retain(&mut self, cells: Range<u32>) {
         self.high_water = self.high_water.max(cells.end);
-        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
+        for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
             self.used += u32::from(*n == 0);
             *n += 1;
         }
     }
 
-    /// Lets one sequence fewer hold these cells and counts those that became free.
+    /// Decrements the reference counts of cells; cells with count 0 become free.
     fn release(&mut self, cells: Range<u32>) {
         let mut freed = 0;
-        for n in &mut self.holders[cells.start as usize..cells.end as usize] {
+        for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
             *n -= 1;
             freed += u32::from(*n == 0);
         }
@@ -211,9 +216,9 @@ impl Rows {
         }
     }
 
-    /// After cells were freed: the high water falls to the last one held.
+    /// Lowers the high water to the last used cell. Called after cells were freed.
     fn lower_high_water(&mut self) {
-        let below = &self.holders[..self.high_water as usize];
+        let below = &self.ref_counts[..self.high_water as usize];
         let held = below.iter().rposition(|n| *n > 0);
         self.high_water = held.map_or(0, |last| last as u32 + 1);
     }

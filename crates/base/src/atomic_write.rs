@@ -1,13 +1,20 @@
-//! A file replaced as a whole: whoever looks finds the old one or the new one.
+//! Atomic replacement of a file: readers see the old content or the new content, never a part.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes a file beside `path`, lets it reach the disk, and renames it. When anything fails, `path` is as it was.
-pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let partial = beside(path)?;
-    let mut file = claim(&partial)?;
+/// Writes a temporary file in the folder of `path`, syncs it to disk and renames it to `path`.
+///
+/// # Errors
+/// Any I/O error, including those of `write`. The file at `path` is then unchanged, unless the folder could not be
+/// synced.
+pub fn atomic_write(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let partial = partial_path(path)?;
+    let mut file = lock_partial(&partial)?;
     let written = write(&mut file)
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&partial, path));
@@ -15,7 +22,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> 
         let _ = fs::remove_file(&partial);
         return Err(error);
     }
-    // The new name must reach the disk as well, where folders can be opened for that.
+    // Sync the folder too, so that the rename is on disk. Not all systems can open a folder.
     if let Ok(folder) = File::open(folder(path)) {
         folder.sync_all()?;
     }
@@ -27,8 +34,9 @@ fn folder(path: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-/// The name of the unfinished file: always the same one, so that what a killed process left is used up by the next.
-fn beside(path: &Path) -> io::Result<PathBuf> {
+/// The path of the temporary file, `.<name>.partial` in the same folder. The name is fixed, so that a file left by a
+/// killed process is reused.
+fn partial_path(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -39,8 +47,9 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
     Ok(folder(path).join(partial))
 }
 
-/// The unfinished file, empty and locked. Another save of the same file is waited for; a lock ends with its process.
-fn claim(partial: &Path) -> io::Result<File> {
+/// Opens the temporary file empty and locked. Waits for another write of the same file; the lock of a killed process is
+/// released by the system.
+fn lock_partial(partial: &Path) -> io::Result<File> {
     loop {
         let mut options = File::options();
         let file = options
@@ -49,8 +58,8 @@ fn claim(partial: &Path) -> io::Result<File> {
             .truncate(false)
             .open(partial)?;
         file.lock()?;
-        // The other save may have renamed the file that was waited for: it is the finished one now.
-        if is_at(&file, partial)? {
+        // While this one waited, the other write may have renamed the file to its final name.
+        if is_same_file(&file, partial)? {
             file.set_len(0)?;
             return Ok(file);
         }
@@ -58,7 +67,7 @@ fn claim(partial: &Path) -> io::Result<File> {
 }
 
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let own = file.metadata()?;
     match fs::metadata(path) {
@@ -68,9 +77,9 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Where files have no numbers, a file that has content may be the finished one.
+/// Without inodes, a file with content is taken for a finished one.
 #[cfg(not(unix))]
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     if file.metadata()?.len() > 0 {
         let _ = fs::remove_file(path);
         return Ok(false);

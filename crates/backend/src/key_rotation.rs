@@ -1,32 +1,35 @@
-//! How a graph turns its keys by their positions, and how stored keys are turned to other positions.
+//! `KeyRotations`: finds the RoPE of each cache's keys in a graph, and rotates stored keys to other positions.
 
 use crate::runnable::{attention_nodes, integer_source};
-use crate::{BackendError, BackendErrorKind, storage};
+use crate::{BackendError, BackendErrorKind, row_codec};
 use graph::ops::{Op, Rope, RopeLayout};
 use graph::{Graph, Node, TensorId, TensorKind};
 use kv::CacheConfig;
 use std::ops::Range;
 
-/// The rotation of every cache's keys, where a graph uses positions for nothing else.
+/// The RoPE of each cache's keys, in a graph that uses positions only to rotate queries and keys.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rotations {
-    /// Per cache id; `None` where keys do not depend on positions.
-    layers: Vec<Option<Rotation>>,
+pub struct KeyRotations {
+    /// One entry per cache id; `None` if the keys do not depend on positions.
+    layers: Vec<Option<KeyRotation>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Rotation {
+struct KeyRotation {
     layout: RopeLayout,
-    /// Angles of position 1, one for each pair of elements.
+    /// The angle per position of each pair of elements.
     frequency: Vec<f32>,
 }
 
-impl Rotations {
-    /// The rotations of a graph's keys, or why their positions cannot be changed.
-    pub fn of(graph: &Graph, layers: usize) -> Result<Rotations, BackendError> {
-        let refuse = |reason: String| Err(BackendErrorKind::NoShift(reason).into());
+impl KeyRotations {
+    /// Finds the rotations of a graph's keys.
+    ///
+    /// # Errors
+    /// `ShiftUnsupported` if stored keys cannot be moved to other positions; the message says why.
+    pub fn from_graph(graph: &Graph, layers: usize) -> Result<KeyRotations, BackendError> {
+        let refuse = |reason: String| Err(BackendErrorKind::ShiftUnsupported(reason).into());
         let Some((attention, _)) = attention_nodes(graph).next() else {
-            return refuse("the model keeps no history".into());
+            return refuse("the model has no cache".into());
         };
         let position = integer_source(graph, attention.inputs[3]);
         for node in graph.nodes() {
@@ -37,15 +40,15 @@ impl Rotations {
             );
             if !known && node.inputs.iter().any(takes) {
                 return refuse(format!(
-                    "{} ({}) uses positions otherwise than to rotate keys and queries",
+                    "{} ({}) uses positions for more than rotating queries and keys",
                     graph.node_name(node),
                     node.op.name()
                 ));
             }
         }
-        let mut all: Vec<Option<Option<Rotation>>> = vec![None; layers];
+        let mut all: Vec<Option<Option<KeyRotation>>> = vec![None; layers];
         for (node, id) in attention_nodes(graph) {
-            let rotation = match Rotation::of(graph, node.inputs[1]) {
+            let rotation = match KeyRotation::of(graph, node.inputs[1]) {
                 Ok(rotation) => rotation,
                 Err(reason) => return refuse(format!("{}: {reason}", graph.node_name(node))),
             };
@@ -53,17 +56,17 @@ impl Rotations {
                 Some(known) if known.as_ref().is_none_or(|k| *k == rotation) => {
                     *known = Some(rotation);
                 }
-                _ => return refuse(format!("cache {id} has keys of several rotations")),
+                _ => return refuse(format!("cache {id} has keys with several rotations")),
             }
         }
-        Ok(Rotations {
+        Ok(KeyRotations {
             layers: all.into_iter().map(Option::flatten).collect(),
         })
     }
 
-    /// Turns encoded keys `[heads, rows, row]` of a layer, whose rows had these positions, to positions that are `down`
-    /// lower. The angles are those that the graph itself computes in f32; quantised rows are decoded and encoded again.
-    pub fn lower(
+    /// Rotates the encoded keys `[heads, rows, row]` of a layer from `positions` to positions that are `down` lower.
+    /// The angles are those that the graph computes in f32. Rows are decoded, rotated and encoded again.
+    pub fn rotate_down(
         &self,
         config: &CacheConfig,
         layer: usize,
@@ -86,7 +89,7 @@ impl Rotations {
         let turns: Vec<(f32, f32)> = turns.collect();
         let mut row = vec![0.0; dim];
         for (i, encoded) in rows.chunks_exact_mut(storage.row_bytes(dim)).enumerate() {
-            storage::decode(storage, encoded, &mut row);
+            row_codec::decode(storage, encoded, &mut row);
             for (pair, (cos, sin)) in turns[i % count * half..][..half].iter().enumerate() {
                 let (a, b) = match rotation.layout {
                     RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
@@ -95,14 +98,14 @@ impl Rotations {
                 let (x, y) = (row[a], row[b]);
                 (row[a], row[b]) = (x * cos - y * sin, y * cos + x * sin);
             }
-            storage::encode(storage, &row, encoded);
+            row_codec::encode(storage, &row, encoded);
         }
     }
 }
 
-impl Rotation {
-    /// How a tensor of keys is rotated; `None` when it is not.
-    fn of(graph: &Graph, keys: TensorId) -> Result<Option<Rotation>, String> {
+impl KeyRotation {
+    /// The rotation of a tensor of keys; `None` if it is not rotated.
+    fn of(graph: &Graph, keys: TensorId) -> Result<Option<KeyRotation>, String> {
         let Some(node) = producer(graph, keys) else {
             return Err("its keys are not computed".into());
         };
@@ -115,10 +118,10 @@ impl Rotation {
             };
             let frequency = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
             let frequency = frequency.collect();
-            return Ok(Some(Rotation { layout, frequency }));
+            return Ok(Some(KeyRotation { layout, frequency }));
         }
         match depends_on_positions(graph, keys) {
-            true => Err("its keys are rotated in a way that is not known".into()),
+            true => Err("its keys are rotated in an unsupported way".into()),
             false => Ok(None),
         }
     }
@@ -131,7 +134,7 @@ fn producer(graph: &Graph, id: TensorId) -> Option<&Node> {
     }
 }
 
-/// Whether a rotation lies between a tensor and the attention before it.
+/// Whether the tensor depends on a rotation that comes after the previous attention.
 fn depends_on_positions(graph: &Graph, id: TensorId) -> bool {
     let mut seen = std::collections::HashSet::new();
     let mut left = vec![id];

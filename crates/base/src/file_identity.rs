@@ -1,43 +1,43 @@
-//! Which file bytes came from, and in which state it was.
+//! `FileIdentity`: the path and the state of a mapped file.
 
 use crate::xxh64;
 use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file as it was at some time.
+/// A file and its state at one time: its absolute path and a stamp that changes when the file changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct FileIdentity {
     path: PathBuf,
-    stamp: u64,
+    change_stamp: u64,
 }
 
-impl Origin {
-    /// The file at `path` as it is now.
-    pub fn of(path: &Path) -> io::Result<Origin> {
-        Origin::new(path, &std::fs::metadata(path)?)
+impl FileIdentity {
+    /// The identity of the file at `path` now.
+    pub fn of(path: &Path) -> io::Result<FileIdentity> {
+        FileIdentity::new(path, &std::fs::metadata(path)?)
     }
 
-    pub(crate) fn new(path: &Path, meta: &Metadata) -> io::Result<Origin> {
-        Ok(Origin {
+    pub(crate) fn new(path: &Path, meta: &Metadata) -> io::Result<FileIdentity> {
+        Ok(FileIdentity {
             path: std::path::absolute(path)?,
-            stamp: stamp(meta),
+            change_stamp: change_stamp(meta),
         })
     }
 
-    /// Where it is, from the root on.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A number that is another one once the file was written to or replaced: of its size, of when it was changed and,
-    /// where files have numbers, of its own.
-    pub fn stamp(&self) -> u64 {
-        self.stamp
+    /// A hash of the file's size and modification time and, on Unix, its change time and inode. It changes when the
+    /// file is written to or replaced.
+    pub fn change_stamp(&self) -> u64 {
+        self.change_stamp
     }
 }
 
-fn stamp(meta: &Metadata) -> u64 {
+fn change_stamp(meta: &Metadata) -> u64 {
     let mut facts = vec![meta.len() as i64];
     #[cfg(unix)]
     {
@@ -61,16 +61,19 @@ mod tests {
     fn a_file_that_was_written_to_has_another_stamp() {
         let path = std::env::temp_dir().join(format!("kvark-origin-{}", std::process::id()));
         std::fs::write(&path, "one").unwrap();
-        let before = Origin::of(&path).unwrap();
-        assert_eq!(before, Origin::of(&path).unwrap());
+        let before = FileIdentity::of(&path).unwrap();
+        assert_eq!(before, FileIdentity::of(&path).unwrap());
         assert_eq!(
             before,
-            *crate::Bytes::map(&path).unwrap().origin().unwrap().0
+            *crate::Bytes::map(&path).unwrap().file_identity().unwrap().0
         );
         std::fs::write(&path, "another").unwrap();
-        assert_ne!(before.stamp(), Origin::of(&path).unwrap().stamp());
+        assert_ne!(
+            before.change_stamp(),
+            FileIdentity::of(&path).unwrap().change_stamp()
+        );
         std::fs::remove_file(&path).unwrap();
-        assert!(Origin::of(&path).is_err());
+        assert!(FileIdentity::of(&path).is_err());
         assert!(before.path().is_absolute());
     }
 }

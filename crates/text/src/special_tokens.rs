@@ -7,7 +7,7 @@ use crate::{TokenKind, Vocab};
 
 /// A piece of text between special tokens, or one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part<'t> {
+pub(crate) enum Segment<'t> {
     /// Text to be cut into tokens; never empty.
     Text(&'t str),
     /// A token found in the text.
@@ -18,12 +18,12 @@ pub(crate) enum Part<'t> {
 #[derive(Debug, Default)]
 pub(crate) struct SpecialTokens {
     edges: HashMap<(usize, u8), usize>,
-    ends: HashMap<usize, End>,
+    ends: HashMap<usize, TrieEntry>,
     nodes: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct End {
+struct TrieEntry {
     id: u32,
     user_defined: bool,
 }
@@ -41,7 +41,7 @@ impl SpecialTokens {
                 } else {
                     token.to_owned()
                 };
-                trie.insert(text.as_bytes(), End { id, user_defined });
+                trie.insert(text.as_bytes(), TrieEntry { id, user_defined });
             }
         }
         trie
@@ -60,7 +60,7 @@ impl SpecialTokens {
         &self,
         text: &'t str,
         hidden: impl Fn(Range<usize>) -> bool,
-    ) -> Vec<Part<'t>> {
+    ) -> Vec<Segment<'t>> {
         let mut parts = Vec::new();
         let (mut done, mut at) = (0, 0);
         while at < text.len() {
@@ -75,19 +75,19 @@ impl SpecialTokens {
                 continue;
             };
             if done < at {
-                parts.push(Part::Text(&text[done..at]));
+                parts.push(Segment::Text(&text[done..at]));
             }
-            parts.push(Part::Token(id));
+            parts.push(Segment::Token(id));
             at += len;
             done = at;
         }
         if done < text.len() {
-            parts.push(Part::Text(&text[done..]));
+            parts.push(Segment::Text(&text[done..]));
         }
         parts
     }
 
-    fn insert(&mut self, text: &[u8], end: End) {
+    fn insert(&mut self, text: &[u8], end: TrieEntry) {
         if text.is_empty() {
             return;
         }
@@ -125,7 +125,7 @@ impl SpecialTokens {
     }
 
     /// The tokens that `text` begins with and their lengths, shortest first.
-    fn tokens_at(&self, text: &[u8]) -> impl Iterator<Item = (usize, End)> {
+    fn tokens_at(&self, text: &[u8]) -> impl Iterator<Item = (usize, TrieEntry)> {
         let mut node = 0;
         let step = move |(at, byte): (usize, &u8)| {
             node = *self.edges.get(&(node, *byte))?;
@@ -138,7 +138,7 @@ impl SpecialTokens {
 
 #[cfg(test)]
 mod tests {
-    use super::Part::{Text, Token};
+    use super::Segment::{Text, Token};
     use super::*;
 
     fn tokens() -> SpecialTokens {
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn cuts_at_the_longest_leftmost_token() {
-        let cases: [(&str, bool, &[Part]); 6] = [
+        let cases: [(&str, bool, &[Segment]); 6] = [
             ("", true, &[]),
             ("a word", true, &[Text("a word")]),
             (

@@ -1,61 +1,61 @@
-//! A plan that is too large, and the smallest changes that would make it fit.
+//! `MemoryShortfall`: a plan above its memory limit, and the smallest changes that would make it fit.
 
 use super::MemoryPlan;
 use base::size_text;
 use kv::{CacheConfig, Group, Storage};
 use std::fmt;
 
-/// A plan that needs more memory than it may have.
+/// A plan that needs more memory than its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct MemoryShortfall {
     /// Bytes that the plan needs.
     pub needed: u64,
-    /// Bytes that it may have.
+    /// The limit in bytes.
     pub limit: u64,
-    /// Bytes that it needs without any context.
-    pub least: u64,
-    /// Changes that would make it fit, each by itself; none when the rest of the plan is too large.
+    /// Bytes that the plan needs without keys and values.
+    pub bytes_without_kv: u64,
+    /// Changes each of which would make the plan fit; empty if the plan is too large even without keys and values.
     pub remedies: Vec<Remedy>,
 }
 
 /// A change that would make a plan fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// The longest context that fits.
+    /// The longest context that fits, in tokens.
     pub context: u32,
-    /// How keys and values would be stored, where that changes.
+    /// The storage type of keys and values, if it changes.
     pub storage: Option<Storage>,
-    /// Whether the context is shorter than asked for.
+    /// Whether the context is shorter than the requested one.
     pub shorter: bool,
 }
 
-/// Smaller types, the most exact first.
-const SMALLER: [Storage; 3] = [
+/// The smaller storage types that are tried, the most exact first.
+const SMALLER_STORAGE: [Storage; 3] = [
     Storage::F16,
     Storage::Q8(Group::G32),
     Storage::Q4(Group::G32),
 ];
 
-impl Misfit {
-    /// What is wrong with a plan under a limit; `None` when it fits.
-    pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<Misfit> {
+impl MemoryShortfall {
+    /// The shortfall of a plan under a limit; `None` if the plan fits.
+    pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<MemoryShortfall> {
         let needed = plan.total_bytes() as u64;
         if needed <= limit {
             return None;
         }
-        let least = needed.saturating_sub(plan.kv_bytes() as u64);
-        let room = limit.checked_sub(least);
+        let bytes_without_kv = needed.saturating_sub(plan.kv_bytes() as u64);
+        let room = limit.checked_sub(bytes_without_kv);
         let remedies = room.map_or(vec![], |room| remedies(plan, room));
-        Some(Misfit {
+        Some(MemoryShortfall {
             needed,
             limit,
-            least,
+            bytes_without_kv,
             remedies,
         })
     }
 }
 
-/// The changes that bring keys and values down to `room` bytes.
+/// The changes that reduce keys and values to at most `room` bytes.
 fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
     let config = &plan.cache;
     let bytes = |storage: Option<Storage>, context: u32| {
@@ -83,7 +83,11 @@ fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
         })
     };
     let whole = |storage| longest(Some(storage)).filter(|remedy| !remedy.shorter);
-    let mut remedies: Vec<Remedy> = SMALLER.into_iter().find_map(whole).into_iter().collect();
+    let mut remedies: Vec<Remedy> = SMALLER_STORAGE
+        .into_iter()
+        .find_map(whole)
+        .into_iter()
+        .collect();
     remedies.extend(longest(None));
     if remedies.is_empty() {
         let smallest = Storage::Q4(Group::G32);
@@ -110,20 +114,21 @@ impl fmt::Display for Remedy {
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for MemoryShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Misfit {
+        let MemoryShortfall {
             needed,
             limit,
-            least,
+            bytes_without_kv,
             remedies,
         } = self;
-        let [needed, limit, least] = [needed, limit, least].map(|bytes| size_text(*bytes));
+        let [needed, limit, bytes_without_kv] =
+            [needed, limit, bytes_without_kv].map(|bytes| size_text(*bytes));
         write!(f, "the run needs {needed} and {limit} may be used; ")?;
         if remedies.is_empty() {
             return write!(
                 f,
-                "without any context it needs {least}, so a smaller model or batch (-b) is needed"
+                "without any context it needs {bytes_without_kv}, so a smaller model or batch (-b) is needed"
             );
         }
         let texts: Vec<String> = remedies.iter().map(Remedy::to_string).collect();

@@ -1,17 +1,17 @@
 //! What each token writes.
 
 use crate::byte_level::{ByteTable, push_bytes};
-use crate::spm::{SPACE, byte_of};
+use crate::sentencepiece::{METASPACE, byte_of};
 use crate::{TokenKind, Vocab, VocabModel};
 
 /// The bytes of all tokens in one buffer.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct TokenBytes {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Pieces {
+impl TokenBytes {
     /// Translates each token from its algorithm's spelling.
     pub(crate) fn new(vocab: &Vocab) -> Self {
         let table = ByteTable::new();
@@ -24,7 +24,7 @@ impl Pieces {
                 (VocabModel::Bpe, _) => push_bytes(token, &table, to),
                 (_, TokenKind::Byte) => byte_of(token).map(|byte| to.push(byte)).is_some(),
                 _ => {
-                    for (i, part) in token.split(SPACE).enumerate() {
+                    for (i, part) in token.split(METASPACE).enumerate() {
                         to.extend((i > 0).then_some(b' '));
                         to.extend(part.as_bytes());
                     }
@@ -54,8 +54,8 @@ impl Pieces {
 }
 
 /// A token's text with SentencePiece's spaces made plain.
-pub(crate) fn plain(token: &str) -> String {
-    token.replace(SPACE, " ")
+pub(crate) fn unescape_metaspace(token: &str) -> String {
+    token.replace(METASPACE, " ")
 }
 
 #[cfg(test)]
@@ -70,14 +70,14 @@ mod tests {
             (VocabModel::Bpe, "Ã", Normal, b"\xC3"),
             (VocabModel::Bpe, "Ã", UserDefined, "Ã".as_bytes()),
             (VocabModel::Bpe, "not spelled", Normal, b"not spelled"),
-            (VocabModel::Spm, "▁a▁", Normal, b" a "),
-            (VocabModel::Spm, "<0x0A>", Byte, b"\n"),
-            (VocabModel::Spm, "<0x0A>", Control, b"<0x0A>"),
+            (VocabModel::SentencePiece, "▁a▁", Normal, b" a "),
+            (VocabModel::SentencePiece, "<0x0A>", Byte, b"\n"),
+            (VocabModel::SentencePiece, "<0x0A>", Control, b"<0x0A>"),
             (VocabModel::WordPiece, "▁un", Normal, b" un"),
         ];
         for (model, token, kind, want) in cases {
             let tokens = ["first", token].iter().collect();
-            let pieces = Pieces::new(&Vocab {
+            let pieces = TokenBytes::new(&Vocab {
                 model,
                 tokens,
                 kinds: vec![Normal, kind],

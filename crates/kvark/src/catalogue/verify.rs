@@ -1,6 +1,8 @@
 //! Reads a model once, counting and hashing what passes.
 
-use super::{CatalogueError, CatalogueErrorKind, Entry, OnProgress, Progress, Stage};
+use super::{
+    CatalogueEntry, CatalogueError, CatalogueErrorKind, FetchCallback, FetchProgress, FetchStage,
+};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,23 +13,23 @@ use std::path::Path;
 const CHUNK: usize = 1 << 20;
 
 /// The count and checksum of the bytes seen so far of a model.
-pub(super) struct Meter<'a> {
-    entry: &'a Entry,
-    stage: Stage,
+pub(super) struct ChecksumMeter<'a> {
+    entry: &'a CatalogueEntry,
+    stage: FetchStage,
     seen: u64,
     hash: Sha256,
 }
 
 /// Why a copy ended early.
-pub(super) enum Broken {
+pub(super) enum TransferError {
     Read(io::Error),
     Write(io::Error),
     Interrupted,
 }
 
-impl<'a> Meter<'a> {
-    pub(super) fn new(entry: &'a Entry, stage: Stage) -> Meter<'a> {
-        Meter {
+impl<'a> ChecksumMeter<'a> {
+    pub(super) fn new(entry: &'a CatalogueEntry, stage: FetchStage) -> ChecksumMeter<'a> {
+        ChecksumMeter {
             entry,
             stage,
             seen: 0,
@@ -36,12 +38,12 @@ impl<'a> Meter<'a> {
     }
 
     /// Takes all of `from`, handing every chunk to `to`; stops after one byte more than the model has.
-    pub(super) fn pass(
+    pub(super) fn transfer(
         &mut self,
         from: &mut dyn Read,
         mut to: impl FnMut(&[u8]) -> io::Result<()>,
-        on: OnProgress<'_>,
-    ) -> Result<(), Broken> {
+        on: FetchCallback<'_>,
+    ) -> Result<(), TransferError> {
         let mut chunk = vec![0; CHUNK];
         // A hostile package must not fill the disk.
         while self.seen <= self.entry.bytes {
@@ -49,18 +51,18 @@ impl<'a> Meter<'a> {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Broken::Read(error)),
+                Err(error) => return Err(TransferError::Read(error)),
             };
             self.hash.update(&chunk[..n]);
-            to(&chunk[..n]).map_err(Broken::Write)?;
+            to(&chunk[..n]).map_err(TransferError::Write)?;
             self.seen += n as u64;
-            let progress = Progress {
+            let progress = FetchProgress {
                 stage: self.stage,
                 done: self.seen.min(self.entry.bytes),
                 total: self.entry.bytes,
             };
             if !on(progress) {
-                return Err(Broken::Interrupted);
+                return Err(TransferError::Interrupted);
             }
         }
         Ok(())
@@ -68,7 +70,7 @@ impl<'a> Meter<'a> {
 
     /// Compares what was seen with the catalogue.
     pub(super) fn check(self) -> Result<(), CatalogueError> {
-        let Entry {
+        let CatalogueEntry {
             name: model,
             bytes: expected,
             sha256,
@@ -101,15 +103,19 @@ impl<'a> Meter<'a> {
 }
 
 /// Checks the size and the checksum of a file that is in place.
-pub(super) fn verify(path: &Path, entry: &Entry, on: OnProgress<'_>) -> Result<(), CatalogueError> {
+pub(super) fn verify(
+    path: &Path,
+    entry: &CatalogueEntry,
+    on: FetchCallback<'_>,
+) -> Result<(), CatalogueError> {
     let unreadable = |error| CatalogueError::io("read", path, error);
     let mut file = File::open(path).map_err(unreadable)?;
-    let mut meter = Meter::new(entry, Stage::Verify);
+    let mut meter = ChecksumMeter::new(entry, FetchStage::Verify);
     meter
-        .pass(&mut file, |_| Ok(()), on)
+        .transfer(&mut file, |_| Ok(()), on)
         .map_err(|broken| match broken {
-            Broken::Read(error) | Broken::Write(error) => unreadable(error),
-            Broken::Interrupted => CatalogueErrorKind::Interrupted.into(),
+            TransferError::Read(error) | TransferError::Write(error) => unreadable(error),
+            TransferError::Interrupted => CatalogueErrorKind::Interrupted.into(),
         })?;
     meter.check()
 }

@@ -1,4 +1,4 @@
-//! XXH64: a checksum as fast as memory is read. It tells damage, not malice.
+//! The XXH64 checksum. It runs at memory speed and detects damage, not deliberate changes.
 
 const P1: u64 = 0x9E37_79B1_85EB_CA87;
 const P2: u64 = 0xC2B2_AE3D_27D4_EB4F;
@@ -6,7 +6,7 @@ const P3: u64 = 0x1656_67B1_9E37_79F9;
 const P4: u64 = 0x85EB_CA77_C2B2_AE63;
 const P5: u64 = 0x27D4_EB2F_1656_67C5;
 
-/// The XXH64 checksum of `bytes`. Parts are chained by giving the checksum of one as the seed of the next.
+/// The XXH64 checksum of `bytes`. To chain several parts, pass the checksum of one as the seed of the next.
 pub fn xxh64(bytes: &[u8], seed: u64) -> u64 {
     let (stripes, rest) = bytes.as_chunks::<32>();
     let mut hash = match stripes.is_empty() {
@@ -48,7 +48,7 @@ pub fn xxh64(bytes: &[u8], seed: u64) -> u64 {
     hash ^ hash >> 32
 }
 
-/// One word into a lane; a different word always gives a different lane.
+/// Mixes one word into a lane. For a fixed lane, different words give different results.
 fn round(lane: u64, word: u64) -> u64 {
     let mixed = lane.wrapping_add(word.wrapping_mul(P2));
     mixed.rotate_left(31).wrapping_mul(P1)

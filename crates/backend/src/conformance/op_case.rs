@@ -1,22 +1,22 @@
-//! One op on random operands.
+//! `OpCase`: one op on random operands.
 
-use super::Noise;
+use super::TestRng;
 use crate::{Backend, CompileOptions};
 use base::DType;
 use graph::ops::{Linear, Op};
 use graph::{Data, Dim, Graph, GraphBuilder, Node, Symbol, Value};
 use std::sync::Arc;
 
-/// One op on random operands, in a graph whose symbol `T` has a value.
+/// One op on random operands, in a graph with the symbol `T`.
 pub(super) struct OpCase {
     pub(super) name: String,
     graph: Arc<Graph>,
     inputs: Vec<Value>,
-    /// The same without the activation behind it.
-    pub(super) before: Option<Box<OpCase>>,
+    /// The same case without its fused activation.
+    pub(super) without_activation: Option<Box<OpCase>>,
 }
 
-/// What a case's op is given.
+/// An operand of a case's op.
 #[derive(Debug)]
 pub(super) enum Operand {
     /// An f32 input `[T, ..]`.
@@ -25,21 +25,21 @@ pub(super) enum Operand {
     Index(DType, u64),
     /// A constant.
     Weight(DType, Vec<usize>),
-    /// An input of any shape; [`T`] stands for the symbol.
+    /// An input of any shape; [`SYMBOL_T`] stands for the symbol.
     Tensor(DType, Vec<usize>, Values),
 }
 
-/// The size that stands for the symbol.
-pub(super) const T: usize = usize::MAX;
+/// The size that stands for the symbol `T` in an operand's shape.
+pub(super) const SYMBOL_T: usize = usize::MAX;
 
-/// Which elements an input has.
+/// The range of an input's elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
-    /// Around zero; of truths, both.
+    /// Around zero; both values for booleans.
     Any,
-    /// From a little above zero on.
+    /// Above zero.
     Positive,
-    /// Whole numbers from the first up to, not with, the second.
+    /// Integers from the first (inclusive) to the second (exclusive).
     Whole(i64, i64),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn tokens() -> Dim {
 }
 
 impl OpCase {
-    /// Whether a product with a quantised weight is in it.
+    /// Whether the case has a product with a quantised weight.
     pub(super) fn has_quantised_weight(&self) -> bool {
         let quantised = |node: &Node| {
             matches!(node.op, Op::Linear(_))
@@ -60,17 +60,18 @@ impl OpCase {
 
     pub(super) fn new(op: impl Into<Op>, tokens: usize, operands: &[Operand], seed: u64) -> OpCase {
         let op = op.into();
-        let before = match &op {
+        let without_activation = match &op {
             Op::Linear(Linear {
                 activation: Some(_),
             }) => Some(Linear::default()),
             _ => None,
         };
-        let before = before.map(|op| Box::new(OpCase::new(op, tokens, operands, seed)));
-        let mut noise = Noise::new(seed);
+        let without_activation =
+            without_activation.map(|op| Box::new(OpCase::new(op, tokens, operands, seed)));
+        let mut noise = TestRng::new(seed);
         let mut b = GraphBuilder::new("case");
         let t = b.symbol("T");
-        // Gives the symbol its value where no operand does.
+        // Binds the symbol if no operand has it.
         b.input("tokens", DType::Bool, [t]);
         let mut inputs = vec![Value::bool([tokens], vec![false; tokens])];
         let mut ids = Vec::new();
@@ -84,19 +85,23 @@ impl OpCase {
                     continue;
                 }
                 Operand::Rows(shape) => {
-                    let shape = std::iter::once(T).chain(shape.iter().copied()).collect();
+                    let shape = std::iter::once(SYMBOL_T)
+                        .chain(shape.iter().copied())
+                        .collect();
                     (DType::F32, shape, Values::Any)
                 }
-                Operand::Index(dtype, limit) => (*dtype, vec![T], Values::Whole(0, *limit as i64)),
+                Operand::Index(dtype, limit) => {
+                    (*dtype, vec![SYMBOL_T], Values::Whole(0, *limit as i64))
+                }
                 Operand::Tensor(dtype, shape, values) => (*dtype, shape.clone(), *values),
             };
             let dims: Vec<Dim> = shape
                 .iter()
-                .map(|n| if *n == T { t } else { (*n).into() })
+                .map(|n| if *n == SYMBOL_T { t } else { (*n).into() })
                 .collect();
             let full: Vec<usize> = shape
                 .iter()
-                .map(|n| if *n == T { tokens } else { *n })
+                .map(|n| if *n == SYMBOL_T { tokens } else { *n })
                 .collect();
             let data = elements(&mut noise, dtype, full.iter().product(), values);
             inputs.push(Value { shape: full, data });
@@ -114,7 +119,7 @@ impl OpCase {
             name,
             graph: Arc::new(b.finish(&[out]).expect("a valid graph")),
             inputs,
-            before,
+            without_activation,
         }
     }
 
@@ -133,7 +138,7 @@ impl OpCase {
     }
 }
 
-fn elements(noise: &mut Noise, dtype: DType, len: usize, values: Values) -> Data {
+fn elements(noise: &mut TestRng, dtype: DType, len: usize, values: Values) -> Data {
     let mut number = || match values {
         Values::Any => noise.unit() * 3.0,
         Values::Positive => noise.unit().abs() * 3.0 + 0.1,
