@@ -37,7 +37,7 @@ impl Profile {
                     time: Duration::ZERO,
                     bytes: 0,
                     macs: 0,
-                    floats: work.floats,
+                    is_f32: work.floats,
                 });
                 self.0.last_mut().expect("pushed above")
             }

@@ -4,7 +4,7 @@ use super::layout::RowLayout;
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, row_codec};
-use kv::{PoolGrowth, KvError, KvErrorKind, NO_CELL, RowBlock, Storage};
+use kv::{KvError, KvErrorKind, NO_CELL, PoolGrowth, RowBlock, Storage};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
