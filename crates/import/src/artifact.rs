@@ -6,15 +6,15 @@ use base::Bytes;
 use graph::Graph;
 
 use crate::ImportError;
-use crate::decoder::DecoderSpec;
-use crate::error::Problem;
-use crate::genai::{self, Beside};
+use crate::error::ImportErrorDetail;
+use crate::genai::{self, SidecarFiles};
 use crate::gguf::{self, Gguf};
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
+use crate::transformer::TransformerSpec;
 
 /// The context of a model that states none.
-pub(crate) const UNSTATED_CONTEXT: usize = 4096;
+pub(crate) const DEFAULT_CONTEXT_LENGTH: usize = 4096;
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Artifact {
     /// The file itself, for its inputs, outputs and tensor list, when its format is ONNX.
     pub onnx: Option<Onnx>,
     /// What lies beside the file; only ONNX models have their tokenizer there.
-    pub beside: Beside,
+    pub sidecars: SidecarFiles,
 }
 
 /// A format of model files.
@@ -122,7 +122,7 @@ impl ModelFacts {
     pub(crate) fn none() -> ModelFacts {
         ModelFacts {
             caches: vec![],
-            context_length: UNSTATED_CONTEXT,
+            context_length: DEFAULT_CONTEXT_LENGTH,
             context_stated: false,
             vocab_size: 0,
             hidden_size: 0,
@@ -134,7 +134,7 @@ impl ModelFacts {
 
     /// The facts of a stack of layers; `embedding` for those that give hidden states.
     pub(crate) fn of(
-        spec: &DecoderSpec,
+        spec: &TransformerSpec,
         context_length: usize,
         embedding: Option<Pooling>,
     ) -> ModelFacts {
@@ -191,12 +191,12 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
     let path = &genai::model_file(path)?;
     let import = || {
         let bytes = Bytes::map(path)?;
-        match recognise(path, &bytes)? {
+        match detect_format(path, &bytes)? {
             Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
             Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
             Format::Onnx => {
                 let file = Onnx::parse(bytes, path.parent())?;
-                onnx::lower(file, Beside::find(path)?, options)
+                onnx::lower(file, SidecarFiles::find(path)?, options)
             }
         }
     };
@@ -206,11 +206,11 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
 /// The format of the file at `path`, by its first bytes or else by its extension.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
     let path = &genai::model_file(path)?;
-    let find = || recognise(path, &Bytes::map(path)?);
+    let find = || detect_format(path, &Bytes::map(path)?);
     find().map_err(|error: ImportError| error.in_file(path))
 }
 
-fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
+fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     let extension = path.extension().and_then(|e| e.to_str());
     let is = |format: Format| extension.is_some_and(|e| e.eq_ignore_ascii_case(format.name()));
     if bytes.starts_with(b"GGUF") {
@@ -223,7 +223,7 @@ fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     let formats = [Format::Gguf, Format::Pt2, Format::Onnx];
     let named = formats.into_iter().find(|f| is(*f));
     let known = "gguf, pt2, onnx";
-    named.ok_or_else(|| Problem::UnknownFormat { known }.into())
+    named.ok_or_else(|| ImportErrorDetail::UnknownFormat { known }.into())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::gguf::{self, GgufError};
 /// The message names the file, key, tensor or architecture that was wrong.
 #[derive(Debug, thiserror::Error)]
 pub struct ImportError {
-    problem: Box<Problem>,
+    problem: Box<ImportErrorDetail>,
     path: Option<PathBuf>,
 }
 
@@ -50,11 +50,11 @@ pub enum ImportErrorKind {
 }
 
 /// Characters of a message; a file can make them long.
-const LONGEST_MESSAGE: usize = 16_000;
+const MAX_MESSAGE: usize = 16_000;
 
 /// The error proper; messages are complete except for the file's path.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Problem {
+pub(crate) enum ImportErrorDetail {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
@@ -98,51 +98,51 @@ impl ImportError {
     pub fn kind(&self) -> ImportErrorKind {
         use ImportErrorKind as K;
         match &*self.problem {
-            Problem::Map(_) => K::Io,
-            Problem::Gguf(error) => match error.kind() {
+            ImportErrorDetail::Map(_) => K::Io,
+            ImportErrorDetail::Gguf(error) => match error.kind() {
                 gguf::ErrorKind::Io => K::Io,
                 gguf::ErrorKind::MissingKey => K::MissingKey,
                 gguf::ErrorKind::WrongType => K::Value,
                 _ => K::Malformed,
             },
-            Problem::Graph(_) => K::Graph,
-            Problem::UnknownFormat { .. } => K::UnknownFormat,
-            Problem::UnknownArchitecture { .. } => K::UnknownArchitecture,
-            Problem::Malformed { .. } => K::Malformed,
-            Problem::UnknownOps { .. } => K::UnknownOp,
-            Problem::Op { .. } => K::Node,
-            Problem::Unsupported { .. } => K::Unsupported,
-            Problem::Value { .. } => K::Value,
-            Problem::MissingTensor { .. } => K::MissingTensor,
-            Problem::Shape { .. } | Problem::DType { .. } => K::Tensor,
-            Problem::UnusedTensor { .. } => K::UnusedTensor,
+            ImportErrorDetail::Graph(_) => K::Graph,
+            ImportErrorDetail::UnknownFormat { .. } => K::UnknownFormat,
+            ImportErrorDetail::UnknownArchitecture { .. } => K::UnknownArchitecture,
+            ImportErrorDetail::Malformed { .. } => K::Malformed,
+            ImportErrorDetail::UnknownOps { .. } => K::UnknownOp,
+            ImportErrorDetail::Op { .. } => K::Node,
+            ImportErrorDetail::Unsupported { .. } => K::Unsupported,
+            ImportErrorDetail::Value { .. } => K::Value,
+            ImportErrorDetail::MissingTensor { .. } => K::MissingTensor,
+            ImportErrorDetail::Shape { .. } | ImportErrorDetail::DType { .. } => K::Tensor,
+            ImportErrorDetail::UnusedTensor { .. } => K::UnusedTensor,
         }
     }
 
     /// A number (a key's, or one of a spec) that cannot be right.
     pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
-        Problem::Value { what, reason }.into()
+        ImportErrorDetail::Value { what, reason }.into()
     }
 
     /// A part of a file that breaks the rules of its format.
     pub(crate) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
-        Problem::Malformed { what, reason }.into()
+        ImportErrorDetail::Malformed { what, reason }.into()
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> ImportError {
-        Problem::Unsupported { what: what.into() }.into()
+        ImportErrorDetail::Unsupported { what: what.into() }.into()
     }
 
     pub(crate) fn missing_tensor(name: &str) -> ImportError {
         let name = name.to_owned();
-        Problem::MissingTensor { name }.into()
+        ImportErrorDetail::MissingTensor { name }.into()
     }
 
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {
         // These name their file themselves.
-        if !matches!(*self.problem, Problem::Map(_)) {
+        if !matches!(*self.problem, ImportErrorDetail::Map(_)) {
             self.path = Some(path.to_owned());
         }
         self
@@ -156,14 +156,14 @@ impl fmt::Display for ImportError {
         }
         // Messages repeat names and words of the file, which must not reach a terminal as controls.
         let message = self.problem.to_string();
-        let shown = message.chars().take(LONGEST_MESSAGE);
+        let shown = message.chars().take(MAX_MESSAGE);
         shown
             .map(|c| if c.is_control() { '\u{FFFD}' } else { c })
             .try_for_each(|c| f.write_char(c))
     }
 }
 
-impl<P: Into<Problem>> From<P> for ImportError {
+impl<P: Into<ImportErrorDetail>> From<P> for ImportError {
     fn from(problem: P) -> ImportError {
         ImportError {
             problem: Box::new(problem.into()),

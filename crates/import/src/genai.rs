@@ -30,7 +30,7 @@ pub struct GenAi {
     /// What the decoder's inputs and outputs are called.
     pub names: DecoderNames,
     /// How tokens are chosen unless the caller says otherwise.
-    pub search: Search,
+    pub search: SearchOptions,
     /// Settings that ask for something kvark does not do, as `search.num_beams: 4`.
     pub not_honoured: Vec<String>,
 }
@@ -62,7 +62,7 @@ pub struct DecoderNames {
 
 /// How tokens are chosen; `None` where the file does not say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Search {
+pub struct SearchOptions {
     /// Whether to choose at random; else the most likely token is taken.
     pub do_sample: Option<bool>,
     /// Divides the logits.
@@ -124,10 +124,10 @@ impl GenAi {
             ImportError::malformed("the configuration", format!("is no JSON: {error}"))
         })?;
         let model = object(&json, "model")?;
-        let decoder = Fields::of(model.child("decoder"), "model.decoder");
+        let decoder = JsonObject::of(model.child("decoder"), "model.decoder");
         let defaults = DecoderNames::default();
-        let inputs = Fields::of(decoder.child("inputs"), "model.decoder.inputs");
-        let outputs = Fields::of(decoder.child("outputs"), "model.decoder.outputs");
+        let inputs = JsonObject::of(decoder.child("inputs"), "model.decoder.inputs");
+        let outputs = JsonObject::of(decoder.child("outputs"), "model.decoder.outputs");
         let names = DecoderNames {
             input_ids: inputs.name("input_ids", defaults.input_ids)?,
             position_ids: inputs.name("position_ids", defaults.position_ids)?,
@@ -150,7 +150,7 @@ impl GenAi {
         }
         let search = match json.get("search") {
             Some(_) => object(&json, "search")?,
-            None => Fields::of(None, "search"),
+            None => JsonObject::of(None, "search"),
         };
         let context_length = model.size("context_length")?;
         let mut not_honoured = not_honoured(&search, context_length);
@@ -166,7 +166,7 @@ impl GenAi {
             eos: model.ids("eos_token_id")?,
             pad: model.ids("pad_token_id")?.first().copied(),
             names,
-            search: Search {
+            search: SearchOptions {
                 do_sample: search.flag("do_sample")?,
                 temperature: search.number("temperature")?,
                 top_k: search.size("top_k")?,
@@ -181,7 +181,7 @@ impl GenAi {
 
 /// The search settings that would change the text and are not honoured. A setting with the value that means nothing, such
 /// as one beam, is left out, and so are settings of beams where there is one.
-fn not_honoured(search: &Fields<'_>, context: Option<usize>) -> Vec<String> {
+fn not_honoured(search: &JsonObject<'_>, context: Option<usize>) -> Vec<String> {
     const HONOURED: [&str; 5] = [
         "do_sample",
         "temperature",
@@ -217,15 +217,15 @@ fn inside(path: &Path) -> bool {
     path.file_name().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Fields of a JSON object, with where it lies for messages.
-struct Fields<'a> {
+/// JsonObject of a JSON object, with where it lies for messages.
+struct JsonObject<'a> {
     map: Option<&'a Map<String, Value>>,
     place: &'static str,
 }
 
-fn object<'a>(json: &'a Value, key: &'static str) -> Result<Fields<'a>, ImportError> {
+fn object<'a>(json: &'a Value, key: &'static str) -> Result<JsonObject<'a>, ImportError> {
     match json.get(key).and_then(Value::as_object) {
-        map @ Some(_) => Ok(Fields { map, place: key }),
+        map @ Some(_) => Ok(JsonObject { map, place: key }),
         None => Err(ImportError::malformed(
             "the configuration",
             format!("has no object {key:?}"),
@@ -233,10 +233,10 @@ fn object<'a>(json: &'a Value, key: &'static str) -> Result<Fields<'a>, ImportEr
     }
 }
 
-impl<'a> Fields<'a> {
-    fn of(map: Option<&'a Value>, place: &'static str) -> Fields<'a> {
+impl<'a> JsonObject<'a> {
+    fn of(map: Option<&'a Value>, place: &'static str) -> JsonObject<'a> {
         let map = map.and_then(Value::as_object);
-        Fields { map, place }
+        JsonObject { map, place }
     }
 
     fn child(&self, key: &str) -> Option<&'a Value> {
@@ -305,7 +305,7 @@ impl<'a> Fields<'a> {
 
 /// What lies beside a model's file: its configuration and its tokenizer.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub struct SidecarFiles {
     /// `genai_config.json`, when it names the model.
     pub genai: Option<GenAi>,
     /// Hugging Face's `tokenizer.json`.
@@ -318,9 +318,9 @@ pub struct Beside {
     pub chat_template: Option<Bytes>,
 }
 
-impl Beside {
+impl SidecarFiles {
     /// What lies beside the model at `path`.
-    pub fn find(path: &Path) -> Result<Beside, ImportError> {
+    pub fn find(path: &Path) -> Result<SidecarFiles, ImportError> {
         let mut folder = path.parent().unwrap_or(Path::new(""));
         let mut genai = None;
         // A configuration may name a file in a folder below its own.
@@ -343,7 +343,7 @@ impl Beside {
             }
             None => file("generation_config.json")?,
         };
-        Ok(Beside {
+        Ok(SidecarFiles {
             genai,
             tokenizer: file("tokenizer.json")?,
             tokenizer_config: file("tokenizer_config.json")?,

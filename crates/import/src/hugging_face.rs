@@ -6,11 +6,11 @@ use base::{Bytes, DType};
 use graph::Graph;
 use serde_json::Value;
 
-use crate::decoder::{
-    self, AttentionSpec, DecoderSpec, LayerSpec, Norm, RopeScaling, RopeSpec, Weight,
-};
-use crate::error::Problem;
+use crate::error::ImportErrorDetail;
 use crate::gguf::architecture::Architecture;
+use crate::transformer::{
+    self, AttentionSpec, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+};
 use crate::{ImportError, ModelFacts, Pooling};
 
 /// A model without its weights.
@@ -29,7 +29,7 @@ pub const STEP_INPUTS: usize = 3;
 
 /// More layers, heads, or tokens than any model has: such a number is a damaged file.
 const MOST: u64 = 1 << 24;
-const MOST_LAYERS: usize = 4096;
+const MAX_LAYERS: usize = 4096;
 
 /// A `model_type`, the row of the architecture it is built as, and whether its head is its embedding unless it says.
 const TYPES: [(&str, &str, bool); 12] = [
@@ -69,7 +69,7 @@ impl Blueprint {
         let kind = part.get("model_type").or_else(|| whole.get("model_type"));
         let kind = kind.and_then(Value::as_str).unwrap_or_default();
         let Some((_, row, tied)) = TYPES.into_iter().find(|(name, ..)| *name == kind) else {
-            return Err(Problem::UnknownArchitecture {
+            return Err(ImportErrorDetail::UnknownArchitecture {
                 name: kind.to_owned(),
                 known: TYPES.map(|(name, ..)| name).join(", "),
             }
@@ -82,7 +82,7 @@ impl Blueprint {
         let (spec, context_length) = config.spec()?;
         let tied = config.flag("tie_word_embeddings").unwrap_or(tied);
         let dtype = config.dtype(&whole)?;
-        let graph = decoder::build(&spec, &|name| {
+        let graph = transformer::build(&spec, &|name| {
             let fused = name.ends_with("attn_qkv.weight");
             let optional_bias = name.ends_with(".bias") && !config.has_bias(name);
             let absent = fused || optional_bias || (tied && name == "output.weight");
@@ -105,12 +105,12 @@ struct Config<'a> {
 }
 
 impl Config<'_> {
-    fn spec(&self) -> Result<(DecoderSpec, usize), ImportError> {
+    fn spec(&self) -> Result<(TransformerSpec, usize), ImportError> {
         let row = &self.row;
         let hidden_size = self.size(&["hidden_size", "n_embd"])?;
         let layers = self.size(&["num_hidden_layers", "n_layer"])?;
-        if layers > MOST_LAYERS {
-            let reason = format!("is {layers}, must be at most {MOST_LAYERS}");
+        if layers > MAX_LAYERS {
+            let reason = format!("is {layers}, must be at most {MAX_LAYERS}");
             return Err(ImportError::value("num_hidden_layers", reason));
         }
         let heads = self.size(&["num_attention_heads", "n_head"])?;
@@ -143,7 +143,7 @@ impl Config<'_> {
             scaling: RopeScaling::None,
             attention_factor: 1.0,
         });
-        let spec = DecoderSpec {
+        let spec = TransformerSpec {
             vocab_size: self.size(&["vocab_size"])?,
             hidden_size,
             embedding_scale: row.scale_embedding.then_some(1.0),
@@ -194,7 +194,7 @@ impl Config<'_> {
         (biases.qkv && (is("attn_q.") || is("attn_k.") || is("attn_v.")))
             || (biases.output && is("attn_output."))
             || (biases.mlp && is("ffn_"))
-            || (is("norm.") && self.row.norm == decoder::NormKind::Layer)
+            || (is("norm.") && self.row.norm == transformer::NormKind::Layer)
     }
 
     fn dtype(&self, whole: &Value) -> Result<DType, ImportError> {

@@ -111,7 +111,7 @@ impl Model {
     /// How tokens are chosen unless the caller says otherwise: as the model's configuration says, where it has one.
     pub fn sampling(&self) -> SamplerOptions {
         let defaults = SamplerOptions::default();
-        let Some(config) = &self.artifact.beside.genai else {
+        let Some(config) = &self.artifact.sidecars.genai else {
             return defaults;
         };
         let search = &config.search;

@@ -1,9 +1,9 @@
 //! What a model file says about its tokens and its conversations, whatever its format.
 
 use base::Texts;
-use import::genai::{self, Beside};
+use import::genai::{self, SidecarFiles};
 use import::gguf::{Array, Gguf, Metadata, Value};
-use import::pt2::{Extra, Pt2};
+use import::pt2::{ExtraFiles, Pt2};
 use import::{Artifact, Format, ImportError};
 use std::path::Path;
 use text::{ChatTemplate, Error, HuggingFace, JsonMetadata, Tokenizer, Vocab, VocabSource};
@@ -11,8 +11,8 @@ use text::{ChatTemplate, Error, HuggingFace, JsonMetadata, Tokenizer, Vocab, Voc
 /// The part of a file that holds its vocabulary and its chat template.
 pub(crate) enum Vocabulary<'a> {
     Gguf(&'a Metadata),
-    Pt2(&'a Extra),
-    Beside(&'a Beside),
+    Pt2(&'a ExtraFiles),
+    Sidecars(&'a SidecarFiles),
     None,
 }
 
@@ -22,7 +22,7 @@ impl<'a> Vocabulary<'a> {
         match (&artifact.gguf, &artifact.pt2) {
             (Some(file), _) => Vocabulary::Gguf(&file.metadata),
             (_, Some(file)) => Vocabulary::Pt2(&file.extra),
-            _ if artifact.format == Format::Onnx => Vocabulary::Beside(&artifact.beside),
+            _ if artifact.format == Format::Onnx => Vocabulary::Sidecars(&artifact.sidecars),
             _ => Vocabulary::None,
         }
     }
@@ -35,7 +35,7 @@ impl<'a> Vocabulary<'a> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
             Format::Pt2 => ask(&Vocabulary::Pt2(&Pt2::open(path)?.extra)),
-            Format::Onnx => ask(&Vocabulary::Beside(&Beside::find(path)?)),
+            Format::Onnx => ask(&Vocabulary::Sidecars(&SidecarFiles::find(path)?)),
             _ => ask(&Vocabulary::Gguf(&Gguf::open(path)?.metadata)),
         })
     }
@@ -49,10 +49,10 @@ impl<'a> Vocabulary<'a> {
                 (None, Some(_)) => hugging_face(extra).vocab()?,
                 (None, None) => return Err(Error::MissingKey("tokenizer.json")),
             },
-            Vocabulary::Beside(files) if files.tokenizer.is_some() => {
-                files_beside(files).vocab()?
+            Vocabulary::Sidecars(files) if files.tokenizer.is_some() => {
+                sidecar_files(files).vocab()?
             }
-            Vocabulary::Beside(_) => return Err(Error::MissingKey("tokenizer.json")),
+            Vocabulary::Sidecars(_) => return Err(Error::MissingKey("tokenizer.json")),
             Vocabulary::None => return Err(Error::MissingKey("tokenizer.ggml.model")),
         })
     }
@@ -66,7 +66,7 @@ impl<'a> Vocabulary<'a> {
                 Some(keys) => JsonMetadata::parse(keys)?.text(KEY),
                 None => hugging_face(extra).chat_template()?,
             },
-            Vocabulary::Beside(files) => files_beside(files).chat_template()?,
+            Vocabulary::Sidecars(files) => sidecar_files(files).chat_template()?,
             Vocabulary::None => None,
         };
         compile_template(&source.ok_or(Error::NoTemplate)?, tokenizer)
@@ -89,7 +89,7 @@ pub(crate) fn compile_template(
     )
 }
 
-fn hugging_face(extra: &Extra) -> HuggingFace<'_> {
+fn hugging_face(extra: &ExtraFiles) -> HuggingFace<'_> {
     HuggingFace {
         tokenizer: extra.tokenizer.as_deref().unwrap_or_default(),
         config: extra.tokenizer_config.as_deref(),
@@ -98,7 +98,7 @@ fn hugging_face(extra: &Extra) -> HuggingFace<'_> {
     }
 }
 
-fn files_beside(files: &Beside) -> HuggingFace<'_> {
+fn sidecar_files(files: &SidecarFiles) -> HuggingFace<'_> {
     HuggingFace {
         tokenizer: files.tokenizer.as_deref().unwrap_or_default(),
         config: files.tokenizer_config.as_deref(),

@@ -22,7 +22,7 @@ use crate::kernels::rows::{Gather, Norm};
 use crate::kernels::tiled::TiledLinear;
 use backend::BackendError;
 use base::DType;
-use graph::ops::{self, Op, Sharing, broadcast_strides, strides};
+use graph::ops::{self, BufferReuse, Op, broadcast_strides, strides};
 use graph::{Bindings, Graph, Node, TensorType};
 
 impl Call {
@@ -110,7 +110,7 @@ impl<'a> Sizes<'a> {
     }
 
     fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightForms) -> Result<Call, String> {
-        if let Sharing::Alias { .. } = op.sharing(&self.types, bindings)? {
+        if let BufferReuse::Alias { .. } = op.sharing(&self.types, bindings)? {
             return Ok(Call::Alias);
         }
         let (rows, width) = self.rows();

@@ -2,16 +2,16 @@
 
 use graph::ops::{Activation, RopeLayout};
 
-use crate::decoder::{Biases, Context, Mlp, NormKind, NormPlaces};
+use crate::transformer::{Biases, ContextMode, Mlp, NormKind, NormPlacement};
 
 /// One architecture's constants: everything about it that its files do not say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Architecture {
     /// `general.architecture`.
     pub(crate) name: &'static str,
-    pub(crate) context: Context,
+    pub(crate) context: ContextMode,
     pub(crate) norm: NormKind,
-    pub(crate) norm_places: NormPlaces,
+    pub(crate) norm_places: NormPlacement,
     /// Embeddings are normalised, and token types may have theirs.
     pub(crate) embedding_norm: bool,
     /// How heads are rotated; architectures that do not rotate learn an embedding of positions.
@@ -36,9 +36,9 @@ pub(crate) struct Architecture {
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
-    context: Context::Kept,
+    context: ContextMode::Cached,
     norm: NormKind::Rms,
-    norm_places: NormPlaces::Before,
+    norm_places: NormPlacement::Pre,
     embedding_norm: false,
     // Files of this architecture have the rows of q and k reordered for it.
     rope: Some(RopeLayout::Interleaved),
@@ -85,7 +85,7 @@ const GEMMA: Architecture = Architecture {
 
 const GEMMA2: Architecture = Architecture {
     name: "gemma2",
-    norm_places: NormPlaces::Around,
+    norm_places: NormPlacement::Sandwich,
     window: Some(4096),
     window_period: 2,
     hidden_scale_layers: Some(46),
@@ -96,7 +96,7 @@ const GEMMA2: Architecture = Architecture {
 const GEMMA3: Architecture = Architecture {
     name: "gemma3",
     qk_norm: true,
-    norm_places: NormPlaces::Around,
+    norm_places: NormPlacement::Sandwich,
     window_period: 6,
     window_rope_base: Some(10000.0),
     hidden_scale_layers: Some(62),
@@ -124,8 +124,8 @@ const GPT2: Architecture = Architecture {
 
 const BERT: Architecture = Architecture {
     name: "bert",
-    context: Context::Ephemeral { causal: false },
-    norm_places: NormPlaces::Behind,
+    context: ContextMode::Uncached { causal: false },
+    norm_places: NormPlacement::Post,
     embedding_norm: true,
     mlp: Mlp::Plain(Activation::GeluErf),
     ..GPT2

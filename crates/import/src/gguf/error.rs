@@ -13,7 +13,7 @@ const MAX_MESSAGE: usize = 1000;
 /// The message names the field and the number that was wrong.
 #[derive(Debug, thiserror::Error)]
 pub struct GgufError {
-    problem: Box<Problem>,
+    problem: Box<GgufErrorDetail>,
     path: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ pub enum ErrorKind {
 
 /// The error proper; messages are complete except for the file's path.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum GgufErrorDetail {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error("not a GGUF file: it is empty")]
@@ -156,7 +156,7 @@ pub(super) enum Problem {
 impl GgufError {
     /// What sort of thing went wrong.
     pub fn kind(&self) -> ErrorKind {
-        use Problem as P;
+        use GgufErrorDetail as P;
         match &*self.problem {
             P::Map(_) => ErrorKind::Io,
             P::Empty | P::LfsPointer | P::Magic { .. } => ErrorKind::Magic,
@@ -182,7 +182,7 @@ impl GgufError {
     /// The error for a metadata key that the caller needs and the file lacks.
     pub fn missing(key: &str) -> GgufError {
         let key = key.to_owned();
-        Problem::MissingKey { key }.into()
+        GgufErrorDetail::MissingKey { key }.into()
     }
 
     pub(super) fn in_file(mut self, path: &Path) -> GgufError {
@@ -212,8 +212,8 @@ impl fmt::Display for GgufError {
     }
 }
 
-impl From<Problem> for GgufError {
-    fn from(problem: Problem) -> GgufError {
+impl From<GgufErrorDetail> for GgufError {
+    fn from(problem: GgufErrorDetail) -> GgufError {
         GgufError {
             problem: Box::new(problem),
             path: None,
@@ -223,6 +223,6 @@ impl From<Problem> for GgufError {
 
 impl From<MapError> for GgufError {
     fn from(error: MapError) -> GgufError {
-        Problem::from(error).into()
+        GgufErrorDetail::from(error).into()
     }
 }

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use super::architecture::Architecture;
-use super::keys::Keys;
+use super::architecture_keys::Keys;
 use super::{Gguf, GgufError, Value};
-use crate::decoder::{
-    AttentionSpec, Context, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight,
-    floats,
+use crate::error::ImportErrorDetail;
+use crate::transformer::{
+    AttentionSpec, ContextMode, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, TransformerSpec,
+    Weight, floats,
 };
-use crate::error::Problem;
 use crate::{ImportError, ImportOptions, Pooling};
 
 /// The file's tensors, and which of them have been asked for.
@@ -44,18 +44,18 @@ impl<'a> Source<'a> {
 }
 
 /// Reads one decoder's keys.
-pub(super) struct Reader<'a> {
+pub(super) struct SpecReader<'a> {
     pub(super) architecture: Architecture,
     pub(super) keys: Keys<'a>,
     pub(super) source: &'a Source<'a>,
 }
 
-impl Reader<'_> {
+impl SpecReader<'_> {
     /// The spec, and the most positions that it holds for.
     pub(super) fn read(
         &self,
         options: &ImportOptions,
-    ) -> Result<(DecoderSpec, usize), ImportError> {
+    ) -> Result<(TransformerSpec, usize), ImportError> {
         let (row, keys) = (&self.architecture, &self.keys);
         if keys.count("expert_count")? > 0 {
             let what = format!("a mixture of experts ({})", keys.name("expert_count"));
@@ -72,7 +72,7 @@ impl Reader<'_> {
 
         let (_, final_softcap) = row.softcaps.unzip();
         let layers = attention.into_iter().zip(rope_of).zip(mlp_sizes);
-        let spec = DecoderSpec {
+        let spec = TransformerSpec {
             vocab_size: self.vocab_size()?,
             hidden_size,
             embedding_scale: row
@@ -100,15 +100,15 @@ impl Reader<'_> {
     }
 
     /// What tokens see: as the architecture says, which the file may confirm but not change.
-    fn context(&self, options: &ImportOptions) -> Result<Context, ImportError> {
+    fn context(&self, options: &ImportOptions) -> Result<ContextMode, ImportError> {
         let own = self.architecture.context;
         let name = self.keys.name("attention.causal");
-        let causal = own != Context::Ephemeral { causal: false };
+        let causal = own != ContextMode::Uncached { causal: false };
         if let Some(other) = self.keys.metadata.bool(&name)?.filter(|c| *c != causal) {
             return Err(ImportError::unsupported(format!("{name} = {other}")));
         }
         Ok(match options.hidden_states {
-            true => Context::Ephemeral { causal },
+            true => ContextMode::Uncached { causal },
             false => own,
         })
     }
@@ -117,7 +117,7 @@ impl Reader<'_> {
     pub(super) fn pooling(&self) -> Result<Pooling, ImportError> {
         let name = self.keys.name("pooling_type");
         match self.keys.metadata.u32(&name)? {
-            None | Some(0) if self.architecture.context == Context::Kept => Ok(Pooling::Last),
+            None | Some(0) if self.architecture.context == ContextMode::Cached => Ok(Pooling::Last),
             None | Some(0 | 1) => Ok(Pooling::Mean),
             Some(2) => Ok(Pooling::Cls),
             Some(3) => Ok(Pooling::Last),
@@ -238,7 +238,7 @@ impl Reader<'_> {
         let Some(window) = window.filter(|window| *window > 0) else {
             return Ok(vec![None; layers]);
         };
-        if self.architecture.context != Context::Kept {
+        if self.architecture.context != ContextMode::Cached {
             // It would reach to both sides.
             return Err(ImportError::unsupported(format!("{name} of an encoder")));
         }
@@ -386,7 +386,7 @@ impl Reader<'_> {
             return Ok(None);
         };
         if weight.shape != [dim / 2] {
-            return Err(Problem::Shape {
+            return Err(ImportErrorDetail::Shape {
                 name: name.to_owned(),
                 found: weight.shape,
                 wanted: vec![dim / 2],

@@ -3,24 +3,24 @@
 use graph::Value;
 
 /// A bias that hides a key for good.
-const HIDDEN: f32 = -1e4;
+const MASKED_SCORE: f32 = -1e4;
 
 /// A mask for all heads: by query and key, the bias of what is seen.
-pub(super) struct Grid<'a> {
+pub(super) struct MaskMatrix<'a> {
     value: &'a Value,
     rows: usize,
     keys: usize,
 }
 
-impl<'a> Grid<'a> {
-    pub(super) fn new(value: &'a Value) -> Result<Grid<'a>, String> {
+impl<'a> MaskMatrix<'a> {
+    pub(super) fn new(value: &'a Value) -> Result<MaskMatrix<'a>, String> {
         let [outer @ .., rows, keys] = &value.shape[..] else {
             return Err("has a mask without rows".into());
         };
         if outer.iter().any(|n| *n != 1) {
             return Err("has a mask that is not the same for all heads".into());
         }
-        Ok(Grid {
+        Ok(MaskMatrix {
             value,
             rows: *rows,
             keys: *keys,
@@ -42,14 +42,14 @@ impl<'a> Grid<'a> {
                 .value
                 .as_f32()
                 .map(|list| list[at])
-                .filter(|x| *x > HIDDEN),
+                .filter(|x| *x > MASKED_SCORE),
         }
     }
 }
 
 /// What the rows seen so far say.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct WindowEvidence {
     /// The window that rows have which do not see all.
     window: Option<usize>,
     /// The longest past that was seen whole.
@@ -60,7 +60,7 @@ pub(super) struct Found {
     pub(super) factor: Option<f32>,
 }
 
-impl Found {
+impl WindowEvidence {
     /// Adds one query's row.
     pub(super) fn row(
         &mut self,

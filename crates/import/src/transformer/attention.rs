@@ -8,19 +8,19 @@ use graph::ops::{
 };
 use graph::{GraphBuilder, TensorId};
 
-use super::{AttentionSpec, Context};
+use super::{AttentionSpec, ContextMode};
 use crate::ImportError;
 
 /// Queries, keys and values, `[T, heads, dim]` each.
-pub(super) struct Heads {
+pub(super) struct TokenMajorQkv {
     pub(super) q: TensorId,
     pub(super) k: TensorId,
     pub(super) v: TensorId,
 }
 
 /// Makes the attention of every layer.
-pub(super) struct Attend {
-    context: Context,
+pub(super) struct AttentionBuilder {
+    context: ContextMode,
     position: TensorId,
     /// Which text a token belongs to, where nothing is kept.
     text: TensorId,
@@ -28,9 +28,13 @@ pub(super) struct Attend {
     masks: HashMap<Option<u32>, TensorId>,
 }
 
-impl Attend {
-    pub(super) fn new(context: Context, position: TensorId, text: TensorId) -> Attend {
-        Attend {
+impl AttentionBuilder {
+    pub(super) fn new(
+        context: ContextMode,
+        position: TensorId,
+        text: TensorId,
+    ) -> AttentionBuilder {
+        AttentionBuilder {
             context,
             position,
             text,
@@ -45,10 +49,10 @@ impl Attend {
         name: &str,
         index: usize,
         spec: &AttentionSpec,
-        Heads { q, k, v }: Heads,
+        TokenMajorQkv { q, k, v }: TokenMajorQkv,
     ) -> Result<TensorId, ImportError> {
         let causal = match self.context {
-            Context::Kept => {
+            ContextMode::Cached => {
                 let op = UpdateAndAttend {
                     cache_id: index as u32,
                     scale: spec.scale,
@@ -56,7 +60,7 @@ impl Attend {
                 };
                 return Ok(graph.node(name, op, &[q, k, v, self.position])?);
             }
-            Context::Ephemeral { causal } => causal,
+            ContextMode::Uncached { causal } => causal,
         };
         let mask = self.mask(graph, spec.window)?;
         let op = Attention {

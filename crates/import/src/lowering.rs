@@ -9,15 +9,15 @@ use graph::ops::{
 };
 use graph::{Dim, GraphBuilder, TensorId, TensorType};
 
-use crate::known::Known;
+use crate::const_eval::ConstValue;
 
 /// Elements of a constant that a rule computes; larger ones would make large graphs of small files.
-pub(crate) const MOST_CONSTANT: usize = 1 << 24;
+pub(crate) const MAX_CONSTANT_ELEMENTS: usize = 1 << 24;
 
 /// A graph under construction, its nodes named after the file's.
 ///
 /// Errors are reasons; the caller adds the node's name.
-pub(crate) struct Emitter {
+pub(crate) struct LoweringBuilder {
     pub(crate) builder: GraphBuilder,
     node_name: String,
     emitted: usize,
@@ -26,13 +26,13 @@ pub(crate) struct Emitter {
     /// What the current node made so far.
     made: HashSet<TensorId>,
     /// What computed tensors hold, where sizes are followed.
-    known: Option<HashMap<TensorId, Known>>,
+    known: Option<HashMap<TensorId, ConstValue>>,
 }
 
-impl Emitter {
+impl LoweringBuilder {
     /// An empty graph.
-    pub(crate) fn new(name: &str) -> Emitter {
-        Emitter {
+    pub(crate) fn new(name: &str) -> LoweringBuilder {
+        LoweringBuilder {
             builder: GraphBuilder::new(name),
             node_name: String::new(),
             emitted: 0,
@@ -44,24 +44,24 @@ impl Emitter {
 
     /// An empty graph for a file that computes shapes with ordinary ops: what is known before a run is not computed in
     /// it.
-    pub(crate) fn following_sizes(name: &str) -> Emitter {
-        Emitter {
+    pub(crate) fn with_const_eval(name: &str) -> LoweringBuilder {
+        LoweringBuilder {
             known: Some(HashMap::new()),
-            ..Emitter::new(name)
+            ..LoweringBuilder::new(name)
         }
     }
 
     /// What a tensor holds, as far as that is known before a run.
-    pub(crate) fn known(&self, id: TensorId) -> Option<Known> {
+    pub(crate) fn known(&self, id: TensorId) -> Option<ConstValue> {
         if let Some(known) = self.known.as_ref().and_then(|map| map.get(&id)) {
             return Some(known.clone());
         }
         let bytes = self.builder.constant_bytes(id)?;
-        Known::of_constant(self.builder.ty(id), bytes)
+        ConstValue::of_constant(self.builder.ty(id), bytes)
     }
 
     /// Names what is emitted next after `node`.
-    pub(crate) fn begin(&mut self, node: &str) {
+    pub(crate) fn begin_node(&mut self, node: &str) {
         self.node_name = node.to_owned();
         self.emitted = 0;
         self.made.clear();
@@ -73,7 +73,7 @@ impl Emitter {
     }
 
     /// Whether the current node made this; it can be asked once.
-    pub(crate) fn take_made(&mut self, id: TensorId) -> bool {
+    pub(crate) fn take_emitted(&mut self, id: TensorId) -> bool {
         self.made.remove(&id)
     }
 
@@ -91,7 +91,7 @@ impl Emitter {
         {
             return self.constant(ty.dtype, &shape, data.to_bytes());
         }
-        let name = self.fresh();
+        let name = self.fresh_name();
         let result = self.builder.node(&name, op, inputs);
         let id = result.map_err(|e| e.to_string())?;
         self.made.insert(id);
@@ -102,18 +102,18 @@ impl Emitter {
     }
 
     /// What a node's result will hold, where sizes are followed and it is known before a run.
-    fn known_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, Known)> {
+    fn known_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, ConstValue)> {
         self.known.as_ref()?;
         let operand = |id: &TensorId| (self.builder.ty(*id), self.known(*id));
-        let operands: Vec<(&TensorType, Option<Known>)> = inputs.iter().map(operand).collect();
+        let operands: Vec<(&TensorType, Option<ConstValue>)> = inputs.iter().map(operand).collect();
         let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
         let result = op.infer(&types).ok()?;
-        let known = Known::of_result(op, &operands, &result)?;
+        let known = ConstValue::of_result(op, &operands, &result)?;
         Some((result, known))
     }
 
     /// A name that no tensor has: the node's, and a number behind it.
-    pub(crate) fn fresh(&mut self) -> String {
+    pub(crate) fn fresh_name(&mut self) -> String {
         loop {
             self.emitted += 1;
             let name = format!("{}.{}", self.node_name, self.emitted);
@@ -159,9 +159,9 @@ impl Emitter {
         shape: &[usize],
     ) -> Result<TensorId, String> {
         let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let elements = elements.filter(|n| *n <= MOST_CONSTANT);
+        let elements = elements.filter(|n| *n <= MAX_CONSTANT_ELEMENTS);
         let elements =
-            elements.ok_or_else(|| format!("needs more than {MOST_CONSTANT} numbers"))?;
+            elements.ok_or_else(|| format!("needs more than {MAX_CONSTANT_ELEMENTS} numbers"))?;
         let data = value.repeat(dtype, elements);
         let data = data.ok_or_else(|| format!("there are no numbers of type {dtype}"))?;
         self.constant(dtype, shape, data.to_bytes())
@@ -174,7 +174,7 @@ impl Emitter {
         shape: &[usize],
         data: Bytes,
     ) -> Result<TensorId, String> {
-        let name = self.fresh();
+        let name = self.fresh_name();
         let constant = self.builder.constant(&name, dtype, shape, data);
         constant.map_err(|e| e.to_string())
     }
@@ -341,15 +341,16 @@ impl Emitter {
             x = self.slice(x, axis, Dim::constant(cut[0]), len)?;
         }
         let mut list = vec![];
-        let border = |emitter: &mut Emitter, count: i64| -> Result<Option<TensorId>, String> {
-            if count <= 0 {
-                return Ok(None);
-            }
-            let mut shape = emitter.shape(x);
-            shape[axis] = Dim::constant(count);
-            let dtype = emitter.dtype(x);
-            Ok(Some(emitter.fill(value, dtype, shape)?))
-        };
+        let border =
+            |emitter: &mut LoweringBuilder, count: i64| -> Result<Option<TensorId>, String> {
+                if count <= 0 {
+                    return Ok(None);
+                }
+                let mut shape = emitter.shape(x);
+                shape[axis] = Dim::constant(count);
+                let dtype = emitter.dtype(x);
+                Ok(Some(emitter.fill(value, dtype, shape)?))
+            };
         let (first, last) = (border(self, before)?, border(self, after)?);
         list.extend(first);
         list.push(x);

@@ -8,7 +8,7 @@ use graph::ops::Activation;
 /// What depends on the layer is in [`LayerSpec`]; the rest holds for all of them. The head is `output.weight`, or the
 /// token embedding where the model has none; a stack with an ephemeral context has none at all.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DecoderSpec {
+pub struct TransformerSpec {
     /// Rows of the embedding and of the head.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -20,12 +20,12 @@ pub struct DecoderSpec {
     /// Embeddings are normalised before the first layer; those of token types, where the model has them, are added first.
     pub embedding_norm: bool,
     /// What tokens see, and whether it is kept.
-    pub context: Context,
+    pub context: ContextMode,
     /// Every norm of the model.
     pub norm: Norm,
     /// Where the norms of a layer are.
-    pub norm_places: NormPlaces,
-    /// Heads of queries and keys are RMS-normalised before they are rotated.
+    pub norm_places: NormPlacement,
+    /// TokenMajorQkv of queries and keys are RMS-normalised before they are rotated.
     pub qk_norm: bool,
     /// Biases the model must have; others are used where it has them.
     pub biases: Biases,
@@ -39,10 +39,10 @@ pub struct DecoderSpec {
     pub layers: Vec<LayerSpec>,
 }
 
-impl DecoderSpec {
+impl TransformerSpec {
     /// Whether it keeps its context and gives logits.
     pub fn decodes(&self) -> bool {
-        self.context == Context::Kept
+        self.context == ContextMode::Cached
     }
 
     /// One cache for each layer; none where nothing is kept.
@@ -62,11 +62,11 @@ impl DecoderSpec {
 
 /// What tokens see, and whether it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Context {
+pub enum ContextMode {
     /// Each sees itself and all before it, over caches that outlast the step; the result is logits.
-    Kept,
+    Cached,
     /// Each sees the tokens of its own text in the step, and nothing is kept; the result is hidden states.
-    Ephemeral {
+    Uncached {
         /// Whether it sees only itself and those before it.
         causal: bool,
     },
@@ -75,9 +75,9 @@ pub enum Context {
 /// One layer's own numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Heads and how they attend.
+    /// TokenMajorQkv and how they attend.
     pub attention: AttentionSpec,
-    /// Index into [`DecoderSpec::ropes`], for layers that rotate.
+    /// Index into [`TransformerSpec::ropes`], for layers that rotate.
     pub rope: Option<usize>,
     /// Width of the feed-forward block.
     pub mlp_size: usize,
@@ -122,13 +122,13 @@ pub enum NormKind {
 
 /// Where a layer normalises, for attention and for the feed-forward block alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlaces {
+pub enum NormPlacement {
     /// What goes in.
-    Before,
+    Pre,
     /// What goes in, and the result before it is added.
-    Around,
+    Sandwich,
     /// The sum of what went in and the result.
-    Behind,
+    Post,
 }
 
 /// The shape of the feed-forward block.

@@ -2,26 +2,26 @@
 
 use std::collections::HashSet;
 
-use super::sight::{Look, integers};
+use super::mask_probe::{MaskProbe, integers};
 use crate::ImportError;
 use crate::onnx::Onnx;
 
-impl<'a> Look<'a, '_> {
+impl<'a> MaskProbe<'a, '_> {
     /// The tensors that hold the positions of the step's tokens, among those that follow from a step's inputs alone.
     pub(super) fn positions(&self) -> Result<Vec<&'a str>, ImportError> {
         let mut candidates = self.driven();
-        for place in self.places().filter(|place| place.end() < 8) {
+        for step in self.steps().filter(|step| step.end() < 8) {
             if candidates.is_empty() {
                 break;
             }
             // What cannot be computed is no position; whoever needs it is told.
-            let Ok(values) = self.probe(&self.cuts(place, 0.0)?, &candidates) else {
+            let Ok(values) = self.probe(&self.substitutes(step, 0.0)?, &candidates) else {
                 return Ok(vec![]);
             };
-            let positions: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
+            let positions: Vec<i64> = (step.past as i64..).take(step.tokens).collect();
             candidates.retain(|name| {
                 let value = &values[*name];
-                value.shape == [1, place.tokens] && integers(value).as_ref() == Some(&positions)
+                value.shape == [1, step.tokens] && integers(value).as_ref() == Some(&positions)
             });
         }
         Ok(candidates)

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::ImportError;
-use crate::element::Kind;
 use crate::genai::DecoderNames;
 use crate::onnx::schema::DimProto;
 use crate::onnx::{Onnx, Port};
+use crate::stored_type::StoredType;
 
 /// The numbers of the layers that have a cache, ascending, from the names of a model's inputs.
 ///
@@ -52,7 +52,7 @@ pub fn discover_kv_layers<'a>(
 
 /// How a cache comes into a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheForm {
+pub enum CacheLayout {
     /// A buffer of so many rows that the model scatters into: `[batch, max_seq_len, kv_hidden]`.
     Static {
         /// Rows of the buffer.
@@ -69,19 +69,19 @@ pub enum CacheForm {
     },
 }
 
-impl CacheForm {
+impl CacheLayout {
     /// The rows that there are, however many of them are valid; `None` when they are as many as tokens.
     pub(super) fn fixed_rows(self) -> Option<usize> {
         match self {
-            CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
-            CacheForm::Past { rows, .. } => rows,
+            CacheLayout::Static { max_seq_len, .. } => Some(max_seq_len),
+            CacheLayout::Past { rows, .. } => rows,
         }
     }
 }
 
 /// The cache of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheLayer {
+pub struct CacheInputs {
     /// The layer's number in the names.
     pub layer: u32,
     /// The input with the keys.
@@ -89,13 +89,13 @@ pub struct CacheLayer {
     /// The input with the values.
     pub value: String,
     /// How the keys come in.
-    pub form: CacheForm,
+    pub form: CacheLayout,
 }
 
 /// The inputs that are caches, by layer.
 ///
 /// Static caches are known by both inputs that drive them; where one is missing or of another type, that is an error.
-pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>, ImportError> {
+pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheInputs>, ImportError> {
     check_drivers(file, names)?;
     let mut layers = vec![];
     let mut patterns: Vec<(String, String)> = vec![];
@@ -128,7 +128,7 @@ pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>
             let (key, value) = (numbered(&key, layer), numbered(&value, layer));
             let form = form(port(file, &key)?)?;
             form_of_values(port(file, &value)?, form)?;
-            layers.push(CacheLayer {
+            layers.push(CacheInputs {
                 layer,
                 key,
                 value,
@@ -166,7 +166,7 @@ fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
         }
         (Some(write), Some(nonpad)) => {
             for port in [write, nonpad] {
-                if port.kind != Some(Kind::I64) {
+                if port.kind != Some(StoredType::I64) {
                     let reason = format!("is {}, must be int64", port.dtype);
                     return Err(ImportError::value(format!("input {:?}", port.name), reason));
                 }
@@ -176,7 +176,7 @@ fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
     }
 }
 
-fn form(port: &Port) -> Result<CacheForm, ImportError> {
+fn form(port: &Port) -> Result<CacheLayout, ImportError> {
     let wrong = |reason: String| ImportError::value(format!("cache {:?}", port.name), reason);
     let size = |dim: &DimProto| match dim {
         DimProto::Number(n) => usize::try_from(*n).ok().filter(|n| *n > 0),
@@ -185,7 +185,7 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
     let shape = format!("[{}]", port.shape.join(", "));
     match port.dims.as_deref() {
         Some([_, rows, width]) => match (size(rows), size(width)) {
-            (Some(max_seq_len), Some(kv_hidden)) => Ok(CacheForm::Static {
+            (Some(max_seq_len), Some(kv_hidden)) => Ok(CacheLayout::Static {
                 max_seq_len,
                 kv_hidden,
             }),
@@ -194,7 +194,7 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
             ))),
         },
         Some([_, heads, rows, dim]) => match (size(heads), size(dim)) {
-            (Some(heads), Some(_)) => Ok(CacheForm::Past {
+            (Some(heads), Some(_)) => Ok(CacheLayout::Past {
                 heads,
                 rows: size(rows),
             }),
@@ -209,12 +209,13 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
 }
 
 /// Values must come in as the keys do; only their width may be another.
-fn form_of_values(port: &Port, keys: CacheForm) -> Result<(), ImportError> {
+fn form_of_values(port: &Port, keys: CacheLayout) -> Result<(), ImportError> {
     let same = match (keys, form(port)?) {
-        (CacheForm::Static { max_seq_len: a, .. }, CacheForm::Static { max_seq_len: b, .. }) => {
-            a == b
-        }
-        (CacheForm::Past { .. }, values @ CacheForm::Past { .. }) => keys == values,
+        (
+            CacheLayout::Static { max_seq_len: a, .. },
+            CacheLayout::Static { max_seq_len: b, .. },
+        ) => a == b,
+        (CacheLayout::Past { .. }, values @ CacheLayout::Past { .. }) => keys == values,
         _ => false,
     };
     match same {
