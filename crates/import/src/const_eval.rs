@@ -1,26 +1,26 @@
-//! What is known about tensors before a run: small constants, and integers that are sizes.
+//! Constant evaluation during import: small constants, and integers that are affine in the dynamic sizes.
 //!
-//! Exported graphs compute shapes with ordinary ops. Following those ops here turns such tensors back into the
-//! dimensions they stand for.
+//! Exported graphs compute shapes with ordinary ops. Evaluating those ops symbolically turns such tensors back into
+//! dimensions.
 
 use base::DType;
 use graph::ops::{Binary, BinaryFunction, Compare, CompareFunction, Expand, Op};
 use graph::{Bindings, Data, Dim, TensorType, Value};
 
-/// Elements that are followed; shapes have few.
+/// Limit on the elements of a tensor that is evaluated; shapes have few.
 const MAX_ELEMENTS: usize = 4096;
 
-/// The elements of a tensor, as far as they are known before a run.
+/// Elements of a tensor that are known at import time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ConstValue {
     /// Integers, each affine in the dynamic sizes.
     Dims(Vec<Dim>),
-    /// Numbers and truths.
+    /// Concrete numbers or booleans.
     Elements(Data),
 }
 
 impl ConstValue {
-    /// What a small constant holds.
+    /// Elements of a small constant.
     pub(crate) fn of_constant(ty: &TensorType, bytes: &[u8]) -> Option<ConstValue> {
         let elements = small(ty)?.iter().product();
         if ty.dtype.is_real() && ty.dtype != DType::F32 {
@@ -41,7 +41,7 @@ impl ConstValue {
         }
     }
 
-    /// The elements when none depends on a dynamic size.
+    /// Concrete elements, if none depends on a dynamic size.
     pub(crate) fn constant(&self, dtype: DType) -> Option<Data> {
         match self {
             ConstValue::Elements(data) => Some(data.clone()),
@@ -55,7 +55,7 @@ impl ConstValue {
         }
     }
 
-    /// What an op's result holds, when that follows from what its operands hold.
+    /// Evaluates an op; `None` if its result is not known at import time.
     pub(crate) fn of_result(
         op: &Op,
         operands: &[(&TensorType, Option<ConstValue>)],
@@ -74,7 +74,7 @@ impl ConstValue {
     }
 }
 
-/// The shape of a tensor that is small enough to be followed.
+/// Shape of a tensor that is small enough to be evaluated.
 fn small(ty: &TensorType) -> Option<Vec<usize>> {
     let shape = ty.shape.iter().map(Dim::as_const);
     let shape = shape.collect::<Option<Vec<usize>>>()?;
@@ -82,7 +82,7 @@ fn small(ty: &TensorType) -> Option<Vec<usize>> {
     (elements <= MAX_ELEMENTS).then_some(shape)
 }
 
-/// The number that a size is, negative or not.
+/// Value of a dimension that contains no symbol; may be negative.
 pub(crate) fn number(dim: &Dim) -> Option<i64> {
     let value = dim.value(&Bindings::default())?;
     (Dim::constant(value) == *dim).then_some(value)
@@ -95,7 +95,7 @@ struct ConstEvaluator<'a> {
 }
 
 impl ConstEvaluator<'_> {
-    /// The result of an op whose operands are numbers.
+    /// Evaluates an op on concrete operands.
     fn constants(&self) -> Option<ConstValue> {
         let symbolic = match self.op {
             Op::Range(op) => number(&op.start).is_none(),
@@ -119,7 +119,7 @@ impl ConstEvaluator<'_> {
         Some(ConstValue::from_data(result.ok()?.data))
     }
 
-    /// The result of an op that moves, adds, compares or chooses sizes.
+    /// Evaluates an op that moves, combines, compares or selects symbolic integers.
     fn sizes(&self) -> Option<ConstValue> {
         match self.op {
             Op::Size(op) => Some(ConstValue::Dims(vec![op.value])),
@@ -169,7 +169,7 @@ impl ConstEvaluator<'_> {
         }
     }
 
-    /// The result of an op that moves the elements of its first `data` operands: the op itself moves their numbers.
+    /// Evaluates an op that only moves elements of its first `data` operands, by running it on element indices.
     fn moved(&self, data: usize) -> Option<ConstValue> {
         let mut all = vec![];
         let mut values = vec![];
@@ -194,7 +194,7 @@ impl ConstEvaluator<'_> {
         ))
     }
 
-    /// An operand's sizes in the result's shape.
+    /// Elements of an operand, broadcast to the result's shape.
     fn broadcast(&self, operand: usize) -> Option<Vec<Dim>> {
         let (ty, known) = self.operands.get(operand)?;
         let shape = self.shape.iter().map(|d| Dim::from(*d)).collect();
@@ -210,7 +210,7 @@ impl ConstEvaluator<'_> {
     }
 }
 
-/// Arithmetic of two sizes, where the result is affine.
+/// Arithmetic on two symbolic integers; `None` if the result is not affine.
 fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
     use BinaryFunction as B;
     if let (Some(a), Some(b)) = (number(&a), number(&b)) {
@@ -234,7 +234,7 @@ fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
             a.checked_div(usize::try_from(number(&b)?).ok()?)?;
             Some(Dim::from(0))
         }
-        // Sizes are not negative, so that a limit below them changes nothing.
+        // Sizes are not negative, so a lower bound of at most zero has no effect.
         B::Max if number(&b).is_some_and(|b| b <= 0) && a.is_nonnegative() => Some(a),
         B::Max if number(&a).is_some_and(|a| a <= 0) && b.is_nonnegative() => Some(b),
         B::Min | B::Max if a == b => Some(a),
@@ -242,13 +242,13 @@ fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
     }
 }
 
-/// A comparison of two sizes, where it comes out the same for all values of the dynamic ones.
+/// Compares two symbolic integers; `None` if the result depends on the dynamic sizes.
 fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
     use CompareFunction as C;
     if let Some(difference) = number(&(a - b)) {
         return Some(function.apply(difference, 0));
     }
-    // A size is above every negative number.
+    // A size is greater than every negative number.
     let above = |a: &Dim, b: &Dim| a.is_nonnegative() && number(b).is_some_and(|b| b < 0);
     let larger = match (above(&a, &b), above(&b, &a)) {
         (true, _) => true,
@@ -300,7 +300,7 @@ mod tests {
         let zero = e.scalar(Scalar::I64(0), DType::I64).unwrap();
         let first = e.emit(Gather { axis: 0 }, &[shape, zero]).unwrap();
         assert_eq!(sizes(&e, first), Some(vec![t]));
-        // As exporters write it: a shape with its -1 replaced.
+        // Exporters replace the -1 of a shape this way.
         let open = e.scalar(Scalar::I64(-1), DType::I64).unwrap();
         let is_open = e.compare(CompareFunction::Eq, shape, open).unwrap();
         let chosen = e.choose(is_open, three, shape).unwrap();

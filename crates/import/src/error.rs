@@ -1,4 +1,4 @@
-//! What can be wrong with a model file.
+//! Import errors.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,42 +17,42 @@ pub struct ImportError {
     path: Option<PathBuf>,
 }
 
-/// What sort of thing went wrong.
+/// Category of an import error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ImportErrorKind {
     /// The file could not be opened or mapped.
     Io,
-    /// The file is of no format that kvark reads.
+    /// The file has no supported format.
     UnknownFormat,
-    /// The file breaks the rules of its format.
+    /// The file violates its format.
     Malformed,
-    /// The model is of no architecture that kvark builds.
+    /// The architecture is not supported.
     UnknownArchitecture,
-    /// The model asks for something that kvark does not compute.
+    /// The model needs a feature that is not supported.
     Unsupported,
     /// A metadata key is absent.
     MissingKey,
-    /// A metadata value has another type or another range than it must have.
+    /// A metadata value has the wrong type or is out of range.
     Value,
     /// A tensor is absent.
     MissingTensor,
-    /// A tensor has another shape or element type than the model's numbers ask for.
+    /// A tensor has a shape or element type that contradicts the model's parameters.
     Tensor,
     /// The file has a tensor that the architecture does not use.
     UnusedTensor,
-    /// The program has ops that kvark does not know.
+    /// The program has unsupported ops.
     UnknownOp,
-    /// A node of the program cannot be expressed.
+    /// A node of the program cannot be lowered.
     Node,
     /// The graph could not be built.
     Graph,
 }
 
-/// Characters of a message; a file can make them long.
+/// Limit on the characters of a message, because names in files can be arbitrarily long.
 const MAX_MESSAGE: usize = 16_000;
 
-/// The error proper; messages are complete except for the file's path.
+/// The internal error enum. Messages lack only the file's path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportErrorDetail {
     #[error(transparent)]
@@ -61,13 +61,15 @@ pub(crate) enum ImportErrorDetail {
     Gguf(#[from] GgufError),
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("neither its name nor its first bytes are those of a model that kvark reads ({known})")]
+    #[error(
+        "unknown model format: neither the first bytes nor the extension match a supported format ({known})"
+    )]
     UnknownFormat { known: &'static str },
-    #[error("architecture {name:?} is not one that kvark builds; it builds {known}")]
+    #[error("architecture {name:?} is not supported; supported architectures are {known}")]
     UnknownArchitecture { name: String, known: String },
     #[error("{what} {reason}")]
     Malformed { what: String, reason: String },
-    #[error("the program has ops that kvark does not know: {ops}")]
+    #[error("the program has unsupported ops: {ops}")]
     UnknownOps { ops: String },
     #[error("node {node} ({op}): {reason}")]
     Op {
@@ -94,7 +96,7 @@ pub(crate) enum ImportErrorDetail {
 }
 
 impl ImportError {
-    /// What sort of thing went wrong.
+    /// Category of an import error.
     pub fn kind(&self) -> ImportErrorKind {
         use ImportErrorKind as K;
         match &*self.problem {
@@ -119,13 +121,13 @@ impl ImportError {
         }
     }
 
-    /// A number (a key's, or one of a spec) that cannot be right.
+    /// Error for an invalid value of a metadata key or of a spec.
     pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
         ImportErrorDetail::Value { what, reason }.into()
     }
 
-    /// A part of a file that breaks the rules of its format.
+    /// Error for a part of a file that violates its format.
     pub(crate) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
         ImportErrorDetail::Malformed { what, reason }.into()
@@ -141,7 +143,7 @@ impl ImportError {
     }
 
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {
-        // These name their file themselves.
+        // These errors name their file already.
         if !matches!(*self.problem, ImportErrorDetail::Map(_)) {
             self.path = Some(path.to_owned());
         }
@@ -154,7 +156,7 @@ impl fmt::Display for ImportError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        // Messages repeat names and words of the file, which must not reach a terminal as controls.
+        // Messages quote text from the file, whose control characters must not reach a terminal.
         let message = self.problem.to_string();
         let shown = message.chars().take(MAX_MESSAGE);
         shown

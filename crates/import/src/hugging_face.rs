@@ -1,4 +1,4 @@
-//! A model that is known by its Hugging Face `config.json` alone: enough to plan it, not to run it.
+//! Models built from a Hugging Face `config.json` alone, without weights: they can be planned, not run.
 
 use std::path::Path;
 
@@ -18,16 +18,16 @@ use crate::{ImportError, ModelFacts, Pooling};
 pub struct Blueprint {
     /// `model_type` of the configuration.
     pub architecture: String,
-    /// The graph `forward` (see [`decoder`]), with the weights as inputs behind its own three.
+    /// The graph `forward` (see [`transformer`]), with the weights as inputs after its own three.
     pub graph: Graph,
-    /// What caches and runners must know.
+    /// Facts that caches and runners need.
     pub facts: ModelFacts,
 }
 
-/// Inputs of the graph `forward` that are no weights.
+/// Number of inputs of the graph `forward` that are not weights.
 pub const STEP_INPUTS: usize = 3;
 
-/// More layers, heads, or tokens than any model has: such a number is a damaged file.
+/// Upper bound of layers, heads and tokens; a larger number means a damaged file.
 const MOST: u64 = 1 << 24;
 const MAX_LAYERS: usize = 4096;
 
@@ -64,7 +64,7 @@ impl Blueprint {
     pub fn parse(json: &[u8]) -> Result<Blueprint, ImportError> {
         let whole: Value = serde_json::from_slice(json)
             .map_err(|e| ImportError::value("the configuration", format!("is no JSON: {e}")))?;
-        // Models that see have the decoder's numbers in a part of their own.
+        // Multimodal configurations keep the text decoder's parameters in `text_config`.
         let part = whole.get("text_config").unwrap_or(&whole);
         let kind = part.get("model_type").or_else(|| whole.get("model_type"));
         let kind = kind.and_then(Value::as_str).unwrap_or_default();
@@ -88,7 +88,7 @@ impl Blueprint {
             let absent = fused || optional_bias || (tied && name == "output.weight");
             (!absent).then(|| Weight::planned(dtype))
         })?;
-        // Configurations do not say how a model was pooled.
+        // Configurations do not state the pooling.
         let embedding = (!spec.decodes()).then_some(Pooling::Mean);
         Ok(Blueprint {
             architecture: kind.to_owned(),
@@ -98,7 +98,7 @@ impl Blueprint {
     }
 }
 
-/// The numbers of a configuration.
+/// Parameters of a configuration.
 struct Config<'a> {
     json: &'a Value,
     row: Architecture,

@@ -1,4 +1,4 @@
-//! Model files to graphs: each format is a hardened reader (bytes to typed structs) and a lowering (to a graph).
+//! Imports model files as graphs. Each format has a hardened reader (bytes to typed structs) and a lowering (to a graph).
 //!
 //! ```no_run
 //! let model = import::open("model.gguf".as_ref())?;

@@ -1,8 +1,8 @@
-//! The element types that exported files store, and the form in which a graph computes with them.
+//! Element types that ONNX and `.pt2` files store, and their conversion to compute types.
 
 use base::{Bytes, DType};
 
-/// How a file stores elements.
+/// Element type as a file stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StoredType {
     U2,
@@ -46,7 +46,7 @@ impl StoredType {
         }
     }
 
-    /// Bytes of so many elements; `None` when they overflow.
+    /// Size of `elements` elements in bytes; `None` on overflow.
     pub(crate) fn bytes(self, elements: usize) -> Option<usize> {
         match self.bits() {
             bits @ (2 | 4) => Some(elements.div_ceil(8 / bits)),
@@ -54,7 +54,7 @@ impl StoredType {
         }
     }
 
-    /// The type that a graph computes such elements in.
+    /// Type that a graph computes these elements in.
     pub(crate) fn dtype(self) -> DType {
         match self {
             StoredType::I32 => DType::I32,
@@ -64,7 +64,7 @@ impl StoredType {
         }
     }
 
-    /// The type that stores what a graph computes with as it is.
+    /// Stored type that equals a compute type.
     pub(crate) fn of(dtype: DType) -> Option<StoredType> {
         Some(match dtype {
             DType::F32 => StoredType::F32,
@@ -75,7 +75,7 @@ impl StoredType {
         })
     }
 
-    /// Whether the elements are no integers and no truths.
+    /// Whether the elements are real numbers.
     pub(crate) fn is_real(self) -> bool {
         !matches!(self, StoredType::Bool) && self.range().is_none()
     }
@@ -93,7 +93,7 @@ impl StoredType {
             StoredType::I16 => (i16::MIN.into(), i16::MAX.into()),
             StoredType::U32 => (0, u32::MAX.into()),
             StoredType::I32 => (i32::MIN.into(), i32::MAX.into()),
-            // What lies beyond i64 is refused where it is read.
+            // Values beyond i64 are rejected by the reader.
             StoredType::U64 => (0, i64::MAX),
             StoredType::I64 => (i64::MIN, i64::MAX),
             _ => return None,
@@ -128,7 +128,7 @@ impl StoredType {
         }
     }
 
-    /// Stored elements as a graph computes with them, without a copy where the types agree.
+    /// Converts stored elements to the compute type, without a copy if the types are equal.
     pub(crate) fn computed(self, data: &Bytes, elements: usize) -> Result<Bytes, String> {
         fn convert<const N: usize, T: bytemuck::NoUninit>(
             data: &[u8],
@@ -140,7 +140,7 @@ impl StoredType {
         let small = |f: fn(u8) -> f32| convert(data, |[b]: [u8; 1]| f(b));
         Ok(match self {
             StoredType::F32 | StoredType::I32 | StoredType::I64 => data.clone(),
-            // Any byte but 0 is true, and only 0 and 1 may be read as truths.
+            // Any nonzero byte is true, but a bool may only hold 0 or 1.
             StoredType::Bool => convert(data, |[b]: [u8; 1]| u8::from(b != 0)),
             StoredType::F16 => widened(DType::F16, data),
             StoredType::BF16 => widened(DType::BF16, data),
@@ -174,21 +174,21 @@ impl StoredType {
                 Bytes::from_slice(&parts(data, elements, 4, |n| i64::from(n ^ 8) - 8))
             }
             StoredType::F4E2M1 => Bytes::from_slice(&parts(data, elements, 4, |n| {
-                // Sign, two bits of exponent, one of mantissa: the layout of a byte's float, moved up.
+                // Sign, two exponent bits, one mantissa bit: shifted up to the layout of an 8-bit float.
                 small_float((n & 8) << 4 | (n & 7) << 4, 2, 1, NonFiniteEncoding::None)
             })),
         })
     }
 }
 
-/// Half-width numbers as f32.
+/// Converts f16 or bf16 to f32.
 fn widened(dtype: DType, data: &[u8]) -> Bytes {
     let mut values = vec![0.0; data.len() / 2];
     base::quant::dequantise(dtype, data, &mut values).expect("a stored tensor has whole elements");
     Bytes::from_slice(&values)
 }
 
-/// Elements of two or four bits, the first in the lowest of its byte.
+/// Unpacks 2- or 4-bit elements, lowest bits first.
 fn parts<T>(data: &[u8], elements: usize, bits: usize, f: impl Fn(u8) -> T) -> Vec<T> {
     let mask = (1 << bits) - 1;
     let each = move |byte: &u8| {
@@ -198,18 +198,18 @@ fn parts<T>(data: &[u8], elements: usize, bits: usize, f: impl Fn(u8) -> T) -> V
     data.iter().flat_map(each).take(elements).map(f).collect()
 }
 
-/// Which patterns of a float of eight bits are no numbers.
+/// Which bit patterns of an 8-bit float are NaN or infinite.
 enum NonFiniteEncoding {
     None,
-    /// All ones; there is no infinity.
+    /// NaN has all bits set; there is no infinity.
     NanOnly,
-    /// The pattern of negative zero; there is no infinity.
+    /// NaN is the pattern of negative zero; there is no infinity.
     NegativeZero,
-    /// The largest exponent, as in wider floats.
+    /// The largest exponent encodes NaN and infinity, as in IEEE floats.
     Ieee,
 }
 
-/// The number with these eight bits: a sign, `exponent` bits of exponent with this bias, and a mantissa.
+/// Decodes an 8-bit float: sign, `exponent` exponent bits with the given bias, mantissa.
 fn small_float(bits: u8, exponent: u32, bias: i32, specials: NonFiniteEncoding) -> f32 {
     let mantissa_bits = 7 - exponent;
     let mantissa = u32::from(bits) & ((1 << mantissa_bits) - 1);

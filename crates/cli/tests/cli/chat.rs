@@ -102,7 +102,7 @@ fn a_full_context_is_said_and_can_be_left() {
     assert!(
         output
             .stderr
-            .ends_with("error: 1 of the lines failed, as said above; the others were taken\n"),
+            .ends_with("error: 1 of the lines failed (see the messages above)\n"),
         "{}",
         output.stderr
     );

@@ -132,7 +132,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn string(&mut self, field: FieldLabel<'_>) -> Result<&'a str, GgufErrorDetail> {
         let bytes = self.string_bytes(field)?;
         std::str::from_utf8(bytes).map_err(|e| {
-            // Enough to detect_format it by; a hostile one can be as long as the file.
+            // Enough to recognise the string; a hostile one can be as long as the file.
             let shown = &bytes[..bytes.len().min(e.valid_up_to() + 8).min(64)];
             GgufErrorDetail::Utf8 {
                 field: field.to_string(),

@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file.
+//! GGUF errors.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct GgufError {
     path: Option<PathBuf>,
 }
 
-/// What sort of thing went wrong.
+/// Category of a GGUF error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -53,7 +53,7 @@ pub enum ErrorKind {
     WrongType,
 }
 
-/// The error proper; messages are complete except for the file's path.
+/// The internal error enum. Messages lack only the file's path.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GgufErrorDetail {
     #[error(transparent)]
@@ -154,7 +154,7 @@ pub(super) enum GgufErrorDetail {
 }
 
 impl GgufError {
-    /// What sort of thing went wrong.
+    /// Category of a GGUF error.
     pub fn kind(&self) -> ErrorKind {
         use GgufErrorDetail as P;
         match &*self.problem {
@@ -196,7 +196,7 @@ impl fmt::Display for GgufError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        // Names in the message are the file's own: they may be as long as the file, or speak to the terminal.
+        // Names in the message come from the file: they may be arbitrarily long or contain terminal controls.
         let message = self.problem.to_string();
         for c in message.chars().take(MAX_MESSAGE) {
             if c.is_control() {

@@ -34,7 +34,7 @@ pub(super) fn dtype(code: u32) -> Result<DType, String> {
     })
 }
 
-/// Types that exist, or once did, and have no reader here.
+/// Types that ggml defines or once defined, and kvark does not read.
 const UNSUPPORTED_TYPES: &[(u32, &str)] = &[
     (4, "q4_2"),
     (5, "q4_3"),

@@ -1,4 +1,4 @@
-//! From a GGUF file to an artifact with its graph.
+//! Lowers a GGUF file to an artifact with one graph.
 
 use super::architecture::Architecture;
 use super::architecture_keys::Keys;
@@ -8,9 +8,9 @@ use crate::error::ImportErrorDetail;
 use crate::transformer::{self, TransformerSpec};
 use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts, Pooling};
 
-/// Turns a file into an artifact with the one method `forward` (see [`decoder`]).
+/// Turns a file into an artifact with the one method `forward` (see [`transformer`]).
 ///
-/// Every tensor of the file must be used: one that is left over means that the file's model computes something else.
+/// Every tensor of the file must be used: an unused one means that the file's model differs from the one built.
 pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportError> {
     let ModelDescription {
         architecture,
@@ -25,7 +25,7 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         source.weight(&format!("{name}.weight"));
     }
     if options.hidden_states {
-        // The head, which hidden states do not pass.
+        // The head is not part of a graph that returns hidden states.
         source.weight("output.weight");
         source.weight("output.bias");
     }
@@ -53,13 +53,13 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
     })
 }
 
-/// What a file's keys say.
+/// Model description read from a file's metadata.
 struct ModelDescription {
     architecture: String,
     spec: TransformerSpec,
-    /// Most positions.
+    /// Maximum number of positions.
     context_length: usize,
-    /// For models that give hidden states.
+    /// Pooling, for models that return hidden states.
     embedding: Option<Pooling>,
 }
 

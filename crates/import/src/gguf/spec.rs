@@ -1,4 +1,4 @@
-//! From a file's keys to a decoder's spec.
+//! Reads a [`TransformerSpec`] from a file's metadata.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::transformer::{
 };
 use crate::{ImportError, ImportOptions, Pooling};
 
-/// The file's tensors, and which of them have been asked for.
+/// Tensor lookup that records which tensors were used.
 pub(super) struct Source<'a> {
     pub(super) file: &'a Gguf,
     used: RefCell<HashSet<String>>,
@@ -35,7 +35,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The first tensor that nobody asked for: the file means another computation than the one built.
+    /// The first unused tensor. The file's model then differs from the one that was built.
     pub(super) fn unused(&self) -> Option<&str> {
         let used = self.used.borrow();
         let mut names = self.file.tensors.iter().map(|t| t.name.as_str());
@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Reads one decoder's keys.
+/// Reads the metadata of one model.
 pub(super) struct SpecReader<'a> {
     pub(super) architecture: Architecture,
     pub(super) keys: Keys<'a>,
@@ -51,7 +51,7 @@ pub(super) struct SpecReader<'a> {
 }
 
 impl SpecReader<'_> {
-    /// The spec, and the most positions that it holds for.
+    /// The spec and its maximum number of positions.
     pub(super) fn read(
         &self,
         options: &ImportOptions,
@@ -99,7 +99,7 @@ impl SpecReader<'_> {
         Ok((spec, context))
     }
 
-    /// What tokens see: as the architecture says, which the file may confirm but not change.
+    /// Context mode of the architecture; the file may confirm it but not change it.
     fn context(&self, options: &ImportOptions) -> Result<ContextMode, ImportError> {
         let own = self.architecture.context;
         let name = self.keys.name("attention.causal");
@@ -113,7 +113,7 @@ impl SpecReader<'_> {
         })
     }
 
-    /// How hidden states become an embedding; by habit the mean where all tokens see each other, else the last.
+    /// Pooling of hidden states. The default is the mean for bidirectional attention, else the last token.
     pub(super) fn pooling(&self) -> Result<Pooling, ImportError> {
         let name = self.keys.name("pooling_type");
         match self.keys.metadata.u32(&name)? {
@@ -141,7 +141,7 @@ impl SpecReader<'_> {
         Ok(layers)
     }
 
-    /// Rows of the embedding; whatever else in the file counts the vocabulary must agree.
+    /// Rows of the embedding. All other vocabulary sizes in the file must agree.
     fn vocab_size(&self) -> Result<usize, ImportError> {
         let name = "token_embd.weight";
         let embedding = self.source.weight(name);
@@ -231,7 +231,7 @@ impl SpecReader<'_> {
         Ok(result)
     }
 
-    /// Each layer's window: all have it, or all but every so many.
+    /// Attention window of each layer.
     fn windows(&self, layers: usize) -> Result<Vec<Option<u32>>, ImportError> {
         let name = self.keys.name("attention.sliding_window");
         let window = self.keys.metadata.u32(&name)?.or(self.architecture.window);
@@ -239,7 +239,7 @@ impl SpecReader<'_> {
             return Ok(vec![None; layers]);
         };
         if self.architecture.context != ContextMode::Cached {
-            // It would reach to both sides.
+            // A bidirectional window is not supported.
             return Err(ImportError::unsupported(format!("{name} of an encoder")));
         }
         let pattern = self.keys.name("attention.sliding_window_pattern");
@@ -293,7 +293,7 @@ impl SpecReader<'_> {
         let Some(base) = local_base.or(self.architecture.window_rope_base) else {
             return Ok((ropes, vec![Some(0); attention.len()]));
         };
-        // Layers with a window never see past it, so their positions need no stretching.
+        // Windowed layers never attend beyond their window, so their positions need no context scaling.
         let local = RopeSpec {
             layout,
             dim,
@@ -309,7 +309,7 @@ impl SpecReader<'_> {
         Ok((ropes, attention.iter().map(own).collect()))
     }
 
-    /// How the file stretches the context, and the factor it puts on the table.
+    /// RoPE scaling of the file, and the factor on the table.
     fn scaling(
         &self,
         dim: usize,
@@ -353,7 +353,7 @@ impl SpecReader<'_> {
 
     fn yarn(&self, original_context: usize) -> Result<RopeScaling, ImportError> {
         let keys = &self.keys;
-        // Other values belong to architectures that scale their scores as well.
+        // Other values belong to architectures that also scale their scores.
         let fixed = [
             ("rope.scaling.yarn_log_multiplier", 0.0),
             ("rope.scaling.yarn_ext_factor", 1.0),
@@ -380,7 +380,7 @@ impl SpecReader<'_> {
         Ok(factor.ok_or_else(|| GgufError::missing(&self.keys.name("rope.scaling.factor")))?)
     }
 
-    /// One factor a pair, from a tensor.
+    /// Reads one factor per rotated pair from a tensor.
     fn factors(&self, name: &str, dim: usize) -> Result<Option<Vec<f32>>, ImportError> {
         let Some(weight) = self.source.weight(name) else {
             return Ok(None);
@@ -406,7 +406,7 @@ impl SpecReader<'_> {
         Ok(sizes.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?)
     }
 
-    /// A limit that the file may name, and 0 turns off.
+    /// An optional soft cap; 0 turns it off.
     fn softcap(&self, key: &str, default: Option<f32>) -> Result<Option<f32>, ImportError> {
         match self.keys.metadata.get(&self.keys.name(key)) {
             None => Ok(default),
@@ -415,7 +415,7 @@ impl SpecReader<'_> {
     }
 }
 
-/// LongRoPE's factor on the table when the file names none.
+/// LongRoPE's factor on the table if the file states none.
 fn longrope_magnitude(context: usize, original: usize) -> f32 {
     let (context, original) = (context as f64, original as f64);
     if context <= original || original <= 1.0 {

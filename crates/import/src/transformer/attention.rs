@@ -1,4 +1,4 @@
-//! Attention, over caches or over nothing but the step itself.
+//! Builds the attention of a layer, cached or within the step.
 
 use std::collections::HashMap;
 
@@ -18,13 +18,13 @@ pub(super) struct TokenMajorQkv {
     pub(super) v: TensorId,
 }
 
-/// Makes the attention of every layer.
+/// Builds the attention nodes of all layers and their masks.
 pub(super) struct AttentionBuilder {
     context: ContextMode,
     position: TensorId,
-    /// Which text a token belongs to, where nothing is kept.
+    /// Text number of each token, for an uncached context.
     text: TensorId,
-    /// Who sees whom, by window; made when first needed.
+    /// Masks by window, built on first use.
     masks: HashMap<Option<u32>, TensorId>,
 }
 
@@ -42,7 +42,7 @@ impl AttentionBuilder {
         }
     }
 
-    /// What the heads of layer `index` attend to, `[T, heads, dim]`.
+    /// Attention output of layer `index`, `[T, heads, dim]`.
     pub(super) fn node(
         &mut self,
         graph: &mut GraphBuilder,
@@ -79,7 +79,7 @@ impl AttentionBuilder {
         Ok(graph.node(name, swap(), &[attended])?)
     }
 
-    /// True where the token of a row may see that of a column: both are of one text, and near enough.
+    /// Boolean mask by query and key: true if both tokens are of one text and within the window.
     fn mask(
         &mut self,
         graph: &mut GraphBuilder,

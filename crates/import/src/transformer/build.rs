@@ -1,4 +1,4 @@
-//! From a spec and weights to the graph.
+//! Builds the graph of a transformer from its spec and weights.
 
 use base::{Bytes, DType};
 use graph::ops::{
@@ -49,7 +49,7 @@ pub fn build(
     Ok(decoder.graph.finish(&[result])?)
 }
 
-/// What the lines below index or divide by.
+/// Checks the numbers of a spec that the builder indexes with or divides by.
 fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
     for rope in &spec.ropes {
         let pairs = rope.dim / 2;
@@ -73,7 +73,7 @@ fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
         let attention = &layer.attention;
         let dim = attention.key_dim.max(attention.value_dim);
         let (heads, kv_heads) = (attention.heads, attention.kv_heads);
-        // Room for the sums of a few products.
+        // Leaves headroom for sums of a few products.
         let countable = |n: usize| n <= isize::MAX as usize / 4;
         let widths = [heads.checked_mul(dim), kv_heads.checked_mul(dim)];
         let fits = widths.iter().all(|width| width.is_some_and(countable));
@@ -95,7 +95,7 @@ struct TransformerBuilder<'a> {
     step: Dim,
     position: TensorId,
     attend: AttentionBuilder,
-    /// Made when first needed: by then the weights have confirmed the size of a head.
+    /// Built on first use, after the weights have confirmed the head size.
     tables: Vec<Option<TensorId>>,
 }
 
@@ -193,7 +193,7 @@ impl TransformerBuilder<'_> {
         })
     }
 
-    /// Adds a block's result to what went in, with the norms where the model has them: before, after, behind the sum.
+    /// Adds a block's residual connection, with norms before the block, after it or after the sum.
     fn residual(
         &mut self,
         prefix: &str,
@@ -231,7 +231,7 @@ impl TransformerBuilder<'_> {
         let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
         let [q, k, v] = self.projections(prefix, "attn_qkv", parts)?;
 
-        // One after the other: products of the same rows run as one.
+        // Consecutive products of the same rows are fused by the backend.
         let bias = self.spec.biases.qkv;
         let q = self.linear(q, normed, bias)?;
         let k = self.linear(k, normed, bias)?;
@@ -322,7 +322,7 @@ impl TransformerBuilder<'_> {
         self.linear(down, inner, bias)
     }
 
-    /// The last norm; layers that normalise behind their sums have none to follow them.
+    /// The final norm; models that normalise residual sums have none.
     fn last_norm(&mut self, hidden: TensorId) -> Result<TensorId, ImportError> {
         match self.spec.norm_places {
             NormPlacement::Post => Ok(hidden),
@@ -330,7 +330,7 @@ impl TransformerBuilder<'_> {
         }
     }
 
-    /// Logits of the wanted rows; the others never reach the head.
+    /// Logits of the selected rows; other rows are dropped before the head.
     fn head(
         &mut self,
         table: TensorId,

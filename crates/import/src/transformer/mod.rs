@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `T` is the number of tokens in the step and `R` the number of rows whose logits are wanted; `rows` indexes the step's
-//! tokens. With an ephemeral context there is no cache and no head, and a step may hold several texts, each with its own
-//! number in `text` and its own positions from 0 on:
+//! tokens. With an uncached context there is no cache and no head, and a step may hold several texts, each with its own
+//! number in `text` and positions from 0:
 //!
 //! ```text
 //! graph forward(tokens: i32[T], position: i32[T], text: i32[T]) -> hidden: f32[T, width]

@@ -1,4 +1,4 @@
-//! Where a model attends over its caches, in whatever way it is written down.
+//! Finds every group of nodes that attends over a cache, as a fused op or decomposed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -41,17 +41,17 @@ pub(in crate::onnx) struct AttentionSite<'a> {
     pub(in crate::onnx) operands: AttentionOperands<'a>,
     /// Query heads and heads of keys and values, where an attribute says so.
     pub(in crate::onnx) heads: Option<(usize, usize)>,
-    /// One over the root of the head's size when `None`.
+    /// Score scale; `None` for 1/√head_dim.
     pub(in crate::onnx) scale: Option<f32>,
     pub(in crate::onnx) softcap: Option<f32>,
     pub(in crate::onnx) rotary: Option<Rotary<'a>>,
     pub(super) mask: MaskSource<'a>,
-    /// Keys and values that are not taken from the cache as they lie there.
+    /// Keys and values that are read through a view of the cache.
     pub(super) views: Vec<CacheView<'a>>,
 }
 
 impl<'a> AttentionSite<'a> {
-    /// Whether it is a softmax between two products.
+    /// Whether the attention is decomposed: a softmax between two products.
     pub(super) fn is_spelled_out(&self) -> bool {
         matches!(self.mask, MaskSource::Scores { .. })
     }
@@ -64,7 +64,7 @@ pub(in crate::onnx) enum AttentionOperands<'a> {
         k: &'a str,
         v: &'a str,
     },
-    /// One behind the other in the last axis.
+    /// Concatenated along the last axis.
     Packed(&'a str),
 }
 
@@ -76,7 +76,7 @@ pub(in crate::onnx) struct Rotary<'a> {
     pub(in crate::onnx) interleaved: bool,
 }
 
-/// What says which keys a query sees.
+/// What determines the keys that a query sees.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MaskSource<'a> {
     /// An operand, and attributes.
@@ -86,7 +86,7 @@ pub(super) enum MaskSource<'a> {
         /// Keys before the query's own that it sees.
         left: Option<usize>,
     },
-    /// What becomes of the scores before the softmax.
+    /// Computation on the scores between the product and the softmax.
     Scores { from: &'a str, to: &'a str },
     /// The lengths that GroupQueryAttention takes, and how many keys a query sees.
     Lengths {
@@ -98,17 +98,17 @@ pub(super) enum MaskSource<'a> {
     },
 }
 
-/// A form in which attention takes what a cache holds.
+/// A view of a cache's contents that attention reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheView<'a> {
     pub(super) operand: &'a str,
     pub(super) present: &'a str,
     pub(super) side: CacheSide,
-    /// Whether it is the second factor of the scores, with the rows last.
+    /// Whether the view is the right operand of the score product, with rows as the last axis.
     pub(super) transposed: bool,
 }
 
-/// All attention over these caches.
+/// Finds all attention over the given caches.
 pub(super) fn sites<'a>(
     file: &'a Onnx,
     caches: &'a [CacheInputs],
@@ -156,7 +156,7 @@ impl<'a> SiteFinder<'a> {
         }
     }
 
-    /// Notes what a node makes of a cache.
+    /// Records the tensor that holds a cache after a node has updated it.
     fn update(&mut self, node: &'a Node) -> Result<(), String> {
         let (past, fresh, results): (&[usize], &[usize], &[usize]) = match &node.op[..] {
             "TensorScatter" => (&[0], &[1], &[0]),
@@ -171,7 +171,7 @@ impl<'a> SiteFinder<'a> {
             };
             if node.op == "TensorScatter" && node.text("mode").is_some_and(|mode| mode != "linear")
             {
-                return Err("writes into a cache in circles, which is not supported".into());
+                return Err("has a TensorScatter mode other than \"linear\", which is not supported for a cache".into());
             }
             if node.op == "Concat" && !matches!(node.int("axis"), Some(2 | -2)) {
                 return Err("appends to a cache along an axis that is not its rows".into());
@@ -290,12 +290,14 @@ impl<'a> SiteFinder<'a> {
             let first = node.operand(0).map(|name| self.unconverted(name));
             node.op == "MatMul" && first == Some(&weights[..])
         });
-        let product = product.ok_or("its weights of cached keys meet no values")?;
+        let product = product.ok_or("its attention weights are not multiplied with values")?;
         let node = &self.file.nodes[product];
-        let operand = node.operand(1).ok_or("its weights meet nothing")?;
+        let operand = node
+            .operand(1)
+            .ok_or("the product with its attention weights has one operand")?;
         let value = self
             .origin(operand)
-            .ok_or("its weights meet no cached values")?;
+            .ok_or("its attention weights are not multiplied with cached values")?;
         let (q, k) = scores
             .operand(0)
             .zip(scores.operand(1))
@@ -335,7 +337,7 @@ impl<'a> SiteFinder<'a> {
         Some(&self.file.nodes[*self.makers.get(name)?])
     }
 
-    /// The product with cached keys that a tensor is made of, by adding, scaling and choosing.
+    /// Traces a tensor back through additions, scales and selections to a product with cached keys.
     fn scores(&self, name: &'a str) -> Option<(&'a Node, &'a str)> {
         let mut seen = HashSet::from([name]);
         let mut open = vec![name];
@@ -361,7 +363,7 @@ impl<'a> SiteFinder<'a> {
         None
     }
 
-    /// The tensor that this one only converts.
+    /// Skips casts: the tensor that was converted.
     fn unconverted(&self, mut name: &'a str) -> &'a str {
         while let Some(node) = self.maker(name) {
             match (&node.op[..], node.operand(0)) {
@@ -372,7 +374,7 @@ impl<'a> SiteFinder<'a> {
         name
     }
 
-    /// The cache after the step that a tensor holds in another form.
+    /// The updated cache that a tensor is a view of.
     fn origin(&self, mut name: &'a str) -> Option<&'a str> {
         while !self.presents.contains_key(name) {
             let node = self.maker(name)?;
@@ -399,7 +401,7 @@ impl<'a> SiteFinder<'a> {
         })
     }
 
-    /// The cache of keys and values that belong together, with what the step adds to them.
+    /// The cache of a key and a value tensor that belong together, and the rows the step adds.
     fn pair(&self, key: &'a str, value: &'a str) -> Result<(usize, &'a str, &'a str), String> {
         let (k, v) = (self.presents[key], self.presents[value]);
         if k.cache != v.cache || (k.side, v.side) != (CacheSide::Key, CacheSide::Value) {
@@ -412,7 +414,7 @@ impl<'a> SiteFinder<'a> {
 }
 
 impl Node {
-    /// An operand's name, `None` when it is left out.
+    /// Name of an operand; `None` if it is omitted.
     fn operand(&self, index: usize) -> Option<&str> {
         let name = self.inputs.get(index)?;
         Some(&name[..]).filter(|name| !name.is_empty())

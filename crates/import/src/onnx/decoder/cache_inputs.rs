@@ -1,4 +1,4 @@
-//! Which inputs of a decoder are its caches.
+//! Finds the inputs of a decoder that are KV caches, and their layout.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub fn discover_kv_layers<'a>(
             continue;
         };
         let wrong = |reason: &str| ImportError::value(format!("cache {name:?}"), reason);
-        // A sign would be taken as part of a number.
+        // `parse` would accept a sign.
         let digits = number.bytes().all(|byte| byte.is_ascii_digit());
         let layer = number.parse().ok().filter(|_| digits);
         let layer = layer
@@ -50,27 +50,27 @@ pub fn discover_kv_layers<'a>(
     Ok(layers.into_iter().collect())
 }
 
-/// How a cache comes into a model.
+/// Layout of a cache input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheLayout {
-    /// A buffer of so many rows that the model scatters into: `[batch, max_seq_len, kv_hidden]`.
+    /// A static buffer that the model scatters into: `[batch, max_seq_len, kv_hidden]`.
     Static {
         /// Rows of the buffer.
         max_seq_len: usize,
         /// Elements of a row, all heads together.
         kv_hidden: usize,
     },
-    /// Heads apart: `[batch, heads, length, dim]`.
+    /// Past keys or values by head: `[batch, heads, length, dim]`.
     Past {
         /// Heads that store keys and values.
         heads: usize,
-        /// The length, where it is not that of the sequence.
+        /// Number of rows, if it is not the length of the sequence.
         rows: Option<usize>,
     },
 }
 
 impl CacheLayout {
-    /// The rows that there are, however many of them are valid; `None` when they are as many as tokens.
+    /// Fixed number of rows, valid or not; `None` if it equals the number of tokens.
     pub(super) fn fixed_rows(self) -> Option<usize> {
         match self {
             CacheLayout::Static { max_seq_len, .. } => Some(max_seq_len),
@@ -88,13 +88,14 @@ pub struct CacheInputs {
     pub key: String,
     /// The input with the values.
     pub value: String,
-    /// How the keys come in.
+    /// Layout of the keys.
     pub form: CacheLayout,
 }
 
 /// The inputs that are caches, by layer.
 ///
-/// Static caches are known by both inputs that drive them; where one is missing or of another type, that is an error.
+/// A static cache has two index inputs (`write_indices`, `nonpad_kv_seqlen`); it is an error if one is missing or has the
+/// wrong type.
 pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheInputs>, ImportError> {
     check_drivers(file, names)?;
     let mut layers = vec![];
@@ -140,17 +141,17 @@ pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheInputs
     Ok(layers)
 }
 
-/// The name that a pattern gives a layer; numbers are found as they are written in the file.
+/// Input name of a layer by its pattern. The number must be written without leading zeros.
 fn numbered(pattern: &str, layer: u32) -> String {
     pattern.replace("%d", &layer.to_string())
 }
 
 pub(super) fn port<'a>(file: &'a Onnx, name: &str) -> Result<&'a Port, ImportError> {
     let found = file.inputs.iter().find(|port| port.name == name);
-    found.ok_or_else(|| ImportError::value(format!("input {name:?}"), "is written in another way"))
+    found.ok_or_else(|| ImportError::value(format!("input {name:?}"), "is missing: the file writes this layer's number in another form, such as with leading zeros"))
 }
 
-/// Both inputs that drive a static cache, or neither.
+/// Checks that both index inputs of a static cache are present, or neither.
 fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
     let find = |name: &str| file.inputs.iter().find(|port| port.name == name);
     let (write, nonpad) = (&names.write_indices, &names.nonpad_kv_seqlen);
@@ -208,7 +209,7 @@ fn form(port: &Port) -> Result<CacheLayout, ImportError> {
     }
 }
 
-/// Values must come in as the keys do; only their width may be another.
+/// Checks that values have the layout of the keys; only their width may differ.
 fn form_of_values(port: &Port, keys: CacheLayout) -> Result<(), ImportError> {
     let same = match (keys, form(port)?) {
         (

@@ -1,4 +1,4 @@
-//! Forms in which attention takes what a cache holds.
+//! Checks how attention operands are derived from cache contents (transpose, head repeat, scale).
 
 use graph::Value;
 
@@ -8,11 +8,11 @@ use super::mask_probe::{MaskProbe, ProbeStep};
 use super::subgraph_eval::{Substitute, probe};
 use crate::ImportError;
 
-/// Elements of a cache of a few rows.
+/// Limit on the elements of a cache in a probe.
 const MAX_ELEMENTS: usize = 1 << 26;
 
 impl MaskProbe<'_, '_> {
-    /// Per site, the factor that its view of the keys has.
+    /// Scale factor of the keys' view, per site.
     pub(super) fn views(&self) -> Result<Vec<f32>, ImportError> {
         let tokens = self.max_positions.min(3);
         let step = ProbeStep { past: 0, tokens };
@@ -42,7 +42,7 @@ impl MaskProbe<'_, '_> {
         Ok(factors)
     }
 
-    /// The factor between a view and the cache, whose elements must lie in it as attention takes them.
+    /// Returns the scale factor between a view and its cache; fails if the elements are not in the expected order.
     fn view(
         &self,
         site: &AttentionSite<'_>,
@@ -50,7 +50,12 @@ impl MaskProbe<'_, '_> {
         present: &Value,
         found: &Value,
     ) -> Result<f32, String> {
-        let wrong = || format!("takes {} in a form that is not known", view.present);
+        let wrong = || {
+            format!(
+                "derives its operand from {} in an unsupported way",
+                view.present
+            )
+        };
         let (rows, width) = (
             self.rows(site.cache, self.max_positions.min(3)),
             present.shape[present.shape.len() - 1],

@@ -1,7 +1,7 @@
-//! What attention lets a query see, found by computing its masks at some sizes.
+//! Determines the attention window of every site by evaluating its mask.
 //!
-//! Exporters write the same few masks in countless ways. What a mask means is what it holds: it is computed for steps at
-//! several steps of a sequence, and it must show every query all that came before it, or the last so many of that.
+//! Exporters write equal masks in many ways, so masks are evaluated for steps at several positions of a sequence. Each
+//! query must see all keys up to its own, or a fixed number of the last ones; anything else is an error.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ use crate::genai::DecoderNames;
 use crate::onnx::Onnx;
 use crate::onnx::schema::DimProto;
 
-/// A step that masks are computed for.
+/// A step for which masks are evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeStep {
     pub(super) past: usize,
@@ -31,28 +31,28 @@ impl ProbeStep {
     }
 }
 
-/// What was found out about attention over a cache.
+/// Result of a mask probe for one attention site.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::onnx) struct AttentionWindow {
-    /// How many keys a query sees, its own included; `None` for all.
+    /// Number of keys a query sees, its own included; `None` for all.
     pub(in crate::onnx) window: Option<u32>,
-    /// Factor on the scores besides the site's own scale.
+    /// Factor on the scores in addition to the site's own scale.
     pub(in crate::onnx) factor: f32,
 }
 
-/// A model with the attention in it.
+/// Evaluates the masks of a model's attention sites.
 pub(super) struct MaskProbe<'a, 'b> {
     pub(super) file: &'a Onnx,
     pub(super) names: &'b DecoderNames,
     pub(super) caches: &'b [CacheInputs],
     pub(super) presents: &'b HashMap<&'a str, Present<'a>>,
     pub(super) sites: &'b [AttentionSite<'a>],
-    /// Most positions that there can be.
+    /// Maximum number of positions.
     pub(super) max_positions: usize,
 }
 
 impl<'a> MaskProbe<'a, '_> {
-    /// What every site sees.
+    /// Determines the window of every site.
     pub(super) fn windows(&self) -> Result<Vec<AttentionWindow>, ImportError> {
         let mut found: Vec<WindowEvidence> = self
             .sites
@@ -93,7 +93,7 @@ impl<'a> MaskProbe<'a, '_> {
         ImportErrorDetail::Op { node, op, reason }.into()
     }
 
-    /// Steps at the beginning, in the middle and at the end of what there can be.
+    /// Probe steps at the beginning, in the middle and at the end of the possible positions.
     pub(super) fn steps(&self) -> impl Iterator<Item = ProbeStep> + use<> {
         let most = self.max_positions;
         let steps = [
@@ -112,7 +112,7 @@ impl<'a> MaskProbe<'a, '_> {
             .filter(fits)
     }
 
-    /// The tensors whose elements say what is seen.
+    /// Tensors to evaluate: masks, scores and lengths.
     fn wanted(&self) -> Vec<&str> {
         let mut wanted: Vec<&str> = vec![];
         for site in self.sites {
@@ -145,7 +145,7 @@ impl<'a> MaskProbe<'a, '_> {
         Ok(names.zip(values).collect())
     }
 
-    /// What stands for the inputs of a step, and for what the network would compute.
+    /// Substitutes for the inputs of a step and for tensors that depend on the network's data.
     pub(super) fn substitutes(
         &self,
         step: ProbeStep,
@@ -203,7 +203,7 @@ impl<'a> MaskProbe<'a, '_> {
         Ok(substitutes)
     }
 
-    /// Rows of a cache when it holds so many tokens.
+    /// Number of rows of a cache that holds `length` tokens.
     pub(super) fn rows(&self, cache: usize, length: usize) -> usize {
         self.caches[cache].form.fixed_rows().unwrap_or(length)
     }
@@ -229,7 +229,7 @@ impl<'a> MaskProbe<'a, '_> {
         })
     }
 
-    /// Adds what a site's mask shows at one step.
+    /// Adds the evidence of a site's mask for one step.
     fn look(
         &self,
         site: &AttentionSite<'_>,
@@ -289,11 +289,11 @@ impl<'a> MaskProbe<'a, '_> {
                             let rise = |grid: &MaskMatrix<'_>| grid.at(row, key).map(|x| x - bias);
                             let (once, twice) = (rise(&one)?, rise(&two)?);
                             if (twice - 2.0 * once).abs() > 1e-5 * twice.abs() {
-                                factor = Err("bends its scores, which is not supported".to_owned());
+                                factor = Err("applies a non-linear function to its scores, which is not supported over a cache".to_owned());
                             }
                             match found.factor {
                                 Some(known) if (known - once).abs() > 1e-6 * known.abs() => {
-                                    factor = Err("scales its scores unevenly".to_owned());
+                                    factor = Err("scales its scores by different factors".to_owned());
                                 }
                                 Some(_) => {}
                                 None => found.factor = Some(once),

@@ -1,8 +1,8 @@
-//! Decoders among ONNX models: their caches, and where they attend over them.
+//! Recognises decoders among ONNX models: their caches and their attention over them.
 //!
-//! An exported decoder takes its caches as tensors and gives them back. Runners keep them behind
-//! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every place where the model attends over a cache is found,
-//! and what it lets a query see is worked out; the tensors, the indices and the masks are then needed by nothing.
+//! An exported decoder takes its caches as inputs and returns them as outputs. Runners keep them behind
+//! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every attention over a cache is found
+//! and its window determined; cache tensors, indices and masks are then unused.
 
 mod attention_site;
 mod cache_inputs;
@@ -29,20 +29,20 @@ use mask_probe::MaskProbe;
 pub(super) struct OnnxDecoder<'a> {
     pub(super) names: DecoderNames,
     pub(super) caches: Vec<CacheInputs>,
-    /// Where it attends, with what is seen there.
+    /// Attention sites with their windows.
     pub(super) sites: Vec<(AttentionSite<'a>, AttentionWindow)>,
     /// Tensors that the model computes and that hold the positions of the step's tokens.
     pub(super) positions: Vec<&'a str>,
-    /// Most positions that its buffers and tables have, and that its masks were tried for.
+    /// Maximum number of positions: the limit of its buffers and tables, and of the mask probe.
     pub(super) limit: usize,
 }
 
-/// Most positions that masks are tried for. Scores before a softmax are tried layer by layer, which takes more memory.
+/// Limit on the positions of a mask probe. Masks on decomposed scores need more memory, so their limit is lower.
 const MAX_POSITIONS: usize = 1 << 17;
 const MAX_POSITIONS_BY_SCORES: usize = 1 << 14;
 
 impl OnnxDecoder<'_> {
-    /// What caches and runners must know, joined with the context that the configuration states.
+    /// Facts that caches and runners need, with the context length that the configuration states.
     pub(super) fn facts(
         &self,
         graph: &Graph,
@@ -77,7 +77,7 @@ impl OnnxDecoder<'_> {
     }
 }
 
-/// Whether a model is a decoder: it takes tokens and caches and gives logits.
+/// Whether a model is a decoder: it takes tokens and caches and returns logits.
 pub(super) fn names(
     file: &Onnx,
     genai: Option<&GenAi>,
@@ -92,7 +92,7 @@ pub(super) fn names(
     Ok(Some((names, caches)).filter(|(_, caches)| !caches.is_empty()))
 }
 
-/// Finds out how a decoder attends.
+/// Analyses the attention of a decoder.
 pub(super) fn find<'a>(
     file: &'a Onnx,
     names: DecoderNames,

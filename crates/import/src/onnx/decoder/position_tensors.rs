@@ -1,4 +1,4 @@
-//! Positions that a model counts by itself.
+//! Finds computed tensors that hold the positions of the step's tokens.
 
 use std::collections::HashSet;
 
@@ -7,14 +7,14 @@ use crate::ImportError;
 use crate::onnx::Onnx;
 
 impl<'a> MaskProbe<'a, '_> {
-    /// The tensors that hold the positions of the step's tokens, among those that follow from a step's inputs alone.
+    /// Tensors that hold the positions of the step's tokens, among those computed from mask, index and shape inputs only.
     pub(super) fn positions(&self) -> Result<Vec<&'a str>, ImportError> {
         let mut candidates = self.driven();
         for step in self.steps().filter(|step| step.end() < 8) {
             if candidates.is_empty() {
                 break;
             }
-            // What cannot be computed is no position; whoever needs it is told.
+            // If the probe fails, no tensor is treated as positions; lowering reports an error if a node depends on one.
             let Ok(values) = self.probe(&self.substitutes(step, 0.0)?, &candidates) else {
                 return Ok(vec![]);
             };
@@ -27,7 +27,7 @@ impl<'a> MaskProbe<'a, '_> {
         Ok(candidates)
     }
 
-    /// What follows from a mask, the indices and shapes.
+    /// Tensors that depend only on the mask, the indices and shapes.
     fn driven(&self) -> Vec<&'a str> {
         let names = self.names;
         let drivers = [
@@ -47,7 +47,7 @@ impl<'a> MaskProbe<'a, '_> {
             let outputs = node.outputs.iter().map(|name| &name[..]);
             let outputs = outputs.filter(|name| !name.is_empty());
             let is_fixed = |name: &str| fixed.contains(name);
-            // A shape follows from the step, whatever the elements are.
+            // A shape depends on the step's sizes only, not on elements.
             if node.op == "Shape" || inputs.clone().all(is_fixed) {
                 fixed.extend(outputs);
             } else if inputs.all(|name| is_fixed(name) || driven.contains(name)) {

@@ -1,4 +1,4 @@
-//! What a part of a model computes at given sizes: the part alone, lowered and evaluated.
+//! Extracts, lowers and evaluates a part of a model with given input values.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,15 +10,15 @@ use crate::onnx::schema::DimProto;
 use crate::onnx::{Onnx, Port, lower_with};
 use crate::stored_type::StoredType;
 
-/// Elements that are computed at one step, of all tensors together.
+/// Limit on the elements of all tensors evaluated for one step.
 const MAX_ELEMENTS: usize = 1 << 28;
 
-/// What stands for a tensor instead of what the model computes.
+/// Replacement of a tensor that the model would compute.
 #[derive(Clone, Debug)]
 pub(super) enum Substitute {
-    /// These elements.
+    /// Given elements.
     Value(Value),
-    /// Reals of this shape that nothing may depend on.
+    /// A real tensor of this shape whose elements must not be read.
     Shape(Vec<usize>),
 }
 
@@ -101,7 +101,7 @@ fn kind(dtype: DType) -> StoredType {
     }
 }
 
-/// The outputs of a graph of fixed sizes, by the ops' own evaluators; only what they depend on is computed.
+/// Evaluates the outputs of a graph without dynamic sizes with the reference evaluators of its ops.
 fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
     let mut needed: HashSet<TensorId> = graph.outputs().iter().copied().collect();
     for node in graph.nodes().iter().rev() {
@@ -118,7 +118,7 @@ fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
         let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         left = elements
             .and_then(|elements| left.checked_sub(elements))
-            .ok_or_else(|| format!("is too large to look into: {name} has {dims:?} elements"))?;
+            .ok_or_else(|| format!("is too large to evaluate: {name} has shape {dims:?}"))?;
         Ok::<_, String>(dims)
     };
     for &id in &needed {
