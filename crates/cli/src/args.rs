@@ -11,7 +11,7 @@ use kvark::{
 };
 use std::path::{Path, PathBuf};
 
-/// Which model.
+/// Selects the model.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
     /// Path or catalogue name; SmolLM2-135M-Instruct when left out
@@ -35,7 +35,7 @@ impl ModelArgs {
         Ok(model)
     }
 
-    /// A name for people: that of the file, or of its folder where the file's says nothing.
+    /// Display name of the model: the file's stem, or the folder's name if the stem is generic (`model`, `decoder`).
     pub(crate) fn name(&self) -> Result<String> {
         let path = self.path()?;
         let path = path.canonicalize().unwrap_or(path);
@@ -52,7 +52,7 @@ impl ModelArgs {
         Ok(name.unwrap_or_else(|| "the model".to_owned()))
     }
 
-    /// Where the model's file is; models of the catalogue are fetched if they are not there.
+    /// Path of the model file. Downloads a catalogue model if it is not present.
     pub(crate) fn path(&self) -> Result<PathBuf> {
         match self.model.as_ref().or(self.positional.as_ref()) {
             Some(name) => model_path(name),
@@ -61,7 +61,7 @@ impl ModelArgs {
     }
 }
 
-/// The file that a path or a catalogue name stands for; models of the catalogue are fetched if they are not there.
+/// Resolves a path or a catalogue name to a file. Downloads a catalogue model if it is not present.
 pub(crate) fn model_path(name: &str) -> Result<PathBuf> {
     let path = PathBuf::from(name);
     if path.exists() {
@@ -73,54 +73,54 @@ pub(crate) fn model_path(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Warns of a context that is longer than the model was trained for; one that is not possible at all is refused later.
+/// Warns if the requested context is longer than the trained one. Loading rejects a context above the model's limit.
 pub(crate) fn warn_of_context(facts: &ModelFacts, asked: Option<u32>) {
     let trained = facts.context_length;
     let possible = facts.context_limit.unwrap_or(usize::MAX);
     let longer = |asked: u32| (trained + 1..=possible).contains(&(asked as usize));
     if facts.context_stated && asked.is_some_and(longer) {
         output::warn(&format!(
-            "the model was trained for a context of {trained} tokens: text behind them may make no sense (-c {trained})"
+            "the model was trained for a context of {trained} tokens: text after them may be incoherent (-c {trained})"
         ));
     }
 }
 
-/// The number of threads to use: as asked for, but no more than the machine has cores, because threads that wait for a core
-/// hold up all others.
+/// Number of threads to use: the requested number, limited to the number of cores. With more threads than cores, every
+/// barrier waits for a thread that is not running.
 pub(crate) fn threads(asked: Option<u32>) -> Option<usize> {
     let asked = asked? as usize;
     let cores = std::thread::available_parallelism().map_or(asked, usize::from);
     if asked > cores {
         output::warn(&format!(
-            "{asked} threads are more than this machine's cores: {cores} are used (-t {cores})"
+            "{asked} threads were requested, but this machine has {cores} cores: using {cores} (-t {cores})"
         ));
     }
     Some(asked.min(cores))
 }
 
-/// How to run it.
+/// Options of the engine that runs the model.
 #[derive(Args)]
 pub(crate) struct EngineArgs {
-    /// Most tokens in the context; what the model was made for when left out
+    /// Context length in tokens [default: the length the model was trained for]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ctx_size: Option<u32>,
-    /// Threads to compute with, at most one for each core; all cores when left out
+    /// Number of threads, at most one per core [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: Option<u32>,
-    /// Most tokens in one step of prompt processing
+    /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
-    /// How keys are stored in the cache
+    /// Storage type of cached keys
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_k: Storage,
-    /// How values are stored in the cache
+    /// Storage type of cached values
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_v: Storage,
-    /// Refuse a run that needs more memory, such as 800M or 2G, or more than the machine has free
+    /// Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     mem_limit: Option<u64>,
-    /// How steps are run: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all); full when
-    /// left out. The results are the same
+    /// Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also
+    /// takes all) [default: full]. Results do not depend on the mode
     #[arg(long, value_name = "MODE", conflicts_with_all = ["executor", "interpret"])]
     pub(crate) run_mode: Option<ModeArg>,
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub(crate) struct EngineArgs {
     pub(crate) graph: GraphArgs,
 }
 
-/// The modes that a command runs steps in.
+/// Value of `--run-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModeArg {
     One(RunMode),
@@ -147,28 +147,28 @@ impl std::str::FromStr for ModeArg {
     }
 }
 
-/// How graphs are optimised and run.
+/// Options of graph optimisation and execution.
 #[derive(Args)]
 pub(crate) struct GraphArgs {
-    /// compiled replays a tape, interpreted runs every node on its own
+    /// compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node
     #[arg(long, value_name = "NAME", value_parser = ["compiled", "interpreted"])]
     executor: Option<String>,
-    /// The same as --executor interpreted
+    /// Same as --executor interpreted
     #[arg(long, conflicts_with = "executor")]
     interpret: bool,
-    /// Passes over the graph: all, none, some (fold,dead_code) or all but some (-fuse_dag); KVARK_PASSES when left out
+    /// Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     passes: Option<String>,
-    /// Pack weights anew, and keep nothing in $KVARK_HOME/packed to make the next start shorter
+    /// Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start
     #[arg(long)]
     no_packed_file: bool,
 }
 
-/// The environment variable that chooses passes.
+/// Environment variable that selects passes if `--passes` is not given.
 const PASSES_VARIABLE: &str = "KVARK_PASSES";
 
 impl GraphArgs {
-    /// The passes that the flag or the environment chooses.
+    /// Passes selected by the flag or the environment.
     pub(crate) fn passes(&self) -> Result<PassSelection> {
         let named = |variable: &str| std::env::var(variable).ok().filter(|v| !v.is_empty());
         match (&self.passes, named(PASSES_VARIABLE)) {
@@ -178,11 +178,13 @@ impl GraphArgs {
         }
     }
 
-    /// How graphs are compiled for so many threads; a trace needs the interpreted executor.
+    /// Compile options for `threads` threads. `traced` requires the interpreted executor.
     pub(crate) fn compile(&self, threads: Option<u32>, traced: bool) -> Result<CompileOptions> {
         let executor = match self.executor.as_deref() {
             Some("compiled") if traced => {
-                bail!("--trace shows what the interpreted executor computes, not the compiled one")
+                bail!(
+                    "--trace needs the interpreted executor; it cannot be used with --executor compiled"
+                )
             }
             Some("compiled") => ExecutorKind::Compiled,
             None if !self.interpret && !traced => ExecutorKind::Compiled,
@@ -203,7 +205,7 @@ impl GraphArgs {
     }
 }
 
-/// Bytes with a unit: k, M, G or T, binary with an i (2GiB), with or without B.
+/// Parses a size in bytes with an optional unit: k, M, G or T (decimal), or with an i (binary, as in 2GiB).
 pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
     let wrong = || "must be a number of bytes, such as 800M, 2G or 1.5GiB".to_owned();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -230,15 +232,15 @@ pub(crate) fn storage(name: &str) -> Result<Storage, String> {
 }
 
 impl EngineArgs {
-    /// The run modes that are compared, when all of them are.
+    /// All run modes if `--run-mode all` was given.
     pub(crate) fn compared_modes(&self) -> Option<[RunMode; 5]> {
         (self.run_mode == Some(ModeArg::All)).then_some(RunMode::ALL)
     }
 
-    /// Refuses to compare run modes in a command that runs only once.
+    /// Rejects `--run-mode all` in commands that run one mode.
     pub(crate) fn check_one_mode(&self) -> Result<()> {
         if self.compared_modes().is_some() {
-            bail!("--run-mode all compares the modes in kvark bench; name one of them");
+            bail!("--run-mode all is only supported by kvark bench; name one mode");
         }
         Ok(())
     }
@@ -270,7 +272,7 @@ impl EngineArgs {
         Ok(Runner::new(model, &*backend, &self.policy()?)?)
     }
 
-    /// A runner whose steps give the logits of all their tokens.
+    /// A runner whose steps return the logits of every token.
     pub(crate) fn scorer(&self, model: &Model) -> Result<Runner> {
         let policy = self.policy()?;
         let step = policy.batch.min(Runner::MAX_SCORED_STEP);
@@ -283,34 +285,35 @@ impl EngineArgs {
     }
 }
 
-/// How a conversation becomes a prompt.
+/// Options of the chat template.
 #[derive(Args)]
 pub(crate) struct TemplateArgs {
-    /// The chat template to take in the place of the model's own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7,
-    /// phi3, phi4, vicuna, zephyr, or a file that holds one in Jinja
+    /// Chat template to use instead of the model's own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7,
+    /// phi3, phi4, vicuna, zephyr, or a file with a Jinja template
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) chat_template: Option<String>,
-    /// Read control tokens such as <|im_end|> in the text that is given, too; they are plain letters otherwise
+    /// Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text
     #[arg(long)]
     pub(crate) special: bool,
 }
 
-/// What happens when the context is full.
+/// Options for a full context.
 #[derive(Args)]
 pub(crate) struct ShiftArgs {
-    /// Go on when the context is full: forget the older half of what lies behind the tokens to keep
+    /// When the context is full, drop the older half of the tokens after the first --keep and continue
     #[arg(long)]
     pub(crate) context_shift: bool,
-    /// Tokens at the beginning that --context-shift keeps; when left out, the system message, or the first token
+    /// Number of first tokens that --context-shift keeps [default: the system message, or the first token]
     #[arg(long, value_name = "N", requires = "context_shift", value_parser = whole::<usize>)]
     keep: Option<usize>,
 }
 
 impl ShiftArgs {
-    /// How many tokens shifts keep, if there are to be any; of a chat, `preamble` has the messages before its first turn.
+    /// Number of first tokens that shifts keep, or `None` without `--context-shift`. `preamble` has the messages of a chat
+    /// before its first turn.
     ///
     /// # Errors
-    /// When --keep leaves nothing in a context of `capacity` tokens that could go.
+    /// If `--keep` is not below `capacity`: no token could be dropped.
     pub(crate) fn keep(
         &self,
         capacity: usize,
@@ -321,8 +324,8 @@ impl ShiftArgs {
         }
         if let Some(keep) = self.keep.filter(|keep| *keep >= capacity) {
             bail!(
-                "--keep {keep} leaves no room: the context has {capacity} tokens, and --context-shift takes out some of those \
-                 behind the ones to keep; --keep must be below {capacity}"
+                "--keep {keep} leaves no tokens to drop: the context has {capacity} tokens, and --context-shift drops some of those \
+                 after the kept ones; --keep must be below {capacity}"
             );
         }
         let known = preamble.map(|(conversations, messages)| conversations.beginning(messages));
@@ -330,39 +333,39 @@ impl ShiftArgs {
         Ok(Some(self.keep.unwrap_or(known.max(1))))
     }
 
-    /// What a person can do about a full context.
+    /// Advice to the user when the context is full.
     pub(crate) fn advice(&self) -> &'static str {
         match self.context_shift {
             true => {
-                "--context-shift finds nothing more that can go; a smaller --keep or a larger --ctx-size gives room"
+                "--context-shift has no more tokens to drop; use a smaller --keep or a larger --ctx-size"
             }
-            false => "--context-shift goes on, --ctx-size gives it more room",
+            false => "use --context-shift to continue, or a larger --ctx-size",
         }
     }
 }
 
-/// How tokens are chosen.
+/// Options of the sampler.
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
-    /// Temperature; 0 always takes the most likely token. When left out, what the model's genai_config.json says, or 0.8
+    /// Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]
     #[arg(long, value_name = "T", value_parser = at_least_zero)]
     pub(crate) temp: Option<f32>,
-    /// Only the K most likely tokens; 0 or -1 for all. When left out, the model's own, or 40
+    /// Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]
     #[arg(long, value_name = "K", value_parser = top_k)]
     pub(crate) top_k: Option<usize>,
-    /// Only the most likely tokens whose probabilities add up to P. When left out, the model's own, or 0.95
+    /// Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]
     #[arg(long, value_name = "P", value_parser = fraction)]
     pub(crate) top_p: Option<f32>,
-    /// Only tokens at least P times as likely as the most likely one
+    /// Sample from tokens at least P times as likely as the most likely one
     #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = fraction)]
     pub(crate) min_p: f32,
-    /// Make tokens of the last --repeat-last-n less likely; 1 for no penalty. When left out, the model's own, or 1
+    /// Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]
     #[arg(long, value_name = "X", value_parser = positive)]
     pub(crate) repeat_penalty: Option<f32>,
-    /// How many tokens the repetition penalty looks back; -1 for all
+    /// Number of last tokens that the repetition penalty considers; -1 for all
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = repeat_last_n)]
     pub(crate) repeat_last_n: usize,
-    /// Seed of the random choices; drawn from the clock when left out or -1, and shown
+    /// Seed of the sampler; -1 takes one from the clock and prints it [default: -1]
     #[arg(long, value_name = "N", value_parser = seed)]
     pub(crate) seed: Option<u64>,
 }
@@ -374,7 +377,7 @@ fn number(text: &str, allowed: impl Fn(f32) -> bool, what: &str) -> Result<f32, 
         .ok_or_else(|| format!("must be {what}"))
 }
 
-/// A whole number from 0 on, or what -1 stands for.
+/// Parses an integer of at least 0, or -1 as `minus_one`.
 fn count_or<T: std::str::FromStr>(text: &str, minus_one: impl FnOnce() -> T) -> Result<T, String> {
     match text {
         "-1" => Ok(minus_one()),
@@ -382,7 +385,7 @@ fn count_or<T: std::str::FromStr>(text: &str, minus_one: impl FnOnce() -> T) -> 
     }
 }
 
-/// A whole number from 0 on.
+/// Parses an integer of at least 0.
 pub(crate) fn whole<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     let parsed = text.parse();
     parsed.map_err(|_| "must be a whole number of at least 0".to_owned())
@@ -396,12 +399,12 @@ fn repeat_last_n(text: &str) -> Result<usize, String> {
     count_or(text, || usize::MAX)
 }
 
-/// A seed; -1 draws one from the clock.
+/// Parses a seed; -1 takes one from the clock.
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
     count_or(text, clock_seed)
 }
 
-/// A seed of 32 bits: people copy it, and some readers of JSON lose digits of longer numbers.
+/// A seed of 32 bits: short enough to copy by hand, and exact in JSON readers that use doubles.
 fn clock_seed() -> u64 {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::from((now.as_micros() as u32) ^ now.subsec_nanos().rotate_left(16))
@@ -426,12 +429,12 @@ fn fraction(text: &str) -> Result<f32, String> {
 impl SamplingArgs {
     pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
         let own = model.sampling();
-        if let Some(config) = &model.artifact().beside.genai
+        if let Some(config) = &model.artifact().sidecars.genai
             && !config.not_honoured.is_empty()
         {
             let settings = config.not_honoured.join(", ");
             output::warn(&format!(
-                "genai_config.json has settings that are not honoured: {settings}"
+                "genai_config.json has settings that kvark does not support: {settings}"
             ));
         }
         SamplerOptions {
@@ -446,14 +449,14 @@ impl SamplingArgs {
     }
 }
 
-/// Text given on the command line, in a file, or as token ids.
+/// Text from the command line or a file.
 #[derive(Args)]
 #[group(id = "text", multiple = false)]
 pub(crate) struct TextArgs {
     /// The text
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
-    /// A file that holds the text; - for standard input
+    /// File with the text; - for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }
@@ -469,7 +472,7 @@ impl TextArgs {
     }
 }
 
-/// A whole text file, which must be UTF-8.
+/// Reads a UTF-8 text file.
 pub(crate) fn read_text(path: &std::path::Path) -> Result<String> {
     let name = path.display();
     let bytes = if path.as_os_str() == "-" {
@@ -489,7 +492,7 @@ pub(crate) fn read_text(path: &std::path::Path) -> Result<String> {
     }
 }
 
-/// Token ids separated by commas or spaces.
+/// Parses token ids separated by commas or spaces.
 pub(crate) fn token_ids(text: &str) -> Result<Vec<u32>, String> {
     let ids = text.split([',', ' ']).filter(|part| !part.is_empty());
     ids.map(|id| id.parse().map_err(|_| format!("{id:?} is not a token id")))

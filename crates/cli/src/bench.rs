@@ -19,9 +19,9 @@ use std::time::Instant;
 /// Measure tokens per second, like llama-bench
 #[derive(Args)]
 #[command(
-    after_help = "The floor of a step is the time in which this machine could read its bytes or do its multiplications, whichever \
-takes longer, by a short measurement before the tests: weights and cached rows count once a step. The share that is reached \
-is printed behind each test.
+    after_help = "The roofline floor of a step is the sum over its nodes of the longer of two times: reading the node's bytes, and \
+computing its multiply-accumulates, at the rates measured before the tests. Weights and cached rows count once per step. Each \
+test prints the floor as a percentage of its measured step time.
 
 Examples:
   kvark bench -p 512 -n 128 -r 5
@@ -55,7 +55,7 @@ pub(crate) struct Bench {
         default_value = "128"
     )]
     n_gen: Vec<usize>,
-    /// Tokens in the context before the measured ones
+    /// Number of tokens already in the context when a test starts
     #[arg(
         short = 'd',
         long,
@@ -65,16 +65,16 @@ pub(crate) struct Bench {
         default_value = "0"
     )]
     n_depth: Vec<usize>,
-    /// How often each test is repeated
+    /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// Measure the cache instead: cost of its verbs, and branches that share a trunk
+    /// Measure cache operations and branches that share a prefix instead
     #[arg(long)]
     cache: bool,
-    /// Measure restoring a conversation of 2,000 tokens from a file against computing it again
+    /// Compare restoring a conversation of 2,000 tokens from a file with computing it again
     #[arg(long, conflicts_with = "cache")]
     restore: bool,
-    /// Show where the time of a step goes, by op; with a FILE, draw it as well (SVG)
+    /// Show the time of a step by op; with FILE, also draw it as SVG
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     profile: Option<Option<PathBuf>>,
     /// Print one JSON object
@@ -84,14 +84,14 @@ pub(crate) struct Bench {
     engine: EngineArgs,
 }
 
-/// Tokens per second of one test, over its repetitions.
+/// Measurements of one test over its repetitions.
 struct Measured {
     test: String,
     mode: RunMode,
     n: usize,
     mean: f64,
     stddev: f64,
-    /// Where the time of one more round went.
+    /// Profile of one additional round.
     step: StepProfile,
 }
 
@@ -134,7 +134,7 @@ impl Bench {
         let mut results = Vec::new();
         for (kind, n, depth) in tests {
             let mut rates = vec![Vec::new(); modes.len()];
-            // The first round warms caches and is not counted. Modes take turns, so that a slow moment slows all of them.
+            // The first round warms caches and is not counted. Modes are interleaved, so that a slow moment affects all of them.
             for round in 0..=self.repetitions {
                 for (mode, rates) in modes.iter().zip(&mut rates) {
                     runner.set_run_mode(*mode)?;
@@ -190,7 +190,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The name of a test, with its run mode where several are compared.
+    /// Name of a test, with its run mode if several modes are compared.
     fn label(&self, measured: &Measured) -> String {
         match self.engine.compared_modes() {
             Some(_) => format!("{:<8} {:<18}", measured.test, measured.mode.name()),
@@ -271,13 +271,13 @@ fn mean(numbers: &[f64]) -> f64 {
     numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
-/// Seconds for `n` prompt tokens at once, or `n` tokens one by one, behind `depth` tokens.
+/// Seconds to process `n` prompt tokens in one call, or `n` tokens one by one, after `depth` tokens.
 fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usize) -> Result<f64> {
     let vocab = model.facts().vocab_size as u32;
     let tokens: Vec<u32> = (0..(n + depth) as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % vocab)
         .collect();
-    // The depth is filled once; later rounds find it in the cache.
+    // The first `depth` tokens are computed once; later rounds reuse them from the cache.
     if runner.tokens().get(..depth) != Some(&tokens[..depth]) {
         runner.rewind(0)?;
         runner.feed(&tokens[..depth], |_| !interrupt::asked())?;
@@ -294,7 +294,7 @@ fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usiz
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// The CPU's model name, as the system tells it.
+/// Model name of the CPU, as the operating system reports it.
 fn cpu_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info

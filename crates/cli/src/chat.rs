@@ -16,38 +16,38 @@ use input::Input;
 use kvark::{Branches, Finish, GenerateOptions, Message, Piece, Sampler, Snapshot};
 use std::path::{Path, PathBuf};
 
-const HELP: &str = "/fork [NAME]   begin a branch with all that was said, and go on in it
+const HELP: &str = "/fork [NAME]   start a branch with the history so far, and switch to it
 /branches      list the branches
-/switch NAME   go on in another branch
-/rewind [N]    forget the last N turns of this branch, or the last one
-/keep          forget all branches but this one
-/drop NAME     forget another branch
+/switch NAME   switch to another branch
+/rewind [N]    remove the last N turns of this branch (default 1)
+/keep          delete all other branches
+/drop NAME     delete another branch
 /cache         show which cells of the cache the branches hold
-/save FILE     write this branch to a file
-/load FILE     go on from a saved branch, in the place of this one
-/clear         forget all turns of this branch
+/save FILE     save this branch to a file
+/load FILE     replace this branch by a saved one
+/clear         remove all turns of this branch
 /help          this list
 /exit          leave, as Ctrl-D does
-Ctrl-C stops an answer; what was said so far stays in the conversation.";
+Ctrl-C stops an answer; the text so far stays in the conversation.";
 
 /// Talk to a model
 #[derive(Args)]
 #[command(after_help = "In the conversation:
-  /fork [NAME]   begin a branch with all that was said, and go on in it
+  /fork [NAME]   start a branch with the history so far, and switch to it
   /branches      list the branches
-  /switch NAME   go on in another branch
-  /rewind [N]    forget the last N turns of this branch, or the last one
-  /keep          forget all branches but this one
-  /drop NAME     forget another branch
+  /switch NAME   switch to another branch
+  /rewind [N]    remove the last N turns of this branch (default 1)
+  /keep          delete all other branches
+  /drop NAME     delete another branch
   /cache         show which cells of the cache the branches hold
-  /save FILE     write this branch to a file
-  /load FILE     go on from a saved branch, in the place of this one
-  /clear         forget all turns of this branch
+  /save FILE     save this branch to a file
+  /load FILE     replace this branch by a saved one
+  /clear         remove all turns of this branch
   /help          this list
   /exit          leave, as Ctrl-D does
   Ctrl-C         stop the answer, or clear the line; twice at the prompt to leave
 
-Lines piped into it are messages; only answers are written to stdout. The exit code is 1 when a message was not answered, \
+Lines piped to stdin are messages; only answers are written to stdout. The exit code is 1 when a message was not answered, \
 or a file not saved or loaded.
 
 Examples:
@@ -57,19 +57,19 @@ Examples:
 pub(crate) struct Chat {
     #[command(flatten)]
     model: ModelArgs,
-    /// Instructions that come before the conversation; they replace those of the conversation in --prompt-cache
+    /// System message; replaces that of the conversation in --prompt-cache
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// The first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// Go on from the conversation in FILE, if it is there, and save to it in the end
+    /// Continue the conversation saved in FILE, if it exists, and save to FILE at the end
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
-    /// Most tokens of an answer; -1 until the model ends it or the context is full
+    /// Maximum number of tokens per answer; -1 for no limit but the model's end of turn or a full context
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
-    /// End answers at this string; may be given several times
+    /// Stop answers at this string; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     #[command(flatten)]
@@ -82,11 +82,11 @@ pub(crate) struct Chat {
     sampling: SamplingArgs,
 }
 
-/// Whether the conversation goes on.
+/// What to do after a line of input.
 #[derive(PartialEq)]
 enum Next {
     Line,
-    /// It does, but a message was not answered, or a file not saved or loaded.
+    /// Read the next line; this one failed (a message was not answered, or a file not saved or loaded).
     Failed,
     Exit,
 }
@@ -151,7 +151,7 @@ impl Chat {
             conversation.save(file).context("cannot save")?;
         }
         if failed > 0 && !input.is_terminal() && !interrupt::asked() {
-            bail!("{failed} of the lines failed, as said above; the others were taken");
+            bail!("{failed} of the lines failed (see the messages above)");
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
     Ok(Next::Line)
 }
 
-/// Says what became of a file.
+/// Prints the result of `/save` or `/load`.
 fn with_file(result: Result<String>) -> Next {
     let next = match result {
         Ok(_) => Next::Line,
@@ -252,7 +252,7 @@ fn with_file(result: Result<String>) -> Next {
     next
 }
 
-/// What a command has to say, be it why it did nothing.
+/// Message for the result of a command, or its error.
 fn told(result: Result<String>) -> String {
     result.unwrap_or_else(|error| error.to_string())
 }
@@ -286,22 +286,22 @@ fn branches(conversation: &Conversation<'_>) -> String {
         .join("\n")
 }
 
-/// Says one message and shows the answer.
+/// Sends one message and prints the answer.
 fn say(
     conversation: &mut Conversation<'_>,
     text: &str,
     terminal: bool,
     shift: &ShiftArgs,
 ) -> Result<Next> {
-    // One that came before the message was typed has been acted upon.
+    // A Ctrl-C from before the message was typed has been handled already.
     if terminal {
         interrupt::reset();
     }
     let full = match shift.context_shift {
         true => {
-            "make room with /rewind N, /drop or /clear, or begin with a smaller --keep or a larger --ctx-size"
+            "free some with /rewind N, /drop or /clear, or start with a smaller --keep or a larger --ctx-size"
         }
-        false => "make room with /rewind N, /drop or /clear, or begin with --context-shift",
+        false => "free some with /rewind N, /drop or /clear, or start with --context-shift",
     };
     let mut bar = None;
     let mut written = Ok(());
@@ -332,7 +332,7 @@ fn say(
             return Ok(after_interrupt(terminal, Next::Line));
         }
         Reply::NoRoom { needed, room } => format!(
-            "[the context is full: this message takes {needed} more tokens, and there is room for {room}; {full}]"
+            "[the context is full: this message needs {needed} more tokens, and {room} are free; {full}]"
         ),
         Reply::Refused(error) => format!("[{error}]"),
         Reply::Stopped => "[stopped before the answer began]".to_owned(),
@@ -341,7 +341,7 @@ fn say(
     Ok(after_interrupt(terminal, Next::Failed))
 }
 
-/// Ctrl-C stops an answer on a terminal, and the whole program elsewhere.
+/// On a terminal, Ctrl-C stops the answer; elsewhere it ends the program.
 fn after_interrupt(terminal: bool, next: Next) -> Next {
     match (interrupt::asked(), terminal) {
         (false, _) => next,

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kvark::{Backend, Cpu};
 
-/// Where to compute.
+/// Selects the device.
 #[derive(Args)]
 pub(crate) struct DeviceArgs {
     /// The device to compute on
@@ -15,7 +15,7 @@ pub(crate) struct DeviceArgs {
 /// A device that this build has a backend for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Device {
-    /// The processor, with the best instructions that it has (KVARK_ISA forces others)
+    /// The CPU, with its best instruction set (KVARK_ISA forces another)
     Cpu,
 }
 

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 /// Turn texts into embeddings
 #[derive(Args)]
 #[command(
-    after_help = "Prints a line of numbers for each text, in the order of the texts. Embeddings have a length of one, so the sum of \
-the products of two is the cosine of their angle: the nearer to 1, the more alike the texts are.
+    after_help = "Prints one line of numbers per text, in order. Embeddings are scaled to unit length, so the dot product of two is \
+their cosine similarity.
 
-MODEL is an encoder (GGUF of the architectures bert and nomic-bert), or a decoder that was trained for embeddings, whose \
-last token's hidden state is taken. Nothing is cached. How tokens are pooled is what the file says; --pooling overrides it.
+MODEL is an encoder (GGUF of the architectures bert and nomic-bert), or a decoder trained for embeddings, of which \
+the last token's hidden state is used. There is no KV cache. --pooling overrides the pooling that the file states.
 
 Examples:
   kvark embed all-minilm.gguf \"a cat\" \"a kitten\"
@@ -33,25 +33,25 @@ pub(crate) struct Embed {
     /// The model, as a flag
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
-    /// A file with a text on each line; - for standard input
+    /// File with one text per line; - for standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How the tokens of a text become one embedding; what the model was made for when left out
+    /// How hidden states are pooled into one embedding [default: as the model states]
     #[arg(long, value_name = "HOW")]
     pooling: Option<How>,
-    /// Scale embeddings to a length of one (the default)
+    /// Scale embeddings to unit length (the default)
     #[arg(long, overrides_with = "no_normalize")]
     normalize: bool,
-    /// Leave embeddings as long as they are
+    /// Do not scale embeddings
     #[arg(long, action = ArgAction::SetTrue)]
     no_normalize: bool,
-    /// Cut texts that have more tokens than the model takes, instead of refusing them
+    /// Truncate texts longer than the model's context instead of rejecting them
     #[arg(long)]
     truncate: bool,
-    /// Threads to compute with, at most one for each core; all cores when left out
+    /// Number of threads, at most one per core [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// Refuse a run that needs more memory, such as 800M or 2G, or more than the machine has free
+    /// Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     mem_limit: Option<u64>,
     #[command(flatten)]
@@ -63,14 +63,14 @@ pub(crate) struct Embed {
     json: bool,
 }
 
-/// A pooling by its name.
+/// Value of `--pooling`.
 #[derive(Clone, Copy, ValueEnum)]
 enum How {
-    /// The mean of all tokens
+    /// Mean over all tokens
     Mean,
-    /// The first token, which is [CLS] in BERT's manner
+    /// First token, the [CLS] of BERT
     Cls,
-    /// The last token
+    /// Last token
     Last,
 }
 
@@ -127,11 +127,11 @@ impl Embed {
                 let whole = args::read_text(path)?;
                 whole.lines().map(str::to_owned).collect()
             }
-            Some(_) => bail!("texts are given beside --file"),
+            Some(_) => bail!("give texts either as arguments or with --file, not both"),
             None => texts,
         };
         if texts.is_empty() {
-            bail!("nothing to embed: give texts behind the model, or --file");
+            bail!("nothing to embed: give texts after the model, or --file");
         }
         let model = ModelArgs {
             positional: None,
@@ -155,7 +155,7 @@ impl Embed {
 
 fn report(embedder: &Embedder, normalized: bool, found: &[Embedding], time: Duration) -> Value {
     let row = |(index, embedding): (usize, &Embedding)| {
-        // The shortest digits that mean the same f32.
+        // The shortest decimal that parses back to the same f32.
         let digits = |x: &f32| x.to_string().parse::<f64>().unwrap_or(f64::NAN);
         let values: Vec<f64> = embedding.values.iter().map(digits).collect();
         json!({ "index": index, "tokens": embedding.tokens, "embedding": values })

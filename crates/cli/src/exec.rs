@@ -1,4 +1,4 @@
-//! `kvark exec`: any model, once, on given tensors.
+//! `kvark exec`: runs any model once on given tensors.
 
 use crate::args::{self, GraphArgs, ModelArgs};
 use crate::device::DeviceArgs;
@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Run any model once on given or random tensors
 #[derive(Args)]
 #[command(
-    after_help = "Inputs are NAME=FILE.npy; with --random those left out are made up, their dynamic sizes by --dim.
+    after_help = "Inputs are NAME=FILE.npy; --random generates the others, with dynamic sizes set by --dim.
 --trace runs node by node and shows every intermediate result.
 
 A decoder that keeps its history in a cache gets an empty one for every run. Made-up token ids lie in its vocabulary, and \
@@ -31,34 +31,34 @@ Examples:
 pub(crate) struct Exec {
     #[command(flatten)]
     model: ModelArgs,
-    /// The method to run; the model's only one, or forward, when left out
+    /// Method to run [default: the model's only method, or forward]
     #[arg(long, value_name = "NAME")]
     method: Option<String>,
-    /// A tensor for an input
+    /// Input tensor
     #[arg(long = "input", value_name = "NAME=FILE", value_parser = pair)]
     inputs: Vec<(String, String)>,
-    /// Make up the inputs that are not given
+    /// Generate random tensors for inputs that are not given
     #[arg(long)]
     random: bool,
-    /// A dynamic size for made-up inputs; when left out, that of the given inputs, or the least that the model takes
+    /// Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim, requires = "random")]
     dims: Vec<(String, usize)>,
-    /// Seed of made-up inputs; -1 draws one from the clock
+    /// Seed of generated inputs; -1 takes one from the clock
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = args::seed)]
     seed: u64,
-    /// Show every intermediate result, or save them in this folder
+    /// Print every intermediate result, or save them in FOLDER
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "-")]
     trace: Option<PathBuf>,
-    /// Save the outputs in this folder
+    /// Save the outputs in FOLDER
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Run so often more and report the times
+    /// Run N more times and report the times
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = args::whole::<usize>)]
     repeat: usize,
-    /// Report what every node took in these runs
+    /// Report the time of every node in these runs
     #[arg(long, requires = "repeat", conflicts_with = "trace")]
     profile: bool,
-    /// Threads to compute with, at most one for each core; all cores when left out
+    /// Number of threads, at most one per core [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
     #[command(flatten)]
@@ -127,7 +127,7 @@ impl Exec {
         shown.finish(&outputs, &mut times, session.arena_bytes())
     }
 
-    /// The inputs from their files, or made up.
+    /// Loads the inputs from their files, and generates the others.
     fn values(&self, session: &InferenceSession) -> Result<Vec<(String, Value)>> {
         let mut values = Vec::new();
         for (name, file) in &self.inputs {
@@ -156,7 +156,7 @@ fn save(folder: Option<&Path>, name: &str, value: &Value) -> Result<()> {
     npy::write(&folder.join(file + ".npy"), value)
 }
 
-/// What is printed, as lines or as one object.
+/// Output writer: lines of text or one JSON object.
 struct Shown {
     json: bool,
     trace: Vec<serde_json::Value>,
@@ -184,7 +184,7 @@ impl Shown {
         }
     }
 
-    /// What every node took of a run, on average.
+    /// Prints the mean time of every node.
     fn profile(&mut self, nodes: &[NodeProfile], runs: usize) {
         for NodeProfile {
             op, label, time, ..
@@ -249,14 +249,14 @@ impl Shown {
     }
 }
 
-/// A tensor in a line.
+/// One-line summary of a tensor.
 struct Summary {
     dtype: DType,
     shape: Vec<usize>,
     mean: f64,
     min: f64,
     max: f64,
-    /// Elements that are not a number.
+    /// Number of NaN elements.
     not_numbers: usize,
 }
 

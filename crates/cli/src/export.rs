@@ -1,4 +1,4 @@
-//! `kvark export`: has the Python exporter make a `.pt2`.
+//! `kvark export`: runs the Python exporter to write a `.pt2`.
 
 use crate::args::ModelArgs;
 use anyhow::{Context, Result, bail};
@@ -7,17 +7,17 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names the Python to use.
+/// Environment variable with the Python interpreter to use.
 const VARIABLE: &str = "KVARK_PYTHON";
 /// The exporter's package.
 const PACKAGE: &str = "kvark_export";
-/// What the exporter needs, pinned.
+/// Pinned requirements of the exporter.
 const REQUIREMENTS: &str = include_str!("../../../python/requirements.txt");
 
-/// Export a model to a .pt2 file, by PyTorch
+/// Export a model to a .pt2 file with PyTorch
 #[derive(Args)]
 #[command(
-    after_help = "MODEL is a Hugging Face folder (config.json, weights, tokenizer), a GGUF file or a name of the catalogue; \
+    after_help = "MODEL is a Hugging Face folder (config.json, weights, tokenizer), a GGUF file or a catalogue name; \
 architectures: llama, qwen2, qwen3, gemma3, gpt2. Its tokenizer and chat template go along.
 
 This runs `python -m kvark_export` (python/ in kvark's source, or installed by pip), the only command that needs Python. \
@@ -39,10 +39,10 @@ pub(crate) struct Export {
     /// Add hidden states as a second output, for Eagle3 drafts
     #[arg(long)]
     features: bool,
-    /// Most tokens in one step; 2048 when left out
+    /// Maximum number of tokens in one step [default: 2048]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     max_step: Option<u32>,
-    /// The Python that has PyTorch
+    /// Python interpreter that has PyTorch
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 }
@@ -69,17 +69,17 @@ impl Export {
         }
         let status = command.status().with_context(|| python.cannot_start())?;
         if !status.success() {
-            // It has said why.
+            // The exporter has printed the reason.
             bail!("nothing was exported: the exporter ended with {status}");
         }
         Ok(())
     }
 }
 
-/// An interpreter, and where it looks for modules.
+/// A Python interpreter and its module path.
 struct Python {
     program: PathBuf,
-    /// `PYTHONPATH`, when it is not left as it is.
+    /// Value for `PYTHONPATH`; `None` leaves it unchanged.
     path: Option<OsString>,
 }
 
@@ -112,11 +112,11 @@ impl Python {
         command
     }
 
-    /// An error that says what to install, unless all is there.
+    /// Fails with instructions if a required module is missing.
     fn check(&self) -> Result<()> {
         let pins = REQUIREMENTS.lines().map(str::trim);
         let pins = pins.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        // Modules have the names of their distributions; the test runner is not needed.
+        // Modules are named like their distributions; the test runner is not required.
         let pins = pins.filter_map(|pin| Some((pin.split_once("==")?.0, pin)));
         let pins: Vec<(&str, &str)> = pins.filter(|(name, _)| *name != "pytest").collect();
         let asked: Vec<&str> = pins.iter().map(|(name, _)| *name).collect();
@@ -142,7 +142,7 @@ impl Python {
         )
     }
 
-    /// Those of some modules that cannot be found.
+    /// Returns the modules that cannot be found.
     fn missing(&self, modules: &[&str]) -> Result<Vec<String>> {
         const CODE: &str = "import sys; from importlib.util import find_spec
 print(*(name for name in sys.argv[1:] if find_spec(name) is None))";
@@ -153,7 +153,10 @@ print(*(name for name in sys.argv[1:] if find_spec(name) is None))";
             let said = String::from_utf8_lossy(&output.stderr);
             let last = said.trim().lines().last().unwrap_or("and says nothing");
             let program = self.program.display();
-            bail!("{program} is no Python 3: {}, {last}", output.status);
+            bail!(
+                "{program} is not a working Python 3: {}, {last}",
+                output.status
+            );
         }
         let list = String::from_utf8_lossy(&output.stdout);
         Ok(list.split_whitespace().map(str::to_owned).collect())
@@ -161,11 +164,11 @@ print(*(name for name in sys.argv[1:] if find_spec(name) is None))";
 
     fn cannot_start(&self) -> String {
         let program = self.program.display();
-        format!("cannot start {program}, name a Python by --python or {VARIABLE}")
+        format!("cannot start {program}; set a Python interpreter with --python or {VARIABLE}")
     }
 }
 
-/// The exporter's folder in the source that this program was built or is used in.
+/// Folder of the exporter in the source tree that this program was built in or is run from.
 fn checkout() -> Option<PathBuf> {
     let program = std::env::current_exe().ok();
     let places = [program, std::env::current_dir().ok()];

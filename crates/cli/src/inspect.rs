@@ -1,4 +1,4 @@
-//! `kvark inspect`: what is in a model file.
+//! `kvark inspect`: shows the contents of a model file.
 
 mod contents;
 
@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Elements shown of an array, and characters of a string.
+/// Maximum number of array elements and of string characters shown.
 const SHOWN: (usize, usize) = (6, 60);
 
 /// Show a model file's metadata, tensors, ops and methods
 #[derive(Args)]
 #[command(
-    after_help = "Weights are not read. A file that kvark cannot run is shown too, with the reason.
+    after_help = "Weights are not read. A file that kvark cannot run is also shown, with the reason.
 
 Examples:
   kvark inspect model.gguf
@@ -31,7 +31,7 @@ Examples:
 pub(crate) struct Inspect {
     #[command(flatten)]
     model: ModelArgs,
-    /// Print the graph that is run, one line a node
+    /// Print the optimised graph, one line per node
     #[arg(long)]
     graph: bool,
     /// Print one JSON object
@@ -39,7 +39,7 @@ pub(crate) struct Inspect {
     json: bool,
 }
 
-/// A file, and the model in it when kvark can build it.
+/// Contents of a file, and the imported model or the reason why the import failed.
 struct Found {
     contents: Contents,
     artifact: Result<Artifact, String>,
@@ -96,7 +96,7 @@ impl Found {
         methods.map(|method| (method.name.as_str(), &method.graph))
     }
 
-    /// How often each op occurs, over all methods.
+    /// Number of nodes per op, over all methods.
     fn ops(&self) -> BTreeMap<&'static str, usize> {
         let mut ops = BTreeMap::new();
         for node in self.methods().flat_map(|(_, graph)| graph.nodes()) {
@@ -265,7 +265,7 @@ fn typed(graph: &Graph, id: kvark::TensorId) -> Value {
     })
 }
 
-/// Runs of caches that are alike, as text: their numbers, and what one holds.
+/// Describes runs of layers with equal caches: layer numbers, heads and dimensions.
 fn alike(caches: &[LayerConfig]) -> Vec<(String, String)> {
     let mut first = 0;
     let run = |run: &[LayerConfig]| {

@@ -1,17 +1,17 @@
-//! Ctrl-C: it ends the program with code 130. Work that listens is asked to stop first and ends it in good order; the
-//! second Ctrl-C does not wait for that.
+//! Ctrl-C ends the program with exit code 130. While a [`Listening`] guard is alive, the first Ctrl-C only sets a flag, so
+//! that the work can stop cleanly; the second one exits at once.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The exit code of a program that Ctrl-C ended.
+/// Exit code after Ctrl-C.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Handles Ctrl-C from now on.
+/// Installs the Ctrl-C handler.
 pub(crate) fn install() {
-    // Without a handler Ctrl-C ends the program at once, which is no worse than before.
+    // If the handler cannot be installed, Ctrl-C keeps its default behaviour and ends the program at once.
     let _ = ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::SeqCst) || LISTENERS.load(Ordering::SeqCst) == 0 {
             std::process::exit(EXIT_CODE.into());
@@ -39,12 +39,12 @@ pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 
-/// Takes note of a Ctrl-C that came as a key and not as a signal.
+/// Sets the flag for a Ctrl-C that arrived as a key press instead of a signal.
 pub(crate) fn ask() {
     ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Forgets a Ctrl-C that has been acted upon.
+/// Clears the flag after a Ctrl-C was handled.
 pub(crate) fn reset() {
     ASKED.store(false, Ordering::SeqCst);
 }

@@ -24,8 +24,8 @@ use std::process::ExitCode;
 
 /// Run language models on your own machine.
 ///
-/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json) or a name of the catalogue (see `kvark list`);
-/// left out, it is SmolLM2-135M-Instruct, which is fetched on first use.
+/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json) or a catalogue name (see `kvark list`).
+/// The default is SmolLM2-135M-Instruct, which is downloaded on first use.
 #[derive(Parser)]
 #[command(
     name = "kvark",
@@ -65,7 +65,7 @@ enum Command {
     Rm(catalogue::Rm),
 }
 
-/// The command line, on which a negative number behind a flag is that flag's value, to be judged by its own rule.
+/// The command line. A negative number after a flag is parsed as that flag's value and checked by its own parser.
 fn command() -> clap::Command {
     let numbers = |arg: clap::Arg| match arg.is_positional() || !arg.get_action().takes_values() {
         true => arg,

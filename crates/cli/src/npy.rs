@@ -8,7 +8,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// The header is padded so that elements begin at a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// Reads a tensor. Other real types become f32 and other integers i64, as an imported model's do.
+/// Reads a tensor. Other real types are converted to f32 and other integers to i64, as for imported models.
 pub(crate) fn read(path: &Path) -> Result<Value> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&bytes).with_context(|| format!("{} is not a usable .npy file", path.display()))
@@ -21,16 +21,16 @@ pub(crate) fn write(path: &Path, value: &Value) -> Result<()> {
 
 fn parse(bytes: &[u8]) -> Result<Value> {
     let Some(rest) = bytes.strip_prefix(MAGIC) else {
-        bail!("it does not begin as one");
+        bail!("it lacks the .npy magic");
     };
     let (header, elements) = match rest {
         [1, _, a, b, rest @ ..] => rest.split_at_checked(u16::from_le_bytes([*a, *b]).into()),
         [2 | 3, _, a, b, c, d, rest @ ..] => {
             rest.split_at_checked(u32::from_le_bytes([*a, *b, *c, *d]) as usize)
         }
-        _ => bail!("its version is unknown"),
+        _ => bail!("its format version is not supported"),
     }
-    .context("its header is cut off")?;
+    .context("its header is truncated")?;
     let header = std::str::from_utf8(header).context("its header is not text")?;
     let descr = text_of(header, "descr").context("it has no element type")?;
     let shape = shape_of(header).context("it has no shape")?;
@@ -41,10 +41,10 @@ fn parse(bytes: &[u8]) -> Result<Value> {
     let len = len.context("its shape is too large")?;
     let data = decode(descr, elements)?;
     if data.len() < len {
-        bail!("it holds {} of {len} elements", data.len());
+        bail!("it has {} of {len} elements", data.len());
     }
     if data.len() > len {
-        bail!("it holds more than its {len} elements");
+        bail!("it has more data than its {len} elements");
     }
     Ok(Value { shape, data })
 }
@@ -53,7 +53,7 @@ fn decode(descr: &str, bytes: &[u8]) -> Result<Data> {
     fn each<T, const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {
         let (chunks, rest) = bytes.as_chunks();
         if !rest.is_empty() {
-            bail!("its last element is cut off");
+            bail!("its last element is truncated");
         }
         Ok(chunks.iter().map(|chunk| from(*chunk)).collect())
     }
@@ -66,11 +66,11 @@ fn decode(descr: &str, bytes: &[u8]) -> Result<Data> {
         "|i1" => Data::I64(each(bytes, |[b]| i64::from(b as i8))?),
         "|u1" => Data::I64(each(bytes, |[b]| b.into())?),
         "|b1" => Data::Bool(each(bytes, |[b]| b != 0)?),
-        other => bail!("its elements are {other:?}"),
+        other => bail!("its element type {other:?} is not supported"),
     })
 }
 
-/// What follows a key of the header, which is a Python dict.
+/// Returns the text after a key of the header, which is a Python dict.
 fn field<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let (_, after) = header.split_once(&format!("'{key}'"))?;
     Some(after.trim_start().strip_prefix(':')?.trim_start())

@@ -1,5 +1,5 @@
-//! What goes to the terminal. Results go to stdout by `writeln!`, whose errors are passed on so that a closed pipe ends
-//! the program quietly; all else goes to stderr through here.
+//! Messages, warnings and progress bars on stderr. Results are written to stdout by `writeln!`, and their errors are
+//! returned, so that a closed pipe ends the program quietly.
 
 use crate::interrupt;
 use console::Term;
@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Loading that is done sooner is not shown.
+/// Delay before a progress bar appears.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Prints an error on one line.
@@ -19,12 +19,12 @@ pub(crate) fn error(error: &anyhow::Error) {
     note(&format!("error: {}", words.join(" ")));
 }
 
-/// Prints a line for people. When nobody can read it there is nobody to tell.
+/// Prints a message to stderr. Write errors are ignored.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Warns on a line of its own, once of each thing.
+/// Prints a warning, once per text.
 pub(crate) fn warn(what: &str) {
     static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,14 +34,14 @@ pub(crate) fn warn(what: &str) {
     }
 }
 
-/// Prints text at once, be it a part of a line.
+/// Prints text and flushes, so that partial lines appear.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 
-/// Whether whoever read our output has gone away, as `head` does.
+/// Whether an error is a closed pipe, as after `head`.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -49,7 +49,7 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A bar over `total` steps that shows only on a terminal and only when the work takes a while.
+/// Progress bar over `total` steps, shown only on a terminal and after a delay.
 pub(crate) fn progress(what: &'static str, total: usize) -> ProgressBar {
     bar(
         what,
@@ -67,10 +67,10 @@ pub(crate) fn bytes_progress(what: &'static str, total: u64) -> ProgressBar {
     )
 }
 
-/// Columns of a terminal from which on a bar of 30 characters and all that stands beside it fit into a line.
+/// Terminal width in columns from which a bar of 30 characters and its labels fit on one line.
 const WIDE: u16 = 100;
 
-/// A bar in the place of `BAR` in the template: of 30 characters, or of what a narrow terminal leaves for it.
+/// Replaces `BAR` in the template by a bar of 30 characters, or of the remaining width on a narrow terminal.
 fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
     if io::stderr().is_terminal() && total > 0 {
@@ -82,14 +82,14 @@ fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
-        // At once: the first tick of the steady ones may come when the work is done.
+        // Drawn at once: the first steady tick may come after the work is done.
         bar.tick();
         bar.enable_steady_tick(Duration::from_millis(500));
     }
     bar
 }
 
-/// Shows a bar while weights are loaded, once that takes a while; Ctrl-C ends it.
+/// Progress callback for loading weights: shows a bar after a delay, and cancels on Ctrl-C.
 pub(crate) fn loading() -> ProgressCallback {
     let shown = Mutex::new((None, None));
     ProgressCallback::new(move |done, total| {
@@ -109,12 +109,12 @@ pub(crate) fn loading() -> ProgressCallback {
     })
 }
 
-/// A number of tokens in words.
+/// Formats a number of tokens.
 pub(crate) fn tokens(n: usize) -> String {
     format!("{n} token{}", if n == 1 { "" } else { "s" })
 }
 
-/// A count of bytes in a unit that people read.
+/// Formats a number of bytes with a unit.
 pub(crate) fn bytes(n: u64) -> String {
     kvark::size_text(n)
 }

@@ -1,4 +1,4 @@
-//! `kvark plan`: every byte of a run, before it.
+//! `kvark plan`: the memory plan of a run.
 
 mod compare;
 mod font;
@@ -19,7 +19,7 @@ use kvark::{
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Show the memory that a run will take
+/// Show the memory that a run needs
 #[derive(Args)]
 #[command(
     after_help = "MODEL may also be a Hugging Face config.json. Weights are not read. Several contexts or types make a table.
@@ -35,39 +35,39 @@ Examples:
 pub(crate) struct Plan {
     #[command(flatten)]
     model: ModelArgs,
-    /// Most tokens in the context, or several to compare; what the model was made for when left out
+    /// Context length in tokens, or several to compare [default: the length the model was trained for]
     #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     ctx_size: Vec<u32>,
-    /// Types of keys and values to compare
+    /// Storage types of keys and values to compare
     #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = args::storage)]
     compare: Vec<Storage>,
-    /// How keys are stored in the cache
+    /// Storage type of cached keys
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_k: Storage,
-    /// How values are stored in the cache
+    /// Storage type of cached values
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_v: Storage,
-    /// Which cache: one sequence, cells that --parallel sequences share, or a tree of candidates
+    /// Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates
     #[arg(long, value_name = "KIND", default_value = "sequence")]
     kind: Kind,
     /// Sequences that share a cache of cells
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     parallel: u32,
-    /// Most tokens in one step of prompt processing
+    /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// Threads to compute with, at most one for each core; all cores when left out
+    /// Number of threads, at most one per core [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Path or catalogue name of a model that drafts, planned with the same choices
+    /// Path or catalogue name of a draft model, planned with the same options
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
-    /// Refuse a plan of more than so many bytes, such as 800M or 2G
+    /// Fail if the plan needs more memory than SIZE, such as 800M or 2G
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     mem_limit: Option<u64>,
-    /// Print every buffer with its place
+    /// Print every buffer with its arena offset
     #[arg(long)]
     map: bool,
     /// Draw the plan as SVG
@@ -89,7 +89,7 @@ enum Kind {
     Tree,
 }
 
-/// A model that is planned.
+/// A model to plan, from a file or a configuration.
 struct Subject {
     name: String,
     source: Source,

@@ -1,11 +1,11 @@
-//! From text or a conversation to the tokens a model continues.
+//! Turns text or a conversation into prompt tokens.
 
 use crate::args::TemplateArgs;
 use anyhow::{Context, Result, anyhow, bail};
 use kvark::{ChatTemplate, EncodeOptions, Message, Model, Prompt, RuntimeErrorKind, TextError};
 use std::path::Path;
 
-/// The tokens of a plain text, with BOS where the model wants it.
+/// Tokens of plain text, with BOS if the model asks for it.
 pub(crate) fn plain(model: &Model, text: &str) -> Result<Vec<u32>> {
     encode(model, text, false)
 }
@@ -21,17 +21,17 @@ pub(crate) fn encode(model: &Model, text: &str, special: bool) -> Result<Vec<u32
     Ok(tokenizer.encode(text, options))
 }
 
-/// A model's conversations as tokens.
+/// Formats and tokenizes conversations with a model's chat template.
 pub(crate) struct Conversations<'a> {
     pub(crate) model: &'a Model,
-    /// The template to take in the place of the model's own.
+    /// Template used instead of the model's own.
     template: Option<ChatTemplate>,
-    /// Whether control tokens are read in messages, too.
+    /// Whether control tokens are parsed in messages.
     special: bool,
 }
 
 impl<'a> Conversations<'a> {
-    /// Finds the template: the one that was asked for, or the model's own.
+    /// Resolves the template: the requested one, or the model's own.
     pub(crate) fn new(model: &'a Model, args: &TemplateArgs) -> Result<Conversations<'a>> {
         model.tokenizer()?;
         let template = match &args.chat_template {
@@ -43,7 +43,7 @@ impl<'a> Conversations<'a> {
         {
             return Err(match error.kind() {
                 RuntimeErrorKind::Text(TextError::NoTemplate) => anyhow!(
-                    "{error}; --chat-template NAME|FILE gives it one, where NAME is one of {}",
+                    "{error}; set one with --chat-template NAME|FILE, where NAME is one of {}",
                     names()
                 ),
                 _ => error.into(),
@@ -56,7 +56,7 @@ impl<'a> Conversations<'a> {
         })
     }
 
-    /// The tokens of a conversation up to where the assistant begins to speak.
+    /// Tokens of a conversation, up to the start of the assistant's answer.
     pub(crate) fn tokens(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let tokenizer = self.model.tokenizer()?;
         let template = match &self.template {
@@ -70,7 +70,7 @@ impl<'a> Conversations<'a> {
         Ok(tokenizer.encode_prompt(&prompt))
     }
 
-    /// Tokens that come before the user's next message in every conversation that begins with these messages.
+    /// Tokens shared by all conversations that begin with `messages`, up to the user's next message.
     pub(crate) fn beginning(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let with = |text: &str| {
             let next = [Message::new("user", text)];
@@ -90,7 +90,7 @@ fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
     let path = Path::new(name);
     if !path.exists() {
         bail!(
-            "no such chat template: {name}; it is neither a file nor one of {}",
+            "unknown chat template {name}: neither a file nor one of {}",
             names()
         );
     }
@@ -103,7 +103,7 @@ fn names() -> String {
     ChatTemplate::names().collect::<Vec<_>>().join(", ")
 }
 
-/// Length of the common beginning.
+/// Length of the common prefix.
 pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

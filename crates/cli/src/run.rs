@@ -35,23 +35,23 @@ pub(crate) struct Run {
     /// Treat the prompt as a user's message and apply the model's chat template
     #[arg(long, conflicts_with = "token_ids")]
     chat: bool,
-    /// Most tokens to generate; -1 until the model ends or the context is full
+    /// Maximum number of tokens to generate; -1 for no limit but the model's end of text or a full context
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
-    /// End the text at this string; may be given several times
+    /// Stop generating at this string; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// Go on past the model's end of text
+    /// Continue past the model's end of text
     #[arg(long)]
     ignore_eos: bool,
-    /// Do not repeat the prompt in the output
+    /// Do not print the prompt
     #[arg(long)]
     no_display_prompt: bool,
-    /// Continue the prompt K times at once, with seeds from --seed on
+    /// Generate K continuations in one batch, with seeds --seed, --seed + 1, ...
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=64))]
     parallel: Option<u32>,
-    /// Take what FILE has of the prompt's beginning instead of computing it, and keep the whole text there for the next run;
-    /// a file that holds a conversation of kvark chat is refused
+    /// Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a
+    /// conversation of kvark chat is refused
     #[arg(long, value_name = "FILE", conflicts_with = "parallel")]
     prompt_cache: Option<PathBuf>,
     /// Print one JSON object
@@ -67,7 +67,7 @@ pub(crate) struct Run {
     sampling: SamplingArgs,
 }
 
-/// A list that clap takes as one value.
+/// A list that clap parses as one value.
 type TokenIds = Vec<u32>;
 
 pub(crate) fn predict(text: &str) -> Result<i64, String> {
@@ -87,10 +87,10 @@ impl Run {
             bail!("the prompt is empty");
         }
         if self.parallel.is_some() && self.shift.context_shift {
-            bail!("--context-shift goes on in one text, not in those of --parallel");
+            bail!("--context-shift cannot be used with --parallel");
         }
         if self.template.chat_template.is_some() && !self.chat {
-            bail!("--chat-template is for conversations: give --chat, too");
+            bail!("--chat-template needs --chat");
         }
         let _listening = interrupt::listen();
         let known = match &self.prompt_cache {
@@ -109,7 +109,7 @@ impl Run {
             let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
             return self.parallel(&model, &prompt, &options, count);
         }
-        // The runner before the prompt: its tokenizer is being built meanwhile.
+        // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
         let mut runner = self.engine.runner(&model)?;
         let conversations = self.conversations(&model)?;
         let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
@@ -124,7 +124,7 @@ impl Run {
             Some(snapshot) => runner.resume(&model, snapshot, &prompt)?,
             None => 0,
         };
-        // The prompt is shown once the model has taken it, in front of the first text that follows.
+        // The prompt is printed after it was processed, before the first generated text.
         let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
         let new = &prompt[reused..];
         let bar = output::progress("prompt", new.len());
@@ -171,7 +171,7 @@ impl Run {
         let t = generated.timings;
         let known = match reused {
             0 => String::new(),
-            n => format!("{n} known and "),
+            n => format!("{n} restored and "),
         };
         output::note(&format!(
             "[prompt {known}{}; generated {}; seed {seed}; {}]",
@@ -187,8 +187,8 @@ impl Run {
     }
 }
 
-/// What --prompt-cache has to begin with, if anything; refused before any work is done where it could not be written in the
-/// end, or where a conversation would be lost.
+/// Opens the snapshot of `--prompt-cache`, if the file exists. Fails before any work if the file could not be written in
+/// the end, or if it holds a conversation that would be overwritten.
 fn prompt_cache(file: &Path) -> Result<Option<Snapshot>> {
     Snapshot::check_place(file).context("--prompt-cache")?;
     if !file.exists() {
@@ -198,7 +198,7 @@ fn prompt_cache(file: &Path) -> Result<Option<Snapshot>> {
     if let Some(turns) = chat::saved_turns(&snapshot) {
         let name = file.display();
         bail!(
-            "{name} holds a conversation of {turns} turn{}, which kvark run would overwrite: go on with kvark chat \
+            "{name} holds a conversation of {turns} turn{}, which kvark run would overwrite: continue it with kvark chat \
              --prompt-cache {name}, or name another file",
             if turns == 1 { "" } else { "s" }
         );
@@ -207,7 +207,7 @@ fn prompt_cache(file: &Path) -> Result<Option<Snapshot>> {
 }
 
 impl Run {
-    /// The conversations that --chat makes of prompts.
+    /// Chat formatting of prompts, if `--chat` was given.
     fn conversations<'m>(&self, model: &'m Model) -> Result<Option<Conversations<'m>>> {
         let conversations = self.chat.then(|| Conversations::new(model, &self.template));
         conversations.transpose()
@@ -227,7 +227,7 @@ impl Run {
         }
     }
 
-    /// Several continuations of one prompt: the prompt is computed once, and each step is one forward for all.
+    /// Generates several continuations. The prompt is computed once, and each step is one forward for all of them.
     fn parallel(
         &self,
         model: &Model,
@@ -318,7 +318,7 @@ impl Run {
     }
 }
 
-/// A number of tokens, and how many there were a second where that was measured.
+/// Formats a number of tokens, with tokens per second if measured.
 fn measured(tokens: usize, rate: Option<f64>) -> String {
     let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1}/s"));
     output::tokens(tokens) + &rate

@@ -33,7 +33,7 @@ pub(crate) struct Score {
     engine: EngineArgs,
 }
 
-/// A list that clap takes as one value.
+/// A list that clap parses as one value.
 type TokenIds = Vec<u32>;
 
 impl Score {
@@ -75,7 +75,7 @@ impl Score {
             writeln!(out, "{report}")?;
         } else {
             for (id, logprob) in ids.iter().skip(1).zip(&score.logprob) {
-                // What the token itself writes, which for a file without a tokenizer is its id.
+                // The token's text; its id if the file has no tokenizer.
                 let piece = match model.tokenizer().ok().and_then(|t| t.token_bytes(*id)) {
                     Some(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
                     None => id.to_string(),

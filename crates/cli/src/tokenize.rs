@@ -18,10 +18,10 @@ pub(crate) struct Tokenize {
     model: ModelArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// Begin with the model's BOS, if it has one
+    /// Add the model's BOS token, if it has one
     #[arg(long)]
     bos: bool,
-    /// Take special tokens written in the text for the tokens
+    /// Parse special tokens in the text
     #[arg(long)]
     special: bool,
     /// Print one JSON object
@@ -39,13 +39,13 @@ pub(crate) struct Detokenize {
     /// Path or catalogue name, unless it is a token id; then token ids
     #[arg(value_name = "MODEL|ID")]
     positional: Vec<String>,
-    /// The model, as a flag
+    /// Model, as a flag
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
     /// The token ids, such as 1,2,3
     #[arg(long = "token-ids", value_name = "IDS", value_parser = token_ids)]
     token_ids: Option<TokenIds>,
-    /// Leave out control tokens such as BOS
+    /// Omit control tokens such as BOS
     #[arg(long)]
     no_special: bool,
     /// Print one JSON object
@@ -53,7 +53,7 @@ pub(crate) struct Detokenize {
     json: bool,
 }
 
-/// A list that clap takes as one value.
+/// A list that clap parses as one value.
 type TokenIds = Vec<u32>;
 
 impl Tokenize {
@@ -109,8 +109,10 @@ impl Detokenize {
         }
         let ids = match (&self.token_ids, rest) {
             (Some(ids), []) => ids.clone(),
-            (Some(_), [extra, ..]) => bail!("{extra:?} is given beside --token-ids"),
-            (None, []) => bail!("no token ids: give --token-ids, or ids behind the model"),
+            (Some(_), [extra, ..]) => {
+                bail!("unexpected argument {extra:?}: token ids are already given by --token-ids")
+            }
+            (None, []) => bail!("no token ids: give --token-ids, or ids after the model"),
             (None, words) => {
                 let lists: Result<Vec<_>, _> = words.iter().map(|word| token_ids(word)).collect();
                 lists.map_err(anyhow::Error::msg)?.concat()

@@ -42,7 +42,7 @@ impl Dim {
     }
 
     /// Whether no term is negative, so that no symbol can make the value negative.
-    pub fn is_sum_of_sizes(&self) -> bool {
+    pub fn is_nonnegative(&self) -> bool {
         self.constant >= 0 && self.coefficients.iter().all(|c| *c >= 0)
     }
 

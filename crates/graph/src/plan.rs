@@ -1,17 +1,17 @@
 //! Gives every intermediate of a step its place in one arena.
 //!
 //! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
-//! roots get memory. Roots are placed first-fit, in the order that needs least of a few.
+//! roots get memory. AliasAnalysis are placed first-fit, in the order that needs least of a few.
 
-mod pack;
-mod roots;
+mod alias;
+mod placement;
 
-pub use pack::Packing;
+pub use placement::PlacementOrder;
 
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
-use pack::{Lifetime, lower_bound, smallest};
-use roots::Roots;
+use alias::AliasAnalysis;
+use placement::{Lifetime, lower_bound, smallest};
 
 /// Every offset is a multiple of this, so that vector loads never straddle lines.
 pub const ALIGNMENT: usize = 64;
@@ -78,7 +78,7 @@ pub struct MemoryPlan {
     /// The largest set of bytes alive at once: no plan can do with less.
     pub lower_bound: usize,
     /// What every order of placement that was tried would need; the arena is the smallest.
-    pub attempts: Vec<(Packing, usize)>,
+    pub attempts: Vec<(PlacementOrder, usize)>,
     /// Every piece of the arena, by birth.
     pub buffers: Vec<Buffer>,
     places: Vec<Place>,
@@ -94,7 +94,7 @@ impl MemoryPlan {
         scratch: impl Fn(usize) -> usize,
     ) -> Result<MemoryPlan, GraphError> {
         let sizes = sizes(graph, &bindings)?;
-        let roots = Roots::new(graph, &sizes, &bindings)?;
+        let roots = AliasAnalysis::new(graph, &sizes, &bindings)?;
         let mut lifetimes = Vec::new();
         let mut holds = Vec::new();
         for (step, node) in graph.nodes().iter().enumerate() {

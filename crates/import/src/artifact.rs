@@ -1,4 +1,4 @@
-//! A model file of any format after import: graphs, facts and what else the file says.
+//! An imported model of any format: graphs, facts and the parsed file.
 
 use std::path::Path;
 
@@ -6,15 +6,15 @@ use base::Bytes;
 use graph::Graph;
 
 use crate::ImportError;
-use crate::decoder::DecoderSpec;
-use crate::error::Problem;
-use crate::genai::{self, Beside};
+use crate::error::ImportErrorDetail;
+use crate::genai::{self, SidecarFiles};
 use crate::gguf::{self, Gguf};
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
+use crate::transformer::TransformerSpec;
 
-/// The context of a model that states none.
-pub(crate) const UNSTATED_CONTEXT: usize = 4096;
+/// Context length of a model whose file states none.
+pub(crate) const DEFAULT_CONTEXT_LENGTH: usize = 4096;
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -25,9 +25,9 @@ pub struct Artifact {
     pub name: Option<String>,
     /// The architecture, as the file calls it.
     pub architecture: String,
-    /// What can be run.
+    /// Entry points.
     pub methods: Vec<Method>,
-    /// What caches and runners must know.
+    /// Facts that caches and runners need.
     pub facts: ModelFacts,
     /// The file itself, for its metadata, tokenizer and tensor list, when its format is GGUF.
     pub gguf: Option<Gguf>,
@@ -35,8 +35,8 @@ pub struct Artifact {
     pub pt2: Option<Pt2>,
     /// The file itself, for its inputs, outputs and tensor list, when its format is ONNX.
     pub onnx: Option<Onnx>,
-    /// What lies beside the file; only ONNX models have their tokenizer there.
-    pub beside: Beside,
+    /// Sidecar files; only ONNX models have their tokenizer there.
+    pub sidecars: SidecarFiles,
 }
 
 /// A format of model files.
@@ -71,35 +71,35 @@ pub struct Method {
     pub graph: Graph,
 }
 
-/// The model's own numbers, as opposed to the caller's policy.
+/// Properties of the model, as opposed to the caller's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
     /// One entry for each cache id.
     pub caches: Vec<kv::LayerConfig>,
-    /// Most positions the graph is made for.
+    /// Context length in positions.
     pub context_length: usize,
-    /// Whether the file states that length; else it is a guess.
+    /// Whether the file states the context length; otherwise it is a default.
     pub context_stated: bool,
-    /// Logits of a row; 0 when the model is no decoder.
+    /// Vocabulary size; 0 if the model is not a decoder.
     pub vocab_size: usize,
-    /// Width of the residual stream; 0 when the file does not say.
+    /// Width of the residual stream; 0 if the file does not state it.
     pub hidden_size: usize,
-    /// Most tokens that one step may have, when the graph was made for so many.
+    /// Maximum number of tokens per step, if the graph has a limit.
     pub max_step: Option<usize>,
-    /// Most positions that the graph can compute, when its buffers or tables end there.
+    /// Maximum number of positions that the graph can compute, if its buffers or tables have a limit.
     pub context_limit: Option<usize>,
-    /// How the hidden states of a text become its embedding, in models that give those instead of logits.
+    /// Pooling of hidden states, for models that return hidden states instead of logits.
     pub embedding: Option<Pooling>,
 }
 
-/// How the hidden states of a text's tokens become one embedding.
+/// How the hidden states of a text are pooled into one embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
-    /// Their mean.
+    /// Mean over all tokens.
     Mean,
-    /// The first token's, which is `[CLS]` in BERT's manner.
+    /// First token, the `[CLS]` of BERT.
     Cls,
-    /// The last token's.
+    /// Last token.
     Last,
 }
 
@@ -118,11 +118,11 @@ impl Pooling {
 }
 
 impl ModelFacts {
-    /// The facts of a model that is no decoder.
+    /// Facts of a model that is not a decoder.
     pub(crate) fn none() -> ModelFacts {
         ModelFacts {
             caches: vec![],
-            context_length: UNSTATED_CONTEXT,
+            context_length: DEFAULT_CONTEXT_LENGTH,
             context_stated: false,
             vocab_size: 0,
             hidden_size: 0,
@@ -132,9 +132,9 @@ impl ModelFacts {
         }
     }
 
-    /// The facts of a stack of layers; `embedding` for those that give hidden states.
+    /// Facts of a transformer; `embedding` is set for models that return hidden states.
     pub(crate) fn of(
-        spec: &DecoderSpec,
+        spec: &TransformerSpec,
         context_length: usize,
         embedding: Option<Pooling>,
     ) -> ModelFacts {
@@ -151,23 +151,23 @@ impl ModelFacts {
         }
     }
 
-    /// Whether the model turns tokens into logits, as runners need it.
+    /// Whether the model computes logits from tokens, as runners require.
     pub fn is_decoder(&self) -> bool {
         self.vocab_size > 0
     }
 }
 
-/// What the caller knows before the model is imported.
+/// Options of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// Most positions that will be used; the file's own limit when `None`.
+    /// Context length that will be used; `None` for that of the file.
     ///
     /// LongRoPE models (Phi-3 with 128k context) have one set of frequencies for short contexts and one for long ones;
-    /// this chooses between them.
+    /// this option selects the set.
     pub context_length: Option<usize>,
-    /// Leave exported decoders with the inputs and outputs they were exported with.
+    /// Keep the inputs and outputs of exported decoders instead of rewriting them for runners.
     pub as_exported: bool,
-    /// Build decoders without their head and their caches, so that they give hidden states (GGUF only).
+    /// Build decoders without head and caches, so that they return hidden states (GGUF only).
     pub hidden_states: bool,
 }
 
@@ -183,20 +183,20 @@ pub fn open(path: &Path) -> Result<Artifact, ImportError> {
     open_with(path, &ImportOptions::default())
 }
 
-/// Imports the model at `path` for a known use.
+/// Imports the model at `path` with the given options.
 ///
-/// The format is known by the file's first bytes, or else by its extension; a folder stands for the model that its
+/// The format is detected by the file's first bytes, or else by its extension; a folder stands for the model that its
 /// `genai_config.json` names.
 pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
     let path = &genai::model_file(path)?;
     let import = || {
         let bytes = Bytes::map(path)?;
-        match recognise(path, &bytes)? {
+        match detect_format(path, &bytes)? {
             Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
             Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
             Format::Onnx => {
                 let file = Onnx::parse(bytes, path.parent())?;
-                onnx::lower(file, Beside::find(path)?, options)
+                onnx::lower(file, SidecarFiles::find(path)?, options)
             }
         }
     };
@@ -206,11 +206,11 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
 /// The format of the file at `path`, by its first bytes or else by its extension.
 pub fn format_of(path: &Path) -> Result<Format, ImportError> {
     let path = &genai::model_file(path)?;
-    let find = || recognise(path, &Bytes::map(path)?);
+    let find = || detect_format(path, &Bytes::map(path)?);
     find().map_err(|error: ImportError| error.in_file(path))
 }
 
-fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
+fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     let extension = path.extension().and_then(|e| e.to_str());
     let is = |format: Format| extension.is_some_and(|e| e.eq_ignore_ascii_case(format.name()));
     if bytes.starts_with(b"GGUF") {
@@ -219,11 +219,11 @@ fn recognise(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     if Pt2::is_zip(bytes) {
         return Ok(Format::Pt2);
     }
-    // ONNX files have no first bytes of their own.
+    // ONNX files have no magic.
     let formats = [Format::Gguf, Format::Pt2, Format::Onnx];
     let named = formats.into_iter().find(|f| is(*f));
     let known = "gguf, pt2, onnx";
-    named.ok_or_else(|| Problem::UnknownFormat { known }.into())
+    named.ok_or_else(|| ImportErrorDetail::UnknownFormat { known }.into())
 }
 
 #[cfg(test)]

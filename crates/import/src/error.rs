@@ -1,4 +1,4 @@
-//! What can be wrong with a model file.
+//! Import errors.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,61 +13,63 @@ use crate::gguf::{self, GgufError};
 /// The message names the file, key, tensor or architecture that was wrong.
 #[derive(Debug, thiserror::Error)]
 pub struct ImportError {
-    problem: Box<Problem>,
+    problem: Box<ImportErrorDetail>,
     path: Option<PathBuf>,
 }
 
-/// What sort of thing went wrong.
+/// Category of an import error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ImportErrorKind {
     /// The file could not be opened or mapped.
     Io,
-    /// The file is of no format that kvark reads.
+    /// The file has no supported format.
     UnknownFormat,
-    /// The file breaks the rules of its format.
+    /// The file violates its format.
     Malformed,
-    /// The model is of no architecture that kvark builds.
+    /// The architecture is not supported.
     UnknownArchitecture,
-    /// The model asks for something that kvark does not compute.
+    /// The model needs a feature that is not supported.
     Unsupported,
     /// A metadata key is absent.
     MissingKey,
-    /// A metadata value has another type or another range than it must have.
+    /// A metadata value has the wrong type or is out of range.
     Value,
     /// A tensor is absent.
     MissingTensor,
-    /// A tensor has another shape or element type than the model's numbers ask for.
+    /// A tensor has a shape or element type that contradicts the model's parameters.
     Tensor,
     /// The file has a tensor that the architecture does not use.
     UnusedTensor,
-    /// The program has ops that kvark does not know.
+    /// The program has unsupported ops.
     UnknownOp,
-    /// A node of the program cannot be expressed.
+    /// A node of the program cannot be lowered.
     Node,
     /// The graph could not be built.
     Graph,
 }
 
-/// Characters of a message; a file can make them long.
-const LONGEST_MESSAGE: usize = 16_000;
+/// Limit on the characters of a message, because names in files can be arbitrarily long.
+const MAX_MESSAGE: usize = 16_000;
 
-/// The error proper; messages are complete except for the file's path.
+/// The internal error enum. Messages lack only the file's path.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Problem {
+pub(crate) enum ImportErrorDetail {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]
     Gguf(#[from] GgufError),
     #[error(transparent)]
     Graph(#[from] GraphError),
-    #[error("neither its name nor its first bytes are those of a model that kvark reads ({known})")]
+    #[error(
+        "unknown model format: neither the first bytes nor the extension match a supported format ({known})"
+    )]
     UnknownFormat { known: &'static str },
-    #[error("architecture {name:?} is not one that kvark builds; it builds {known}")]
+    #[error("architecture {name:?} is not supported; supported architectures are {known}")]
     UnknownArchitecture { name: String, known: String },
     #[error("{what} {reason}")]
     Malformed { what: String, reason: String },
-    #[error("the program has ops that kvark does not know: {ops}")]
+    #[error("the program has unsupported ops: {ops}")]
     UnknownOps { ops: String },
     #[error("node {node} ({op}): {reason}")]
     Op {
@@ -94,55 +96,55 @@ pub(crate) enum Problem {
 }
 
 impl ImportError {
-    /// What sort of thing went wrong.
+    /// Category of an import error.
     pub fn kind(&self) -> ImportErrorKind {
         use ImportErrorKind as K;
         match &*self.problem {
-            Problem::Map(_) => K::Io,
-            Problem::Gguf(error) => match error.kind() {
+            ImportErrorDetail::Map(_) => K::Io,
+            ImportErrorDetail::Gguf(error) => match error.kind() {
                 gguf::ErrorKind::Io => K::Io,
                 gguf::ErrorKind::MissingKey => K::MissingKey,
                 gguf::ErrorKind::WrongType => K::Value,
                 _ => K::Malformed,
             },
-            Problem::Graph(_) => K::Graph,
-            Problem::UnknownFormat { .. } => K::UnknownFormat,
-            Problem::UnknownArchitecture { .. } => K::UnknownArchitecture,
-            Problem::Malformed { .. } => K::Malformed,
-            Problem::UnknownOps { .. } => K::UnknownOp,
-            Problem::Op { .. } => K::Node,
-            Problem::Unsupported { .. } => K::Unsupported,
-            Problem::Value { .. } => K::Value,
-            Problem::MissingTensor { .. } => K::MissingTensor,
-            Problem::Shape { .. } | Problem::DType { .. } => K::Tensor,
-            Problem::UnusedTensor { .. } => K::UnusedTensor,
+            ImportErrorDetail::Graph(_) => K::Graph,
+            ImportErrorDetail::UnknownFormat { .. } => K::UnknownFormat,
+            ImportErrorDetail::UnknownArchitecture { .. } => K::UnknownArchitecture,
+            ImportErrorDetail::Malformed { .. } => K::Malformed,
+            ImportErrorDetail::UnknownOps { .. } => K::UnknownOp,
+            ImportErrorDetail::Op { .. } => K::Node,
+            ImportErrorDetail::Unsupported { .. } => K::Unsupported,
+            ImportErrorDetail::Value { .. } => K::Value,
+            ImportErrorDetail::MissingTensor { .. } => K::MissingTensor,
+            ImportErrorDetail::Shape { .. } | ImportErrorDetail::DType { .. } => K::Tensor,
+            ImportErrorDetail::UnusedTensor { .. } => K::UnusedTensor,
         }
     }
 
-    /// A number (a key's, or one of a spec) that cannot be right.
+    /// Error for an invalid value of a metadata key or of a spec.
     pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
-        Problem::Value { what, reason }.into()
+        ImportErrorDetail::Value { what, reason }.into()
     }
 
-    /// A part of a file that breaks the rules of its format.
+    /// Error for a part of a file that violates its format.
     pub(crate) fn malformed(what: impl Into<String>, reason: impl Into<String>) -> ImportError {
         let (what, reason) = (what.into(), reason.into());
-        Problem::Malformed { what, reason }.into()
+        ImportErrorDetail::Malformed { what, reason }.into()
     }
 
     pub(crate) fn unsupported(what: impl Into<String>) -> ImportError {
-        Problem::Unsupported { what: what.into() }.into()
+        ImportErrorDetail::Unsupported { what: what.into() }.into()
     }
 
     pub(crate) fn missing_tensor(name: &str) -> ImportError {
         let name = name.to_owned();
-        Problem::MissingTensor { name }.into()
+        ImportErrorDetail::MissingTensor { name }.into()
     }
 
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {
-        // These name their file themselves.
-        if !matches!(*self.problem, Problem::Map(_)) {
+        // These errors name their file already.
+        if !matches!(*self.problem, ImportErrorDetail::Map(_)) {
             self.path = Some(path.to_owned());
         }
         self
@@ -154,16 +156,16 @@ impl fmt::Display for ImportError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        // Messages repeat names and words of the file, which must not reach a terminal as controls.
+        // Messages quote text from the file, whose control characters must not reach a terminal.
         let message = self.problem.to_string();
-        let shown = message.chars().take(LONGEST_MESSAGE);
+        let shown = message.chars().take(MAX_MESSAGE);
         shown
             .map(|c| if c.is_control() { '\u{FFFD}' } else { c })
             .try_for_each(|c| f.write_char(c))
     }
 }
 
-impl<P: Into<Problem>> From<P> for ImportError {
+impl<P: Into<ImportErrorDetail>> From<P> for ImportError {
     fn from(problem: P) -> ImportError {
         ImportError {
             problem: Box::new(problem.into()),

@@ -1,4 +1,4 @@
-//! Folders of ONNX Runtime GenAI: `genai_config.json`, the model it names, and the tokenizer's files beside them.
+//! Folders of ONNX Runtime GenAI: `genai_config.json`, the model that it names, and the sidecar files of the tokenizer.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,19 +7,19 @@ use serde_json::{Map, Value};
 
 use crate::ImportError;
 
-/// The file that makes a folder one of GenAI's.
+/// Name of GenAI's configuration file.
 pub const CONFIG: &str = "genai_config.json";
 
-/// What `genai_config.json` says about a decoder.
+/// Contents of `genai_config.json` for a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenAi {
     /// The architecture, as the file calls it.
     pub model_type: String,
     /// The model's file, inside the folder.
     pub filename: PathBuf,
-    /// Most positions that the model was made for.
+    /// Context length in positions.
     pub context_length: Option<usize>,
-    /// Logits of a row.
+    /// Vocabulary size.
     pub vocab_size: Option<usize>,
     /// The token that begins a text.
     pub bos: Option<u32>,
@@ -29,20 +29,20 @@ pub struct GenAi {
     pub pad: Option<u32>,
     /// What the decoder's inputs and outputs are called.
     pub names: DecoderNames,
-    /// How tokens are chosen unless the caller says otherwise.
-    pub search: Search,
-    /// Settings that ask for something kvark does not do, as `search.num_beams: 4`.
+    /// Default sampling options.
+    pub search: SearchOptions,
+    /// Settings that kvark does not support, such as `search.num_beams: 4`.
     pub not_honoured: Vec<String>,
 }
 
-/// What a decoder's inputs and outputs are called; in those of caches `%d` stands for the layer's number.
+/// Names of a decoder's inputs and outputs. In the names of caches, `%d` stands for the layer number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecoderNames {
     /// The tokens.
     pub input_ids: String,
     /// Their positions.
     pub position_ids: String,
-    /// Which positions are real, the past ones included.
+    /// Mask of valid positions, including past ones.
     pub attention_mask: String,
     /// The cached keys.
     pub past_key: String,
@@ -60,20 +60,20 @@ pub struct DecoderNames {
     pub present_value: String,
 }
 
-/// How tokens are chosen; `None` where the file does not say.
+/// Sampling options; `None` where the file states none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Search {
-    /// Whether to choose at random; else the most likely token is taken.
+pub struct SearchOptions {
+    /// Whether to sample; otherwise the most likely token is taken.
     pub do_sample: Option<bool>,
     /// Divides the logits.
     pub temperature: Option<f32>,
-    /// Only the most likely ones.
+    /// Number of most likely tokens to sample from.
     pub top_k: Option<usize>,
-    /// Only the most likely ones whose probabilities add up to this.
+    /// Cumulative probability of the most likely tokens to sample from.
     pub top_p: Option<f32>,
-    /// Makes tokens seen lately less likely.
+    /// Repetition penalty.
     pub repetition_penalty: Option<f32>,
-    /// Most tokens of prompt and text together.
+    /// Maximum number of tokens, prompt included.
     pub max_length: Option<usize>,
 }
 
@@ -124,10 +124,10 @@ impl GenAi {
             ImportError::malformed("the configuration", format!("is no JSON: {error}"))
         })?;
         let model = object(&json, "model")?;
-        let decoder = Fields::of(model.child("decoder"), "model.decoder");
+        let decoder = JsonObject::of(model.child("decoder"), "model.decoder");
         let defaults = DecoderNames::default();
-        let inputs = Fields::of(decoder.child("inputs"), "model.decoder.inputs");
-        let outputs = Fields::of(decoder.child("outputs"), "model.decoder.outputs");
+        let inputs = JsonObject::of(decoder.child("inputs"), "model.decoder.inputs");
+        let outputs = JsonObject::of(decoder.child("outputs"), "model.decoder.outputs");
         let names = DecoderNames {
             input_ids: inputs.name("input_ids", defaults.input_ids)?,
             position_ids: inputs.name("position_ids", defaults.position_ids)?,
@@ -150,7 +150,7 @@ impl GenAi {
         }
         let search = match json.get("search") {
             Some(_) => object(&json, "search")?,
-            None => Fields::of(None, "search"),
+            None => JsonObject::of(None, "search"),
         };
         let context_length = model.size("context_length")?;
         let mut not_honoured = not_honoured(&search, context_length);
@@ -166,7 +166,7 @@ impl GenAi {
             eos: model.ids("eos_token_id")?,
             pad: model.ids("pad_token_id")?.first().copied(),
             names,
-            search: Search {
+            search: SearchOptions {
                 do_sample: search.flag("do_sample")?,
                 temperature: search.number("temperature")?,
                 top_k: search.size("top_k")?,
@@ -179,9 +179,9 @@ impl GenAi {
     }
 }
 
-/// The search settings that would change the text and are not honoured. A setting with the value that means nothing, such
-/// as one beam, is left out, and so are settings of beams where there is one.
-fn not_honoured(search: &Fields<'_>, context: Option<usize>) -> Vec<String> {
+/// Search settings that would change the text and are not supported. Settings with a neutral value, such as one beam, are
+/// omitted, and so are beam settings if there is one beam.
+fn not_honoured(search: &JsonObject<'_>, context: Option<usize>) -> Vec<String> {
     const HONOURED: [&str; 5] = [
         "do_sample",
         "temperature",
@@ -198,9 +198,9 @@ fn not_honoured(search: &Fields<'_>, context: Option<usize>) -> Vec<String> {
         "num_beams" | "num_return_sequences" => number(key) == Some(1.0),
         "min_length" | "no_repeat_ngram_size" => number(key) == Some(0.0),
         "random_seed" => number(key) == Some(-1.0),
-        // The context ends a text anyway.
+        // The context length limits a text anyway.
         "max_length" => number(key).is_some_and(|n| context.is_some_and(|c| n >= c as f64)),
-        // How ONNX Runtime keeps its buffers and batches its steps.
+        // Buffer and batching settings of ONNX Runtime.
         "past_present_share_buffer" | "chunk_size" | "batch_size" => true,
         _ => false,
     };
@@ -211,21 +211,21 @@ fn not_honoured(search: &Fields<'_>, context: Option<usize>) -> Vec<String> {
         .collect()
 }
 
-/// Whether a path of a file leads nowhere but below the folder it is read from.
+/// Whether a relative path stays inside the folder.
 fn inside(path: &Path) -> bool {
     let mut parts = path.components();
     path.file_name().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Fields of a JSON object, with where it lies for messages.
-struct Fields<'a> {
+/// Typed access to a JSON object, with its path for messages.
+struct JsonObject<'a> {
     map: Option<&'a Map<String, Value>>,
     place: &'static str,
 }
 
-fn object<'a>(json: &'a Value, key: &'static str) -> Result<Fields<'a>, ImportError> {
+fn object<'a>(json: &'a Value, key: &'static str) -> Result<JsonObject<'a>, ImportError> {
     match json.get(key).and_then(Value::as_object) {
-        map @ Some(_) => Ok(Fields { map, place: key }),
+        map @ Some(_) => Ok(JsonObject { map, place: key }),
         None => Err(ImportError::malformed(
             "the configuration",
             format!("has no object {key:?}"),
@@ -233,17 +233,17 @@ fn object<'a>(json: &'a Value, key: &'static str) -> Result<Fields<'a>, ImportEr
     }
 }
 
-impl<'a> Fields<'a> {
-    fn of(map: Option<&'a Value>, place: &'static str) -> Fields<'a> {
+impl<'a> JsonObject<'a> {
+    fn of(map: Option<&'a Value>, place: &'static str) -> JsonObject<'a> {
         let map = map.and_then(Value::as_object);
-        Fields { map, place }
+        JsonObject { map, place }
     }
 
     fn child(&self, key: &str) -> Option<&'a Value> {
         self.map?.get(key).filter(|value| !value.is_null())
     }
 
-    /// A field that `read` understands; its absence is `None`.
+    /// Reads a field with `read`; `None` if it is absent.
     fn get<T>(
         &self,
         key: &str,
@@ -303,9 +303,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What lies beside a model's file: its configuration and its tokenizer.
+/// Sidecar files of a model: its configuration and its tokenizer.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub struct SidecarFiles {
     /// `genai_config.json`, when it names the model.
     pub genai: Option<GenAi>,
     /// Hugging Face's `tokenizer.json`.
@@ -314,16 +314,16 @@ pub struct Beside {
     pub tokenizer_config: Option<Bytes>,
     /// Hugging Face's `generation_config.json`, or what the configuration says in its place.
     pub generation_config: Option<Bytes>,
-    /// The chat template, where it is a file of its own.
+    /// The chat template, if it is a separate file.
     pub chat_template: Option<Bytes>,
 }
 
-impl Beside {
-    /// What lies beside the model at `path`.
-    pub fn find(path: &Path) -> Result<Beside, ImportError> {
+impl SidecarFiles {
+    /// Finds the sidecar files of the model at `path`.
+    pub fn find(path: &Path) -> Result<SidecarFiles, ImportError> {
         let mut folder = path.parent().unwrap_or(Path::new(""));
         let mut genai = None;
-        // A configuration may name a file in a folder below its own.
+        // A configuration may name a file in a subfolder.
         for above in path.ancestors().skip(1).take(2) {
             if genai.is_none() && above.join(CONFIG).is_file() {
                 let config = GenAi::open(above)?;
@@ -343,7 +343,7 @@ impl Beside {
             }
             None => file("generation_config.json")?,
         };
-        Ok(Beside {
+        Ok(SidecarFiles {
             genai,
             tokenizer: file("tokenizer.json")?,
             tokenizer_config: file("tokenizer_config.json")?,
@@ -353,7 +353,7 @@ impl Beside {
     }
 }
 
-/// The model's file that a path stands for: that of a GenAI folder, else the path itself.
+/// Resolves a GenAI folder to its model file; other paths are returned unchanged.
 pub fn model_file(path: &Path) -> Result<PathBuf, ImportError> {
     if !path.is_dir() {
         return Ok(path.to_owned());

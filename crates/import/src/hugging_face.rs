@@ -1,4 +1,4 @@
-//! A model that is known by its Hugging Face `config.json` alone: enough to plan it, not to run it.
+//! Models built from a Hugging Face `config.json` alone, without weights: they can be planned, not run.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use base::{Bytes, DType};
 use graph::Graph;
 use serde_json::Value;
 
-use crate::decoder::{
-    self, AttentionSpec, DecoderSpec, LayerSpec, Norm, RopeScaling, RopeSpec, Weight,
-};
-use crate::error::Problem;
+use crate::error::ImportErrorDetail;
 use crate::gguf::architecture::Architecture;
+use crate::transformer::{
+    self, AttentionSpec, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+};
 use crate::{ImportError, ModelFacts, Pooling};
 
 /// A model without its weights.
@@ -18,18 +18,18 @@ use crate::{ImportError, ModelFacts, Pooling};
 pub struct Blueprint {
     /// `model_type` of the configuration.
     pub architecture: String,
-    /// The graph `forward` (see [`decoder`]), with the weights as inputs behind its own three.
+    /// The graph `forward` (see [`transformer`]), with the weights as inputs after its own three.
     pub graph: Graph,
-    /// What caches and runners must know.
+    /// Facts that caches and runners need.
     pub facts: ModelFacts,
 }
 
-/// Inputs of the graph `forward` that are no weights.
+/// Number of inputs of the graph `forward` that are not weights.
 pub const STEP_INPUTS: usize = 3;
 
-/// More layers, heads, or tokens than any model has: such a number is a damaged file.
+/// Upper bound of layers, heads and tokens; a larger number means a damaged file.
 const MOST: u64 = 1 << 24;
-const MOST_LAYERS: usize = 4096;
+const MAX_LAYERS: usize = 4096;
 
 /// A `model_type`, the row of the architecture it is built as, and whether its head is its embedding unless it says.
 const TYPES: [(&str, &str, bool); 12] = [
@@ -64,12 +64,12 @@ impl Blueprint {
     pub fn parse(json: &[u8]) -> Result<Blueprint, ImportError> {
         let whole: Value = serde_json::from_slice(json)
             .map_err(|e| ImportError::value("the configuration", format!("is no JSON: {e}")))?;
-        // Models that see have the decoder's numbers in a part of their own.
+        // Multimodal configurations keep the text decoder's parameters in `text_config`.
         let part = whole.get("text_config").unwrap_or(&whole);
         let kind = part.get("model_type").or_else(|| whole.get("model_type"));
         let kind = kind.and_then(Value::as_str).unwrap_or_default();
         let Some((_, row, tied)) = TYPES.into_iter().find(|(name, ..)| *name == kind) else {
-            return Err(Problem::UnknownArchitecture {
+            return Err(ImportErrorDetail::UnknownArchitecture {
                 name: kind.to_owned(),
                 known: TYPES.map(|(name, ..)| name).join(", "),
             }
@@ -82,13 +82,13 @@ impl Blueprint {
         let (spec, context_length) = config.spec()?;
         let tied = config.flag("tie_word_embeddings").unwrap_or(tied);
         let dtype = config.dtype(&whole)?;
-        let graph = decoder::build(&spec, &|name| {
+        let graph = transformer::build(&spec, &|name| {
             let fused = name.ends_with("attn_qkv.weight");
             let optional_bias = name.ends_with(".bias") && !config.has_bias(name);
             let absent = fused || optional_bias || (tied && name == "output.weight");
             (!absent).then(|| Weight::planned(dtype))
         })?;
-        // Configurations do not say how a model was pooled.
+        // Configurations do not state the pooling.
         let embedding = (!spec.decodes()).then_some(Pooling::Mean);
         Ok(Blueprint {
             architecture: kind.to_owned(),
@@ -98,19 +98,19 @@ impl Blueprint {
     }
 }
 
-/// The numbers of a configuration.
+/// Parameters of a configuration.
 struct Config<'a> {
     json: &'a Value,
     row: Architecture,
 }
 
 impl Config<'_> {
-    fn spec(&self) -> Result<(DecoderSpec, usize), ImportError> {
+    fn spec(&self) -> Result<(TransformerSpec, usize), ImportError> {
         let row = &self.row;
         let hidden_size = self.size(&["hidden_size", "n_embd"])?;
         let layers = self.size(&["num_hidden_layers", "n_layer"])?;
-        if layers > MOST_LAYERS {
-            let reason = format!("is {layers}, must be at most {MOST_LAYERS}");
+        if layers > MAX_LAYERS {
+            let reason = format!("is {layers}, must be at most {MAX_LAYERS}");
             return Err(ImportError::value("num_hidden_layers", reason));
         }
         let heads = self.size(&["num_attention_heads", "n_head"])?;
@@ -143,7 +143,7 @@ impl Config<'_> {
             scaling: RopeScaling::None,
             attention_factor: 1.0,
         });
-        let spec = DecoderSpec {
+        let spec = TransformerSpec {
             vocab_size: self.size(&["vocab_size"])?,
             hidden_size,
             embedding_scale: row.scale_embedding.then_some(1.0),
@@ -194,7 +194,7 @@ impl Config<'_> {
         (biases.qkv && (is("attn_q.") || is("attn_k.") || is("attn_v.")))
             || (biases.output && is("attn_output."))
             || (biases.mlp && is("ffn_"))
-            || (is("norm.") && self.row.norm == decoder::NormKind::Layer)
+            || (is("norm.") && self.row.norm == transformer::NormKind::Layer)
     }
 
     fn dtype(&self, whole: &Value) -> Result<DType, ImportError> {

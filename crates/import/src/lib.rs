@@ -1,4 +1,4 @@
-//! Model files to graphs: each format is a hardened reader (bytes to typed structs) and a lowering (to a graph).
+//! Imports model files as graphs. Each format has a hardened reader (bytes to typed structs) and a lowering (to a graph).
 //!
 //! ```no_run
 //! let model = import::open("model.gguf".as_ref())?;
@@ -11,17 +11,17 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
-mod caches;
-pub mod decoder;
-mod element;
-mod emit;
+mod cache_configs;
+mod const_eval;
 mod error;
 pub mod genai;
 pub mod gguf;
 pub mod hugging_face;
-mod known;
+mod lowering;
 pub mod onnx;
 pub mod pt2;
+mod stored_type;
+pub mod transformer;
 
 pub use artifact::{
     Artifact, Format, ImportOptions, Method, ModelFacts, Pooling, format_of, open, open_with,

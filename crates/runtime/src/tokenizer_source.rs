@@ -1,9 +1,9 @@
 //! What a model file says about its tokens and its conversations, whatever its format.
 
 use base::StringTable;
-use import::genai::{self, Beside};
+use import::genai::{self, SidecarFiles};
 use import::gguf::{Array, Gguf, Metadata, Value};
-use import::pt2::{Extra, Pt2};
+use import::pt2::{ExtraFiles, Pt2};
 use import::{Artifact, Format, ImportError};
 use std::path::Path;
 use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource};
@@ -11,8 +11,8 @@ use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab,
 /// The part of a file that holds its vocabulary and its chat template.
 pub(crate) enum TokenizerSource<'a> {
     Gguf(&'a Metadata),
-    Pt2(&'a Extra),
-    Sidecar(&'a Beside),
+    Pt2(&'a ExtraFiles),
+    Sidecar(&'a SidecarFiles),
     None,
 }
 
@@ -22,7 +22,7 @@ impl<'a> TokenizerSource<'a> {
         match (&artifact.gguf, &artifact.pt2) {
             (Some(file), _) => TokenizerSource::Gguf(&file.metadata),
             (_, Some(file)) => TokenizerSource::Pt2(&file.extra),
-            _ if artifact.format == Format::Onnx => TokenizerSource::Sidecar(&artifact.beside),
+            _ if artifact.format == Format::Onnx => TokenizerSource::Sidecar(&artifact.sidecars),
             _ => TokenizerSource::None,
         }
     }
@@ -35,7 +35,7 @@ impl<'a> TokenizerSource<'a> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
             Format::Pt2 => ask(&TokenizerSource::Pt2(&Pt2::open(path)?.extra)),
-            Format::Onnx => ask(&TokenizerSource::Sidecar(&Beside::find(path)?)),
+            Format::Onnx => ask(&TokenizerSource::Sidecar(&SidecarFiles::find(path)?)),
             _ => ask(&TokenizerSource::Gguf(&Gguf::open(path)?.metadata)),
         })
     }
@@ -92,7 +92,7 @@ pub(crate) fn compile_template(
     )
 }
 
-fn hugging_face(extra: &Extra) -> HuggingFace<'_> {
+fn hugging_face(extra: &ExtraFiles) -> HuggingFace<'_> {
     HuggingFace {
         tokenizer: extra.tokenizer.as_deref().unwrap_or_default(),
         config: extra.tokenizer_config.as_deref(),
@@ -101,7 +101,7 @@ fn hugging_face(extra: &Extra) -> HuggingFace<'_> {
     }
 }
 
-fn sidecar_files(files: &Beside) -> HuggingFace<'_> {
+fn sidecar_files(files: &SidecarFiles) -> HuggingFace<'_> {
     HuggingFace {
         tokenizer: files.tokenizer.as_deref().unwrap_or_default(),
         config: files.tokenizer_config.as_deref(),

@@ -4,7 +4,7 @@ use super::SHOWN;
 use anyhow::Result;
 use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
 use kvark::onnx::{Onnx, Port};
-use kvark::pt2::{Program, Pt2, Stored};
+use kvark::pt2::{Program, Pt2, Pt2Tensor};
 use kvark::{Artifact, Format};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -90,7 +90,7 @@ impl Contents {
             };
             (key.clone(), json.clone(), clip(json.to_string()))
         });
-        let row = |stored: &Stored| TensorRow {
+        let row = |stored: &Pt2Tensor| TensorRow {
             name: stored.name.clone(),
             dtype: stored.type_name().to_owned(),
             shape: stored.shape.clone(),

@@ -377,7 +377,7 @@ fn every_run_mode_gives_the_same_tokens() {
         assert_eq!(branch["tokens"], expect);
     }
     let all = run(&["--run-mode", "all"]).error();
-    assert!(all.contains("--run-mode all compares the modes in kvark bench"));
+    assert!(all.contains("--run-mode all is only supported by kvark bench"));
     let unknown = run(&["--run-mode", "sometimes"]);
     assert_eq!(unknown.code, Some(2));
     assert!(unknown.stderr.contains("full_decode_only"), "{unknown:?}");

@@ -79,7 +79,10 @@ fn what_cannot_be_embedded_is_named() {
     let cases: &[(&[&str], &str)] = &[
         (&["embed"], "no model"),
         (&["embed", encoder], "nothing to embed"),
-        (&["embed", encoder, "a", "-f", "b"], "beside --file"),
+        (
+            &["embed", encoder, "a", "-f", "b"],
+            "or with --file, not both",
+        ),
         (&["embed", "missing.gguf", "a"], "missing.gguf"),
         (&["embed", encoder, "-f", "missing.txt"], "missing.txt"),
         (

@@ -369,7 +369,7 @@ fn a_text_goes_on_past_its_context_where_it_is_told_to() {
     ];
     let ended = folder.run(&args);
     assert!(
-        ended.stderr.contains("--context-shift goes on"),
+        ended.stderr.contains("use --context-shift to continue"),
         "{ended:?}"
     );
     let run = |more: &[&str]| folder.run(&[&args[..], &["--json"], more].concat());
@@ -392,7 +392,7 @@ fn a_text_goes_on_past_its_context_where_it_is_told_to() {
         );
         for error in [run.error(), talk.error()] {
             let says = format!(
-                "--keep {} leaves no room: the context has {context} tokens",
+                "--keep {} leaves no tokens to drop: the context has {context} tokens",
                 keep[2]
             );
             assert!(error.contains(&says), "{error}");

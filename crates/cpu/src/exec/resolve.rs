@@ -27,7 +27,7 @@ use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::cumsum::CumSum;
 use backend::BackendError;
 use base::DType;
-use graph::ops::{self, Op, Sharing, broadcast_strides, strides};
+use graph::ops::{self, BufferReuse, Op, broadcast_strides, strides};
 use graph::{Bindings, Graph, Node, TensorType};
 
 impl Call {
@@ -115,7 +115,7 @@ impl<'a> Sizes<'a> {
     }
 
     fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightLayouts) -> Result<Call, String> {
-        if let Sharing::Alias { .. } = op.sharing(&self.types, bindings)? {
+        if let BufferReuse::Alias { .. } = op.sharing(&self.types, bindings)? {
             return Ok(Call::Alias);
         }
         let (rows, width) = self.rows();

@@ -275,8 +275,8 @@ mod tests {
     fn growth_doubles_to_the_capacity_and_keeps_every_row() {
         for storage in Storage::ALL {
             let growth = PoolGrowth {
-                first: 4,
-                ring: 50,
+                initial_rows: 4,
+                max_rows_per_sequence: 50,
                 capacity: 50,
             };
             for layout in [RowLayout::rows(storage, 5), RowLayout::keys(storage, 5)] {

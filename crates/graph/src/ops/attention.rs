@@ -1,8 +1,8 @@
 //! Attention over keys and values that the graph itself computes; nothing is kept.
 
-use super::check::{f32s, want_broadcast, want_dtype, want_f32};
 use super::elementwise::Broadcast;
-use super::{AttendedRow, Definition, DimText, Scoring, attend_row};
+use super::operands::{f32s, require_broadcast, require_dtype, require_f32};
+use super::{AttendedRow, DimFormatter, OpDefinition, ScoreParams, attend_row};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -58,12 +58,12 @@ fn swapped(x: &[f32], [a, b, dim]: [usize; 3]) -> Vec<f32> {
     out
 }
 
-impl Definition for Attention {
+impl OpDefinition for Attention {
     fn name(&self) -> &'static str {
         "attention"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let mut list = vec![format!("scale: {}", self.scale)];
         if self.causal {
             list.push("causal".to_owned());
@@ -82,7 +82,7 @@ impl Definition for Attention {
             _ => return Err(format!("takes 3 or 4 operands, has {}", inputs.len())),
         };
         for (what, ty) in [("q", q), ("k", k), ("v", v)] {
-            want_f32(what, ty)?;
+            require_f32(what, ty)?;
         }
         let [qs, ks, vs] = [q, k, v].map(|ty| self.turned(&ty.shape));
         let ([bq @ .., hq, t, dq], [bk @ .., hk, sk, dk], [bv @ .., hv, sv, dv]) =
@@ -102,9 +102,9 @@ impl Definition for Attention {
             ));
         }
         if let Some(mask) = mask {
-            want_dtype("mask", mask, &[DType::F32, DType::Bool])?;
+            require_dtype("mask", mask, &[DType::F32, DType::Bool])?;
             let scores = [bq, &[*hq, *t, *sk]].concat();
-            want_broadcast("mask", mask, &scores)?;
+            require_broadcast("mask", mask, &scores)?;
         }
         let shape = [bq, &[*hq, *t, *dv]].concat();
         Ok(TensorType::f32(self.turned(&shape)))
@@ -137,7 +137,7 @@ impl Definition for Attention {
                 .map(Some)
                 .collect(),
         };
-        let scoring = Scoring {
+        let scoring = ScoreParams {
             scale: self.scale,
             softcap: self.softcap,
         };

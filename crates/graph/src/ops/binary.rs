@@ -1,8 +1,8 @@
 //! Elementwise arithmetic of two tensors.
 
-use super::check::{operands, want_dtype};
 use super::elementwise::{Broadcast, infer_alike, zip};
-use super::{Definition, Sharing};
+use super::operands::{operands, require_dtype};
+use super::{BufferReuse, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -136,7 +136,7 @@ pub struct Binary {
     pub function: BinaryFunction,
 }
 
-impl Definition for Binary {
+impl OpDefinition for Binary {
     fn name(&self) -> &'static str {
         match self.function {
             BinaryFunction::Add => "add",
@@ -160,12 +160,12 @@ impl Definition for Binary {
             true => &[DType::Bool],
             false => &[DType::F32, DType::I32, DType::I64],
         };
-        want_dtype("a", a, allowed)?;
+        require_dtype("a", a, allowed)?;
         infer_alike(a, b)
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(2))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(2))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

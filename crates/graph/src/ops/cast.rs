@@ -1,7 +1,7 @@
 //! Conversion to another element type.
 
-use super::check::{operands, want_dtype};
-use super::{Definition, DimText, Sharing};
+use super::operands::{operands, require_dtype};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -17,31 +17,31 @@ pub struct Cast {
     pub to: DType,
 }
 
-impl Definition for Cast {
+impl OpDefinition for Cast {
     fn name(&self) -> &'static str {
         "cast"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("to: {}", self.to)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_dtype("x", x, &RUN_TYPES)?;
+        require_dtype("x", x, &RUN_TYPES)?;
         let result = TensorType {
             dtype: self.to,
             shape: x.shape.clone(),
         };
-        want_dtype("the result", &result, &RUN_TYPES)?;
+        require_dtype("the result", &result, &RUN_TYPES)?;
         Ok(result)
     }
 
-    fn sharing(&self, inputs: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+    fn sharing(&self, inputs: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(match inputs[0].dtype {
-            from if from == self.to => Sharing::ALIAS,
-            from if from.block_bytes() == self.to.block_bytes() => Sharing::InPlace(1),
-            _ => Sharing::None,
+            from if from == self.to => BufferReuse::ALIAS,
+            from if from.block_bytes() == self.to.block_bytes() => BufferReuse::InPlace(1),
+            _ => BufferReuse::None,
         })
     }
 

@@ -1,8 +1,8 @@
 //! Elementwise comparison.
 
-use super::check::{operands, want_plain};
 use super::elementwise::{Broadcast, infer_alike, zip};
-use super::{Definition, Sharing};
+use super::operands::{operands, require_unquantised};
+use super::{BufferReuse, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -55,7 +55,7 @@ pub struct Compare {
     pub function: CompareFunction,
 }
 
-impl Definition for Compare {
+impl OpDefinition for Compare {
     fn name(&self) -> &'static str {
         match self.function {
             CompareFunction::Eq => "eq",
@@ -69,17 +69,17 @@ impl Definition for Compare {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [a, b] = operands(inputs)?;
-        want_plain("a", a)?;
+        require_unquantised("a", a)?;
         Ok(TensorType {
             dtype: DType::Bool,
             ..infer_alike(a, b)?
         })
     }
 
-    fn sharing(&self, inputs: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
+    fn sharing(&self, inputs: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(match inputs[0].dtype {
-            DType::Bool => Sharing::InPlace(2),
-            _ => Sharing::None,
+            DType::Bool => BufferReuse::InPlace(2),
+            _ => BufferReuse::None,
         })
     }
 

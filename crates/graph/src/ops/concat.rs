@@ -1,7 +1,7 @@
 //! Tensors one behind the other along one axis.
 
-use super::check::{want_axis, want_plain};
-use super::{Definition, DimText};
+use super::operands::{require_axis, require_unquantised};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 
@@ -12,12 +12,12 @@ pub struct Concat {
     pub axis: usize,
 }
 
-impl Definition for Concat {
+impl OpDefinition for Concat {
     fn name(&self) -> &'static str {
         "concat"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("axis: {}", self.axis)]
     }
 
@@ -25,8 +25,8 @@ impl Definition for Concat {
         let [first, ..] = inputs else {
             return Err("takes at least one operand".into());
         };
-        want_plain("x0", first)?;
-        want_axis("x0", first, self.axis)?;
+        require_unquantised("x0", first)?;
+        require_axis("x0", first, self.axis)?;
         let mut result = (*first).clone();
         result.shape[self.axis] = Dim::from(0);
         for (i, x) in inputs.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Running sums along one axis.
 
-use super::check::{operands, want_axis, want_dtype};
-use super::walk::Lines;
-use super::{Definition, DimText, Sharing};
+use super::operands::{operands, require_axis, require_dtype};
+use super::strided::Lines;
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -14,24 +14,24 @@ pub struct CumSum {
     pub axis: usize,
 }
 
-impl Definition for CumSum {
+impl OpDefinition for CumSum {
     fn name(&self) -> &'static str {
         "cum_sum"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("axis: {}", self.axis)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_dtype("x", x, &[DType::F32, DType::I32, DType::I64])?;
-        want_axis("x", x, self.axis)?;
+        require_dtype("x", x, &[DType::F32, DType::I32, DType::I64])?;
+        require_axis("x", x, self.axis)?;
         Ok(x.clone())
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

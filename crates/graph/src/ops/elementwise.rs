@@ -1,14 +1,14 @@
 //! What elementwise ops share: broadcasting, and the plain loops over one, two or three operands.
 
-use super::check::{broadcast, f32s, operands, want_f32};
-use super::walk::{broadcast_strides, offsets};
+use super::operands::{broadcast, f32s, operands, require_f32};
+use super::strided::{broadcast_strides, offsets};
 use crate::Value;
 use crate::graph::TensorType;
 
 /// The result of a function of one f32 operand.
 pub(super) fn infer_f32(inputs: &[&TensorType]) -> Result<TensorType, String> {
     let [x] = operands(inputs)?;
-    want_f32("x", x)?;
+    require_f32("x", x)?;
     Ok(x.clone())
 }
 

@@ -1,8 +1,8 @@
 //! Repetition along axes of size one.
 
-use super::check::{operands, want_broadcast, want_plain};
-use super::walk::{broadcast_strides, offsets};
-use super::{Definition, Sharing};
+use super::operands::{operands, require_broadcast, require_unquantised};
+use super::strided::{broadcast_strides, offsets};
+use super::{BufferReuse, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 
@@ -13,29 +13,29 @@ pub struct Expand {
     pub shape: Vec<Dim>,
 }
 
-impl Definition for Expand {
+impl OpDefinition for Expand {
     fn name(&self) -> &'static str {
         "expand"
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_plain("x", x)?;
-        want_broadcast("x", x, &self.shape)?;
+        require_unquantised("x", x)?;
+        require_broadcast("x", x, &self.shape)?;
         Ok(TensorType {
             dtype: x.dtype,
             shape: self.shape.clone(),
         })
     }
 
-    fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<Sharing, String> {
+    fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<BufferReuse, String> {
         let count = |shape: &[Dim]| -> Option<usize> {
             let mut dims = shape.iter().map(|d| d.eval(at));
             dims.try_fold(1usize, |n, d| n.checked_mul(d?))
         };
         Ok(match count(&inputs[0].shape) == count(&self.shape) {
-            true => Sharing::ALIAS,
-            false => Sharing::None,
+            true => BufferReuse::ALIAS,
+            false => BufferReuse::None,
         })
     }
 

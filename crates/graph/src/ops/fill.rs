@@ -1,7 +1,7 @@
 //! A tensor of one number.
 
-use super::check::{operands, want_dtype};
-use super::{Definition, DimText};
+use super::operands::{operands, require_dtype};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
@@ -66,12 +66,12 @@ pub struct Fill {
     pub dtype: DType,
 }
 
-impl Definition for Fill {
+impl OpDefinition for Fill {
     fn name(&self) -> &'static str {
         "fill"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![match self.value {
             Scalar::F32(x) => format!("value: {x}"),
             Scalar::I64(x) => format!("value: {x}"),
@@ -86,7 +86,7 @@ impl Definition for Fill {
             shape: self.shape.clone(),
         };
         let allowed = [DType::F32, DType::I32, DType::I64, DType::Bool];
-        want_dtype("the result", &result, &allowed)?;
+        require_dtype("the result", &result, &allowed)?;
         Ok(result)
     }
 

@@ -1,7 +1,7 @@
 //! The gate of a feed-forward block.
 
-use super::check::{f32s, operands, want_f32, want_shape};
-use super::{Activation, Definition, DimText, Sharing};
+use super::operands::{f32s, operands, require_f32, require_shape};
+use super::{Activation, BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -12,25 +12,25 @@ pub struct Gated {
     pub function: Activation,
 }
 
-impl Definition for Gated {
+impl OpDefinition for Gated {
     fn name(&self) -> &'static str {
         "gated"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("function: {}", self.function.name())]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [gate, up] = operands(inputs)?;
-        want_f32("gate", gate)?;
-        want_f32("up", up)?;
-        want_shape("up", up, &gate.shape)?;
+        require_f32("gate", gate)?;
+        require_f32("up", up)?;
+        require_shape("up", up, &gate.shape)?;
         Ok(gate.clone())
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(2))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(2))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -1,7 +1,9 @@
 //! Parts of a tensor by index along one axis.
 
-use super::check::{integers, operands, want_axis, want_index, want_plain, wrap_index};
-use super::{Definition, DimText};
+use super::operands::{
+    integers, operands, require_axis, require_index, require_unquantised, wrap_index,
+};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -13,20 +15,20 @@ pub struct Gather {
     pub axis: usize,
 }
 
-impl Definition for Gather {
+impl OpDefinition for Gather {
     fn name(&self) -> &'static str {
         "gather"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("axis: {}", self.axis)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [data, indices] = operands(inputs)?;
-        want_plain("data", data)?;
-        want_axis("data", data, self.axis)?;
-        want_index("indices", indices)?;
+        require_unquantised("data", data)?;
+        require_axis("data", data, self.axis)?;
+        require_index("indices", indices)?;
         let mut shape = data.shape.clone();
         shape.splice(self.axis..=self.axis, indices.shape.iter().copied());
         Ok(TensorType {

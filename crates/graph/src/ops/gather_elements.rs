@@ -1,8 +1,10 @@
 //! Single elements by index along one axis.
 
-use super::check::{integers, operands, want_axis, want_index, want_plain, wrap_index};
-use super::walk::{offsets, strides};
-use super::{Definition, DimText};
+use super::operands::{
+    integers, operands, require_axis, require_index, require_unquantised, wrap_index,
+};
+use super::strided::{offsets, strides};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -16,20 +18,20 @@ pub struct GatherElements {
     pub axis: usize,
 }
 
-impl Definition for GatherElements {
+impl OpDefinition for GatherElements {
     fn name(&self) -> &'static str {
         "gather_elements"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("axis: {}", self.axis)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [data, indices] = operands(inputs)?;
-        want_plain("data", data)?;
-        want_axis("data", data, self.axis)?;
-        want_index("indices", indices)?;
+        require_unquantised("data", data)?;
+        require_axis("data", data, self.axis)?;
+        require_index("indices", indices)?;
         let shorter = |axis: usize| {
             let (a, b) = (data.shape[axis], indices.shape[axis]);
             let known = a.as_const().zip(b.as_const());

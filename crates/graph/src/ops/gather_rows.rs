@@ -1,7 +1,7 @@
 //! Rows of a table by index: embeddings, learned positions, and the rows whose logits are wanted.
 
-use super::Definition;
-use super::check::{f32s, integers, operands, want_index};
+use super::OpDefinition;
+use super::operands::{f32s, integers, operands, require_index};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -9,14 +9,14 @@ use crate::{Bindings, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatherRows;
 
-impl Definition for GatherRows {
+impl OpDefinition for GatherRows {
     fn name(&self) -> &'static str {
         "gather_rows"
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [table, index] = operands(inputs)?;
-        want_index("index", index)?;
+        require_index("index", index)?;
         let (&[_, width], &[count]) = (&table.shape[..], &index.shape[..]) else {
             return Err("takes a table of two dimensions and an index of one".into());
         };

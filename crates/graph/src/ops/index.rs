@@ -1,9 +1,9 @@
 //! Indexing of several leading axes at once.
 
-use super::Definition;
-use super::check::{broadcast, integers, want_index, want_plain, wrap_index};
+use super::OpDefinition;
 use super::elementwise::Broadcast;
-use super::walk::strides;
+use super::operands::{broadcast, integers, require_index, require_unquantised, wrap_index};
+use super::strided::strides;
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -12,7 +12,7 @@ use crate::{Bindings, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Index;
 
-impl Definition for Index {
+impl OpDefinition for Index {
     fn name(&self) -> &'static str {
         "index"
     }
@@ -21,14 +21,14 @@ impl Definition for Index {
         let Some((data, indices @ [_, ..])) = inputs.split_first() else {
             return Err("takes data and at least one index".into());
         };
-        want_plain("data", data)?;
+        require_unquantised("data", data)?;
         let rest = data.shape.get(indices.len()..).ok_or_else(|| {
             let axes = data.shape.len();
             format!("has {} indices for {axes} axes", indices.len())
         })?;
         let mut shape = Vec::new();
         for (i, index) in indices.iter().enumerate() {
-            want_index(&format!("index {i}"), index)?;
+            require_index(&format!("index {i}"), index)?;
             shape = broadcast(&shape, &index.shape)?;
         }
         shape.extend_from_slice(rest);

@@ -1,7 +1,7 @@
 //! Layer normalisation over the last dimension.
 
-use super::check::{by_row, f32s, last_dim, operands, want_f32, want_shape};
-use super::{Definition, DimText, Sharing};
+use super::operands::{by_row, f32s, last_dim, operands, require_f32, require_shape};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -12,12 +12,12 @@ pub struct LayerNorm {
     pub eps: f32,
 }
 
-impl Definition for LayerNorm {
+impl OpDefinition for LayerNorm {
     fn name(&self) -> &'static str {
         "layer_norm"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("eps: {:e}", self.eps)]
     }
 
@@ -25,15 +25,15 @@ impl Definition for LayerNorm {
         let [x, weight, bias] = operands(inputs)?;
         let width = last_dim("x", x)?;
         for (what, ty) in [("x", x), ("weight", weight), ("bias", bias)] {
-            want_f32(what, ty)?;
+            require_f32(what, ty)?;
         }
-        want_shape("weight", weight, &[width.into()])?;
-        want_shape("bias", bias, &[width.into()])?;
+        require_shape("weight", weight, &[width.into()])?;
+        require_shape("bias", bias, &[width.into()])?;
         Ok(x.clone())
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

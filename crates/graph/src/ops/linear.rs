@@ -1,7 +1,7 @@
 //! A matrix product with a weight that may be quantised.
 
-use super::check::{f32s, last_dim, want_f32, want_shape};
-use super::{Activation, Definition, DimText};
+use super::operands::{f32s, last_dim, require_f32, require_shape};
+use super::{Activation, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -13,12 +13,12 @@ pub struct Linear {
     pub activation: Option<Activation>,
 }
 
-impl Definition for Linear {
+impl OpDefinition for Linear {
     fn name(&self) -> &'static str {
         "linear"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let text = |a: Activation| format!("activation: {}", a.name());
         self.activation.map(text).into_iter().collect()
     }
@@ -30,7 +30,7 @@ impl Definition for Linear {
         else {
             return Err("takes x, weight and perhaps a bias".into());
         };
-        want_f32("x", x)?;
+        require_f32("x", x)?;
         let depth = last_dim("x", x)?;
         if !weight.dtype.is_real() {
             return Err(format!("weight is {}, must be a real type", weight.dtype));
@@ -47,8 +47,8 @@ impl Definition for Linear {
         match bias {
             [] => {}
             [bias] => {
-                want_f32("bias", bias)?;
-                want_shape("bias", bias, &[n])?;
+                require_f32("bias", bias)?;
+                require_shape("bias", bias, &[n])?;
             }
             _ => return Err(format!("takes 2 or 3 operands, has {}", inputs.len())),
         }

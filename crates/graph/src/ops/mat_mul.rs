@@ -1,8 +1,8 @@
 //! The matrix product of two computed tensors.
 
-use super::check::{broadcast, f32s, want_f32, want_shape};
-use super::walk::{broadcast_strides, offsets};
-use super::{Definition, DimText};
+use super::operands::{broadcast, f32s, require_f32, require_shape};
+use super::strided::{broadcast_strides, offsets};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 
@@ -33,12 +33,12 @@ fn split<T: Copy>(shape: &[T]) -> Option<(&[T], T, T)> {
     }
 }
 
-impl Definition for MatMul {
+impl OpDefinition for MatMul {
     fn name(&self) -> &'static str {
         "mat_mul"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let mut list = Vec::new();
         if self.transpose_b {
             list.push("transpose_b".to_owned());
@@ -55,8 +55,8 @@ impl Definition for MatMul {
             [a, b, bias] => (a, b, Some(bias)),
             _ => return Err(format!("takes 2 or 3 operands, has {}", inputs.len())),
         };
-        want_f32("a", a)?;
-        want_f32("b", b)?;
+        require_f32("a", a)?;
+        require_f32("b", b)?;
         let (Some((batch_a, m, k)), Some((batch_b, rows, columns))) =
             (split(&a.shape), split(&b.shape))
         else {
@@ -73,8 +73,8 @@ impl Definition for MatMul {
             ));
         }
         if let Some(bias) = bias {
-            want_f32("bias", bias)?;
-            want_shape("bias", bias, &[n])?;
+            require_f32("bias", bias)?;
+            require_shape("bias", bias, &[n])?;
         }
         let mut shape = broadcast(batch_a, batch_b)?;
         shape.extend([m, n]);

@@ -5,7 +5,6 @@ mod activation;
 mod attention;
 mod binary;
 mod cast;
-mod check;
 mod compare;
 mod concat;
 mod cum_sum;
@@ -20,6 +19,7 @@ mod index;
 mod layer_norm;
 mod linear;
 mod mat_mul;
+mod operands;
 mod permute;
 mod range;
 mod reduce;
@@ -32,10 +32,10 @@ mod size;
 mod slice;
 mod soft_cap;
 mod softmax;
+mod strided;
 mod triangle;
 mod unary;
 mod update_and_attend;
-mod walk;
 mod where_;
 
 pub use activation::Activation;
@@ -67,10 +67,10 @@ pub use size::Size;
 pub use slice::Slice;
 pub use soft_cap::SoftCap;
 pub use softmax::Softmax;
+pub use strided::{broadcast_strides, strides};
 pub use triangle::Triangle;
 pub use unary::{Unary, UnaryFunction};
-pub use update_and_attend::{AttendedRow, Scoring, UpdateAndAttend, attend_row};
-pub use walk::{broadcast_strides, strides};
+pub use update_and_attend::{AttendedRow, ScoreParams, UpdateAndAttend, attend_row};
 pub use where_::Where;
 
 use crate::graph::TensorType;
@@ -78,7 +78,7 @@ use crate::{Bindings, Dim, Value};
 
 /// How an op's result may share memory with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum BufferReuse {
     /// The result needs memory of its own.
     None,
     /// The result is operand 0 under another shape, from this byte on; nothing is computed.
@@ -90,21 +90,21 @@ pub enum Sharing {
     InPlace(usize),
 }
 
-impl Sharing {
+impl BufferReuse {
     /// Operand 0 under another shape.
-    pub const ALIAS: Sharing = Sharing::Alias { offset: 0 };
+    pub const ALIAS: BufferReuse = BufferReuse::Alias { offset: 0 };
 }
 
 /// How dimensions are written: with a graph's symbol names.
-pub type DimText<'a> = &'a dyn Fn(&Dim) -> String;
+pub type DimFormatter<'a> = &'a dyn Fn(&Dim) -> String;
 
 /// What every op defines. Errors are reasons; the caller adds the node's name.
-pub(crate) trait Definition {
+pub(crate) trait OpDefinition {
     /// Name in text form.
     fn name(&self) -> &'static str;
 
     /// Attributes in text form, `key: value` each.
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         Vec::new()
     }
 
@@ -112,8 +112,8 @@ pub(crate) trait Definition {
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String>;
 
     /// How the result may share memory under concrete symbols, or why the op cannot run with them.
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::None)
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::None)
     }
 
     /// The result by the plainest f32 loops. Operands have the inferred types, quantised ones dequantised.
@@ -139,7 +139,7 @@ macro_rules! ops {
         })*
 
         impl Op {
-            fn definition(&self) -> &dyn Definition {
+            fn definition(&self) -> &dyn OpDefinition {
                 match self { $(Op::$op(op) => op),* }
             }
         }
@@ -188,7 +188,7 @@ impl Op {
     }
 
     /// Attributes in text form, `key: value` each.
-    pub fn attributes(&self, dim: DimText<'_>) -> Vec<String> {
+    pub fn attributes(&self, dim: DimFormatter<'_>) -> Vec<String> {
         self.definition().attributes(dim)
     }
 
@@ -199,7 +199,7 @@ impl Op {
 
     /// How the result may share memory with operands of these types under concrete symbols, or why the op cannot run
     /// with them.
-    pub fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<Sharing, String> {
+    pub fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<BufferReuse, String> {
         self.definition().sharing(inputs, at)
     }
 

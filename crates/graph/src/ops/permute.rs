@@ -1,8 +1,8 @@
 //! Axes in another order.
 
-use super::check::{operands, want_plain};
-use super::walk::{offsets, strides};
-use super::{Definition, DimText, Sharing};
+use super::operands::{operands, require_unquantised};
+use super::strided::{offsets, strides};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -48,18 +48,18 @@ impl Permute {
     }
 }
 
-impl Definition for Permute {
+impl OpDefinition for Permute {
     fn name(&self) -> &'static str {
         "permute"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("axes: {:?}", self.axes)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_plain("x", x)?;
+        require_unquantised("x", x)?;
         let mut seen = vec![false; x.shape.len()];
         let mut once = |axis: &usize| {
             let first = seen.get_mut(*axis).map(|s| std::mem::replace(s, true));
@@ -78,11 +78,11 @@ impl Definition for Permute {
         })
     }
 
-    fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<Sharing, String> {
+    fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<BufferReuse, String> {
         let shape = inputs[0].dims(at).ok_or("x has no size")?;
         Ok(match self.keeps_order(&shape) {
-            true => Sharing::ALIAS,
-            false => Sharing::None,
+            true => BufferReuse::ALIAS,
+            false => BufferReuse::None,
         })
     }
 

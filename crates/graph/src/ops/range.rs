@@ -1,7 +1,7 @@
 //! Evenly spaced integers.
 
-use super::check::{operands, want_dtype};
-use super::{Definition, DimText};
+use super::operands::{operands, require_dtype};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
@@ -19,12 +19,12 @@ pub struct Range {
     pub dtype: DType,
 }
 
-impl Definition for Range {
+impl OpDefinition for Range {
     fn name(&self) -> &'static str {
         "range"
     }
 
-    fn attributes(&self, dim: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, dim: DimFormatter<'_>) -> Vec<String> {
         let mut list = vec![format!("start: {}", dim(&self.start))];
         if self.step != 1 {
             list.push(format!("step: {}", self.step));
@@ -38,7 +38,7 @@ impl Definition for Range {
             dtype: self.dtype,
             shape: vec![self.len],
         };
-        want_dtype("the result", &result, &[DType::F32, DType::I32, DType::I64])?;
+        require_dtype("the result", &result, &[DType::F32, DType::I32, DType::I64])?;
         Ok(result)
     }
 

@@ -1,8 +1,8 @@
 //! Sums, means and extremes over axes.
 
-use super::check::{operands, want_axis, want_dtype};
-use super::walk::{offsets, strides};
-use super::{Definition, DimText};
+use super::operands::{operands, require_axis, require_dtype};
+use super::strided::{offsets, strides};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
@@ -78,12 +78,12 @@ pub struct Reduce {
     pub keep: bool,
 }
 
-impl Definition for Reduce {
+impl OpDefinition for Reduce {
     fn name(&self) -> &'static str {
         "reduce"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let mut list = vec![
             format!("function: {}", self.function.name()),
             format!("axes: {:?}", self.axes),
@@ -96,9 +96,9 @@ impl Definition for Reduce {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_dtype("x", x, self.function.takes())?;
+        require_dtype("x", x, self.function.takes())?;
         for axis in &self.axes {
-            want_axis("x", x, *axis)?;
+            require_axis("x", x, *axis)?;
         }
         if !self.axes.is_sorted_by(|a, b| a < b) {
             return Err(format!("axes {:?} do not rise", self.axes));

@@ -1,7 +1,7 @@
 //! Another shape for the same elements.
 
-use super::check::operands;
-use super::{Definition, Sharing};
+use super::operands::operands;
+use super::{BufferReuse, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 
@@ -32,7 +32,7 @@ impl Reshape {
     }
 }
 
-impl Definition for Reshape {
+impl OpDefinition for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
     }
@@ -55,8 +55,8 @@ impl Definition for Reshape {
         })
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::ALIAS)
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::ALIAS)
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

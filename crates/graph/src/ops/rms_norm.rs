@@ -1,7 +1,7 @@
 //! Root-mean-square normalisation over the last dimension.
 
-use super::check::{by_row, f32s, last_dim, operands, want_f32, want_shape};
-use super::{Definition, DimText, Sharing};
+use super::operands::{by_row, f32s, last_dim, operands, require_f32, require_shape};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -12,25 +12,25 @@ pub struct RmsNorm {
     pub eps: f32,
 }
 
-impl Definition for RmsNorm {
+impl OpDefinition for RmsNorm {
     fn name(&self) -> &'static str {
         "rms_norm"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("eps: {:e}", self.eps)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x, weight] = operands(inputs)?;
-        want_f32("x", x)?;
-        want_f32("weight", weight)?;
-        want_shape("weight", weight, &[last_dim("x", x)?.into()])?;
+        require_f32("x", x)?;
+        require_f32("weight", weight)?;
+        require_shape("weight", weight, &[last_dim("x", x)?.into()])?;
         Ok(x.clone())
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -1,7 +1,7 @@
 //! The rotary embedding applied to queries or keys.
 
-use super::check::{f32s, operands, want_f32};
-use super::{Definition, DimText, Sharing};
+use super::operands::{f32s, operands, require_f32};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -22,12 +22,12 @@ pub struct Rope {
     pub layout: RopeLayout,
 }
 
-impl Definition for Rope {
+impl OpDefinition for Rope {
     fn name(&self) -> &'static str {
         "rope"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let layout = match self.layout {
             RopeLayout::Interleaved => "interleaved",
             RopeLayout::Halves => "halves",
@@ -37,8 +37,8 @@ impl Definition for Rope {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x, table] = operands(inputs)?;
-        want_f32("x", x)?;
-        want_f32("table", table)?;
+        require_f32("x", x)?;
+        require_f32("table", table)?;
         let (&[tokens, _, dim], &[rows, rotated]) = (&x.shape[..], &table.shape[..]) else {
             return Err("takes x of three dimensions and a table of two".into());
         };
@@ -51,8 +51,8 @@ impl Definition for Rope {
         }
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

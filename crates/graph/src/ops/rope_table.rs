@@ -1,7 +1,7 @@
 //! Cosines and sines of the rotary embedding, once a step for all layers that share frequencies.
 
-use super::check::{f32s, integers, operands, want_f32, want_index};
-use super::{Definition, DimText};
+use super::operands::{f32s, integers, operands, require_f32, require_index};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -13,12 +13,12 @@ pub struct RopeTable {
     pub magnitude: f32,
 }
 
-impl Definition for RopeTable {
+impl OpDefinition for RopeTable {
     fn name(&self) -> &'static str {
         "rope_table"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         if self.magnitude == 1.0 {
             vec![]
         } else {
@@ -28,8 +28,8 @@ impl Definition for RopeTable {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [position, frequency] = operands(inputs)?;
-        want_index("position", position)?;
-        want_f32("frequency", frequency)?;
+        require_index("position", position)?;
+        require_f32("frequency", frequency)?;
         let (&[tokens], &[half]) = (&position.shape[..], &frequency.shape[..]) else {
             return Err("position and frequency must have one dimension each".into());
         };

@@ -1,7 +1,7 @@
 //! Multiplication by a number.
 
 use super::elementwise::{infer_f32, map_f32};
-use super::{Definition, DimText, Sharing};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -12,12 +12,12 @@ pub struct Scale {
     pub factor: f32,
 }
 
-impl Definition for Scale {
+impl OpDefinition for Scale {
     fn name(&self) -> &'static str {
         "scale"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("factor: {}", self.factor)]
     }
 
@@ -25,8 +25,8 @@ impl Definition for Scale {
         infer_f32(inputs)
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

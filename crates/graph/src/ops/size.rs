@@ -1,7 +1,7 @@
 //! A dimension as a number.
 
-use super::check::operands;
-use super::{Definition, DimText};
+use super::operands::operands;
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 use base::DType;
@@ -13,12 +13,12 @@ pub struct Size {
     pub value: Dim,
 }
 
-impl Definition for Size {
+impl OpDefinition for Size {
     fn name(&self) -> &'static str {
         "size"
     }
 
-    fn attributes(&self, dim: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, dim: DimFormatter<'_>) -> Vec<String> {
         vec![format!("value: {}", dim(&self.value))]
     }
 

@@ -1,8 +1,8 @@
 //! A part of a tensor along one axis.
 
-use super::check::{operands, want_axis, want_plain};
-use super::walk::{offsets, strides};
-use super::{Definition, DimText, Sharing};
+use super::operands::{operands, require_axis, require_unquantised};
+use super::strided::{offsets, strides};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 
@@ -44,12 +44,12 @@ impl Slice {
     }
 }
 
-impl Definition for Slice {
+impl OpDefinition for Slice {
     fn name(&self) -> &'static str {
         "slice"
     }
 
-    fn attributes(&self, dim: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, dim: DimFormatter<'_>) -> Vec<String> {
         let mut list = vec![
             format!("axis: {}", self.axis),
             format!("start: {}", dim(&self.start)),
@@ -62,8 +62,8 @@ impl Definition for Slice {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_plain("x", x)?;
-        want_axis("x", x, self.axis)?;
+        require_unquantised("x", x)?;
+        require_axis("x", x, self.axis)?;
         if self.step == 0 {
             return Err("its step is zero".into());
         }
@@ -79,16 +79,16 @@ impl Definition for Slice {
         })
     }
 
-    fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<Sharing, String> {
+    fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<BufferReuse, String> {
         let shape = inputs[0].dims(at).ok_or("x has no size")?;
         let (start, len) = self.resolve(shape[self.axis], at)?;
         let whole = shape[..self.axis].iter().all(|d| *d == 1) && (self.step == 1 || len <= 1);
         if !whole {
-            return Ok(Sharing::None);
+            return Ok(BufferReuse::None);
         }
         let element = inputs[0].dtype.block_bytes();
         let row: usize = shape[self.axis + 1..].iter().product();
-        Ok(Sharing::Alias {
+        Ok(BufferReuse::Alias {
             offset: start * row * element,
         })
     }
@@ -156,7 +156,7 @@ mod tests {
             step: 1,
         };
         let at = |n| Bindings::default().with(t, n);
-        let view = |offset| Ok(Sharing::Alias { offset });
+        let view = |offset| Ok(BufferReuse::Alias { offset });
         assert_eq!(last.sharing(&[&x], &at(3)), view(32));
         assert!(last.sharing(&[&x], &at(0)).is_err());
         let columns = Slice {
@@ -165,7 +165,7 @@ mod tests {
             len: 2.into(),
             step: 1,
         };
-        assert_eq!(columns.sharing(&[&x], &at(3)), Ok(Sharing::None));
+        assert_eq!(columns.sharing(&[&x], &at(3)), Ok(BufferReuse::None));
         assert_eq!(columns.sharing(&[&x], &at(1)), view(4));
     }
 }

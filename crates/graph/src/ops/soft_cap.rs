@@ -1,7 +1,7 @@
 //! The smooth limit that some models put on logits.
 
 use super::elementwise::{infer_f32, map_f32};
-use super::{Definition, DimText, Sharing};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -12,12 +12,12 @@ pub struct SoftCap {
     pub cap: f32,
 }
 
-impl Definition for SoftCap {
+impl OpDefinition for SoftCap {
     fn name(&self) -> &'static str {
         "soft_cap"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("cap: {}", self.cap)]
     }
 
@@ -25,8 +25,8 @@ impl Definition for SoftCap {
         infer_f32(inputs)
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

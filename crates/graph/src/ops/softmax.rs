@@ -1,9 +1,9 @@
 //! The softmax along one axis, or its logarithm.
 
-use super::check::{f32s, want_axis};
 use super::elementwise::infer_f32;
-use super::walk::Lines;
-use super::{Definition, DimText, Sharing};
+use super::operands::{f32s, require_axis};
+use super::strided::Lines;
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -17,23 +17,23 @@ pub struct Softmax {
     pub log: bool,
 }
 
-impl Definition for Softmax {
+impl OpDefinition for Softmax {
     fn name(&self) -> &'static str {
         if self.log { "log_softmax" } else { "softmax" }
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("axis: {}", self.axis)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let result = infer_f32(inputs)?;
-        want_axis("x", &result, self.axis)?;
+        require_axis("x", &result, self.axis)?;
         Ok(result)
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

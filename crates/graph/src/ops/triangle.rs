@@ -1,7 +1,7 @@
 //! One side of a matrix's diagonal.
 
-use super::check::{operands, want_plain};
-use super::{Definition, DimText, Sharing};
+use super::operands::{operands, require_unquantised};
+use super::{BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::value::map_data;
 use crate::{Bindings, Value};
@@ -23,27 +23,27 @@ impl Triangle {
     }
 }
 
-impl Definition for Triangle {
+impl OpDefinition for Triangle {
     fn name(&self) -> &'static str {
         "triangle"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let side = if self.upper { "upper" } else { "lower" };
         vec![side.to_owned(), format!("diagonal: {}", self.diagonal)]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_plain("x", x)?;
+        require_unquantised("x", x)?;
         if x.shape.len() < 2 {
             return Err(format!("x has {} axes, must have two", x.shape.len()));
         }
         Ok(x.clone())
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

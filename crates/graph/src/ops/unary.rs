@@ -1,9 +1,9 @@
 //! Elementwise functions of one tensor.
 
 use super::activation::erf;
-use super::check::{operands, want_dtype};
 use super::elementwise::map_f32;
-use super::{Activation, Definition, DimText, Sharing};
+use super::operands::{operands, require_dtype};
+use super::{Activation, BufferReuse, DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -129,23 +129,23 @@ pub struct Unary {
     pub function: UnaryFunction,
 }
 
-impl Definition for Unary {
+impl OpDefinition for Unary {
     fn name(&self) -> &'static str {
         "unary"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         vec![format!("function: {}", self.function.name())]
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        want_dtype("x", x, self.function.takes())?;
+        require_dtype("x", x, self.function.takes())?;
         Ok(x.clone())
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(1))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(1))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

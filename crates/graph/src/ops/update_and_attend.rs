@@ -1,7 +1,7 @@
 //! The op behind which KV caches are swapped.
 
-use super::check::{operands, want_f32, want_index};
-use super::{Definition, DimText};
+use super::operands::{operands, require_f32, require_index};
+use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
@@ -19,12 +19,12 @@ pub struct UpdateAndAttend {
     pub softcap: Option<f32>,
 }
 
-impl Definition for UpdateAndAttend {
+impl OpDefinition for UpdateAndAttend {
     fn name(&self) -> &'static str {
         "update_and_attend"
     }
 
-    fn attributes(&self, _: DimText<'_>) -> Vec<String> {
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let mut list = vec![
             format!("cache_id: {}", self.cache_id),
             format!("scale: {}", self.scale),
@@ -36,9 +36,9 @@ impl Definition for UpdateAndAttend {
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [q, k, v, position] = operands(inputs)?;
         for (what, ty) in [("q", q), ("k", k), ("v", v)] {
-            want_f32(what, ty)?;
+            require_f32(what, ty)?;
         }
-        want_index("position", position)?;
+        require_index("position", position)?;
         let (&[tokens, heads, dim], &[tk, kv_heads, key_dim], &[tv, value_heads, value_dim]) =
             (&q.shape[..], &k.shape[..], &v.shape[..])
         else {
@@ -71,8 +71,8 @@ impl Definition for UpdateAndAttend {
 
 impl UpdateAndAttend {
     /// How scores are made.
-    pub fn scoring(&self) -> Scoring {
-        Scoring {
+    pub fn scoring(&self) -> ScoreParams {
+        ScoreParams {
             scale: self.scale,
             softcap: self.softcap,
         }
@@ -81,7 +81,7 @@ impl UpdateAndAttend {
 
 /// How a score is made of a query's and a key's product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scoring {
+pub struct ScoreParams {
     /// Factor on the product.
     pub scale: f32,
     /// `cap · tanh(score / cap)`, before a bias is added.
@@ -100,7 +100,7 @@ pub struct AttendedRow<'a> {
 
 /// The attention of one query over the rows it sees, by the plainest loops: the oracle for every attention kernel. A
 /// query that sees nothing gets zeros.
-pub fn attend_row(scoring: Scoring, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
+pub fn attend_row(scoring: ScoreParams, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
     let score = |row: &AttendedRow<'_>| {
         let dot: f32 = query.iter().zip(row.key).map(|(a, b)| a * b).sum();
         let score = dot * scoring.scale;

@@ -1,8 +1,8 @@
 //! A choice between two tensors, element by element.
 
-use super::check::{broadcast, operands, want_dtype, want_plain};
 use super::elementwise::{Broadcast, infer_alike};
-use super::{Definition, Sharing};
+use super::operands::{broadcast, operands, require_dtype, require_unquantised};
+use super::{BufferReuse, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -11,15 +11,15 @@ use base::DType;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Where;
 
-impl Definition for Where {
+impl OpDefinition for Where {
     fn name(&self) -> &'static str {
         "where"
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [condition, a, b] = operands(inputs)?;
-        want_dtype("condition", condition, &[DType::Bool])?;
-        want_plain("a", a)?;
+        require_dtype("condition", condition, &[DType::Bool])?;
+        require_unquantised("a", a)?;
         let either = infer_alike(a, b)?;
         Ok(TensorType {
             dtype: a.dtype,
@@ -27,8 +27,8 @@ impl Definition for Where {
         })
     }
 
-    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<Sharing, String> {
-        Ok(Sharing::InPlace(3))
+    fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
+        Ok(BufferReuse::InPlace(3))
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -6,7 +6,7 @@
 //!   columns afterwards is several, with parts of the weight.
 //! - Rows of a constant table by index are `gather_rows`, which takes tables of any type.
 
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::{
     Attention, Gather, GatherRows, Linear, MatMul, Op, Permute, Reshape, Scale, Slice,
@@ -16,25 +16,25 @@ use base::DType;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, |view, node| match &node.op {
-        Op::Binary(_) | Op::Scale(_) => as_scale(view, node),
+        Op::Binary(_) | Op::Scale(_) => arithmetic_to_scale(view, node),
         Op::MatMul(op) => transposed(view, node, op)
             .or_else(|| scaled_operand(view, node, op))
-            .or_else(|| as_linear(view, node, op)),
+            .or_else(|| mat_mul_to_linear(view, node, op)),
         Op::Attention(op) => scaled_query(view, node, op),
-        Op::Slice(op) => cut_linear(view, node, op),
-        Op::Gather(op) => as_rows(view, node, op),
+        Op::Slice(op) => split_linear(view, node, op),
+        Op::Gather(op) => gather_to_gather_rows(view, node, op),
         _ => None,
     })
 }
 
 /// Arithmetic with a number as `scale`; two scales as one; a scale behind a product as part of it.
-fn as_scale(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn arithmetic_to_scale(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     if view.ty(node.output).dtype != DType::F32 {
         return None;
     }
     let (factor, x) = view.scaled(node.output)?;
     let patch = || PatchBuilder::new(view, node);
-    let joined = match view.made(x) {
+    let joined = match view.defining_op(x) {
         Some((Op::MatMul(op), &[a, b])) => {
             let alpha = op.alpha * factor;
             let op = op.clone();
@@ -53,8 +53,8 @@ fn as_scale(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// A product whose second operand is permuted reads it as it lies, when that keeps rows whole.
-fn transposed(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
-    let (Op::Permute(permute), &[source]) = view.made(node.inputs[1])? else {
+fn transposed(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
+    let (Op::Permute(permute), &[source]) = view.defining_op(node.inputs[1])? else {
         return None;
     };
     let rank = permute.axes.len();
@@ -81,7 +81,7 @@ fn transposed(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
 }
 
 /// A scale of either operand becomes part of the product.
-fn scaled_operand(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
+fn scaled_operand(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     let &[a, b] = &node.inputs[..] else {
         return None;
     };
@@ -102,7 +102,7 @@ fn scaled_operand(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
 }
 
 /// A product with a constant matrix is a linear layer.
-fn as_linear(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
+fn mat_mul_to_linear(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     let weight = node.inputs[1];
     let width = view.shape(node.inputs[0]).last().and_then(Dim::as_const);
     if !view.is_constant(weight) || view.rank(weight) != 2 || width.is_none() {
@@ -128,9 +128,9 @@ fn as_linear(view: &View<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
 }
 
 /// Some columns of a linear layer are a linear layer with some rows of the weight, which are cut without copying.
-fn cut_linear(view: &View<'_>, node: &Node, op: &Slice) -> Option<Patch> {
+fn split_linear(view: &GraphView<'_>, node: &Node, op: &Slice) -> Option<Patch> {
     let whole = node.inputs[0];
-    let (Op::Linear(linear), operands) = view.made(whole)? else {
+    let (Op::Linear(linear), operands) = view.defining_op(whole)? else {
         return None;
     };
     let columns = |op: &Slice| {
@@ -159,7 +159,7 @@ fn cut_linear(view: &View<'_>, node: &Node, op: &Slice) -> Option<Patch> {
 }
 
 /// Rows of a constant table.
-fn as_rows(view: &View<'_>, node: &Node, op: &Gather) -> Option<Patch> {
+fn gather_to_gather_rows(view: &GraphView<'_>, node: &Node, op: &Gather) -> Option<Patch> {
     let &[table, indices] = &node.inputs[..] else {
         return None;
     };
@@ -185,7 +185,7 @@ fn as_rows(view: &View<'_>, node: &Node, op: &Gather) -> Option<Patch> {
 }
 
 /// A scaled query is a scale of the scores.
-fn scaled_query(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+fn scaled_query(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let mut inputs = node.inputs.clone();
     let factor = inputs[..2].iter_mut().find_map(|id| {
         let (factor, x) = view.scaled(*id).filter(|_| view.uses(*id) == 1)?;
@@ -206,11 +206,11 @@ fn scaled_query(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
 mod tests {
     use super::run;
     use crate::ops::{Attention, Gather, Linear, MatMul, Scale};
-    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::passes::testing::{TestGraphBuilder, after, tokens};
 
     #[test]
     fn linear_layers_come_out_of_transposed_products() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [t, 4.into()]);
         let y = s.linear("a", x, 3, false);
@@ -230,7 +230,7 @@ graph g(x: f32[T, 4])
 
     #[test]
     fn numbers_around_a_product_become_its_factor() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let q = s.input("q", [2.into(), t, 4.into()]);
         let k = s.input("k", [t, 2.into(), 4.into()]);
@@ -250,7 +250,7 @@ graph g(q: f32[2, T, 4], k: f32[T, 2, 4])
 
     #[test]
     fn what_others_read_stays() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let q = s.input("q", [2.into(), t, 4.into()]);
         let half = s.times(q, 0.5);
@@ -282,7 +282,7 @@ graph g(q: f32[2, T, 4])
 
     #[test]
     fn a_layer_that_is_cut_is_several() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let ids = s.builder.input("ids", base::DType::I64, [1.into(), t]);
         let table = s.weight("table", &[6, 4]);

@@ -1,19 +1,19 @@
 //! Replaces nodes whose operands are all constants by their results.
 
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node};
 use crate::ops::Op;
 use crate::{Dim, GraphError, Value};
 
 /// Results up to this many bytes are folded whatever they are made of; larger ones only if they are no larger than
 /// their operands, so that a fill or an expand of a model never becomes a constant that the file did not hold.
-const FREE_BYTES: usize = 4 << 20;
+const ALWAYS_FOLDED_BYTES: usize = 4 << 20;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, rule)
 }
 
-fn rule(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn rule(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     if matches!(node.op, Op::UpdateAndAttend(_)) || !is_fixed(&node.op) {
         return None;
     }
@@ -22,7 +22,7 @@ fn rule(view: &View<'_>, node: &Node) -> Option<Patch> {
     let bytes = ty.bytes(&Default::default())?;
     let given = |id: &_| view.graph.tensor(*id).constant().map(|b| b.len());
     let operands: usize = node.inputs.iter().map(given).sum::<Option<usize>>()?;
-    if bytes > FREE_BYTES.max(operands) {
+    if bytes > ALWAYS_FOLDED_BYTES.max(operands) {
         return None;
     }
     let operands: Option<Vec<Value>> = node.inputs.iter().map(|id| view.constant(*id)).collect();

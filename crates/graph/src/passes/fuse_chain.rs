@@ -1,6 +1,6 @@
 //! Fuses chains: products with their bias and activation, and scores, softmax and values into attention.
 
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::{
     Attention, BinaryFunction, Linear, MatMul, Op, Permute, Reshape, Softmax, Unary, UnaryFunction,
@@ -9,7 +9,7 @@ use crate::ops::{
 use crate::{Dim, GraphError, Value};
 
 /// A score at most this is never seen: its weight is zero in f32 beside any that is.
-pub(super) const HIDDEN: f32 = -1e4;
+pub(super) const MASKED_SCORE: f32 = -1e4;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, |view, node| match &node.op {
@@ -22,10 +22,10 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
 }
 
 /// `product + bias` as one product.
-fn with_bias(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn with_bias(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     view.either(node.output, BinaryFunction::Add)
         .find_map(|(product, bias)| {
-            let (op, &[x, weight]) = view.made(product)? else {
+            let (op, &[x, weight]) = view.defining_op(product)? else {
                 return None;
             };
             match op {
@@ -46,11 +46,12 @@ fn with_bias(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// `activation(linear)` as one op, unless the activation is the gate of a product, which is another fusion.
-fn with_activation(view: &View<'_>, node: &Node, function: UnaryFunction) -> Option<Patch> {
+fn with_activation(view: &GraphView<'_>, node: &Node, function: UnaryFunction) -> Option<Patch> {
     let UnaryFunction::Activation(activation) = function else {
         return None;
     };
-    let (Op::Linear(Linear { activation: None }), operands) = view.made(node.inputs[0])? else {
+    let (Op::Linear(Linear { activation: None }), operands) = view.defining_op(node.inputs[0])?
+    else {
         return None;
     };
     let gates = |reader: &Node| view.binary(reader.output, BinaryFunction::Mul).is_some();
@@ -62,20 +63,20 @@ fn with_activation(view: &View<'_>, node: &Node, function: UnaryFunction) -> Opt
 }
 
 /// `softmax(mask(q · kᵀ)) · v` as attention.
-fn attention(view: &View<'_>, node: &Node, values: &MatMul) -> Option<Patch> {
+fn attention(view: &GraphView<'_>, node: &Node, values: &MatMul) -> Option<Patch> {
     let &[weights, v] = &node.inputs[..] else {
         return None;
     };
     let rank = view.rank(weights);
-    let (Op::Softmax(Softmax { axis, log: false }), &[scores]) = view.made(weights)? else {
+    let (Op::Softmax(Softmax { axis, log: false }), &[scores]) = view.defining_op(weights)? else {
         return None;
     };
     if *axis != rank - 1 || values.alpha != 1.0 {
         return None;
     }
     let mut patch = PatchBuilder::new(view, node);
-    let masked = Masked::find(view, scores, &mut patch)?;
-    let (Op::MatMul(product), &[q, k]) = view.made(masked.scores)? else {
+    let masked = ScoreModifiers::find(view, scores, &mut patch)?;
+    let (Op::MatMul(product), &[q, k]) = view.defining_op(masked.scores)? else {
         return None;
     };
     let turned = |patch: &mut PatchBuilder<'_, '_>, turn: bool, id: TensorId| match turn {
@@ -113,22 +114,26 @@ fn attention(view: &View<'_>, node: &Node, values: &MatMul) -> Option<Patch> {
 }
 
 /// Scores as they come out of a product, and what is done to them before the softmax.
-struct Masked {
+struct ScoreModifiers {
     scores: TensorId,
     scale: f32,
     softcap: Option<f32>,
     mask: Option<TensorId>,
 }
 
-impl Masked {
-    fn find(view: &View<'_>, scores: TensorId, patch: &mut PatchBuilder<'_, '_>) -> Option<Masked> {
-        let (scores, mask) = Masked::mask(view, scores, patch);
-        let (softcap, scores) = match view.made(scores)? {
+impl ScoreModifiers {
+    fn find(
+        view: &GraphView<'_>,
+        scores: TensorId,
+        patch: &mut PatchBuilder<'_, '_>,
+    ) -> Option<ScoreModifiers> {
+        let (scores, mask) = ScoreModifiers::mask(view, scores, patch);
+        let (softcap, scores) = match view.defining_op(scores)? {
             (Op::SoftCap(op), &[inner]) => (Some(op.cap), inner),
             _ => (None, scores),
         };
         let (scale, scores) = view.scaled(scores).unwrap_or((1.0, scores));
-        Some(Masked {
+        Some(ScoreModifiers {
             scores,
             scale,
             softcap,
@@ -138,13 +143,16 @@ impl Masked {
 
     /// The scores before a mask, and the mask: a tensor that is added, or a choice between scores and a hidden one.
     fn mask(
-        view: &View<'_>,
+        view: &GraphView<'_>,
         masked: TensorId,
         patch: &mut PatchBuilder<'_, '_>,
     ) -> (TensorId, Option<TensorId>) {
         let is_score = |id: TensorId| {
             let bare = view.scaled(id).map_or(id, |(_, x)| x);
-            matches!(view.made(bare), Some((Op::MatMul(_) | Op::SoftCap(_), _)))
+            matches!(
+                view.defining_op(bare),
+                Some((Op::MatMul(_) | Op::SoftCap(_), _))
+            )
         };
         let added = view
             .either(masked, BinaryFunction::Add)
@@ -154,9 +162,9 @@ impl Masked {
         if let Some((scores, mask)) = added {
             return (scores, Some(mask));
         }
-        let hidden = |id: TensorId| view.scalar(id).filter(|x| *x <= HIDDEN);
+        let hidden = |id: TensorId| view.scalar(id).filter(|x| *x <= MASKED_SCORE);
         let same = |id: TensorId| view.ty(id) == view.ty(masked);
-        let Some((Op::Where(_), &[condition, a, b])) = view.made(masked) else {
+        let Some((Op::Where(_), &[condition, a, b])) = view.defining_op(masked) else {
             return (masked, None);
         };
         let (scores, low, seen) = match (hidden(a), hidden(b)) {
@@ -182,7 +190,7 @@ impl Masked {
 }
 
 /// Keys and values that were repeated for groups of query heads are read by the group.
-fn shared_heads(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+fn shared_heads(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     if op.token_major {
         return None;
     }
@@ -196,14 +204,14 @@ fn shared_heads(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
 
 /// `x [.., Hkv, S, D]` of which every head was repeated in place to make `[.., H, S, D]`.
 fn unrepeated(
-    view: &View<'_>,
+    view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,
     repeated: TensorId,
 ) -> Option<TensorId> {
     let heads = view.rank(repeated).checked_sub(3)?;
-    match view.made(repeated)? {
+    match view.defining_op(repeated)? {
         (Op::Reshape(_), &[expanded]) => {
-            let (Op::Expand(_), &[single]) = view.made(expanded)? else {
+            let (Op::Expand(_), &[single]) = view.defining_op(expanded)? else {
                 return None;
             };
             // [.., Hkv, 1, S, D] -> [.., Hkv, G, S, D] -> [.., H, S, D]
@@ -249,12 +257,12 @@ mod tests {
     use crate::ops::{
         Activation, Attention, CompareFunction, Gather, MatMul, Range, SoftCap, Where,
     };
-    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::passes::testing::{TestGraphBuilder, after, tokens};
     use crate::{Value, passes::permutes};
 
     #[test]
     fn products_take_bias_and_activation() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [1.into(), t, 4.into()]);
         let b = s.input("b", [1.into(), 4.into(), 3.into()]);
@@ -277,7 +285,7 @@ graph g(x: f32[1, T, 4], b: f32[1, 4, 3])
 
     #[test]
     fn what_others_read_and_gates_stay() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let x = s.input("x", [2.into(), 4.into()]);
         let weight = s.weight("weight", &[3, 4]);
         let bias = s.weight("bias", &[3]);
@@ -299,7 +307,7 @@ graph g(x: f32[2, 4])
     }
 
     /// Scores of `q` and `k`, both `[2, T, 4]`.
-    fn scores(s: &mut Sketch) -> (TensorId, TensorId, Dim) {
+    fn scores(s: &mut TestGraphBuilder) -> (TensorId, TensorId, Dim) {
         let t = tokens(s);
         let q = s.input("q", [2.into(), t, 4.into()]);
         let k = s.input("k", [2.into(), t, 4.into()]);
@@ -313,7 +321,7 @@ graph g(x: f32[2, 4])
     #[test]
     fn attention_with_every_mask() {
         // Added, and with a cap on the scores.
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let (x, v, t) = scores(&mut s);
         let mask = s.input("mask", [1.into(), t, t]);
         let x = s.op(SoftCap { cap: 3.0 }, &[x]);
@@ -333,9 +341,9 @@ graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
             (true, f32::MIN),
             (false, f32::NEG_INFINITY),
         ] {
-            let mut s = Sketch::new();
+            let mut s = TestGraphBuilder::new();
             let (x, v, t) = scores(&mut s);
-            let index = |s: &mut Sketch| {
+            let index = |s: &mut TestGraphBuilder| {
                 let (start, len) = (0.into(), t);
                 let dtype = base::DType::I64;
                 s.op(
@@ -370,7 +378,7 @@ graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
 
     #[test]
     fn a_single_head_gets_an_axis() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [t, 4.into()]);
         let product = MatMul {
@@ -396,7 +404,7 @@ graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
             token_major: false,
         };
         for spelling in 0..3 {
-            let mut s = Sketch::new();
+            let mut s = TestGraphBuilder::new();
             let t = tokens(&mut s);
             let q = s.input("q", [1.into(), 4.into(), t, 8.into()]);
             let k = s.input("k", [1.into(), 2.into(), t, 8.into()]);

@@ -41,7 +41,7 @@ pub const PIPELINE: [(&str, Pass); 10] = [
 ];
 
 /// Most rounds over the pipeline: what one pass leaves may be what an earlier one looks for.
-const MOST_ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 /// Runs all passes until nothing changes and verifies the result.
 pub fn optimise(graph: &mut Graph) -> Result<(), GraphError> {
@@ -50,7 +50,7 @@ pub fn optimise(graph: &mut Graph) -> Result<(), GraphError> {
 
 /// Runs the selected passes until nothing changes and verifies the result.
 pub fn optimise_with(graph: &mut Graph, selection: &PassSelection) -> Result<(), GraphError> {
-    for _ in 0..MOST_ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         for (index, (_, pass)) in PIPELINE.iter().enumerate() {
             if selection.runs(index) && pass(graph)? {

@@ -1,6 +1,6 @@
 //! Composes and cancels ops that only move or rename elements, and brings permutes together so that they cancel.
 
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::{Attention, BinaryFunction, Op, Permute, Reshape};
 use crate::{Dim, GraphError};
@@ -12,13 +12,13 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
             Op::Reshape(op) => reshaped(view, node, op),
             Op::Permute(op) => permuted(view, node, op),
             Op::Attention(op) => token_major(view, node, op),
-            _ => narrow_index(view, node),
+            _ => bypass_index_cast(view, node),
         })
     })
 }
 
 /// Ops that change nothing.
-fn identity(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn identity(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let [x, ..] = node.inputs[..] else {
         return None;
     };
@@ -44,13 +44,13 @@ fn identity(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// An index that was only made wider is as good before.
-fn narrow_index(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn bypass_index_cast(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let first = match node.op {
         Op::Gather(_) | Op::GatherElements(_) | Op::GatherRows(_) | Op::Index(_) => 1,
         Op::RopeTable(_) => 0,
         _ => return None,
     };
-    let source = |id: TensorId| match view.made(id) {
+    let source = |id: TensorId| match view.defining_op(id) {
         Some((Op::Cast(_), &[x])) if view.ty(x).dtype == DType::I32 => Some(x),
         _ => None,
     };
@@ -63,8 +63,8 @@ fn narrow_index(view: &View<'_>, node: &Node) -> Option<Patch> {
 
 /// A reshape of a reshape is one; others move up, where they meet: before a permute when they only drop or add axes of
 /// size one, before ops that work on each row when they keep rows, and before functions of single elements.
-fn reshaped(view: &View<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
-    let (before, operands) = view.made(node.inputs[0])?;
+fn reshaped(view: &GraphView<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
+    let (before, operands) = view.defining_op(node.inputs[0])?;
     let &[x, ..] = operands else {
         return None;
     };
@@ -125,7 +125,7 @@ fn unit_axes_first(
 
 /// A permute of a permute is one; one that moves only axes of size one is a reshape; one behind elementwise ops whose
 /// operands were all permuted the other way cancels them.
-fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
+fn permuted(view: &GraphView<'_>, node: &Node, op: &Permute) -> Option<Patch> {
     let x = node.inputs[0];
     let long = |axis: &&usize| view.shape(x)[**axis].as_const() != Some(1);
     let mut patch = PatchBuilder::new(view, node);
@@ -133,21 +133,23 @@ fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
         let shape = view.shape(node.output).to_vec();
         return patch.replace(Reshape { shape }, &[x]);
     }
-    let (before, operands) = view.made(x)?;
+    let (before, operands) = view.defining_op(x)?;
     match (before, operands) {
         (Op::Permute(first), &[source]) => patch.replace(first.then(op), &[source]),
         (Op::Reshape(between), &[turned]) => {
-            let (Op::Permute(first), &[source]) = view.made(turned)? else {
+            let (Op::Permute(first), &[source]) = view.defining_op(turned)? else {
                 return None;
             };
             let (shape, first) = unit_axes_first(view.shape(source), first, &between.shape)?;
             let source = patch.node(Reshape { shape }, &[source])?;
             patch.replace(first.then(op), &[source])
         }
-        _ if passes_through(before, op) && view.uses(x) == 1 => {
-            let undone = operands.iter().map(|id| undone(view, &mut patch, op, *id));
-            let undone: Option<Vec<TensorId>> = undone.collect();
-            patch.replace(before.clone(), &undone?)
+        _ if commutes_with_permute(before, op) && view.uses(x) == 1 => {
+            let cancel_permute = operands
+                .iter()
+                .map(|id| cancel_permute(view, &mut patch, op, *id));
+            let cancel_permute: Option<Vec<TensorId>> = cancel_permute.collect();
+            patch.replace(before.clone(), &cancel_permute?)
         }
         _ => None,
     }
@@ -155,14 +157,14 @@ fn permuted(view: &View<'_>, node: &Node, op: &Permute) -> Option<Patch> {
 
 /// Attention of queries, keys and values whose heads were all brought before their tokens reads them as they were; what
 /// it gives is turned instead, which most often meets the permute that turns it back.
-fn token_major(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+fn token_major(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let heads = view.rank(node.output).checked_sub(3)?;
     let mut axes: Vec<usize> = (0..heads + 3).collect();
     axes.swap(heads, heads + 1);
     let turn = Permute { axes };
     let mut inputs = node.inputs.clone();
     for id in &mut inputs[..3] {
-        *id = match view.made(*id)? {
+        *id = match view.defining_op(*id)? {
             (Op::Permute(first), &[source]) if *first == turn && !op.token_major => source,
             _ => return None,
         };
@@ -177,8 +179,8 @@ fn token_major(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
 }
 
 /// The tensor that permuting `id` would give, when that takes no permute: those above cancel with it.
-fn undone(
-    view: &View<'_>,
+fn cancel_permute(
+    view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,
     op: &Permute,
     id: TensorId,
@@ -192,19 +194,21 @@ fn undone(
     if view.is_constant(id) {
         return patch.node(op.clone(), &[id]);
     }
-    match view.made(id)? {
+    match view.defining_op(id)? {
         (Op::Permute(first), &[source]) if first.then(op).is_identity() => Some(source),
-        (inner, operands) if passes_through(inner, op) && view.uses(id) == 1 => {
-            let undone = operands.iter().map(|id| undone(view, patch, op, *id));
-            let undone: Option<Vec<TensorId>> = undone.collect();
-            patch.node(inner.clone(), &undone?)
+        (inner, operands) if commutes_with_permute(inner, op) && view.uses(id) == 1 => {
+            let cancel_permute = operands
+                .iter()
+                .map(|id| cancel_permute(view, patch, op, *id));
+            let cancel_permute: Option<Vec<TensorId>> = cancel_permute.collect();
+            patch.node(inner.clone(), &cancel_permute?)
         }
         _ => None,
     }
 }
 
 /// Whether an op of permuted operands is the permuted op of the operands.
-fn passes_through(inner: &Op, op: &Permute) -> bool {
+fn commutes_with_permute(inner: &Op, op: &Permute) -> bool {
     let last = op.axes.len() - 1;
     let rows_stay = op.axes[last] == last;
     is_elementwise(inner) || (rows_stay && matches!(inner, Op::RmsNorm(_) | Op::LayerNorm(_)))
@@ -229,12 +233,12 @@ fn is_elementwise(op: &Op) -> bool {
 mod tests {
     use super::run;
     use crate::ops::{Attention, Cast, GatherRows, Linear, RmsNorm, Scale};
-    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::passes::testing::{TestGraphBuilder, after, tokens};
     use base::DType;
 
     #[test]
     fn permutes_meet_and_cancel() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [1.into(), t, 2.into(), 4.into()]);
         let heads = s.permute(x, &[0, 2, 1, 3]);
@@ -260,7 +264,7 @@ graph g(x: f32[1, T, 2, 4])
 
     #[test]
     fn an_elementwise_op_between_two_permutes_loses_them() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [t, 2.into(), 4.into()]);
         let y = s.input("y", [t, 2.into(), 4.into()]);
@@ -281,7 +285,7 @@ graph g(x: f32[T, 2, 4], y: f32[T, 2, 4])
 
     #[test]
     fn attention_reads_heads_where_they_are() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [1.into(), t, 2.into(), 4.into()]);
         let heads = s.permute(x, &[0, 2, 1, 3]);
@@ -304,7 +308,7 @@ graph g(x: f32[1, T, 2, 4])
 
     #[test]
     fn reshapes_join_and_moves_of_single_axes_are_reshapes() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [t, 8.into()]);
         let y = s.reshape(x, [1.into(), t, 2.into(), 4.into()]);
@@ -320,7 +324,7 @@ graph g(x: f32[T, 8])
 
     #[test]
     fn reshapes_move_up_and_indices_stay_narrow() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let ids = s.builder.input("ids", DType::I32, [t]);
         let table = s.weight("table", &[6, 8]);

@@ -9,24 +9,24 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Most sweeps of one pass; each at least removes a node, so that this is reached only by a rule that undoes another.
-const MOST_SWEEPS: usize = 64;
+const MAX_SWEEPS: usize = 64;
 
 /// What a rule sees of the graph.
-pub(super) struct View<'g> {
+pub(super) struct GraphView<'g> {
     pub(super) graph: &'g Graph,
     /// Per tensor, the nodes that read it, once for each operand.
     readers: Vec<Vec<NodeId>>,
 }
 
-impl<'g> View<'g> {
-    pub(super) fn new(graph: &'g Graph) -> View<'g> {
+impl<'g> GraphView<'g> {
+    pub(super) fn new(graph: &'g Graph) -> GraphView<'g> {
         let mut readers = vec![Vec::new(); graph.tensors.len()];
         for (i, node) in graph.nodes.iter().enumerate() {
             for id in &node.inputs {
                 readers[id.0 as usize].push(NodeId(i as u32));
             }
         }
-        View { graph, readers }
+        GraphView { graph, readers }
     }
 
     pub(super) fn ty(&self, id: TensorId) -> &'g TensorType {
@@ -50,7 +50,7 @@ impl<'g> View<'g> {
     }
 
     /// The op and the operands that compute a tensor.
-    pub(super) fn made(&self, id: TensorId) -> Option<(&'g Op, &'g [TensorId])> {
+    pub(super) fn defining_op(&self, id: TensorId) -> Option<(&'g Op, &'g [TensorId])> {
         self.producer(id).map(|node| (&node.op, &node.inputs[..]))
     }
 
@@ -114,7 +114,7 @@ impl<'g> View<'g> {
         id: TensorId,
         wanted: BinaryFunction,
     ) -> Option<(TensorId, TensorId)> {
-        match self.made(id)? {
+        match self.defining_op(id)? {
             (Op::Binary(Binary { function }), &[a, b]) if *function == wanted => Some((a, b)),
             _ => None,
         }
@@ -132,7 +132,7 @@ impl<'g> View<'g> {
 
     /// The operand of this function.
     pub(super) fn unary(&self, id: TensorId, wanted: impl Into<UnaryFunction>) -> Option<TensorId> {
-        match self.made(id)? {
+        match self.defining_op(id)? {
             (Op::Unary(Unary { function }), &[x]) if *function == wanted.into() => Some(x),
             _ => None,
         }
@@ -140,7 +140,7 @@ impl<'g> View<'g> {
 
     /// A tensor as a number times another, where it is made so: by `scale`, or by arithmetic with a constant number.
     pub(super) fn scaled(&self, id: TensorId) -> Option<(f32, TensorId)> {
-        if let (Op::Scale(op), &[x]) = self.made(id)? {
+        if let (Op::Scale(op), &[x]) = self.defining_op(id)? {
             return Some((op.factor, x));
         }
         let same = |x: TensorId| self.ty(x) == self.ty(id);
@@ -164,7 +164,7 @@ impl<'g> View<'g> {
     /// Whether two tensors hold the same by construction.
     pub(super) fn same(&self, a: TensorId, b: TensorId) -> bool {
         let alike = || {
-            let ((op_a, in_a), (op_b, in_b)) = (self.made(a)?, self.made(b)?);
+            let ((op_a, in_a), (op_b, in_b)) = (self.defining_op(a)?, self.defining_op(b)?);
             let operands = in_a.len() == in_b.len();
             let equal = op_a == op_b && !matches!(op_a, Op::UpdateAndAttend(_));
             let mut pairs = in_a.iter().zip(in_b);
@@ -193,13 +193,13 @@ pub(super) struct Patch {
 
 /// A patch under construction.
 pub(super) struct PatchBuilder<'v, 'g> {
-    view: &'v View<'g>,
+    view: &'v GraphView<'g>,
     patch: Patch,
 }
 
 impl<'v, 'g> PatchBuilder<'v, 'g> {
     /// A patch for the result of `node`.
-    pub(super) fn new(view: &'v View<'g>, node: &Node) -> PatchBuilder<'v, 'g> {
+    pub(super) fn new(view: &'v GraphView<'g>, node: &Node) -> PatchBuilder<'v, 'g> {
         let patch = Patch {
             replaced: node.output,
             tensors: Vec::new(),
@@ -290,13 +290,13 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
     pub(super) fn fuse(self, op: impl Into<Op>, inputs: &[TensorId]) -> Option<Patch> {
         let view = self.view;
         let patch = self.replace(op, inputs)?;
-        patch.covers(view).then_some(patch)
+        patch.has_no_outside_readers(view).then_some(patch)
     }
 }
 
 impl Patch {
     /// Whether all reads of what the patch replaces come from what it replaces.
-    fn covers(&self, view: &View<'_>) -> bool {
+    fn has_no_outside_readers(&self, view: &GraphView<'_>) -> bool {
         let leaves: HashSet<TensorId> =
             self.nodes.iter().flat_map(|n| &n.inputs).copied().collect();
         let mut reads: HashMap<TensorId, usize> = HashMap::new();
@@ -321,11 +321,11 @@ impl Patch {
 /// Applies a rule to every node, again and again until it proposes nothing; returns whether anything changed.
 pub(super) fn rewrite(
     graph: &mut Graph,
-    rule: impl Fn(&View<'_>, &Node) -> Option<Patch>,
+    rule: impl Fn(&GraphView<'_>, &Node) -> Option<Patch>,
 ) -> Result<bool, GraphError> {
     let mut changed = false;
-    for _ in 0..MOST_SWEEPS {
-        let view = View::new(graph);
+    for _ in 0..MAX_SWEEPS {
+        let view = GraphView::new(graph);
         let patches: Vec<Option<Patch>> = graph.nodes.iter().map(|n| rule(&view, n)).collect();
         if patches.iter().all(Option::is_none) {
             break;

@@ -5,7 +5,7 @@
 //! cache depend on each other through it.
 
 use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
-use crate::ops::{Op, Sharing};
+use crate::ops::{BufferReuse, Op};
 use crate::plan::MemoryPlan;
 use crate::{Bindings, GraphError, MAX_SYMBOLS};
 use std::cmp::Reverse;
@@ -45,7 +45,7 @@ fn nominal(graph: &Graph) -> Bindings {
 struct Scheduler<'g> {
     graph: &'g Graph,
     sizes: Vec<usize>,
-    sharing: Vec<Sharing>,
+    sharing: Vec<BufferReuse>,
     /// Per tensor: the tensor whose memory it is in, seen through aliases.
     root: Vec<TensorId>,
     /// Per root: reads that are still to come; outputs are read forever.
@@ -78,7 +78,7 @@ impl<'g> Scheduler<'g> {
             let types: Vec<&TensorType> =
                 node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
             let sharing = node.op.sharing(&types, bindings).ok()?;
-            if let Sharing::Alias { .. } = sharing {
+            if let BufferReuse::Alias { .. } = sharing {
                 scheduler.root[node.output.0 as usize] = scheduler.root_of(node.inputs[0]);
             }
             scheduler.sharing.push(sharing);
@@ -162,7 +162,7 @@ impl<'g> Scheduler<'g> {
     fn score(&self, index: usize) -> i64 {
         let node: &Node = &self.graph.nodes()[index];
         let size = |id: TensorId| self.sizes[id.0 as usize] as i64;
-        if let Sharing::Alias { .. } = self.sharing[index] {
+        if let BufferReuse::Alias { .. } = self.sharing[index] {
             // Nothing is computed: the sooner, the sooner its readers can be weighed.
             return i64::MAX;
         }
@@ -176,7 +176,7 @@ impl<'g> Scheduler<'g> {
         let dying: Vec<TensorId> = dying.map(|group| group[0]).collect();
         let freed: i64 = dying.iter().map(|id| size(*id)).sum();
         let made = size(node.output);
-        let in_place = matches!(self.sharing[index], Sharing::InPlace(_))
+        let in_place = matches!(self.sharing[index], BufferReuse::InPlace(_))
             && dying.iter().any(|id| size(*id) == made);
         freed - made + if in_place { made } else { 0 }
     }
@@ -190,12 +190,12 @@ impl<'g> Scheduler<'g> {
 mod tests {
     use super::run;
     use crate::ops::{ReduceFunction, Scale};
-    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::passes::testing::{TestGraphBuilder, after, tokens};
 
     /// Two wide branches, each reduced to little: one after the other, only one is alive at a time.
     #[test]
     fn finishes_a_branch_before_the_next() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [t, 1.into()]);
         let wide: Vec<_> = (0..3).map(|_| s.expand(x, [t, 100.into()])).collect();

@@ -1,6 +1,6 @@
 //! Moves the choice of rows before what is computed for each row on its own, so that a head works on wanted rows only.
 
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::{GatherRows, Op, Reshape};
 use crate::{Dim, GraphError};
@@ -13,18 +13,18 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
 }
 
 /// `rows(f(x))` as `f(rows(x))`. Between the two may be a reshape that drops axes of size one before the rows.
-fn before_rows(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn before_rows(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let &[table, index] = &node.inputs[..] else {
         return None;
     };
     if view.uses(table) != 1 {
         return None;
     }
-    let inner = match view.made(table)? {
+    let inner = match view.defining_op(table)? {
         (Op::Reshape(_), &[x]) if view.uses(x) == 1 && is_rows(view, x, view.shape(table)[0]) => x,
         _ => table,
     };
-    let (op, operands) = view.made(inner)?;
+    let (op, operands) = view.defining_op(inner)?;
     let rows = view.shape(table)[0];
     let x = by_row(view, op, operands).filter(|x| is_rows(view, *x, rows))?;
     let mut patch = PatchBuilder::new(view, node);
@@ -40,7 +40,7 @@ fn before_rows(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// The one operand with a row for each row of the result, when the others serve every row alike.
-fn by_row(view: &View<'_>, op: &Op, operands: &[TensorId]) -> Option<TensorId> {
+fn by_row(view: &GraphView<'_>, op: &Op, operands: &[TensorId]) -> Option<TensorId> {
     let alike = |id: TensorId| view.rank(id) <= 1;
     match (op, operands) {
         (Op::Linear(_) | Op::RmsNorm(_) | Op::LayerNorm(_), &[x, ..]) => Some(x),
@@ -52,7 +52,7 @@ fn by_row(view: &View<'_>, op: &Op, operands: &[TensorId]) -> Option<TensorId> {
 }
 
 /// Whether a tensor is `[1, .., 1, rows, D]`.
-fn is_rows(view: &View<'_>, id: TensorId, rows: Dim) -> bool {
+fn is_rows(view: &GraphView<'_>, id: TensorId, rows: Dim) -> bool {
     match view.shape(id) {
         [ones @ .., r, _] => *r == rows && ones.iter().all(|d| d.as_const() == Some(1)),
         _ => false,
@@ -63,12 +63,12 @@ fn is_rows(view: &View<'_>, id: TensorId, rows: Dim) -> bool {
 mod tests {
     use super::run;
     use crate::ops::{GatherRows, Linear, RmsNorm, SoftCap};
-    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::passes::testing::{TestGraphBuilder, after, tokens};
     use base::DType;
 
     #[test]
     fn rows_are_chosen_before_the_head() {
-        let mut s = Sketch::new();
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let r = s.builder.symbol("R");
         let a = s.input("a", [1.into(), t, 4.into()]);

@@ -1,6 +1,6 @@
 //! Computes only once what several nodes compute alike, such as one rotary table for all layers.
 
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::GraphError;
 use crate::graph::{Graph, Node, TensorKind};
 use crate::ops::Op;
@@ -9,7 +9,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, rule)
 }
 
-fn rule(view: &View<'_>, node: &Node) -> Option<Patch> {
+fn rule(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     if matches!(node.op, Op::UpdateAndAttend(_)) {
         return None;
     }

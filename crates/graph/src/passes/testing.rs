@@ -9,15 +9,15 @@ use crate::{Bindings, Data, Dim, GraphBuilder, GraphError, Symbol, Value};
 use base::{Bytes, DType};
 
 /// A graph under construction whose nodes need no names and whose constants need no values.
-pub(super) struct Sketch {
+pub(super) struct TestGraphBuilder {
     pub(super) builder: GraphBuilder,
     nodes: usize,
     constants: usize,
 }
 
-impl Sketch {
-    pub(super) fn new() -> Sketch {
-        Sketch {
+impl TestGraphBuilder {
+    pub(super) fn new() -> TestGraphBuilder {
+        TestGraphBuilder {
             builder: GraphBuilder::new("g"),
             nodes: 0,
             constants: 0,
@@ -293,7 +293,7 @@ fn noise(len: usize, seed: u32) -> Vec<f32> {
 }
 
 /// The first symbol, which every test with symbols calls `T`.
-pub(super) fn tokens(sketch: &mut Sketch) -> Dim {
+pub(super) fn tokens(sketch: &mut TestGraphBuilder) -> Dim {
     let dim = sketch.builder.symbol("T");
     assert_eq!(dim, Dim::from(Symbol(0)));
     dim

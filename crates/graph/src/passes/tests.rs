@@ -1,7 +1,7 @@
 //! The whole pipeline on blocks as `torch.export` spells them.
 
 use super::optimise;
-use super::testing::{Sketch, after, op_counts, tokens};
+use super::testing::{TestGraphBuilder, after, op_counts, tokens};
 use crate::graph::{Graph, TensorId};
 use crate::ops::{
     Activation, Attention, Binary, BinaryFunction, Cast, Concat, GatherRows, LayerNorm, MatMul, Op,
@@ -26,10 +26,10 @@ enum Spelling {
 /// The transformer block of the seed, with attention in one of three spellings.
 fn block(spelling: Spelling) -> Graph {
     let (heads, dim, width) = (2usize, 4usize, 8usize);
-    let mut s = Sketch::new();
+    let mut s = TestGraphBuilder::new();
     let t = tokens(&mut s);
     let x = s.input("x", [Dim::from(2), t, width.into()]);
-    let norm = |s: &mut Sketch, name: &str, x: TensorId| {
+    let norm = |s: &mut TestGraphBuilder, name: &str, x: TensorId| {
         let weight = s.weight(&format!("{name}.weight"), &[width]);
         let bias = s.weight(&format!("{name}.bias"), &[width]);
         s.op(LayerNorm { eps: 1e-5 }, &[x, weight, bias])
@@ -104,7 +104,7 @@ fn three_spellings_end_as_one_attention() {
 /// A Llama as `torch.export` writes it around the cache op; norms and gates spelled out or not.
 fn llama(layers: usize, spelled_out: bool) -> Graph {
     let (heads, kv_heads, dim, width) = (4usize, 2usize, 8usize, 32usize);
-    let mut s = Sketch::new();
+    let mut s = TestGraphBuilder::new();
     let t = tokens(&mut s);
     let r = s.builder.symbol("R");
     let ids = s.builder.input("tokens", DType::I64, [t]);
@@ -115,7 +115,7 @@ fn llama(layers: usize, spelled_out: bool) -> Graph {
     let mut x = s.reshape(x, [1.into(), t, width.into()]);
 
     let frequency = s.weight("inv_freq", &[dim / 2]);
-    let norm = |s: &mut Sketch, name: &str, x: TensorId| {
+    let norm = |s: &mut TestGraphBuilder, name: &str, x: TensorId| {
         let weight = s.weight(name, &[width]);
         if !spelled_out {
             return s.op(RmsNorm { eps: 1e-5 }, &[x, weight]);
@@ -136,7 +136,7 @@ fn llama(layers: usize, spelled_out: bool) -> Graph {
             s.unary(UnaryFunction::Cos, angle),
             s.unary(UnaryFunction::Sin, angle),
         );
-        let rotated = |s: &mut Sketch, x: TensorId| {
+        let rotated = |s: &mut TestGraphBuilder, x: TensorId| {
             let kept = s.mul(x, cos);
             let second = s.slice(x, 3, dim / 2, dim / 2);
             let second = s.unary(UnaryFunction::Neg, second);
@@ -145,13 +145,13 @@ fn llama(layers: usize, spelled_out: bool) -> Graph {
             let turned = s.mul(turned, sin);
             s.add(kept, turned)
         };
-        let split = |s: &mut Sketch, name: &str, x: TensorId, heads: usize| {
+        let split = |s: &mut TestGraphBuilder, name: &str, x: TensorId, heads: usize| {
             let y = s.linear(&format!("{layer}.{name}"), x, heads * dim, false);
             let y = s.reshape(y, [1.into(), t, heads.into(), dim.into()]);
             s.permute(y, &[0, 2, 1, 3])
         };
         // What lowering makes of the cache op, which takes [1, H, T, D].
-        let by_token = |s: &mut Sketch, x: TensorId, heads: usize| {
+        let by_token = |s: &mut TestGraphBuilder, x: TensorId, heads: usize| {
             let x = s.permute(x, &[0, 2, 1, 3]);
             s.reshape(x, [t, heads.into(), dim.into()])
         };
@@ -231,7 +231,7 @@ type Step = (u8, prop::sample::Index, prop::sample::Index, u8);
 
 /// A graph of whatever ops take the tensors that the steps point at.
 fn random_graph(steps: &[Step]) -> Graph {
-    let mut s = Sketch::new();
+    let mut s = TestGraphBuilder::new();
     let t = tokens(&mut s);
     let mut all = vec![
         s.input("x", [2.into(), t, 4.into()]),

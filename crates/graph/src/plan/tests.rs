@@ -1,6 +1,6 @@
 use super::*;
 use crate::ops::{
-    Activation, Binary, BinaryFunction, Concat, Reshape, RmsNorm, Scale, Sharing, Slice, Unary,
+    Activation, Binary, BinaryFunction, BufferReuse, Concat, Reshape, RmsNorm, Scale, Slice, Unary,
 };
 use crate::{Dim, GraphBuilder, Symbol};
 use base::DType;
@@ -229,7 +229,9 @@ fn check(graph: &Graph, scratch: usize) -> Result<(), TestCaseError> {
             arena[cells(slot)].fill(None);
         }
         let types: Vec<_> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
-        if let Sharing::Alias { offset } = node.op.sharing(&types, &Bindings::default()).unwrap() {
+        if let BufferReuse::Alias { offset } =
+            node.op.sharing(&types, &Bindings::default()).unwrap()
+        {
             let len = held[node.output.0 as usize].len();
             held[node.output.0 as usize] =
                 held[node.inputs[0].0 as usize][offset / 4..][..len].to_vec();

@@ -1,44 +1,43 @@
-//! What the architectures that GGUF files name have in common and where they differ: a row each.
+//! Table of supported GGUF architectures, one row each.
 
 use graph::ops::{Activation, RopeLayout};
 
-use crate::decoder::{Biases, Context, Mlp, NormKind, NormPlaces};
+use crate::transformer::{Biases, ContextMode, Mlp, NormKind, NormPlacement};
 
-/// One architecture's constants: everything about it that its files do not say.
+/// Constants of an architecture that its files do not state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Architecture {
     /// `general.architecture`.
     pub(crate) name: &'static str,
-    pub(crate) context: Context,
+    pub(crate) context: ContextMode,
     pub(crate) norm: NormKind,
-    pub(crate) norm_places: NormPlaces,
-    /// Embeddings are normalised, and token types may have theirs.
+    pub(crate) norm_places: NormPlacement,
+    /// Embeddings are normalised, and token-type embeddings may be added.
     pub(crate) embedding_norm: bool,
-    /// How heads are rotated; architectures that do not rotate learn an embedding of positions.
+    /// Style of the rotary embedding; `None` for learned position embeddings.
     pub(crate) rope: Option<RopeLayout>,
     pub(crate) mlp: Mlp,
     pub(crate) biases: Biases,
     pub(crate) qk_norm: bool,
-    /// Token embeddings are multiplied by the root of their width.
+    /// Token embeddings are multiplied by √width.
     pub(crate) scale_embedding: bool,
-    /// The window of files that do not name one.
+    /// Attention window of files that state none.
     pub(crate) window: Option<u32>,
-    /// Every so many layers one sees everything and the others their window only; 0: all have the window.
+    /// Period of layers with global attention among windowed ones; 0 if all layers have the window.
     pub(crate) window_period: usize,
-    /// The rotary base of layers with a window, where it is not that of the others.
+    /// RoPE base of windowed layers, if it differs from that of global layers.
     pub(crate) window_rope_base: Option<f32>,
-    /// The number of layers of the one size whose scores are scaled by the width of a head's share of the hidden size
-    /// instead of the key's.
+    /// Layer count of the one model size whose attention scale is 1/√(hidden_size / heads) instead of 1/√key_dim.
     pub(crate) hidden_scale_layers: Option<usize>,
-    /// The limits on scores and logits of files that do not name them.
+    /// Soft caps on scores and logits of files that state none.
     pub(crate) softcaps: Option<(f32, f32)>,
 }
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
-    context: Context::Kept,
+    context: ContextMode::Cached,
     norm: NormKind::Rms,
-    norm_places: NormPlaces::Before,
+    norm_places: NormPlacement::Pre,
     embedding_norm: false,
     // Files of this architecture have the rows of q and k reordered for it.
     rope: Some(RopeLayout::Interleaved),
@@ -85,7 +84,7 @@ const GEMMA: Architecture = Architecture {
 
 const GEMMA2: Architecture = Architecture {
     name: "gemma2",
-    norm_places: NormPlaces::Around,
+    norm_places: NormPlacement::Sandwich,
     window: Some(4096),
     window_period: 2,
     hidden_scale_layers: Some(46),
@@ -96,7 +95,7 @@ const GEMMA2: Architecture = Architecture {
 const GEMMA3: Architecture = Architecture {
     name: "gemma3",
     qk_norm: true,
-    norm_places: NormPlaces::Around,
+    norm_places: NormPlacement::Sandwich,
     window_period: 6,
     window_rope_base: Some(10000.0),
     hidden_scale_layers: Some(62),
@@ -124,8 +123,8 @@ const GPT2: Architecture = Architecture {
 
 const BERT: Architecture = Architecture {
     name: "bert",
-    context: Context::Ephemeral { causal: false },
-    norm_places: NormPlaces::Behind,
+    context: ContextMode::Uncached { causal: false },
+    norm_places: NormPlacement::Post,
     embedding_norm: true,
     mlp: Mlp::Plain(Activation::GeluErf),
     ..GPT2

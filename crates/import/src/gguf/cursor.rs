@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::error::Problem;
+use super::error::GgufErrorDetail;
 
 /// Which part of the file is being read, for messages.
 #[derive(Clone, Copy)]
-pub(super) enum Field<'a> {
+pub(super) enum FieldLabel<'a> {
     /// A field of the fixed header.
     Header(&'static str),
     /// The name of the n-th metadata entry.
@@ -19,14 +19,14 @@ pub(super) enum Field<'a> {
     Tensor(&'a str, &'static str),
 }
 
-impl fmt::Display for Field<'_> {
+impl fmt::Display for FieldLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Field::Header(part) => write!(f, "the {part}"),
-            Field::Key(n) => write!(f, "the name of metadata key #{n}"),
-            Field::Value(key, part) => write!(f, "the {part} of metadata key {key}"),
-            Field::TensorName(n) => write!(f, "the name of tensor #{n}"),
-            Field::Tensor(name, part) => write!(f, "the {part} of tensor {name}"),
+            FieldLabel::Header(part) => write!(f, "the {part}"),
+            FieldLabel::Key(n) => write!(f, "the name of metadata key #{n}"),
+            FieldLabel::Value(key, part) => write!(f, "the {part} of metadata key {key}"),
+            FieldLabel::TensorName(n) => write!(f, "the name of tensor #{n}"),
+            FieldLabel::Tensor(name, part) => write!(f, "the {part} of tensor {name}"),
         }
     }
 }
@@ -52,10 +52,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `len` bytes.
-    pub(super) fn take(&mut self, len: u64, field: Field<'_>) -> Result<&'a [u8], Problem> {
+    pub(super) fn take(
+        &mut self,
+        len: u64,
+        field: FieldLabel<'_>,
+    ) -> Result<&'a [u8], GgufErrorDetail> {
         let fit = usize::try_from(len).ok().filter(|&n| n <= self.left());
         let Some(n) = fit else {
-            return Err(Problem::Truncated {
+            return Err(GgufErrorDetail::Truncated {
                 field: field.to_string(),
                 at: self.at,
                 need: len,
@@ -68,23 +72,30 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `N` bytes.
-    pub(super) fn array<const N: usize>(&mut self, field: Field<'_>) -> Result<[u8; N], Problem> {
+    pub(super) fn array<const N: usize>(
+        &mut self,
+        field: FieldLabel<'_>,
+    ) -> Result<[u8; N], GgufErrorDetail> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N as u64, field)?);
         Ok(out)
     }
 
-    pub(super) fn u32(&mut self, field: Field<'_>) -> Result<u32, Problem> {
+    pub(super) fn u32(&mut self, field: FieldLabel<'_>) -> Result<u32, GgufErrorDetail> {
         self.array(field).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, field: Field<'_>) -> Result<u64, Problem> {
+    pub(super) fn u64(&mut self, field: FieldLabel<'_>) -> Result<u64, GgufErrorDetail> {
         self.array(field).map(u64::from_le_bytes)
     }
 
     /// A count of things that take at least `min_bytes` each, refused when the rest of the file is too short for
     /// them. Nothing is reserved for a count as such: memory grows with the things actually read.
-    pub(super) fn count(&mut self, min_bytes: usize, field: Field<'_>) -> Result<usize, Problem> {
+    pub(super) fn count(
+        &mut self,
+        min_bytes: usize,
+        field: FieldLabel<'_>,
+    ) -> Result<usize, GgufErrorDetail> {
         let count = self.u64(field)?;
         self.check_count(count, min_bytes, field)
     }
@@ -94,12 +105,12 @@ impl<'a> Cursor<'a> {
         &self,
         count: u64,
         min_bytes: usize,
-        field: Field<'_>,
-    ) -> Result<usize, Problem> {
+        field: FieldLabel<'_>,
+    ) -> Result<usize, GgufErrorDetail> {
         let max = self.left() / min_bytes;
         match usize::try_from(count) {
             Ok(n) if n <= max => Ok(n),
-            _ => Err(Problem::Count {
+            _ => Err(GgufErrorDetail::Count {
                 field: field.to_string(),
                 count,
                 left: self.left(),
@@ -109,18 +120,21 @@ impl<'a> Cursor<'a> {
     }
 
     /// The bytes of a string: a 64-bit length and that many bytes.
-    pub(super) fn string_bytes(&mut self, field: Field<'_>) -> Result<&'a [u8], Problem> {
+    pub(super) fn string_bytes(
+        &mut self,
+        field: FieldLabel<'_>,
+    ) -> Result<&'a [u8], GgufErrorDetail> {
         let len = self.u64(field)?;
         self.take(len, field)
     }
 
     /// A string that must be UTF-8.
-    pub(super) fn string(&mut self, field: Field<'_>) -> Result<&'a str, Problem> {
+    pub(super) fn string(&mut self, field: FieldLabel<'_>) -> Result<&'a str, GgufErrorDetail> {
         let bytes = self.string_bytes(field)?;
         std::str::from_utf8(bytes).map_err(|e| {
-            // Enough to recognise it by; a hostile one can be as long as the file.
+            // Enough to recognise the string; a hostile one can be as long as the file.
             let shown = &bytes[..bytes.len().min(e.valid_up_to() + 8).min(64)];
-            Problem::Utf8 {
+            GgufErrorDetail::Utf8 {
                 field: field.to_string(),
                 at: e.valid_up_to(),
                 text: String::from_utf8_lossy(shown).into_owned(),

@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file.
+//! GGUF errors.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ const MAX_MESSAGE: usize = 1000;
 /// The message names the field and the number that was wrong.
 #[derive(Debug, thiserror::Error)]
 pub struct GgufError {
-    problem: Box<Problem>,
+    problem: Box<GgufErrorDetail>,
     path: Option<PathBuf>,
 }
 
-/// What sort of thing went wrong.
+/// Category of a GGUF error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -53,9 +53,9 @@ pub enum ErrorKind {
     WrongType,
 }
 
-/// The error proper; messages are complete except for the file's path.
+/// The internal error enum. Messages lack only the file's path.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum GgufErrorDetail {
     #[error(transparent)]
     Map(#[from] MapError),
     #[error("not a GGUF file: it is empty")]
@@ -154,9 +154,9 @@ pub(super) enum Problem {
 }
 
 impl GgufError {
-    /// What sort of thing went wrong.
+    /// Category of a GGUF error.
     pub fn kind(&self) -> ErrorKind {
-        use Problem as P;
+        use GgufErrorDetail as P;
         match &*self.problem {
             P::Map(_) => ErrorKind::Io,
             P::Empty | P::LfsPointer | P::Magic { .. } => ErrorKind::Magic,
@@ -182,7 +182,7 @@ impl GgufError {
     /// The error for a metadata key that the caller needs and the file lacks.
     pub fn missing(key: &str) -> GgufError {
         let key = key.to_owned();
-        Problem::MissingKey { key }.into()
+        GgufErrorDetail::MissingKey { key }.into()
     }
 
     pub(super) fn in_file(mut self, path: &Path) -> GgufError {
@@ -196,7 +196,7 @@ impl fmt::Display for GgufError {
         if let Some(path) = &self.path {
             write!(f, "{}: ", path.display())?;
         }
-        // Names in the message are the file's own: they may be as long as the file, or speak to the terminal.
+        // Names in the message come from the file: they may be arbitrarily long or contain terminal controls.
         let message = self.problem.to_string();
         for c in message.chars().take(MAX_MESSAGE) {
             if c.is_control() {
@@ -212,8 +212,8 @@ impl fmt::Display for GgufError {
     }
 }
 
-impl From<Problem> for GgufError {
-    fn from(problem: Problem) -> GgufError {
+impl From<GgufErrorDetail> for GgufError {
+    fn from(problem: GgufErrorDetail) -> GgufError {
         GgufError {
             problem: Box::new(problem),
             path: None,
@@ -223,6 +223,6 @@ impl From<Problem> for GgufError {
 
 impl From<MapError> for GgufError {
     fn from(error: MapError) -> GgufError {
-        Problem::from(error).into()
+        GgufErrorDetail::from(error).into()
     }
 }

@@ -24,16 +24,18 @@ pub(super) fn dtype(code: u32) -> Result<DType, String> {
         27 => DType::I64,
         30 => DType::BF16,
         _ => {
-            return Err(match UNREAD.iter().find(|&&(known, _)| known == code) {
-                Some((_, name)) => (*name).to_owned(),
-                None => format!("number {code}"),
-            });
+            return Err(
+                match UNSUPPORTED_TYPES.iter().find(|&&(known, _)| known == code) {
+                    Some((_, name)) => (*name).to_owned(),
+                    None => format!("number {code}"),
+                },
+            );
         }
     })
 }
 
-/// Types that exist, or once did, and have no reader here.
-const UNREAD: &[(u32, &str)] = &[
+/// Types that ggml defines or once defined, and kvark does not read.
+const UNSUPPORTED_TYPES: &[(u32, &str)] = &[
     (4, "q4_2"),
     (5, "q4_3"),
     (9, "q8_1"),

@@ -1,37 +1,37 @@
-//! From a GGUF file to an artifact with its graph.
+//! Lowers a GGUF file to an artifact with one graph.
 
 use super::architecture::Architecture;
-use super::keys::Keys;
-use super::spec::{Reader, Source};
+use super::architecture_keys::Keys;
+use super::spec::{Source, SpecReader};
 use super::{Gguf, GgufError};
-use crate::decoder::{self, DecoderSpec};
-use crate::error::Problem;
+use crate::error::ImportErrorDetail;
+use crate::transformer::{self, TransformerSpec};
 use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts, Pooling};
 
-/// Turns a file into an artifact with the one method `forward` (see [`decoder`]).
+/// Turns a file into an artifact with the one method `forward` (see [`transformer`]).
 ///
-/// Every tensor of the file must be used: one that is left over means that the file's model computes something else.
+/// Every tensor of the file must be used: an unused one means that the file's model differs from the one built.
 pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportError> {
-    let Described {
+    let ModelDescription {
         architecture,
         spec,
         context_length,
         embedding,
     } = describe(&file, options)?;
     let source = Source::new(&file);
-    let graph = decoder::build(&spec, &|name| source.weight(name))?;
+    let graph = transformer::build(&spec, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));
     }
     if options.hidden_states {
-        // The head, which hidden states do not pass.
+        // The head is not part of a graph that returns hidden states.
         source.weight("output.weight");
         source.weight("output.bias");
     }
     if let Some(name) = source.unused() {
         let (name, architecture) = (name.to_owned(), architecture);
-        return Err(Problem::UnusedTensor { name, architecture }.into());
+        return Err(ImportErrorDetail::UnusedTensor { name, architecture }.into());
     }
 
     let name = file.metadata.str("general.name")?.map(str::to_owned);
@@ -49,21 +49,21 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         gguf: Some(file),
         pt2: None,
         onnx: None,
-        beside: Default::default(),
+        sidecars: Default::default(),
     })
 }
 
-/// What a file's keys say.
-struct Described {
+/// Model description read from a file's metadata.
+struct ModelDescription {
     architecture: String,
-    spec: DecoderSpec,
-    /// Most positions.
+    spec: TransformerSpec,
+    /// Maximum number of positions.
     context_length: usize,
-    /// For models that give hidden states.
+    /// Pooling, for models that return hidden states.
     embedding: Option<Pooling>,
 }
 
-fn describe(file: &Gguf, options: &ImportOptions) -> Result<Described, ImportError> {
+fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, ImportError> {
     if let Some(parts) = file.metadata.u64("split.count")?.filter(|n| *n > 1) {
         let what = format!("a model split over {parts} files (split.count)");
         return Err(ImportError::unsupported(what));
@@ -73,9 +73,9 @@ fn describe(file: &Gguf, options: &ImportOptions) -> Result<Described, ImportErr
     let name = name.ok_or_else(|| GgufError::missing(key))?;
     let Some(architecture) = Architecture::find(name) else {
         let (name, known) = (name.to_owned(), Architecture::names());
-        return Err(Problem::UnknownArchitecture { name, known }.into());
+        return Err(ImportErrorDetail::UnknownArchitecture { name, known }.into());
     };
-    let reader = Reader {
+    let reader = SpecReader {
         architecture,
         keys: Keys {
             metadata: &file.metadata,
@@ -88,7 +88,7 @@ fn describe(file: &Gguf, options: &ImportOptions) -> Result<Described, ImportErr
         true => None,
         false => Some(reader.pooling()?),
     };
-    Ok(Described {
+    Ok(ModelDescription {
         architecture: name.to_owned(),
         spec,
         context_length,

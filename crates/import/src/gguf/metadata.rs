@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::error::Problem;
+use super::error::GgufErrorDetail;
 use super::{Array, GgufError};
 use base::StringTable;
 
@@ -74,9 +74,9 @@ impl Value {
 
 impl Metadata {
     /// Adds an entry whose key must be new.
-    pub(super) fn push(&mut self, key: String, value: Value) -> Result<(), Problem> {
+    pub(super) fn push(&mut self, key: String, value: Value) -> Result<(), GgufErrorDetail> {
         if self.index.contains_key(&key) {
-            return Err(Problem::DuplicateKey { key });
+            return Err(GgufErrorDetail::DuplicateKey { key });
         }
         self.index.insert(key.clone(), self.entries.len());
         self.entries.push((key, value));
@@ -194,7 +194,7 @@ impl Metadata {
         &self,
         key: &str,
         wanted: &'static str,
-    ) -> Result<Option<T>, Problem> {
+    ) -> Result<Option<T>, GgufErrorDetail> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
@@ -211,7 +211,7 @@ impl Metadata {
         &self,
         key: &str,
         wanted: &'static str,
-    ) -> Result<Option<Vec<T>>, Problem> {
+    ) -> Result<Option<Vec<T>>, GgufErrorDetail> {
         match self.get(key) {
             None => Ok(None),
             Some(value @ Value::Array(array)) => match array.integers() {
@@ -239,16 +239,16 @@ impl Metadata {
     }
 }
 
-fn wrong_type(key: &str, value: &Value, wanted: &'static str) -> Problem {
-    Problem::WrongType {
+fn wrong_type(key: &str, value: &Value, wanted: &'static str) -> GgufErrorDetail {
+    GgufErrorDetail::WrongType {
         key: key.to_owned(),
         found: value.type_name().into_owned(),
         wanted,
     }
 }
 
-fn out_of_range(key: &str, value: i128, wanted: &'static str) -> Problem {
-    Problem::Range {
+fn out_of_range(key: &str, value: i128, wanted: &'static str) -> GgufErrorDetail {
+    GgufErrorDetail::Range {
         key: key.to_owned(),
         value,
         wanted,

@@ -12,19 +12,19 @@
 //! ```
 
 pub(crate) mod architecture;
+mod architecture_keys;
 mod array;
 mod cursor;
 mod error;
 mod ggml_type;
-mod keys;
 mod lower;
 mod metadata;
 mod read;
 mod spec;
 #[cfg(test)]
-mod tests;
+pub(crate) mod test_writer;
 #[cfg(test)]
-pub(crate) mod write;
+mod tests;
 
 use std::collections::HashMap;
 use std::path::Path;

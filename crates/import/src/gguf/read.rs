@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use base::{Bytes, DType};
 
-use super::cursor::{Cursor, Field};
-use super::error::Problem;
+use super::cursor::{Cursor, FieldLabel};
+use super::error::GgufErrorDetail;
 use super::{Array, Gguf, Metadata, Tensor, Value, ggml_type};
 
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -22,7 +22,7 @@ const MIN_ENTRY: usize = 8 + 4 + 1;
 const MIN_TENSOR: usize = 8 + 4 + 4 + 8;
 
 /// A tensor's directory entry.
-struct Entry {
+struct TensorEntry {
     name: String,
     dtype: DType,
     shape: Vec<usize>,
@@ -31,14 +31,14 @@ struct Entry {
     offset: u64,
 }
 
-pub(super) fn read(bytes: &Bytes) -> Result<Gguf, Problem> {
+pub(super) fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
     let mut cursor = Cursor::new(bytes);
     let version = header(&mut cursor, bytes)?;
 
     // Both counts precede the metadata, so the tensor count is first checked against all that follows.
-    const TENSORS: Field<'static> = Field::Header("tensor count");
+    const TENSORS: FieldLabel<'static> = FieldLabel::Header("tensor count");
     let tensor_count = cursor.count(MIN_TENSOR, TENSORS)? as u64;
-    let key_count = cursor.count(MIN_ENTRY, Field::Header("metadata key count"))?;
+    let key_count = cursor.count(MIN_ENTRY, FieldLabel::Header("metadata key count"))?;
     let metadata = metadata(&mut cursor, key_count)?;
     let alignment = alignment(&metadata)?;
 
@@ -48,7 +48,7 @@ pub(super) fn read(bytes: &Bytes) -> Result<Gguf, Problem> {
     for n in 0..tensor_count {
         let entry = entry(&mut cursor, n as u64, alignment)?;
         if index.insert(entry.name.clone(), n).is_some() {
-            return Err(Problem::DuplicateTensor { name: entry.name });
+            return Err(GgufErrorDetail::DuplicateTensor { name: entry.name });
         }
         entries.push(entry);
     }
@@ -65,44 +65,46 @@ pub(super) fn read(bytes: &Bytes) -> Result<Gguf, Problem> {
     })
 }
 
-fn header(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, Problem> {
+fn header(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, GgufErrorDetail> {
     if bytes.is_empty() {
-        return Err(Problem::Empty);
+        return Err(GgufErrorDetail::Empty);
     }
     if bytes.starts_with(LFS_POINTER) {
-        return Err(Problem::LfsPointer);
+        return Err(GgufErrorDetail::LfsPointer);
     }
     // A prefix of the magic is a truncated file, anything else another kind of file.
     let seen = bytes.len().min(MAGIC.len());
     if bytes[..seen] != MAGIC[..seen] {
-        return Err(Problem::Magic {
+        return Err(GgufErrorDetail::Magic {
             start: bytes[..bytes.len().min(16)].to_vec(),
         });
     }
-    cursor.take(MAGIC.len() as u64, Field::Header("magic"))?;
-    let version = cursor.u32(Field::Header("version"))?;
+    cursor.take(MAGIC.len() as u64, FieldLabel::Header("magic"))?;
+    let version = cursor.u32(FieldLabel::Header("version"))?;
     match version {
         2 | 3 => Ok(version),
-        swapped if (1..=0xffff).contains(&swapped.swap_bytes()) => Err(Problem::BigEndian {
-            version: swapped.swap_bytes(),
-        }),
-        version => Err(Problem::Version { version }),
+        swapped if (1..=0xffff).contains(&swapped.swap_bytes()) => {
+            Err(GgufErrorDetail::BigEndian {
+                version: swapped.swap_bytes(),
+            })
+        }
+        version => Err(GgufErrorDetail::Version { version }),
     }
 }
 
-fn metadata(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, Problem> {
+fn metadata(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, GgufErrorDetail> {
     let mut metadata = Metadata::default();
     for n in 0..count {
-        let key = cursor.string(Field::Key(n as u64))?.to_owned();
+        let key = cursor.string(FieldLabel::Key(n as u64))?.to_owned();
         let value = value(cursor, &key)?;
         metadata.push(key, value)?;
     }
     Ok(metadata)
 }
 
-fn value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Problem> {
-    let field = Field::Value(key, "value");
-    let code = cursor.u32(Field::Value(key, "value type"))?;
+fn value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, GgufErrorDetail> {
+    let field = FieldLabel::Value(key, "value");
+    let code = cursor.u32(FieldLabel::Value(key, "value type"))?;
     Ok(match code {
         0 => Value::U8(u8::from_le_bytes(cursor.array(field)?)),
         1 => Value::I8(i8::from_le_bytes(cursor.array(field)?)),
@@ -119,13 +121,13 @@ fn value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Problem> {
         12 => Value::F64(f64::from_le_bytes(cursor.array(field)?)),
         code => {
             let key = key.to_owned();
-            return Err(Problem::ValueType { key, code });
+            return Err(GgufErrorDetail::ValueType { key, code });
         }
     })
 }
 
-fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Problem> {
-    let code = cursor.u32(Field::Value(key, "array element type"))?;
+fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, GgufErrorDetail> {
+    let code = cursor.u32(FieldLabel::Value(key, "array element type"))?;
     Ok(match code {
         0 => Array::U8(numbers(cursor, key, u8::from_le_bytes)?),
         1 => Array::I8(numbers(cursor, key, i8::from_le_bytes)?),
@@ -140,27 +142,27 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Problem> {
             Array::Bool(bools.collect::<Result<_, _>>()?)
         }
         8 => {
-            let len = cursor.count(8, Field::Value(key, "array length"))?;
+            let len = cursor.count(8, FieldLabel::Value(key, "array length"))?;
             // Vocabularies hold tokens that are parts of characters; they must not keep a model from loading.
             // Most are UTF-8, which is checked faster alone.
             let text = |bytes| match std::str::from_utf8(bytes) {
                 Ok(text) => Cow::Borrowed(text),
                 Err(_) => String::from_utf8_lossy(bytes),
             };
-            let field = Field::Value(key, "array");
+            let field = FieldLabel::Value(key, "array");
             let strings = (0..len).map(|_| cursor.string_bytes(field).map(text));
             Array::String(strings.collect::<Result<_, _>>()?)
         }
         9 => {
             let key = key.to_owned();
-            return Err(Problem::NestedArray { key });
+            return Err(GgufErrorDetail::NestedArray { key });
         }
         10 => Array::U64(numbers(cursor, key, u64::from_le_bytes)?),
         11 => Array::I64(numbers(cursor, key, i64::from_le_bytes)?),
         12 => Array::F64(numbers(cursor, key, f64::from_le_bytes)?),
         code => {
             let key = key.to_owned();
-            return Err(Problem::ValueType { key, code });
+            return Err(GgufErrorDetail::ValueType { key, code });
         }
     })
 }
@@ -170,64 +172,64 @@ fn numbers<T, const N: usize>(
     cursor: &mut Cursor<'_>,
     key: &str,
     decode: impl Fn([u8; N]) -> T,
-) -> Result<Vec<T>, Problem> {
-    let len = cursor.count(N, Field::Value(key, "array length"))?;
+) -> Result<Vec<T>, GgufErrorDetail> {
+    let len = cursor.count(N, FieldLabel::Value(key, "array length"))?;
     // In range: the count has been checked against the bytes left.
-    let bytes = cursor.take((len * N) as u64, Field::Value(key, "array"))?;
+    let bytes = cursor.take((len * N) as u64, FieldLabel::Value(key, "array"))?;
     let (chunks, _) = bytes.as_chunks::<N>();
     Ok(chunks.iter().map(|&chunk| decode(chunk)).collect())
 }
 
-fn bool_of([byte]: [u8; 1], key: &str) -> Result<bool, Problem> {
+fn bool_of([byte]: [u8; 1], key: &str) -> Result<bool, GgufErrorDetail> {
     match byte {
         0 => Ok(false),
         1 => Ok(true),
-        byte => Err(Problem::Bool {
+        byte => Err(GgufErrorDetail::Bool {
             key: key.to_owned(),
             byte,
         }),
     }
 }
 
-fn alignment(metadata: &Metadata) -> Result<u64, Problem> {
+fn alignment(metadata: &Metadata) -> Result<u64, GgufErrorDetail> {
     let key = "general.alignment";
     let Some(value) = metadata.integer::<u64>(key, "an alignment")? else {
         return Ok(DEFAULT_ALIGNMENT);
     };
     if !value.is_power_of_two() || value > MAX_ALIGNMENT {
         let max = MAX_ALIGNMENT;
-        return Err(Problem::Alignment { value, max });
+        return Err(GgufErrorDetail::Alignment { value, max });
     }
     Ok(value)
 }
 
-fn entry(cursor: &mut Cursor<'_>, n: u64, alignment: u64) -> Result<Entry, Problem> {
-    let name = cursor.string(Field::TensorName(n))?.to_owned();
-    let dims = cursor.u32(Field::Tensor(&name, "dimension count"))?;
+fn entry(cursor: &mut Cursor<'_>, n: u64, alignment: u64) -> Result<TensorEntry, GgufErrorDetail> {
+    let name = cursor.string(FieldLabel::TensorName(n))?.to_owned();
+    let dims = cursor.u32(FieldLabel::Tensor(&name, "dimension count"))?;
     if dims > MAX_DIMS {
         let max = MAX_DIMS;
-        return Err(Problem::DimCount { name, dims, max });
+        return Err(GgufErrorDetail::DimCount { name, dims, max });
     }
     let dims = (0..dims)
-        .map(|_| cursor.u64(Field::Tensor(&name, "dimensions")))
+        .map(|_| cursor.u64(FieldLabel::Tensor(&name, "dimensions")))
         .collect::<Result<Vec<u64>, _>>()?;
-    let code = cursor.u32(Field::Tensor(&name, "type"))?;
-    let offset = cursor.u64(Field::Tensor(&name, "offset"))?;
+    let code = cursor.u32(FieldLabel::Tensor(&name, "type"))?;
+    let offset = cursor.u64(FieldLabel::Tensor(&name, "offset"))?;
 
     let dtype = match ggml_type::dtype(code) {
         Ok(dtype) => dtype,
-        Err(label) => return Err(Problem::TensorType { name, label }),
+        Err(label) => return Err(GgufErrorDetail::TensorType { name, label }),
     };
     if let Some(index) = dims.iter().position(|&d| d == 0) {
-        return Err(Problem::ZeroDim { name, index });
+        return Err(GgufErrorDetail::ZeroDim { name, index });
     }
     let Some((mut shape, elements)) = sizes(&dims) else {
-        return Err(Problem::Overflow { name, dims });
+        return Err(GgufErrorDetail::Overflow { name, dims });
     };
     let row = shape.first().copied().unwrap_or(1);
     let block = dtype.block_len();
     if !row.is_multiple_of(block) {
-        return Err(Problem::PartialBlock {
+        return Err(GgufErrorDetail::PartialBlock {
             name,
             row,
             dtype,
@@ -235,17 +237,17 @@ fn entry(cursor: &mut Cursor<'_>, n: u64, alignment: u64) -> Result<Entry, Probl
         });
     }
     let Some(bytes) = dtype.row_bytes(elements) else {
-        return Err(Problem::Overflow { name, dims });
+        return Err(GgufErrorDetail::Overflow { name, dims });
     };
     if !offset.is_multiple_of(alignment) {
-        return Err(Problem::Misaligned {
+        return Err(GgufErrorDetail::Misaligned {
             name,
             offset,
             alignment,
         });
     }
     shape.reverse();
-    Ok(Entry {
+    Ok(TensorEntry {
         name,
         dtype,
         shape,
@@ -263,7 +265,11 @@ fn sizes(dims: &[u64]) -> Option<(Vec<usize>, usize)> {
 }
 
 /// Gives each entry its bytes; the tensor data begins at byte `start` of the file.
-fn place(entries: Vec<Entry>, file: &Bytes, start: usize) -> Result<Vec<Tensor>, Problem> {
+fn place(
+    entries: Vec<TensorEntry>,
+    file: &Bytes,
+    start: usize,
+) -> Result<Vec<Tensor>, GgufErrorDetail> {
     let have = file.len() - start;
     let mut spans = Vec::with_capacity(entries.len());
     for entry in &entries {
@@ -272,7 +278,7 @@ fn place(entries: Vec<Entry>, file: &Bytes, start: usize) -> Result<Vec<Tensor>,
             .and_then(|offset| offset.checked_add(entry.bytes))
             .filter(|&end| end <= have);
         let Some(end) = end else {
-            return Err(Problem::Outside {
+            return Err(GgufErrorDetail::Outside {
                 name: entry.name.clone(),
                 offset: entry.offset,
                 bytes: entry.bytes,
@@ -288,7 +294,7 @@ fn place(entries: Vec<Entry>, file: &Bytes, start: usize) -> Result<Vec<Tensor>,
     for pair in order.windows(2) {
         let (first, second) = (pair[0], pair[1]);
         if spans[second].start < spans[first].end {
-            return Err(Problem::Overlap {
+            return Err(GgufErrorDetail::Overlap {
                 name: entries[second].name.clone(),
                 offset: spans[second].start,
                 other: entries[first].name.clone(),

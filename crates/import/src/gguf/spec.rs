@@ -1,19 +1,19 @@
-//! From a file's keys to a decoder's spec.
+//! Reads a [`TransformerSpec`] from a file's metadata.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 
 use super::architecture::Architecture;
-use super::keys::Keys;
+use super::architecture_keys::Keys;
 use super::{Gguf, GgufError, Value};
-use crate::decoder::{
-    AttentionSpec, Context, DecoderSpec, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, Weight,
-    floats,
+use crate::error::ImportErrorDetail;
+use crate::transformer::{
+    AttentionSpec, ContextMode, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, TransformerSpec,
+    Weight, floats,
 };
-use crate::error::Problem;
 use crate::{ImportError, ImportOptions, Pooling};
 
-/// The file's tensors, and which of them have been asked for.
+/// Tensor lookup that records which tensors were used.
 pub(super) struct Source<'a> {
     pub(super) file: &'a Gguf,
     used: RefCell<HashSet<String>>,
@@ -35,7 +35,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The first tensor that nobody asked for: the file means another computation than the one built.
+    /// The first unused tensor. The file's model then differs from the one that was built.
     pub(super) fn unused(&self) -> Option<&str> {
         let used = self.used.borrow();
         let mut names = self.file.tensors.iter().map(|t| t.name.as_str());
@@ -43,19 +43,19 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Reads one decoder's keys.
-pub(super) struct Reader<'a> {
+/// Reads the metadata of one model.
+pub(super) struct SpecReader<'a> {
     pub(super) architecture: Architecture,
     pub(super) keys: Keys<'a>,
     pub(super) source: &'a Source<'a>,
 }
 
-impl Reader<'_> {
-    /// The spec, and the most positions that it holds for.
+impl SpecReader<'_> {
+    /// The spec and its maximum number of positions.
     pub(super) fn read(
         &self,
         options: &ImportOptions,
-    ) -> Result<(DecoderSpec, usize), ImportError> {
+    ) -> Result<(TransformerSpec, usize), ImportError> {
         let (row, keys) = (&self.architecture, &self.keys);
         if keys.count("expert_count")? > 0 {
             let what = format!("a mixture of experts ({})", keys.name("expert_count"));
@@ -72,7 +72,7 @@ impl Reader<'_> {
 
         let (_, final_softcap) = row.softcaps.unzip();
         let layers = attention.into_iter().zip(rope_of).zip(mlp_sizes);
-        let spec = DecoderSpec {
+        let spec = TransformerSpec {
             vocab_size: self.vocab_size()?,
             hidden_size,
             embedding_scale: row
@@ -99,25 +99,25 @@ impl Reader<'_> {
         Ok((spec, context))
     }
 
-    /// What tokens see: as the architecture says, which the file may confirm but not change.
-    fn context(&self, options: &ImportOptions) -> Result<Context, ImportError> {
+    /// Context mode of the architecture; the file may confirm it but not change it.
+    fn context(&self, options: &ImportOptions) -> Result<ContextMode, ImportError> {
         let own = self.architecture.context;
         let name = self.keys.name("attention.causal");
-        let causal = own != Context::Ephemeral { causal: false };
+        let causal = own != ContextMode::Uncached { causal: false };
         if let Some(other) = self.keys.metadata.bool(&name)?.filter(|c| *c != causal) {
             return Err(ImportError::unsupported(format!("{name} = {other}")));
         }
         Ok(match options.hidden_states {
-            true => Context::Ephemeral { causal },
+            true => ContextMode::Uncached { causal },
             false => own,
         })
     }
 
-    /// How hidden states become an embedding; by habit the mean where all tokens see each other, else the last.
+    /// Pooling of hidden states. The default is the mean for bidirectional attention, else the last token.
     pub(super) fn pooling(&self) -> Result<Pooling, ImportError> {
         let name = self.keys.name("pooling_type");
         match self.keys.metadata.u32(&name)? {
-            None | Some(0) if self.architecture.context == Context::Kept => Ok(Pooling::Last),
+            None | Some(0) if self.architecture.context == ContextMode::Cached => Ok(Pooling::Last),
             None | Some(0 | 1) => Ok(Pooling::Mean),
             Some(2) => Ok(Pooling::Cls),
             Some(3) => Ok(Pooling::Last),
@@ -141,7 +141,7 @@ impl Reader<'_> {
         Ok(layers)
     }
 
-    /// Rows of the embedding; whatever else in the file counts the vocabulary must agree.
+    /// Rows of the embedding. All other vocabulary sizes in the file must agree.
     fn vocab_size(&self) -> Result<usize, ImportError> {
         let name = "token_embd.weight";
         let embedding = self.source.weight(name);
@@ -231,15 +231,15 @@ impl Reader<'_> {
         Ok(result)
     }
 
-    /// Each layer's window: all have it, or all but every so many.
+    /// Attention window of each layer.
     fn windows(&self, layers: usize) -> Result<Vec<Option<u32>>, ImportError> {
         let name = self.keys.name("attention.sliding_window");
         let window = self.keys.metadata.u32(&name)?.or(self.architecture.window);
         let Some(window) = window.filter(|window| *window > 0) else {
             return Ok(vec![None; layers]);
         };
-        if self.architecture.context != Context::Kept {
-            // It would reach to both sides.
+        if self.architecture.context != ContextMode::Cached {
+            // A bidirectional window is not supported.
             return Err(ImportError::unsupported(format!("{name} of an encoder")));
         }
         let pattern = self.keys.name("attention.sliding_window_pattern");
@@ -293,7 +293,7 @@ impl Reader<'_> {
         let Some(base) = local_base.or(self.architecture.window_rope_base) else {
             return Ok((ropes, vec![Some(0); attention.len()]));
         };
-        // Layers with a window never see past it, so their positions need no stretching.
+        // Windowed layers never attend beyond their window, so their positions need no context scaling.
         let local = RopeSpec {
             layout,
             dim,
@@ -309,7 +309,7 @@ impl Reader<'_> {
         Ok((ropes, attention.iter().map(own).collect()))
     }
 
-    /// How the file stretches the context, and the factor it puts on the table.
+    /// RoPE scaling of the file, and the factor on the table.
     fn scaling(
         &self,
         dim: usize,
@@ -353,7 +353,7 @@ impl Reader<'_> {
 
     fn yarn(&self, original_context: usize) -> Result<RopeScaling, ImportError> {
         let keys = &self.keys;
-        // Other values belong to architectures that scale their scores as well.
+        // Other values belong to architectures that also scale their scores.
         let fixed = [
             ("rope.scaling.yarn_log_multiplier", 0.0),
             ("rope.scaling.yarn_ext_factor", 1.0),
@@ -380,13 +380,13 @@ impl Reader<'_> {
         Ok(factor.ok_or_else(|| GgufError::missing(&self.keys.name("rope.scaling.factor")))?)
     }
 
-    /// One factor a pair, from a tensor.
+    /// Reads one factor per rotated pair from a tensor.
     fn factors(&self, name: &str, dim: usize) -> Result<Option<Vec<f32>>, ImportError> {
         let Some(weight) = self.source.weight(name) else {
             return Ok(None);
         };
         if weight.shape != [dim / 2] {
-            return Err(Problem::Shape {
+            return Err(ImportErrorDetail::Shape {
                 name: name.to_owned(),
                 found: weight.shape,
                 wanted: vec![dim / 2],
@@ -406,7 +406,7 @@ impl Reader<'_> {
         Ok(sizes.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?)
     }
 
-    /// A limit that the file may name, and 0 turns off.
+    /// An optional soft cap; 0 turns it off.
     fn softcap(&self, key: &str, default: Option<f32>) -> Result<Option<f32>, ImportError> {
         match self.keys.metadata.get(&self.keys.name(key)) {
             None => Ok(default),
@@ -415,7 +415,7 @@ impl Reader<'_> {
     }
 }
 
-/// LongRoPE's factor on the table when the file names none.
+/// LongRoPE's factor on the table if the file states none.
 fn longrope_magnitude(context: usize, original: usize) -> f32 {
     let (context, original) = (context as f64, original as f64);
     if context <= original || original <= 1.0 {

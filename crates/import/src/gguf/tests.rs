@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base::{Bytes, DType};
 
-use super::write::{Writer, string};
+use super::test_writer::{Writer, string};
 use super::{Array, ErrorKind, Gguf, GgufError, Value};
 
 const F32: u32 = 0;

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Node;
-use super::constant::{Folder, Stored};
 use super::lower::is_known;
 use super::schema::{Attribute, AttributeValue, FunctionProto, ModelProto, NodeProto};
+use super::tensor::{ExternalDataFiles, OnnxTensor};
 use crate::ImportError;
 
 /// Functions in functions; deeper nesting is a function that calls itself.
-const MOST_NESTED: usize = 32;
+const MAX_NESTED: usize = 32;
 
 /// More nodes than any model has: a small file with nested functions could ask for more than memory holds.
-const MOST_NODES: usize = 1 << 18;
+const MAX_NODES: usize = 1 << 18;
 
 /// Domain, name and overload of a function.
 type Key<'a> = (&'a str, &'a str, &'a str);
@@ -20,7 +20,7 @@ type Key<'a> = (&'a str, &'a str, &'a str);
 pub(super) struct Inliner<'a> {
     functions: HashMap<Key<'a>, &'a FunctionProto>,
     opsets: &'a BTreeMap<String, i64>,
-    folder: &'a mut Folder,
+    folder: &'a mut ExternalDataFiles,
     nodes: Vec<Node>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Inliner<'a> {
     pub(super) fn new(
         model: &'a ModelProto,
         opsets: &'a BTreeMap<String, i64>,
-        folder: &'a mut Folder,
+        folder: &'a mut ExternalDataFiles,
     ) -> Inliner<'a> {
         let key = |f: &'a FunctionProto| (&f.domain[..], &f.name[..], &f.overload[..]);
         Inliner {
@@ -86,7 +86,7 @@ impl<'a> Inliner<'a> {
         let key = (&node.domain[..], &node.op_type[..], &node.overload[..]);
         match self.functions.get(&key).copied() {
             Some(function) if !is_known(&op) => {
-                if scope.depth == MOST_NESTED {
+                if scope.depth == MAX_NESTED {
                     return Err(wrong("is a function that calls itself".into()));
                 }
                 if inputs.len() > function.inputs.len() || outputs.len() > function.outputs.len() {
@@ -129,8 +129,8 @@ impl<'a> Inliner<'a> {
                 }
             }
             _ => {
-                if self.nodes.len() == MOST_NODES {
-                    return Err(wrong(format!("is one of more than {MOST_NODES}")));
+                if self.nodes.len() == MAX_NODES {
+                    return Err(wrong(format!("is one of more than {MAX_NODES}")));
                 }
                 let domain = match &node.domain[..] {
                     "ai.onnx" => "",
@@ -141,7 +141,7 @@ impl<'a> Inliner<'a> {
                 let mut tensors = vec![];
                 for attribute in &attributes {
                     if let AttributeValue::Tensor(tensor) = &attribute.value {
-                        let stored = Stored::new(tensor, self.folder)?;
+                        let stored = OnnxTensor::new(tensor, self.folder)?;
                         tensors.push((attribute.name.clone(), stored));
                     }
                 }

@@ -12,15 +12,15 @@
 //! # Ok::<(), import::ImportError>(())
 //! ```
 
-mod blocks;
-mod constant;
 mod decoder;
 mod inline;
 mod lower;
-mod order;
+mod mat_mul_nbits;
 mod proto;
 mod read;
 mod schema;
+mod tensor;
+mod topological_sort;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,10 +28,10 @@ use std::path::Path;
 use base::Bytes;
 
 use crate::ImportError;
-pub use constant::{Stored, read_tensor};
-pub use decoder::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
+pub use decoder::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
 pub use lower::{lower, lower_with};
 use schema::{Attribute, DimProto};
+pub use tensor::{OnnxTensor, read_tensor};
 
 /// A `.onnx` file.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Onnx {
     /// What the model gives, in its order.
     pub outputs: Vec<Port>,
     /// The initialisers, by name.
-    pub tensors: BTreeMap<String, Stored>,
+    pub tensors: BTreeMap<String, OnnxTensor>,
     nodes: Vec<Node>,
 }
 
@@ -64,7 +64,7 @@ pub struct Port {
     pub dtype: &'static str,
     /// Sizes, outermost first: numbers, names, or `?`.
     pub shape: Vec<String>,
-    kind: Option<crate::element::Kind>,
+    kind: Option<crate::stored_type::StoredType>,
     dims: Option<Vec<DimProto>>,
 }
 
@@ -80,7 +80,7 @@ struct Node {
     outputs: Vec<String>,
     attributes: Vec<Attribute>,
     /// Tensors of the attributes.
-    tensors: Vec<(String, Stored)>,
+    tensors: Vec<(String, OnnxTensor)>,
 }
 
 impl Onnx {

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use base::Bytes;
 
-use super::constant::{Folder, Stored, kind};
 use super::inline::Inliner;
-use super::order;
 use super::schema::{DimProto, GraphProto, ModelProto, ValueInfo};
+use super::tensor::{ExternalDataFiles, OnnxTensor, kind};
+use super::topological_sort;
 use super::{Node, Onnx, Port};
 use crate::ImportError;
 
@@ -40,7 +40,7 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
     if graph.has_sparse {
         return Err(ImportError::unsupported("a sparse initialiser"));
     }
-    let mut folder = Folder::new(folder);
+    let mut folder = ExternalDataFiles::new(folder);
     let tensors = initializers(graph, &mut folder)?;
     let mut inliner = Inliner::new(&model, &opsets, &mut folder);
     let nodes = inliner.expand(&graph.nodes)?;
@@ -52,7 +52,7 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
     distinct("output", &outputs)?;
     let given = inputs.iter().map(|input| &input.name[..]);
     let given = given.chain(tensors.keys().map(|name| &name[..]));
-    let mut nodes = order::sorted(nodes, given, &outputs)?;
+    let mut nodes = topological_sort::sorted(nodes, given, &outputs)?;
     leave_out_unused(&mut nodes, &outputs);
     Ok(Onnx {
         name: graph.name.clone(),
@@ -85,11 +85,11 @@ fn leave_out_unused(nodes: &mut [Node], outputs: &[Port]) {
 
 fn initializers(
     graph: &GraphProto,
-    folder: &mut Folder,
-) -> Result<BTreeMap<String, Stored>, ImportError> {
+    folder: &mut ExternalDataFiles,
+) -> Result<BTreeMap<String, OnnxTensor>, ImportError> {
     let mut tensors = BTreeMap::new();
     for tensor in &graph.initializers {
-        let stored = Stored::new(tensor, folder)?;
+        let stored = OnnxTensor::new(tensor, folder)?;
         if tensors.insert(tensor.name.clone(), stored).is_some() {
             let what = format!("initialiser {:?}", tensor.name);
             return Err(ImportError::malformed(what, "is there twice"));

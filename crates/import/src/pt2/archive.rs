@@ -9,7 +9,7 @@ use zip::{CompressionMethod, ZipArchive};
 use crate::ImportError;
 
 /// Most bytes that a compressed member may grow to. Weights are stored as they are.
-const MOST_INFLATED: u64 = 1 << 30;
+const MAX_INFLATED: u64 = 1 << 30;
 
 /// The members of an archive without the folder they all lie in.
 pub(super) struct Archive {
@@ -48,11 +48,11 @@ impl Archive {
                 data.ok_or_else(|| wrong("lies outside the file"))?
             } else {
                 let size = member.size();
-                if size > MOST_INFLATED {
+                if size > MAX_INFLATED {
                     return Err(wrong("is compressed and too large"));
                 }
                 let mut data = Vec::new();
-                let read = member.take(MOST_INFLATED).read_to_end(&mut data);
+                let read = member.take(MAX_INFLATED).read_to_end(&mut data);
                 read.map_err(|e| wrong(&e.to_string()))?;
                 Bytes::from(&data[..])
             };

@@ -2,7 +2,7 @@
 //!
 //! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and gives
 //! the logits of every token. Runners call `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
-//! [`crate::decoder`]), so the inputs get that form and the wanted rows are picked at the end; further outputs stay.
+//! [`crate::transformer`]), so the inputs get that form and the wanted rows are picked at the end; further outputs stay.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use graph::ops::GatherRows;
 use graph::{Dim, Graph, Symbol};
 use kv::LayerConfig;
 
-use super::lower::{Lower, origin, user_inputs};
+use super::lower::{Pt2Lowering, origin, user_inputs};
 use super::schema::{SymInt, TensorMeta};
-use super::{Extra, Program};
-use crate::artifact::UNSTATED_CONTEXT;
-use crate::caches::caches;
+use super::{ExtraFiles, Program};
+use crate::artifact::DEFAULT_CONTEXT_LENGTH;
+use crate::cache_configs::caches;
 use crate::{ImportError, Method, ModelFacts};
 
 /// The op that makes a program a decoder.
 pub(super) const ATTENTION: &str = "kvcache.update_and_attend.default";
 
 /// Which inputs of a program are which.
-pub(super) struct DecoderShape<'a> {
+pub(super) struct DecoderSignature<'a> {
     tokens: &'a str,
     position: &'a str,
     /// The file's name for the number of tokens.
@@ -30,7 +30,7 @@ pub(super) struct DecoderShape<'a> {
 }
 
 /// The decoder that a program is; `None` when it attends over no cache or takes something else.
-pub(super) fn shape(program: &Program) -> Option<DecoderShape<'_>> {
+pub(super) fn shape(program: &Program) -> Option<DecoderSignature<'_>> {
     let inputs = user_inputs(program).ok()?;
     let position = position(program)?;
     let others: Vec<&str> = inputs
@@ -42,7 +42,7 @@ pub(super) fn shape(program: &Program) -> Option<DecoderShape<'_>> {
     };
     let symbol = only_symbol(program.graph.tensor_values.get(tokens)?)?;
     let same = only_symbol(program.graph.tensor_values.get(position)?)?;
-    (symbol == same).then_some(DecoderShape {
+    (symbol == same).then_some(DecoderSignature {
         tokens,
         position,
         symbol,
@@ -69,7 +69,7 @@ fn only_symbol(meta: &TensorMeta) -> Option<String> {
         match size {
             SymInt::AsInt(1) => {}
             SymInt::AsExpr(expr) if symbol.is_none() => {
-                let affine = super::expr::Affine::parse(&expr.expr_str).ok()?;
+                let affine = super::size_expr::SizeExpr::parse(&expr.expr_str).ok()?;
                 let (name, factor) = affine.terms.into_iter().next()?;
                 symbol = (affine.constant == 0 && factor == 1).then_some(name);
                 symbol.as_ref()?;
@@ -77,18 +77,18 @@ fn only_symbol(meta: &TensorMeta) -> Option<String> {
             _ => return None,
         }
     }
-    let dtype = super::constant::kind(meta.dtype).ok()?.dtype();
+    let dtype = super::tensor::kind(meta.dtype).ok()?.dtype();
     symbol.filter(|_| matches!(dtype, DType::I32 | DType::I64))
 }
 
 /// The program as a decoder, with what it says about itself.
 pub(super) fn lower(
     program: &Program,
-    shape: &DecoderShape<'_>,
-    extra: &Extra,
+    shape: &DecoderSignature<'_>,
+    extra: &ExtraFiles,
 ) -> Result<(Graph, ModelFacts), ImportError> {
     let names = BTreeMap::from([(shape.symbol.clone(), "T")]);
-    let mut lower = Lower::new(program, &names)?;
+    let mut lower = Pt2Lowering::new(program, &names)?;
     let tokens = lower.symbols[&shape.symbol];
     let rows = lower.builder.symbol("R");
     input(&mut lower, "tokens", shape.tokens, tokens)?;
@@ -107,7 +107,7 @@ pub(super) fn lower(
         let width = lower.builder.ty(id).shape.last().copied();
         let width = width.ok_or_else(|| wrong("is a scalar".into()))?;
         let name = if index == 0 { "logits" } else { "features" };
-        lower.begin(name);
+        lower.begin_node(name);
         let by_token = lower.reshape(id, vec![tokens, width]).map_err(wrong)?;
         let result = match index {
             0 => lower.emit(GatherRows, &[by_token, wanted]).map_err(wrong)?,
@@ -129,14 +129,14 @@ pub(super) fn lower(
 
 /// Makes the input `name: i32[T]`, which the program knows as `exported` and takes in its own form.
 fn input(
-    lower: &mut Lower<'_>,
+    lower: &mut Pt2Lowering<'_>,
     name: &str,
     exported: &str,
     tokens: Dim,
 ) -> Result<graph::TensorId, ImportError> {
     let (dtype, shape) = lower.input_type(exported, lower.input_meta(exported)?)?;
     let id = lower.builder.input(name, DType::I32, [tokens]);
-    lower.begin(name);
+    lower.begin_node(name);
     let wrong = |reason| ImportError::value(format!("input {exported:?}"), reason);
     let form = lower.cast(id, dtype).map_err(wrong)?;
     let form = lower.reshape(form, shape).map_err(wrong)?;
@@ -145,7 +145,7 @@ fn input(
 }
 
 /// What the archive says about the decoder, joined with what its graph shows.
-fn facts(graph: &Graph, extra: &Extra, vocab_size: usize) -> Result<ModelFacts, ImportError> {
+fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFacts, ImportError> {
     let seen = caches(graph)?;
     let wrong = |reason: String| ImportError::value("the archive's cache metadata", reason);
     let stated = kv::metadata::read(&extra.metadata).map_err(|e| wrong(e.to_string()))?;
@@ -197,7 +197,7 @@ fn facts(graph: &Graph, extra: &Extra, vocab_size: usize) -> Result<ModelFacts, 
     Ok(ModelFacts {
         embedding: None,
         caches,
-        context_length: context.unwrap_or(UNSTATED_CONTEXT),
+        context_length: context.unwrap_or(DEFAULT_CONTEXT_LENGTH),
         context_stated: context.is_some(),
         vocab_size,
         hidden_size: number(&["hidden_size", "n_embd"]).unwrap_or(0),
@@ -210,10 +210,13 @@ fn facts(graph: &Graph, extra: &Extra, vocab_size: usize) -> Result<ModelFacts, 
 const TOKENS: Symbol = Symbol(0);
 
 /// The facts of an artifact that is no decoder: caches, if it has any, and nothing about tokens.
-pub(super) fn bare_facts(methods: &[Method], extra: &Extra) -> Result<ModelFacts, ImportError> {
+pub(super) fn bare_facts(
+    methods: &[Method],
+    extra: &ExtraFiles,
+) -> Result<ModelFacts, ImportError> {
     let mut caches = vec![];
     for method in methods {
-        let found = crate::caches::caches(&method.graph)?;
+        let found = crate::cache_configs::caches(&method.graph)?;
         if found.len() > caches.len() {
             caches = found;
         }

@@ -13,14 +13,14 @@
 //! ```
 
 mod archive;
-mod constant;
 mod decoder;
-mod expr;
-mod extra;
+mod extra_files;
 mod inline;
 mod lower;
 mod read;
 mod schema;
+mod size_expr;
+mod tensor;
 #[cfg(test)]
 mod tests;
 
@@ -30,9 +30,9 @@ use std::path::Path;
 use base::Bytes;
 
 use crate::ImportError;
-pub use constant::Stored;
-pub use extra::Extra;
+pub use extra_files::ExtraFiles;
 pub use lower::lower;
+pub use tensor::Pt2Tensor;
 
 /// A `.pt2` file.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct Pt2 {
     /// The programs, by name; one saved alone is called `forward`.
     pub programs: Vec<Program>,
     /// What kvark's exporter put in beside the programs.
-    pub extra: Extra,
+    pub extra: ExtraFiles,
 }
 
 /// One exported program.
@@ -55,7 +55,7 @@ pub struct Program {
     /// The PyTorch that wrote it.
     pub torch_version: String,
     /// Parameters, buffers and constants, by the names that the graph has for them.
-    pub tensors: BTreeMap<String, Stored>,
+    pub tensors: BTreeMap<String, Pt2Tensor>,
     /// Smallest and largest value of each dynamic size.
     pub ranges: BTreeMap<String, (i64, i64)>,
     graph: schema::Graph,

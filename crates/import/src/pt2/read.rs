@@ -7,15 +7,15 @@ use base::Bytes;
 use super::archive::Archive;
 use super::inline::inline;
 use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
-use super::{Extra, Program, Pt2, Stored};
+use super::{ExtraFiles, Program, Pt2, Pt2Tensor};
 use crate::ImportError;
 
 /// The schema that is understood; its minor versions only add.
 const SCHEMA: u64 = 8;
 /// What a program that was saved alone is called in the archive, and what kvark calls it.
-const ALONE: (&str, &str) = ("model", "forward");
+const SINGLE_PROGRAM: (&str, &str) = ("model", "forward");
 /// Longer names than PyTorch gives.
-const LONGEST_NAME: usize = 400;
+const MAX_NAME: usize = 400;
 
 pub(super) fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
     let archive = Archive::open(bytes)?;
@@ -46,7 +46,7 @@ pub(super) fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
     Ok(Pt2 {
         name: archive.root.clone(),
         programs,
-        extra: Extra::read(&archive)?,
+        extra: ExtraFiles::read(&archive)?,
     })
 }
 
@@ -76,7 +76,12 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
         (name, (min, max.unwrap_or(i64::MAX)))
     });
     Ok(Program {
-        name: if name == ALONE.0 { ALONE.1 } else { name }.to_owned(),
+        name: if name == SINGLE_PROGRAM.0 {
+            SINGLE_PROGRAM.1
+        } else {
+            name
+        }
+        .to_owned(),
         schema_version: (version.major, version.minor),
         torch_version: torch_version
             .chars()
@@ -101,7 +106,7 @@ fn odd_name(graph: &Graph) -> Option<&str> {
     let names = results.flat_map(Argument::names);
     let names = names.chain(nodes.flat_map(|node| [node.name(), node.op()]));
     let mut names = names.chain(values.map(|name| &name[..]));
-    names.find(|name| name.len() > LONGEST_NAME || name.contains(char::is_control))
+    names.find(|name| name.len() > MAX_NAME || name.contains(char::is_control))
 }
 
 /// The weights and constants that the program's inputs name.
@@ -109,7 +114,7 @@ fn tensors(
     archive: &Archive,
     program: &str,
     inputs: &[InputSpec],
-) -> Result<BTreeMap<String, Stored>, ImportError> {
+) -> Result<BTreeMap<String, Pt2Tensor>, ImportError> {
     let folder = |kind: &str| -> Result<_, ImportError> {
         let member = format!("data/{kind}/{program}_{kind}_config.json");
         let config = match archive.get(&member) {
@@ -152,7 +157,7 @@ fn tensors(
         };
         let storage = archive.get(&path);
         let storage = storage.ok_or_else(|| wrong(format!("is missing: there is no {path:?}")))?;
-        let stored = Stored::new(name, meta, storage).map_err(wrong)?;
+        let stored = Pt2Tensor::new(name, meta, storage).map_err(wrong)?;
         found.insert(arg.name.clone(), stored);
     }
     Ok(found)

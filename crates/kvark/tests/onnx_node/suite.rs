@@ -1,6 +1,6 @@
 //! ONNX's own node tests on the CPU backend: a folder each with `model.onnx` and `test_data_set_N/{input,output}_M.pb`.
 
-use kvark::onnx::{Onnx, Stored, read_tensor};
+use kvark::onnx::{Onnx, OnnxTensor, read_tensor};
 use kvark::{Bytes, Cpu, Data, ImportErrorKind, InferenceOptions, InferenceSession, Value, onnx};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ struct Tolerance {
 }
 
 impl Tolerance {
-    fn new(test: &Path, truth: &Stored, value: &Value) -> Tolerance {
+    fn new(test: &Path, truth: &OnnxTensor, value: &Value) -> Tolerance {
         let name = test.file_name().unwrap_or_default().to_string_lossy();
         let (relative, absolute) = match truth.type_name() {
             _ if PACKED.iter().any(|known| name.starts_with(known)) => {
@@ -126,7 +126,7 @@ fn tensors(
     set: &Path,
     side: &str,
     ports: &[onnx::Port],
-) -> Result<BTreeMap<String, Stored>, Outcome> {
+) -> Result<BTreeMap<String, OnnxTensor>, Outcome> {
     let mut tensors = BTreeMap::new();
     for (index, port) in ports.iter().enumerate() {
         let path = set.join(format!("{side}_{index}.pb"));
@@ -140,7 +140,7 @@ fn tensors(
 }
 
 fn check(model: &Onnx, test: &Path, set: &Path, cpu: &Cpu) -> Result<(), Outcome> {
-    let value = |(name, tensor): (String, Stored)| Ok((name, tensor.value().map_err(failed)?));
+    let value = |(name, tensor): (String, OnnxTensor)| Ok((name, tensor.value().map_err(failed)?));
     let inputs = tensors(set, "input", &model.inputs)?.into_iter();
     let inputs = inputs.map(value).collect::<Result<BTreeMap<_, _>, _>>()?;
     let (mut session, fixed) = session(model, &inputs, cpu)?;

@@ -1,13 +1,13 @@
 //! Recognises masks that only hide the future, however they are made, and turns them into a flag of attention.
 
-mod meaning;
+mod mask_value;
 
-use super::fuse_chain::HIDDEN;
-use super::rewrite::{Patch, PatchBuilder, View, rewrite};
+use super::fuse_chain::MASKED_SCORE;
+use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::GraphError;
 use crate::graph::{Graph, Node};
 use crate::ops::{Attention, Op};
-use meaning::{Affine, Meaning, Truth};
+use mask_value::{IndexExpr, MaskValue, Predicate};
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, |view, node| match &node.op {
@@ -17,21 +17,25 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
 }
 
 /// Attention without a mask that hides nothing, or nothing but the future.
-fn absorbed(view: &View<'_>, node: &Node, op: &Attention) -> Option<Patch> {
+fn absorbed(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let &[q, k, v, mask] = &node.inputs[..] else {
         return None;
     };
-    let seen = match Meaning::of(view, mask)? {
-        Meaning::Truth(truth) => truth,
-        Meaning::Level { truth, yes, no } if yes == 0.0 && no <= HIDDEN => truth,
-        Meaning::Level { truth, yes, no } if no == 0.0 && yes <= HIDDEN => truth.not(),
-        Meaning::Level { yes, no, .. } if yes == 0.0 && no == 0.0 => Truth::Always,
+    let seen = match MaskValue::of(view, mask)? {
+        MaskValue::Predicate(truth) => truth,
+        MaskValue::TwoValued { truth, yes, no } if yes == 0.0 && no <= MASKED_SCORE => truth,
+        MaskValue::TwoValued { truth, yes, no } if no == 0.0 && yes <= MASKED_SCORE => truth.not(),
+        MaskValue::TwoValued { yes, no, .. } if yes == 0.0 && no == 0.0 => Predicate::Always,
         _ => return None,
     };
     let causal = match seen {
-        Truth::Always => op.causal,
+        Predicate::Always => op.causal,
         // Column − row ≤ 0.
-        Truth::AtMostZero(affine) if affine == Affine::axis(0, 1) + Affine::axis(1, -1) => true,
+        Predicate::AtMostZero(affine)
+            if affine == IndexExpr::axis(0, 1) + IndexExpr::axis(1, -1) =>
+        {
+            true
+        }
         _ => return None,
     };
     PatchBuilder::new(view, node).replace(
@@ -51,13 +55,13 @@ mod tests {
         Attention, BinaryFunction, Cast, CompareFunction, Concat, CumSum, Fill, Index, Range,
         Scalar, Slice, Triangle, UnaryFunction, Where,
     };
-    use crate::passes::testing::{Sketch, after, tokens};
+    use crate::passes::testing::{TestGraphBuilder, after, tokens};
     use crate::{Dim, Value};
     use base::DType;
 
     /// Attention with a mask for `T` queries and keys.
-    fn masked(mask: impl Fn(&mut Sketch, Dim) -> TensorId) -> Graph {
-        let mut s = Sketch::new();
+    fn masked(mask: impl Fn(&mut TestGraphBuilder, Dim) -> TensorId) -> Graph {
+        let mut s = TestGraphBuilder::new();
         let t = tokens(&mut s);
         let x = s.input("x", [2.into(), t, 4.into()]);
         let mask = mask(&mut s, t);
@@ -71,7 +75,7 @@ mod tests {
         s.finish(&[y])
     }
 
-    fn range(s: &mut Sketch, len: Dim) -> TensorId {
+    fn range(s: &mut TestGraphBuilder, len: Dim) -> TensorId {
         let (start, step, dtype) = (Dim::from(0), 1, DType::I64);
         s.op(
             Range {
@@ -84,7 +88,7 @@ mod tests {
         )
     }
 
-    fn fill(s: &mut Sketch, value: Scalar, dtype: DType, t: Dim) -> TensorId {
+    fn fill(s: &mut TestGraphBuilder, value: Scalar, dtype: DType, t: Dim) -> TensorId {
         let shape = vec![t, t];
         s.op(
             Fill {
@@ -97,7 +101,7 @@ mod tests {
     }
 
     /// A constant of 16 by 16, cut to the tokens there are.
-    fn cut(s: &mut Sketch, value: &Value, t: Dim) -> TensorId {
+    fn cut(s: &mut TestGraphBuilder, value: &Value, t: Dim) -> TensorId {
         let constant = s.value(value);
         let slice = |axis| Slice {
             axis,
@@ -119,7 +123,7 @@ graph g(x: f32[2, T, 4])
   return NODE
 ";
 
-    fn expect_causal(mask: impl Fn(&mut Sketch, Dim) -> TensorId) {
+    fn expect_causal(mask: impl Fn(&mut TestGraphBuilder, Dim) -> TensorId) {
         let text = after(masked(mask), run);
         let name = text.lines().last().unwrap().trim_start_matches("  return ");
         assert_eq!(text, CAUSAL.replace("NODE", name));

@@ -1,22 +1,22 @@
 //! GELU in both forms, SiLU, and gates.
 
-use super::product::{Product, close};
+use super::product::{FactoredProduct, close};
 use crate::TensorId;
 use crate::graph::Node;
 use crate::ops::{Activation, BinaryFunction, Gated, Op, Unary, UnaryFunction};
-use crate::passes::rewrite::{Patch, PatchBuilder, View};
+use crate::passes::rewrite::{GraphView, Patch, PatchBuilder};
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
 /// The weight of the cube in GELU's approximation.
 const CUBE: f32 = 0.044715;
 
 /// `½ · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))` and `½ · x · (1 + erf(x / √2))`.
-pub(super) fn gelu(view: &View<'_>, node: &Node) -> Option<Patch> {
-    let leaves = Product::of(view, node.output, &[]).factors;
+pub(super) fn gelu(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
+    let leaves = FactoredProduct::of(view, node.output, &[]).factors;
     let (x, function) = leaves.into_iter().find_map(|sum| {
         let (one, inner) = view.shifted(sum)?;
         let (x, function) = inner_gelu(view, inner).filter(|_| one == 1.0)?;
-        let whole = Product::of(view, node.output, &[x]);
+        let whole = FactoredProduct::of(view, node.output, &[x]);
         whole.is(0.5, &[x, sum]).then_some((x, function))
     })?;
     let function = function.into();
@@ -24,32 +24,32 @@ pub(super) fn gelu(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// What is behind the one in a GELU: its argument and which GELU it is.
-fn inner_gelu(view: &View<'_>, id: TensorId) -> Option<(TensorId, Activation)> {
+fn inner_gelu(view: &GraphView<'_>, id: TensorId) -> Option<(TensorId, Activation)> {
     if let Some(scaled) = view.unary(id, UnaryFunction::Erf) {
         let (factor, x) = view.scaled(scaled)?;
         return close(factor, FRAC_1_SQRT_2).then_some((x, Activation::GeluErf));
     }
     let argument = view.unary(id, Activation::Tanh)?;
-    let Product { factor, factors } = Product::of(view, argument, &[]);
+    let FactoredProduct { factor, factors } = FactoredProduct::of(view, argument, &[]);
     if !close(factor, FRAC_2_PI.sqrt()) {
         return None;
     }
     let x = factors.into_iter().find_map(|sum| {
         // √(2/π) · (x + c · x³)
         let cubic = view.either(sum, BinaryFunction::Add).find_map(|(x, cube)| {
-            let is_cube = Product::of(view, cube, &[x]).is(CUBE, &[x; 3]);
-            let alone = Product::of(view, argument, &[sum]).factors == [sum];
+            let is_cube = FactoredProduct::of(view, cube, &[x]).is(CUBE, &[x; 3]);
+            let alone = FactoredProduct::of(view, argument, &[sum]).factors == [sum];
             (is_cube && alone).then_some(x)
         });
         // √(2/π) · x · (1 + c · x²)
         cubic.or_else(|| {
             let (one, square) = view.shifted(sum)?;
-            let squared = Product::of(view, square, &[]);
+            let squared = FactoredProduct::of(view, square, &[]);
             let &[x, _] = &squared.factors[..] else {
                 return None;
             };
             let is_square = squared.is(CUBE, &[x; 2]) && one == 1.0;
-            let with_x = Product::of(view, argument, &[x]).is(factor, &[x, sum]);
+            let with_x = FactoredProduct::of(view, argument, &[x]).is(factor, &[x, sum]);
             (is_square && with_x).then_some(x)
         })
     })?;
@@ -57,7 +57,7 @@ fn inner_gelu(view: &View<'_>, id: TensorId) -> Option<(TensorId, Activation)> {
 }
 
 /// `x · sigmoid(x)`.
-pub(super) fn silu(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn silu(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let is_silu =
         |(x, gate): &(TensorId, TensorId)| view.unary(*gate, Activation::Sigmoid) == Some(*x);
     let (x, _) = view
@@ -68,10 +68,10 @@ pub(super) fn silu(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// `activation(gate) · up`.
-pub(super) fn gated(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn gated(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Mul);
     ways.find_map(|(gate, up)| {
-        let (Op::Unary(Unary { function }), &[x]) = view.made(gate)? else {
+        let (Op::Unary(Unary { function }), &[x]) = view.defining_op(gate)? else {
             return None;
         };
         let UnaryFunction::Activation(function) = *function else {

@@ -5,11 +5,11 @@ use crate::graph::Node;
 use crate::ops::{
     Binary, BinaryFunction, LayerNorm, Op, Reduce, ReduceFunction, Reshape, RmsNorm, UnaryFunction,
 };
-use crate::passes::rewrite::{Patch, PatchBuilder, View};
+use crate::passes::rewrite::{GraphView, Patch, PatchBuilder};
 use crate::{Dim, TensorId, Value};
 
 /// `x / √(mean(x²) + eps)`.
-pub(super) fn rms_norm(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn rms_norm(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let (x, squared, eps) = normalised(view, node)?;
     if !view.same(squared, x) {
         return None;
@@ -20,7 +20,7 @@ pub(super) fn rms_norm(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// `d / √(mean(d²) + eps)` with `d = x − mean(x)`.
-pub(super) fn layer_norm(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn layer_norm(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let (centred, squared, eps) = normalised(view, node)?;
     let source = |id: TensorId| {
         let (x, mean) = view.binary(id, BinaryFunction::Sub)?;
@@ -37,10 +37,10 @@ pub(super) fn layer_norm(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// `norm · weight` with a weight for each column.
-pub(super) fn with_weight(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn with_weight(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Mul);
     ways.find_map(|(normed, weight)| {
-        let (op, operands) = view.made(normed)?;
+        let (op, operands) = view.defining_op(normed)?;
         let (Op::RmsNorm(_) | Op::LayerNorm(_)) = op else {
             return None;
         };
@@ -60,10 +60,10 @@ pub(super) fn with_weight(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// `layer_norm + bias` with a bias for each column.
-pub(super) fn with_bias(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn with_bias(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Add);
     ways.find_map(|(normed, bias)| {
-        let (Op::LayerNorm(op), &[x, weight, zeros]) = view.made(normed)? else {
+        let (Op::LayerNorm(op), &[x, weight, zeros]) = view.defining_op(normed)? else {
             return None;
         };
         if !all(&view.constant(zeros)?, 0.0) {
@@ -76,7 +76,7 @@ pub(super) fn with_bias(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// The dividend, whose square's mean is under the root, and what is added to it: `x / √(mean(y²) + eps)`.
-fn normalised(view: &View<'_>, node: &Node) -> Option<(TensorId, TensorId, f32)> {
+fn normalised(view: &GraphView<'_>, node: &Node) -> Option<(TensorId, TensorId, f32)> {
     let root = |id: TensorId| {
         let (eps, mean) = view.shifted(id)?;
         Some((square_of(view, row_mean(view, mean)?)?, eps))
@@ -99,8 +99,8 @@ fn normalised(view: &View<'_>, node: &Node) -> Option<(TensorId, TensorId, f32)>
 }
 
 /// What is averaged over the last axis, which stays.
-fn row_mean(view: &View<'_>, id: TensorId) -> Option<TensorId> {
-    let (Op::Reduce(op), &[x]) = view.made(id)? else {
+fn row_mean(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
+    let (Op::Reduce(op), &[x]) = view.defining_op(id)? else {
         return None;
     };
     let last = vec![view.rank(x).checked_sub(1)?];
@@ -114,7 +114,7 @@ fn row_mean(view: &View<'_>, id: TensorId) -> Option<TensorId> {
 
 /// A constant with one number for each column of `x`.
 fn repeated(
-    view: &View<'_>,
+    view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,
     x: TensorId,
     what: &str,
@@ -126,7 +126,7 @@ fn repeated(
 
 /// A tensor that has one number for each column of the node's result, as `[D]`.
 fn column(
-    view: &View<'_>,
+    view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,
     node: &Node,
     id: TensorId,

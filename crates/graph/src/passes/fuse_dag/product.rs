@@ -2,19 +2,19 @@
 
 use crate::TensorId;
 use crate::ops::BinaryFunction;
-use crate::passes::rewrite::View;
+use crate::passes::rewrite::GraphView;
 
 /// `factor · Π factors`; a power counts as its base several times.
 #[derive(Debug, PartialEq)]
-pub(super) struct Product {
+pub(super) struct FactoredProduct {
     pub(super) factor: f32,
     pub(super) factors: Vec<TensorId>,
 }
 
-impl Product {
+impl FactoredProduct {
     /// Takes `id` apart down to tensors that are no products; `atoms` are not taken apart.
-    pub(super) fn of(view: &View<'_>, id: TensorId, atoms: &[TensorId]) -> Product {
-        let mut product = Product {
+    pub(super) fn of(view: &GraphView<'_>, id: TensorId, atoms: &[TensorId]) -> FactoredProduct {
+        let mut product = FactoredProduct {
             factor: 1.0,
             factors: Vec::new(),
         };
@@ -23,7 +23,7 @@ impl Product {
         product
     }
 
-    fn collect(&mut self, view: &View<'_>, id: TensorId, atoms: &[TensorId]) {
+    fn collect(&mut self, view: &GraphView<'_>, id: TensorId, atoms: &[TensorId]) {
         if atoms.contains(&id) {
             self.factors.push(id);
         } else if let Some((factor, x)) = view.scaled(id) {
@@ -48,7 +48,7 @@ impl Product {
 }
 
 /// The base and the exponent of a small whole power.
-pub(super) fn whole_power(view: &View<'_>, id: TensorId) -> Option<(TensorId, usize)> {
+pub(super) fn whole_power(view: &GraphView<'_>, id: TensorId) -> Option<(TensorId, usize)> {
     let (x, exponent) = view.binary(id, BinaryFunction::Pow)?;
     let exponent = view.scalar(exponent)?;
     [2.0, 3.0]
@@ -57,7 +57,7 @@ pub(super) fn whole_power(view: &View<'_>, id: TensorId) -> Option<(TensorId, us
 }
 
 /// The tensor whose square this is.
-pub(super) fn square_of(view: &View<'_>, id: TensorId) -> Option<TensorId> {
+pub(super) fn square_of(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     match (view.binary(id, BinaryFunction::Mul), whole_power(view, id)) {
         (Some((a, b)), _) if view.same(a, b) => Some(a),
         (_, Some((x, 2))) => Some(x),

@@ -4,19 +4,19 @@ use crate::graph::Node;
 use crate::ops::{
     BinaryFunction, Cast, Op, Permute, Reshape, Rope, RopeLayout, RopeTable, UnaryFunction,
 };
-use crate::passes::rewrite::{Patch, PatchBuilder, View};
+use crate::passes::rewrite::{GraphView, Patch, PatchBuilder};
 use crate::{Dim, TensorId};
 use base::DType;
 
 /// `t [1, .., H, T, D]` rotated, with `cos` and `sin` made of positions and frequencies, as [`Rope`] on `[T, H, D]`
 /// between two permutes. Those cancel against the ones that models put around it.
-pub(super) fn rope(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn rope(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Add);
     let (t, angles, magnitude) = ways.find_map(|(kept, turned)| {
         let (t, rotated, cos, sin) = rotation(view, kept, turned)?;
         debug_assert_ne!(t, rotated);
-        let cosines = Wave::of(view, cos, UnaryFunction::Cos)?;
-        let sines = Wave::of(view, sin, UnaryFunction::Sin)?;
+        let cosines = TrigFactor::of(view, cos, UnaryFunction::Cos)?;
+        let sines = TrigFactor::of(view, sin, UnaryFunction::Sin)?;
         let fit = cosines.magnitude == sines.magnitude && view.same(cosines.angles, sines.angles);
         fit.then_some((t, cosines.angles, cosines.magnitude))
     })?;
@@ -60,7 +60,7 @@ pub(super) fn rope(view: &View<'_>, node: &Node) -> Option<Patch> {
 
 /// `t`, its halves swapped, and the factors of both, of `t · cos + swapped · sin`.
 fn rotation(
-    view: &View<'_>,
+    view: &GraphView<'_>,
     kept: TensorId,
     turned: TensorId,
 ) -> Option<(TensorId, TensorId, TensorId, TensorId)> {
@@ -74,12 +74,12 @@ fn rotation(
 }
 
 /// `t` of `cat(−t[half:], t[:half])` along the last axis.
-fn swapped_halves(view: &View<'_>, id: TensorId) -> Option<TensorId> {
-    let (Op::Concat(op), &[negated, first]) = view.made(id)? else {
+fn swapped_halves(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
+    let (Op::Concat(op), &[negated, first]) = view.defining_op(id)? else {
         return None;
     };
     let second = view.unary(negated, UnaryFunction::Neg)?;
-    let half = |id: TensorId| match view.made(id)? {
+    let half = |id: TensorId| match view.defining_op(id)? {
         (Op::Slice(op), &[t]) if op.step == 1 => {
             Some((t, op.axis, op.start.as_const()?, op.len.as_const()?))
         }
@@ -93,17 +93,17 @@ fn swapped_halves(view: &View<'_>, id: TensorId) -> Option<TensorId> {
 }
 
 /// `magnitude · cos(angles)` or with the sine, the angles once for each half of a head.
-struct Wave {
+struct TrigFactor {
     angles: TensorId,
     magnitude: f32,
 }
 
-impl Wave {
-    fn of(view: &View<'_>, id: TensorId, function: UnaryFunction) -> Option<Wave> {
+impl TrigFactor {
+    fn of(view: &GraphView<'_>, id: TensorId, function: UnaryFunction) -> Option<TrigFactor> {
         let id = plain(view, id);
         let (magnitude, wave) = view.scaled(id).unwrap_or((1.0, id));
         let wave = plain(view, wave);
-        let doubled = |id: TensorId| match view.made(id) {
+        let doubled = |id: TensorId| match view.defining_op(id) {
             Some((Op::Concat(op), &[a, b])) if op.axis + 1 == view.rank(id) && view.same(a, b) => {
                 Some(plain(view, a))
             }
@@ -116,7 +116,7 @@ impl Wave {
                 .unary(doubled(wave)?, function)
                 .map(|a| plain(view, a))?,
         };
-        Some(Wave { angles, magnitude })
+        Some(TrigFactor { angles, magnitude })
     }
 }
 
@@ -127,19 +127,19 @@ struct Angles {
 }
 
 impl Angles {
-    fn of(view: &View<'_>, id: TensorId) -> Option<Angles> {
+    fn of(view: &GraphView<'_>, id: TensorId) -> Option<Angles> {
         // As a product of matrices of depth one, perhaps turned afterwards, or elementwise.
-        if let (Op::Permute(op), &[turned]) = view.made(id)? {
+        if let (Op::Permute(op), &[turned]) = view.defining_op(id)? {
             let rank = op.axes.len();
             let is_transpose = rank >= 2 && *op == Permute::transpose(rank);
             let (Op::MatMul(_), &[frequency, position]) =
-                view.made(turned).filter(|_| is_transpose)?
+                view.defining_op(turned).filter(|_| is_transpose)?
             else {
                 return None;
             };
             return Angles::pair(view, position, frequency);
         }
-        match view.made(id)? {
+        match view.defining_op(id)? {
             (Op::MatMul(op), &[position, frequency]) if op.alpha == 1.0 => {
                 Angles::pair(view, position, frequency)
             }
@@ -150,7 +150,7 @@ impl Angles {
         }
     }
 
-    fn pair(view: &View<'_>, position: TensorId, frequency: TensorId) -> Option<Angles> {
+    fn pair(view: &GraphView<'_>, position: TensorId, frequency: TensorId) -> Option<Angles> {
         let long = |id: TensorId| {
             let axes = view.shape(id).iter();
             axes.filter(|d| **d != Dim::from(1)).count()
@@ -165,9 +165,9 @@ impl Angles {
 }
 
 /// The integers that became these numbers.
-fn integers(view: &View<'_>, id: TensorId) -> Option<TensorId> {
+fn integers(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     let id = plain(view, id);
-    let (Op::Cast(Cast { to: DType::F32 }), &[x]) = view.made(id)? else {
+    let (Op::Cast(Cast { to: DType::F32 }), &[x]) = view.defining_op(id)? else {
         return None;
     };
     let is_integer = matches!(view.ty(x).dtype, DType::I32 | DType::I64);
@@ -175,12 +175,12 @@ fn integers(view: &View<'_>, id: TensorId) -> Option<TensorId> {
 }
 
 /// The tensor before reshapes and expands that only add or drop axes of size one.
-fn plain(view: &View<'_>, id: TensorId) -> TensorId {
+fn plain(view: &GraphView<'_>, id: TensorId) -> TensorId {
     let long = |id: TensorId| -> Vec<Dim> {
         let axes = view.shape(id).iter();
         axes.filter(|d| **d != Dim::from(1)).copied().collect()
     };
-    match view.made(id) {
+    match view.defining_op(id) {
         Some((Op::Reshape(_) | Op::Expand(_), &[x])) if long(x) == long(id) => plain(view, x),
         _ => id,
     }

@@ -6,10 +6,10 @@ use crate::graph::Node;
 use crate::ops::{
     Activation, BinaryFunction, Op, Reduce, ReduceFunction, Scale, SoftCap, Softmax, UnaryFunction,
 };
-use crate::passes::rewrite::{Patch, PatchBuilder, View};
+use crate::passes::rewrite::{GraphView, Patch, PatchBuilder};
 
 /// `exp(x − max(x)) / Σ exp(x − max(x))`, also without the maximum.
-pub(super) fn softmax(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn softmax(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let (weight, sum) = view.binary(node.output, BinaryFunction::Div)?;
     let (summed, axis) = reduced(view, sum, ReduceFunction::Sum)?;
     if !view.same(summed, weight) {
@@ -27,8 +27,12 @@ pub(super) fn softmax(view: &View<'_>, node: &Node) -> Option<Patch> {
 }
 
 /// What is reduced along one axis, which stays, and the axis.
-fn reduced(view: &View<'_>, id: TensorId, wanted: ReduceFunction) -> Option<(TensorId, usize)> {
-    match view.made(id)? {
+fn reduced(
+    view: &GraphView<'_>,
+    id: TensorId,
+    wanted: ReduceFunction,
+) -> Option<(TensorId, usize)> {
+    match view.defining_op(id)? {
         (
             Op::Reduce(Reduce {
                 function,
@@ -47,11 +51,11 @@ fn reduced(view: &View<'_>, id: TensorId, wanted: ReduceFunction) -> Option<(Ten
 }
 
 /// `cap · tanh(x / cap)`; a product may have taken in the division already.
-pub(super) fn soft_cap(view: &View<'_>, node: &Node) -> Option<Patch> {
+pub(super) fn soft_cap(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let (cap, bounded) = view.scaled(node.output)?;
     let argument = view.unary(bounded, Activation::Tanh)?;
     let mut patch = PatchBuilder::new(view, node);
-    let x = match (view.scaled(argument), view.made(argument)) {
+    let x = match (view.scaled(argument), view.defining_op(argument)) {
         (Some((inverse, x)), _) if close(inverse * cap, 1.0) => x,
         (_, Some((Op::MatMul(_), _))) => patch.node(Scale { factor: cap }, &[argument])?,
         _ => return None,

@@ -1,12 +1,12 @@
 use super::run;
 use crate::graph::TensorId;
 use crate::ops::{Activation, BinaryFunction, Cast, Concat, MatMul, ReduceFunction, UnaryFunction};
-use crate::passes::testing::{Sketch, after, tokens};
+use crate::passes::testing::{TestGraphBuilder, after, tokens};
 use base::DType;
 
 /// The text after fusing what `spell` makes of `x: f32[T, 8]`, without its first and last line.
-fn fused(spell: impl Fn(&mut Sketch, TensorId) -> TensorId) -> Vec<String> {
-    let mut s = Sketch::new();
+fn fused(spell: impl Fn(&mut TestGraphBuilder, TensorId) -> TensorId) -> Vec<String> {
+    let mut s = TestGraphBuilder::new();
     let t = tokens(&mut s);
     let x = s.input("x", [t, 8.into()]);
     let y = spell(&mut s, x);
@@ -19,7 +19,7 @@ fn fused(spell: impl Fn(&mut Sketch, TensorId) -> TensorId) -> Vec<String> {
 
 #[test]
 fn gelu_by_tanh_in_its_spellings() {
-    type Cube = fn(&mut Sketch, TensorId) -> TensorId;
+    type Cube = fn(&mut TestGraphBuilder, TensorId) -> TensorId;
     let cubes: [Cube; 3] = [
         |s, x| s.power(x, 3.0),
         |s, x| {
@@ -145,7 +145,7 @@ fn softmax_and_soft_cap() {
 /// The rotary embedding as Hugging Face models write it: angles by a matrix product, one table for queries and keys.
 #[test]
 fn rotary_embedding() {
-    let mut s = Sketch::new();
+    let mut s = TestGraphBuilder::new();
     let t = tokens(&mut s);
     let position = s.builder.input("position", DType::I64, [1.into(), t]);
     let q = s.input("q", [1.into(), 3.into(), t, 8.into()]);

@@ -4,7 +4,7 @@ use base::Bytes;
 
 use super::*;
 use crate::ImportErrorKind as K;
-use crate::gguf::write::Writer;
+use crate::gguf::test_writer::Writer;
 use crate::gguf::{Array, Value};
 
 const F32: u32 = 0;

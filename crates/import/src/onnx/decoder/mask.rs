@@ -1,37 +1,37 @@
-//! Masks, read row by row.
+//! Reads masks row by row and derives the window that they describe.
 
 use graph::Value;
 
-/// A bias that hides a key for good.
-const HIDDEN: f32 = -1e4;
+/// A score bias at or below this value hides a key: its softmax weight is zero in f32.
+const MASKED_SCORE: f32 = -1e4;
 
-/// A mask for all heads: by query and key, the bias of what is seen.
-pub(super) struct Grid<'a> {
+/// A head-independent mask: the score bias by query and key.
+pub(super) struct MaskMatrix<'a> {
     value: &'a Value,
     rows: usize,
     keys: usize,
 }
 
-impl<'a> Grid<'a> {
-    pub(super) fn new(value: &'a Value) -> Result<Grid<'a>, String> {
+impl<'a> MaskMatrix<'a> {
+    pub(super) fn new(value: &'a Value) -> Result<MaskMatrix<'a>, String> {
         let [outer @ .., rows, keys] = &value.shape[..] else {
             return Err("has a mask without rows".into());
         };
         if outer.iter().any(|n| *n != 1) {
             return Err("has a mask that is not the same for all heads".into());
         }
-        Ok(Grid {
+        Ok(MaskMatrix {
             value,
             rows: *rows,
             keys: *keys,
         })
     }
 
-    /// The bias of a key, `None` where it is hidden.
+    /// Bias of a key; `None` if the key is hidden.
     pub(super) fn at(&self, row: usize, key: usize) -> Option<f32> {
         let row = if self.rows == 1 { 0 } else { row };
         let key = if self.keys == 1 { 0 } else { key };
-        // What a mask leaves out at its end is hidden.
+        // Keys beyond the mask's end are hidden.
         if key >= self.keys || row >= self.rows {
             return None;
         }
@@ -42,25 +42,25 @@ impl<'a> Grid<'a> {
                 .value
                 .as_f32()
                 .map(|list| list[at])
-                .filter(|x| *x > HIDDEN),
+                .filter(|x| *x > MASKED_SCORE),
         }
     }
 }
 
-/// What the rows seen so far say.
+/// The window that is consistent with all rows read so far.
 #[derive(Default)]
-pub(super) struct Found {
-    /// The window that rows have which do not see all.
+pub(super) struct WindowEvidence {
+    /// Window of the rows that do not see all keys.
     window: Option<usize>,
-    /// The longest past that was seen whole.
+    /// Largest number of keys among the rows that see all keys.
     whole: usize,
-    /// A window that an attribute states.
+    /// Window stated by an attribute.
     pub(super) fixed: Option<Option<usize>>,
-    /// What scores are multiplied with before the softmax.
+    /// Factor on the scores before the softmax.
     pub(super) factor: Option<f32>,
 }
 
-impl Found {
+impl WindowEvidence {
     /// Adds one query's row.
     pub(super) fn row(
         &mut self,
@@ -81,7 +81,10 @@ impl Found {
                 return Err("lets a query see what comes after it".into());
             }
             if key != start && key != next {
-                return Err("hides keys between others".into());
+                return Err(
+                    "masks keys inside the visible range; the visible keys must be contiguous"
+                        .into(),
+                );
             }
             next = key + 1;
         }
@@ -92,7 +95,7 @@ impl Found {
         match start {
             0 => self.whole = self.whole.max(count),
             _ if self.window.is_some_and(|window| window != count) => {
-                return Err("shows some queries more than others".into());
+                return Err("has a window that differs between queries".into());
             }
             _ => self.window = Some(count),
         }
@@ -105,7 +108,7 @@ impl Found {
         }
         match self.window {
             Some(window) if window < self.whole => {
-                Err("shows some queries more than others".into())
+                Err("has a window that differs between queries".into())
             }
             window => Ok(window),
         }

@@ -1,48 +1,48 @@
-//! Decoders among ONNX models: their caches, and where they attend over them.
+//! Recognises decoders among ONNX models: their caches and their attention over them.
 //!
-//! An exported decoder takes its caches as tensors and gives them back. Runners keep them behind
-//! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every place where the model attends over a cache is found,
-//! and what it lets a query see is worked out; the tensors, the indices and the masks are then needed by nothing.
+//! An exported decoder takes its caches as inputs and returns them as outputs. Runners keep them behind
+//! [`UpdateAndAttend`](graph::ops::UpdateAndAttend) instead, so every attention over a cache is found
+//! and its window determined; cache tensors, indices and masks are then unused.
 
-mod counted;
-mod layers;
+mod attention_site;
+mod cache_inputs;
+mod cache_view;
 mod mask;
-mod probe;
-mod sight;
-mod site;
-mod view;
+mod mask_probe;
+mod position_tensors;
+mod subgraph_eval;
 
-pub use layers::{CacheForm, CacheLayer, cache_layers, discover_kv_layers};
-pub(super) use sight::Sight;
-pub(super) use site::{Operands, Site};
+pub(super) use attention_site::{AttentionOperands, AttentionSite};
+pub use cache_inputs::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
+pub(super) use mask_probe::AttentionWindow;
 
 use graph::Graph;
 
 use super::Onnx;
-use crate::artifact::UNSTATED_CONTEXT;
-use crate::caches::caches;
+use crate::artifact::DEFAULT_CONTEXT_LENGTH;
+use crate::cache_configs::caches;
 use crate::genai::{DecoderNames, GenAi};
 use crate::{ImportError, ModelFacts};
-use sight::Look;
+use mask_probe::MaskProbe;
 
 /// A model that turns tokens into logits over caches.
-pub(super) struct Decoder<'a> {
+pub(super) struct OnnxDecoder<'a> {
     pub(super) names: DecoderNames,
-    pub(super) caches: Vec<CacheLayer>,
-    /// Where it attends, with what is seen there.
-    pub(super) sites: Vec<(Site<'a>, Sight)>,
+    pub(super) caches: Vec<CacheInputs>,
+    /// Attention sites with their windows.
+    pub(super) sites: Vec<(AttentionSite<'a>, AttentionWindow)>,
     /// Tensors that the model computes and that hold the positions of the step's tokens.
     pub(super) positions: Vec<&'a str>,
-    /// Most positions that its buffers and tables have, and that its masks were tried for.
+    /// Maximum number of positions: the limit of its buffers and tables, and of the mask probe.
     pub(super) limit: usize,
 }
 
-/// Most positions that masks are tried for. Scores before a softmax are tried layer by layer, which takes more memory.
-const MOST_POSITIONS: usize = 1 << 17;
-const MOST_POSITIONS_BY_SCORES: usize = 1 << 14;
+/// Limit on the positions of a mask probe. Masks on decomposed scores need more memory, so their limit is lower.
+const MAX_POSITIONS: usize = 1 << 17;
+const MAX_POSITIONS_BY_SCORES: usize = 1 << 14;
 
-impl Decoder<'_> {
-    /// What caches and runners must know, joined with the context that the configuration states.
+impl OnnxDecoder<'_> {
+    /// Facts that caches and runners need, with the context length that the configuration states.
     pub(super) fn facts(
         &self,
         graph: &Graph,
@@ -51,7 +51,9 @@ impl Decoder<'_> {
         let mut layers = caches(graph)?;
         for (layer, cache) in layers.iter_mut().zip(0..) {
             let mut windows = self.sites.iter().filter(|(site, _)| site.cache == cache);
-            let window = |found: Option<&(Site<'_>, Sight)>| found.and_then(|(_, s)| s.window);
+            let window = |found: Option<&(AttentionSite<'_>, AttentionWindow)>| {
+                found.and_then(|(_, s)| s.window)
+            };
             layer.window = window(windows.next());
             if windows.any(|site| window(Some(site)) != layer.window) {
                 let what = format!("cache {:?}", self.caches[cache].key);
@@ -66,7 +68,7 @@ impl Decoder<'_> {
         Ok(ModelFacts {
             embedding: None,
             caches: layers,
-            context_length: context.unwrap_or(UNSTATED_CONTEXT).min(self.limit),
+            context_length: context.unwrap_or(DEFAULT_CONTEXT_LENGTH).min(self.limit),
             context_stated: context.is_some(),
             vocab_size: vocab.unwrap_or(0),
             context_limit: Some(self.limit),
@@ -75,11 +77,11 @@ impl Decoder<'_> {
     }
 }
 
-/// Whether a model is a decoder: it takes tokens and caches and gives logits.
+/// Whether a model is a decoder: it takes tokens and caches and returns logits.
 pub(super) fn names(
     file: &Onnx,
     genai: Option<&GenAi>,
-) -> Result<Option<(DecoderNames, Vec<CacheLayer>)>, ImportError> {
+) -> Result<Option<(DecoderNames, Vec<CacheInputs>)>, ImportError> {
     let names = genai.map_or_else(DecoderNames::default, |config| config.names.clone());
     let takes = |name: &str| file.inputs.iter().any(|port| port.name == name);
     let gives = |name: &str| file.outputs.iter().any(|port| port.name == name);
@@ -90,13 +92,13 @@ pub(super) fn names(
     Ok(Some((names, caches)).filter(|(_, caches)| !caches.is_empty()))
 }
 
-/// Finds out how a decoder attends.
+/// Analyses the attention of a decoder.
 pub(super) fn find<'a>(
     file: &'a Onnx,
     names: DecoderNames,
-    caches: &'a [CacheLayer],
-) -> Result<Decoder<'a>, ImportError> {
-    let (sites, presents) = site::sites(file, caches)?;
+    caches: &'a [CacheInputs],
+) -> Result<OnnxDecoder<'a>, ImportError> {
+    let (sites, presents) = attention_site::sites(file, caches)?;
     if let Some(cache) = (0..caches.len()).find(|id| sites.iter().all(|site| site.cache != *id)) {
         let what = format!("cache {:?}", caches[cache].key);
         return Err(ImportError::value(
@@ -105,34 +107,38 @@ pub(super) fn find<'a>(
         ));
     }
     let rows = caches.iter().filter_map(|cache| cache.form.fixed_rows());
-    let long = |cache: &&CacheLayer| cache.form.fixed_rows() > Some(MOST_POSITIONS);
+    let long = |cache: &&CacheInputs| cache.form.fixed_rows() > Some(MAX_POSITIONS);
     if let Some(cache) = caches.iter().find(long) {
         let what = format!("cache {:?}", cache.key);
-        let reason = format!("has more than {MOST_POSITIONS} rows");
+        let reason = format!("has more than {MAX_POSITIONS} rows");
         return Err(ImportError::value(what, reason));
     }
-    let most = match sites.iter().any(Site::is_spelled_out) {
-        true => MOST_POSITIONS_BY_SCORES,
-        false => MOST_POSITIONS,
+    let most = match sites.iter().any(AttentionSite::is_spelled_out) {
+        true => MAX_POSITIONS_BY_SCORES,
+        false => MAX_POSITIONS,
     };
-    let mut look = Look {
+    let mut look = MaskProbe {
         file,
         names: &names,
         caches,
         presents: &presents,
         sites: &sites,
-        horizon: rows.min().unwrap_or(most).min(most),
+        max_positions: rows.min().unwrap_or(most).min(most),
     };
     let positions = look.positions()?;
     let counted = positions.iter().copied().chain([&names.position_ids[..]]);
     let tables = tables(file, &sites, &counted.collect::<Vec<_>>());
-    look.horizon = tables.into_iter().chain([look.horizon]).min().unwrap_or(0);
-    if look.horizon == 0 {
+    look.max_positions = tables
+        .into_iter()
+        .chain([look.max_positions])
+        .min()
+        .unwrap_or(0);
+    if look.max_positions == 0 {
         return Err(ImportError::value("the model", "has tables without rows"));
     }
-    let (sights, limit) = (look.sights()?, look.horizon);
-    Ok(Decoder {
-        sites: sites.into_iter().zip(sights).collect(),
+    let (windows, limit) = (look.windows()?, look.max_positions);
+    Ok(OnnxDecoder {
+        sites: sites.into_iter().zip(windows).collect(),
         caches: caches.to_vec(),
         positions,
         names,
@@ -141,7 +147,7 @@ pub(super) fn find<'a>(
 }
 
 /// Rows of the tables that positions are looked up in.
-fn tables(file: &Onnx, sites: &[Site<'_>], positions: &[&str]) -> Vec<usize> {
+fn tables(file: &Onnx, sites: &[AttentionSite<'_>], positions: &[&str]) -> Vec<usize> {
     let rows = |name: &str| file.tensors.get(name)?.shape.first().copied();
     let gathered = file.nodes.iter().filter(|node| node.op == "Gather");
     let by_position = |name: &String| positions.contains(&&name[..]);

@@ -1,16 +1,16 @@
 //! Decoders by hand: what is recognised as a cache and as attention, and what is refused.
 
 use super::*;
-use crate::element::Kind;
 use crate::onnx::schema::{Attribute, AttributeValue, DimProto};
 use crate::onnx::{Node, Port};
+use crate::stored_type::StoredType;
 use std::collections::BTreeMap;
 
 const HEADS: i64 = 2;
 const DIM: i64 = 4;
 const ROWS: i64 = 16;
 
-fn port(name: &str, kind: Kind, dims: &[i64]) -> Port {
+fn port(name: &str, kind: StoredType, dims: &[i64]) -> Port {
     // Sizes of 0 are dynamic.
     let dim = |(axis, n): (usize, &i64)| match n {
         0 => DimProto::Symbol(format!("axis{axis}")),
@@ -18,7 +18,11 @@ fn port(name: &str, kind: Kind, dims: &[i64]) -> Port {
     };
     Port {
         name: name.into(),
-        dtype: if kind == Kind::I32 { "int32" } else { "int64" },
+        dtype: if kind == StoredType::I32 {
+            "int32"
+        } else {
+            "int64"
+        },
         shape: dims.iter().map(i64::to_string).collect(),
         kind: Some(kind),
         dims: Some(dims.iter().enumerate().map(dim).collect()),
@@ -57,14 +61,14 @@ fn model() -> Onnx {
         opsets: BTreeMap::from([(String::new(), 24)]),
         metadata: BTreeMap::new(),
         inputs: vec![
-            port("input_ids", Kind::I64, &[0, 0]),
-            port("hidden", Kind::F32, &[0, 0, HEADS * DIM]),
-            port("key_cache.0", Kind::F32, &buffer),
-            port("value_cache.0", Kind::F32, &buffer),
-            port("write_indices", Kind::I64, &[0]),
-            port("nonpad_kv_seqlen", Kind::I64, &[0]),
+            port("input_ids", StoredType::I64, &[0, 0]),
+            port("hidden", StoredType::F32, &[0, 0, HEADS * DIM]),
+            port("key_cache.0", StoredType::F32, &buffer),
+            port("value_cache.0", StoredType::F32, &buffer),
+            port("write_indices", StoredType::I64, &[0]),
+            port("nonpad_kv_seqlen", StoredType::I64, &[0]),
         ],
-        outputs: vec![port("logits", Kind::F32, &[0, 0, HEADS * DIM])],
+        outputs: vec![port("logits", StoredType::F32, &[0, 0, HEADS * DIM])],
         tensors: BTreeMap::new(),
         nodes: vec![
             node(
@@ -97,7 +101,7 @@ fn windows(file: &Onnx) -> Result<Vec<Option<u32>>, String> {
     Ok(decoder
         .sites
         .iter()
-        .map(|(_, sight)| sight.window)
+        .map(|(_, window)| window.window)
         .collect())
 }
 
@@ -113,7 +117,7 @@ fn a_static_buffer_is_known_by_both_inputs_that_drive_it() {
     assert_eq!(windows(&file), Ok(vec![None]));
     let (names, caches) = names(&file, None).unwrap().unwrap();
     assert_eq!(names, DecoderNames::default());
-    let form = CacheForm::Static {
+    let form = CacheLayout::Static {
         max_seq_len: 16,
         kv_hidden: 8,
     };
@@ -131,7 +135,7 @@ fn a_static_buffer_is_known_by_both_inputs_that_drive_it() {
 #[test]
 fn wrong_inputs_are_named() {
     let mut file = model();
-    file.inputs[4].kind = Some(Kind::I32);
+    file.inputs[4].kind = Some(StoredType::I32);
     file.inputs[4].dtype = "int32";
     let message = "input \"write_indices\" is int32, must be int64";
     assert_eq!(windows(&file), Err(message.into()));
@@ -142,10 +146,10 @@ fn wrong_inputs_are_named() {
     assert_eq!(windows(&without("key_cache.0")), Err(message.into()));
 
     let mut file = model();
-    file.inputs[2] = port("key_cache.0", Kind::F32, &[0, 0, 8]);
+    file.inputs[2] = port("key_cache.0", StoredType::F32, &[0, 0, 8]);
     let message = "cache \"key_cache.0\" is [0, 0, 8]: the rows and the width of a static buffer must be numbers";
     assert_eq!(windows(&file), Err(message.into()));
-    file.inputs[2] = port("key_cache.0", Kind::F32, &[8]);
+    file.inputs[2] = port("key_cache.0", StoredType::F32, &[8]);
     let message = "cache \"key_cache.0\" is [8], which has neither three axes nor four";
     assert_eq!(windows(&file), Err(message.into()));
 }
@@ -164,15 +168,15 @@ fn buffers_with_heads_apart_fall_back_to_the_default_cache() {
     let mut file = model();
     for index in [2, 3] {
         let name = file.inputs[index].name.clone();
-        file.inputs[index] = port(&name, Kind::F32, &[0, HEADS, ROWS, DIM]);
+        file.inputs[index] = port(&name, StoredType::F32, &[0, HEADS, ROWS, DIM]);
     }
     let (_, caches) = names(&file, None).unwrap().unwrap();
-    let form = CacheForm::Past {
+    let form = CacheLayout::Past {
         heads: 2,
         rows: Some(16),
     };
     assert_eq!(caches[0].form, form);
-    file.inputs[1] = port("hidden", Kind::F32, &[0, HEADS, 0, DIM]);
+    file.inputs[1] = port("hidden", StoredType::F32, &[0, HEADS, 0, DIM]);
     for node in &mut file.nodes {
         node.attributes.retain(|a| a.name != "axis");
     }
@@ -183,7 +187,8 @@ fn buffers_with_heads_apart_fall_back_to_the_default_cache() {
 fn layers_may_be_sparse_and_of_unlike_width() {
     let mut file = model();
     for (name, width) in [("key_cache.7", 24), ("value_cache.7", 16)] {
-        file.inputs.push(port(name, Kind::F32, &[0, ROWS, width]));
+        file.inputs
+            .push(port(name, StoredType::F32, &[0, ROWS, width]));
     }
     let caches = cache_layers(&file, &DecoderNames::default()).unwrap();
     let layers: Vec<u32> = caches.iter().map(|cache| cache.layer).collect();
@@ -211,7 +216,7 @@ fn what_a_mask_shows_decides() {
 
     // A mask that depends on what the network computes.
     let mut file = model();
-    file.inputs[1] = port("hidden", Kind::F32, &[1, 0, HEADS * DIM]);
+    file.inputs[1] = port("hidden", StoredType::F32, &[1, 0, HEADS * DIM]);
     file.nodes[2].inputs[3] = "hidden".into();
     assert!(windows(&file).is_err());
 }

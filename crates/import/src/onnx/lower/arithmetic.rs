@@ -7,14 +7,14 @@ use graph::ops::{
 };
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::element::Kind;
-use crate::onnx::constant;
+use super::{OnnxLowering, Results};
+use crate::onnx::tensor;
+use crate::stored_type::StoredType;
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// An integer result brought back into the range of its type: narrow integers are computed in wide ones and wrap.
-    fn wrapped(&mut self, x: TensorId, kind: Option<Kind>) -> Result<TensorId, String> {
-        let Some(kind) = kind.filter(|kind| kind.bits() < 64 && *kind != Kind::I32) else {
+    fn wrapped(&mut self, x: TensorId, kind: Option<StoredType>) -> Result<TensorId, String> {
+        let Some(kind) = kind.filter(|kind| kind.bits() < 64 && *kind != StoredType::I32) else {
             return Ok(x);
         };
         let Some((min, _)) = kind.range().filter(|_| self.dtype(x) == DType::I64) else {
@@ -45,7 +45,7 @@ impl Lower<'_> {
     }
 }
 
-pub(super) fn binary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn binary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let kind = lower.operand_kind(call, 0);
     let result = match call.op() {
@@ -59,7 +59,7 @@ pub(super) fn binary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.wrapped(result, kind)?])
 }
 
-pub(super) fn pow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn pow(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let (dtype, kind) = (lower.dtype(a), lower.operand_kind(call, 0));
     let power = lower.binary(B::Pow, a, b)?;
@@ -67,7 +67,7 @@ pub(super) fn pow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.wrapped(power, kind)?])
 }
 
-pub(super) fn many(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn many(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let function = match call.op() {
         "Max" => B::Max,
         "Min" => B::Min,
@@ -84,7 +84,7 @@ pub(super) fn many(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![result])
 }
 
-pub(super) fn unary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn unary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let function = match call.op() {
         "Neg" => U::Neg,
@@ -107,12 +107,12 @@ pub(super) fn unary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.wrapped(result, kind)?])
 }
 
-pub(super) fn not(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn not(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     Ok(vec![lower.unary(U::Not, x)?])
 }
 
-pub(super) fn activation(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn activation(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let activation = match call.op() {
         "Relu" if lower.dtype(x) != DType::F32 => {
@@ -126,7 +126,7 @@ pub(super) fn activation(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// `x · sigmoid(alpha · x)`.
-pub(super) fn swish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn swish(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let default = if call.op() == "Swish" { 1.0 } else { 1.702 };
     let alpha = call.float_or("alpha", default)?;
@@ -138,7 +138,7 @@ pub(super) fn swish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Mul, x, gate)?])
 }
 
-pub(super) fn gelu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gelu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.operand(call, 0)?;
     if let Some(bias) = lower.maybe(call, 1)? {
         x = lower.binary(B::Add, x, bias)?;
@@ -153,7 +153,7 @@ pub(super) fn gelu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// Activations that are made of others.
-pub(super) fn composed(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn composed(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     Ok(vec![match call.op() {
         "LeakyRelu" => {
@@ -197,7 +197,7 @@ pub(super) fn composed(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }])
 }
 
-pub(super) fn clip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn clip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.operand(call, 0)?;
     for (index, name, function) in [(1, "min", B::Max), (2, "max", B::Min)] {
         if let Some(bound) = lower.maybe(call, index)? {
@@ -209,7 +209,7 @@ pub(super) fn clip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![x])
 }
 
-pub(super) fn compare(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn compare(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let function = match call.op() {
         "Equal" => C::Eq,
@@ -221,7 +221,7 @@ pub(super) fn compare(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.compare(function, a, b)?])
 }
 
-pub(super) fn logic(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn logic(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let function = match call.op() {
         "And" => B::And,
@@ -231,7 +231,7 @@ pub(super) fn logic(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(function, a, b)?])
 }
 
-pub(super) fn is_special(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn is_special(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     if call.op() == "IsNaN" {
         return Ok(vec![lower.compare(C::Ne, x, x)?]);
@@ -250,7 +250,7 @@ pub(super) fn is_special(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.compare(C::Eq, seen, infinity)?])
 }
 
-pub(super) fn choose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn choose(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let condition = lower.operand(call, 0)?;
     let (a, b) = (lower.operand(call, 1)?, lower.operand(call, 2)?);
     if let (Some(kind), Some(name)) = (lower.operand_kind(call, 1), call.result(0)) {
@@ -259,10 +259,10 @@ pub(super) fn choose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.choose(condition, a, b)?])
 }
 
-pub(super) fn cast(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn cast(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let to = match call.op() {
-        "Cast" => constant::kind(call.int("to")?.ok_or("does not say which type")?)?,
+        "Cast" => tensor::kind(call.int("to")?.ok_or("does not say which type")?)?,
         _ => lower
             .operand_kind(call, 1)
             .ok_or("the type it is cast to is not known")?,
@@ -279,12 +279,12 @@ pub(super) fn cast(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.wrapped(result, Some(to))?])
 }
 
-pub(super) fn identity(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn identity(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.operand(call, 0)?])
 }
 
 /// Dropout as it is when nothing is trained: nothing is dropped.
-pub(super) fn dropout(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn dropout(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if let Some(training) = lower.maybe(call, 2)? {
         let trains = lower
             .known(training)

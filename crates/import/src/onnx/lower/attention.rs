@@ -8,25 +8,25 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
+use super::{OnnxLowering, Results};
 
 /// Where the first query stands among the keys.
 #[derive(Clone, Copy)]
-pub(super) enum First {
+pub(super) enum QueryOffset {
     /// The same for the whole batch.
-    At(Dim),
+    Shared(Dim),
     /// `[B, 1, 1, 1]`.
-    Each(TensorId),
+    PerSequence(TensorId),
 }
 
 /// Queries and keys of one attention, heads before tokens.
-pub(super) struct Heads {
+pub(super) struct HeadMajorQkv {
     pub(super) q: TensorId,
     pub(super) k: TensorId,
     pub(super) v: TensorId,
 }
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// `[B, S, H · D]` as `[B, H, S, D]`.
     pub(super) fn split_heads(&mut self, x: TensorId, heads: usize) -> Result<TensorId, String> {
         let shape = self.shape(x);
@@ -59,16 +59,16 @@ impl Lower<'_> {
     }
 
     /// The queries' places among the keys, `[S, 1]` or `[B, 1, S, 1]`.
-    fn query_places(&mut self, queries: Dim, first: First) -> Result<TensorId, String> {
+    fn query_places(&mut self, queries: Dim, first: QueryOffset) -> Result<TensorId, String> {
         let start = match first {
-            First::At(start) => start,
-            First::Each(_) => Dim::from(0),
+            QueryOffset::Shared(start) => start,
+            QueryOffset::PerSequence(_) => Dim::from(0),
         };
         let places = self.count_from(start, queries)?;
         let column = self.reshape(places, vec![queries, Dim::from(1)])?;
         match first {
-            First::At(_) => Ok(column),
-            First::Each(first) => self.binary(B::Add, column, first),
+            QueryOffset::Shared(_) => Ok(column),
+            QueryOffset::PerSequence(first) => self.binary(B::Add, column, first),
         }
     }
 
@@ -85,10 +85,10 @@ impl Lower<'_> {
     }
 
     /// True where a query sees a key by its place: not behind it, and not farther before it than `window`.
-    pub(super) fn seen_by_place(
+    pub(super) fn window_mask(
         &mut self,
         [queries, keys]: [Dim; 2],
-        first: First,
+        first: QueryOffset,
         after: Option<i64>,
         before: Option<i64>,
     ) -> Result<Option<TensorId>, String> {
@@ -114,7 +114,7 @@ impl Lower<'_> {
     }
 
     /// One operand of attention that hides what `seen` does not show and adds `bias` to the rest.
-    pub(super) fn joined_mask(
+    pub(super) fn combine_masks(
         &mut self,
         bias: Option<TensorId>,
         seen: Option<TensorId>,
@@ -147,9 +147,9 @@ impl Lower<'_> {
     }
 
     /// Attention step by step, for models that want to see its scores; the result and the scores after `stage`.
-    fn spelled_out(
+    fn decomposed_attention(
         &mut self,
-        heads: &Heads,
+        heads: &HeadMajorQkv,
         op: &Attention,
         mask: Option<TensorId>,
         stage: i64,
@@ -224,7 +224,7 @@ impl Lower<'_> {
 }
 
 /// ONNX's own attention, versions 23 to 25.
-pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let [mut q, mut k, mut v] = [0, 1, 2].map(|index| lower.real(call, index));
     let flat = lower.rank(q.clone()?) == 3;
     if flat {
@@ -242,13 +242,13 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }
     let (past_key, past_value) = (lower.maybe(call, 4)?, lower.maybe(call, 5)?);
     let nonpad = lower.maybe(call, 6)?;
-    let mut first = First::At(Dim::from(0));
+    let mut first = QueryOffset::Shared(Dim::from(0));
     if past_key.is_some() != past_value.is_some() {
         return Err("has a past for keys or for values, and not for both".into());
     }
     if let (Some(past_key), Some(past_value)) = (past_key, past_value) {
         let past = lower.shape(past_key);
-        first = First::At(*past.get(2).ok_or("past_key must have 4 axes")?);
+        first = QueryOffset::Shared(*past.get(2).ok_or("past_key must have 4 axes")?);
         k = lower.concat(&[past_key, k], 2)?;
         v = lower.concat(&[past_value, v], 2)?;
     }
@@ -271,7 +271,7 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         v = lower.choose(held, v, zero)?;
         if past_key.is_none() {
             let length = lower.emit(graph::ops::Size { value: queries }, &[])?;
-            first = First::Each(lower.binary(B::Sub, valid, length)?);
+            first = QueryOffset::PerSequence(lower.binary(B::Sub, valid, length)?);
         }
     }
     let causal = call.flag("is_causal", false)?;
@@ -280,11 +280,11 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     };
     let (before, mut after) = (window("left_window_size")?, window("right_window_size")?);
     // Without a cache, hiding the future is a flag of the op.
-    let flag = causal && matches!(first, First::At(at) if at == Dim::from(0));
+    let flag = causal && matches!(first, QueryOffset::Shared(at) if at == Dim::from(0));
     if causal && !flag {
         after = Some(after.unwrap_or(0).min(0));
     }
-    let by_place = lower.seen_by_place([queries, keys], first, after, before)?;
+    let by_place = lower.window_mask([queries, keys], first, after, before)?;
     if let Some(by_place) = by_place {
         seen = lower.both(seen, by_place)?;
     }
@@ -307,20 +307,20 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         softcap: call.float("softcap")?.filter(|cap| *cap > 0.0),
         token_major: false,
     };
-    let heads = Heads { q, k, v };
+    let heads = HeadMajorQkv { q, k, v };
     let (result, scores) = if call.wants(3) {
         if flag {
-            let future = lower.seen_by_place([queries, keys], first, Some(0), None)?;
+            let future = lower.window_mask([queries, keys], first, Some(0), None)?;
             if let Some(future) = future {
                 seen = lower.both(seen, future)?;
             }
         }
-        let mask = lower.joined_mask(bias, seen)?;
+        let mask = lower.combine_masks(bias, seen)?;
         let stage = call.int_or("qk_matmul_output_mode", 0)?;
-        let [result, scores] = lower.spelled_out(&heads, &op, mask, stage)?;
+        let [result, scores] = lower.decomposed_attention(&heads, &op, mask, stage)?;
         (result, Some(scores))
     } else {
-        let mask = lower.joined_mask(bias, seen)?;
+        let mask = lower.combine_masks(bias, seen)?;
         let operands: Vec<TensorId> = [q, k, v].into_iter().chain(mask).collect();
         (lower.emit(op, &operands)?, None)
     };

@@ -5,10 +5,10 @@ use graph::ops::{BinaryFunction as B, CompareFunction as C, GatherRows, Index, R
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::emit::Emitter;
+use super::{OnnxLowering, Results};
+use crate::lowering::LoweringBuilder;
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// Indices unchanged, but a run fails when one lies outside `0..size`.
     fn checked(&mut self, indices: TensorId, size: Dim) -> Result<TensorId, String> {
         let range = Range {
@@ -27,11 +27,11 @@ impl Lower<'_> {
 }
 
 /// Writes `update` into the cache along one axis, for each sequence of the batch from another row on.
-pub(super) fn tensor_scatter(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn tensor_scatter(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (cache, update) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let shape = lower.shape(cache);
     let rank = shape.len();
-    let axis = Emitter::axis(call.int_or("axis", -2)?, rank)?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", -2)?, rank)?;
     if axis == 0 || axis >= rank {
         return Err(format!("writes along axis {axis}, which is the batch"));
     }

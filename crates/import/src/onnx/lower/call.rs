@@ -2,11 +2,11 @@
 
 use graph::TensorId;
 
-use super::Lower;
-use crate::element::Kind;
+use super::OnnxLowering;
 use crate::onnx::Node;
-use crate::onnx::constant::Stored;
 use crate::onnx::schema::AttributeValue;
+use crate::onnx::tensor::OnnxTensor;
+use crate::stored_type::StoredType;
 
 /// The node being lowered.
 pub(super) struct Call<'a> {
@@ -110,13 +110,13 @@ impl<'a> Call<'a> {
     }
 
     /// The tensor of an attribute.
-    pub(super) fn stored(&self, name: &str) -> Option<&'a Stored> {
+    pub(super) fn stored(&self, name: &str) -> Option<&'a OnnxTensor> {
         let list = &self.node.tensors;
         list.iter().find(|(n, _)| n == name).map(|(_, t)| t)
     }
 }
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// An operand that must be there.
     pub(super) fn operand(&mut self, call: &Call<'_>, index: usize) -> Result<TensorId, String> {
         let id = self.maybe(call, index)?;
@@ -133,13 +133,13 @@ impl Lower<'_> {
     }
 
     /// How the file would store an operand's elements.
-    pub(super) fn operand_kind(&mut self, call: &Call<'_>, index: usize) -> Option<Kind> {
+    pub(super) fn operand_kind(&mut self, call: &Call<'_>, index: usize) -> Option<StoredType> {
         let name = call.name(index)?;
         if let Some(kind) = self.kind_of(name) {
             return Some(kind);
         }
         let id = self.value(name).ok()?;
-        Kind::of(self.dtype(id))
+        StoredType::of(self.dtype(id))
     }
 
     /// Integers that old versions have as an attribute and new ones as an operand.

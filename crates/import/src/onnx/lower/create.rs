@@ -6,12 +6,12 @@ use graph::ops::{Binary, BinaryFunction as B, Range, Scalar, Size, Triangle};
 
 use super::call::Call;
 use super::shape::product;
-use super::{Lower, Results};
-use crate::known::number;
-use crate::onnx::constant;
+use super::{OnnxLowering, Results};
+use crate::const_eval::number;
 use crate::onnx::schema::AttributeValue;
+use crate::onnx::tensor;
 
-pub(super) fn constant(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn constant(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if let Some(stored) = call.stored("value") {
         if let Some(name) = call.result(0) {
             lower.kinds.insert(name.to_owned(), stored.kind);
@@ -40,7 +40,7 @@ pub(super) fn constant(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Err("holds nothing that kvark computes with".into())
 }
 
-pub(super) fn constant_of_shape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn constant_of_shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let shape = lower.operand(call, 0)?;
     let shape = lower.sizes(shape)?;
     let (value, dtype) = match call.stored("value") {
@@ -62,7 +62,7 @@ pub(super) fn constant_of_shape(lower: &mut Lower<'_>, call: &Call<'_>) -> Resul
     Ok(vec![lower.fill(value, dtype, shape)?])
 }
 
-pub(super) fn shape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let shape = lower.shape(x);
     let rank = shape.len() as i64;
@@ -72,7 +72,7 @@ pub(super) fn shape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     if let Some(name) = call.result(0) {
         lower
             .kinds
-            .insert(name.to_owned(), crate::element::Kind::I64);
+            .insert(name.to_owned(), crate::stored_type::StoredType::I64);
     }
     let sizes = &shape[start as usize..end as usize];
     let mut parts = vec![];
@@ -90,7 +90,7 @@ pub(super) fn shape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.concat(&parts, 0)?])
 }
 
-pub(super) fn size(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn size(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let shape = lower.shape(x);
     if let Some(value) = product(&shape) {
@@ -104,7 +104,7 @@ pub(super) fn size(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![product])
 }
 
-pub(super) fn range(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let ids = [
         lower.operand(call, 0)?,
         lower.operand(call, 1)?,
@@ -143,7 +143,7 @@ pub(super) fn range(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// A range of real numbers, which must be known.
-fn float_range(lower: &mut Lower<'_>, ids: [graph::TensorId; 3]) -> Results {
+fn float_range(lower: &mut OnnxLowering<'_>, ids: [graph::TensorId; 3]) -> Results {
     let one = |id| match lower.known(id)?.constant(DType::F32)? {
         graph::Data::F32(list) if list.len() == 1 => Some(f64::from(list[0])),
         _ => None,
@@ -151,7 +151,7 @@ fn float_range(lower: &mut Lower<'_>, ids: [graph::TensorId; 3]) -> Results {
     let ends = one(ids[0]).zip(one(ids[1])).zip(one(ids[2]));
     let ((start, limit), step) = ends.ok_or("its ends depend on data")?;
     let len = ((limit - start) / step).ceil();
-    if !len.is_finite() || len > crate::emit::MOST_CONSTANT as f64 {
+    if !len.is_finite() || len > crate::lowering::MAX_CONSTANT_ELEMENTS as f64 {
         return Err(format!("has {len} elements"));
     }
     let elements = (0..len.max(0.0) as usize).map(|i| (start + i as f64 * step) as f32);
@@ -160,14 +160,14 @@ fn float_range(lower: &mut Lower<'_>, ids: [graph::TensorId; 3]) -> Results {
     Ok(vec![constant])
 }
 
-const MOST_DIAGONAL: i64 = 1 << 40;
+const MAX_DIAGONAL: i64 = 1 << 40;
 
-pub(super) fn trilu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn trilu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let diagonal = match lower.maybe(call, 1)? {
         Some(id) => match lower.numbers(id)?[..] {
             // Beyond any matrix; sums with it must not overflow.
-            [k] => k.clamp(-MOST_DIAGONAL, MOST_DIAGONAL),
+            [k] => k.clamp(-MAX_DIAGONAL, MAX_DIAGONAL),
             _ => return Err("its diagonal is not one number".into()),
         },
         None => 0,
@@ -176,17 +176,17 @@ pub(super) fn trilu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.emit(Triangle { upper, diagonal }, &[x])?])
 }
 
-pub(super) fn eye_like(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn eye_like(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let [rows, columns] = lower.shape(x)[..] else {
         return Err("takes a matrix".into());
     };
     let kind = match call.int("dtype")? {
-        Some(code) => Some(constant::kind(code)?),
+        Some(code) => Some(tensor::kind(code)?),
         None => lower.operand_kind(call, 0),
     };
     let dtype = kind.map_or(lower.dtype(x), |kind| kind.dtype());
-    let range = |lower: &mut Lower<'_>, start, len| {
+    let range = |lower: &mut OnnxLowering<'_>, start, len| {
         let range = Range {
             start: Dim::constant(start),
             step: 1,

@@ -1,5 +1,5 @@
 //! Decoders as runners drive them: `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
-//! [`crate::decoder`]).
+//! [`crate::transformer`]).
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,16 +8,16 @@ use graph::ops::{GatherRows, UpdateAndAttend};
 use graph::{Dim, Graph, TensorId};
 
 use super::rotary::{Tables, layout};
-use super::{Lower, check_known};
+use super::{OnnxLowering, check_known};
 use crate::ImportError;
-use crate::error::Problem;
-use crate::onnx::decoder::{Decoder, Operands, Sight, Site};
+use crate::error::ImportErrorDetail;
+use crate::onnx::decoder::{AttentionOperands, AttentionSite, AttentionWindow, OnnxDecoder};
 use crate::onnx::schema::DimProto;
 use crate::onnx::{Node, Onnx};
 
 /// The decoder's graph.
-pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph, ImportError> {
-    let sites: HashMap<usize, &(Site<'_>, Sight)> = decoder
+pub(in crate::onnx) fn lower(file: &Onnx, decoder: &OnnxDecoder<'_>) -> Result<Graph, ImportError> {
+    let sites: HashMap<usize, &(AttentionSite<'_>, AttentionWindow)> = decoder
         .sites
         .iter()
         .map(|site| (site.0.node, site))
@@ -27,7 +27,7 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
     let needed = needed.filter(|(index, (_, live))| **live && !sites.contains_key(index));
     check_known(needed.map(|(_, (node, _))| node))?;
 
-    let mut lower = Lower::new(file);
+    let mut lower = OnnxLowering::new(file);
     let tokens = lower.builder.symbol_in("T", 1..=usize::MAX);
     let rows = lower.builder.symbol("R");
     let names = &decoder.names;
@@ -42,19 +42,19 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
             continue;
         }
         let result = match sites.get(&index) {
-            Some((site, sight)) => lower.site(site, sight, position),
+            Some((site, window)) => lower.site(site, window, position),
             None => lower
                 .check_given(node, decoder)
                 .and_then(|()| lower.node(node)),
         };
         result.map_err(|reason| {
             let (node, op) = (node.label.clone(), node.op.clone());
-            Problem::Op { node, op, reason }
+            ImportErrorDetail::Op { node, op, reason }
         })?;
     }
 
     let wrong = |reason: String| ImportError::value(format!("output {:?}", names.logits), reason);
-    lower.begin("rows");
+    lower.begin_node("rows");
     let logits = lower.value(&names.logits).map_err(wrong)?;
     let vocab = lower.shape(logits).last().copied();
     let vocab = vocab.filter(|vocab| vocab.as_const().is_some());
@@ -68,8 +68,8 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &Decoder<'_>) -> Result<Graph
 /// Which nodes the logits depend on when attention only takes the step's own rows.
 fn live(
     file: &Onnx,
-    decoder: &Decoder<'_>,
-    sites: &HashMap<usize, &(Site<'_>, Sight)>,
+    decoder: &OnnxDecoder<'_>,
+    sites: &HashMap<usize, &(AttentionSite<'_>, AttentionWindow)>,
 ) -> Vec<bool> {
     let mut wanted = HashSet::from([&decoder.names.logits[..]]);
     let mut live = vec![false; file.nodes.len()];
@@ -80,8 +80,8 @@ fn live(
         match sites.get(&index) {
             _ if !live[index] => {}
             Some((site, _)) => match site.operands {
-                Operands::Apart { q, k, v } => wanted.extend([q, k, v]),
-                Operands::Packed(all) => {
+                AttentionOperands::Separate { q, k, v } => wanted.extend([q, k, v]),
+                AttentionOperands::Packed(all) => {
                     wanted.insert(all);
                 }
             },
@@ -91,7 +91,7 @@ fn live(
     live
 }
 
-impl<'a> Lower<'a> {
+impl<'a> OnnxLowering<'a> {
     /// Makes the input `name: i32[T]`, which the model may know as `exported` and takes in its own form.
     fn given(&mut self, name: &str, exported: &str, tokens: Dim) -> Result<TensorId, ImportError> {
         let id = self.builder.input(name, DType::I32, [tokens]);
@@ -113,7 +113,7 @@ impl<'a> Lower<'a> {
         }
         let kind = port.kind.filter(|kind| kind.range().is_some());
         let kind = kind.ok_or_else(|| wrong(format!("is {}, must be of integers", port.dtype)))?;
-        self.begin(name);
+        self.begin_node(name);
         let form = self.cast(id, kind.dtype()).map_err(wrong)?;
         let form = self
             .reshape(form, vec![Dim::from(1), tokens])
@@ -125,7 +125,7 @@ impl<'a> Lower<'a> {
 
     /// Lets a tensor that the model would compute be the positions of the step.
     fn counted(&mut self, name: &str, position: TensorId, tokens: Dim) -> Result<(), ImportError> {
-        self.begin(name);
+        self.begin_node(name);
         let wrong = |reason: String| ImportError::value(format!("tensor {name:?}"), reason);
         let form = self.cast(position, DType::I64).map_err(wrong)?;
         let form = self
@@ -136,7 +136,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Nothing but attention may take caches, or what drives them.
-    fn check_given(&self, node: &Node, decoder: &Decoder<'_>) -> Result<(), String> {
+    fn check_given(&self, node: &Node, decoder: &OnnxDecoder<'_>) -> Result<(), String> {
         let ports = self.file.inputs.iter().map(|port| &port.name);
         let mut missing = ports.filter(|name| !self.values.contains_key(*name));
         match missing.find(|name| node.inputs.contains(name)) {
@@ -151,11 +151,18 @@ impl<'a> Lower<'a> {
     }
 
     /// Attention over a cache.
-    fn site(&mut self, site: &Site<'_>, sight: &Sight, position: TensorId) -> Result<(), String> {
-        self.begin(site.result);
+    fn site(
+        &mut self,
+        site: &AttentionSite<'_>,
+        window: &AttentionWindow,
+        position: TensorId,
+    ) -> Result<(), String> {
+        self.begin_node(site.result);
         let (q, k, v) = match site.operands {
-            Operands::Apart { q, k, v } => (self.value(q)?, self.value(k)?, self.value(v)?),
-            Operands::Packed(all) => self.unpacked(all, site)?,
+            AttentionOperands::Separate { q, k, v } => {
+                (self.value(q)?, self.value(k)?, self.value(v)?)
+            }
+            AttentionOperands::Packed(all) => self.unpacked(all, site)?,
         };
         let flat = self.rank(q) == 3;
         let (q_heads, kv_heads) = site
@@ -178,7 +185,7 @@ impl<'a> Lower<'a> {
         let dim = dim.ok_or("its head size is not known")?;
         let op = UpdateAndAttend {
             cache_id: site.cache as u32,
-            scale: site.scale.unwrap_or(1.0 / (dim as f32).sqrt()) * sight.factor,
+            scale: site.scale.unwrap_or(1.0 / (dim as f32).sqrt()) * window.factor,
             softcap: site.softcap,
         };
         let attended = self.emit(op, &[q, k, v, position])?;
@@ -203,7 +210,7 @@ impl<'a> Lower<'a> {
     fn unpacked(
         &mut self,
         all: &str,
-        site: &Site<'_>,
+        site: &AttentionSite<'_>,
     ) -> Result<(TensorId, TensorId, TensorId), String> {
         let all = self.value(all)?;
         let (heads, kv_heads) = site.heads.ok_or("does not say how many heads it has")?;

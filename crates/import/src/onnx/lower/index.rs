@@ -8,22 +8,22 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::emit::Emitter;
+use super::{OnnxLowering, Results};
+use crate::lowering::LoweringBuilder;
 
-pub(super) fn gather(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gather(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
-    let axis = Emitter::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
     Ok(vec![lower.emit(Gather { axis }, &[x, index])?])
 }
 
-pub(super) fn gather_elements(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gather_elements(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
-    let axis = Emitter::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
     Ok(vec![lower.emit(GatherElements { axis }, &[x, index])?])
 }
 
-pub(super) fn gather_nd(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gather_nd(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let shape = lower.shape(index);
     let batches = call.count("batch_dims")?.unwrap_or(0);
@@ -52,7 +52,7 @@ pub(super) fn gather_nd(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.emit(Index, &operands)?])
 }
 
-pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn one_hot(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (index, depth) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let values = lower.operand(call, 2)?;
     let depth = lower.cast(depth, DType::I64)?;
@@ -61,7 +61,7 @@ pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         _ => return Err("its depth is not one number".into()),
     };
     let rank = lower.rank(index) + 1;
-    let axis = Emitter::axis(call.int_or("axis", -1)?, rank)?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, rank)?;
     let index = lower.cast(index, DType::I64)?;
     let mut shape = lower.shape(index);
     shape.insert(axis, Dim::from(1));
@@ -77,7 +77,7 @@ pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     column[axis] = depth;
     let classes = lower.reshape(classes, column)?;
     let hit = lower.compare(CompareFunction::Eq, index, classes)?;
-    let value = |lower: &mut Lower<'_>, at: usize| -> Result<TensorId, String> {
+    let value = |lower: &mut OnnxLowering<'_>, at: usize| -> Result<TensorId, String> {
         let one = lower.slice(values, 0, Dim::from(at), Dim::from(1))?;
         lower.reshape(one, vec![])
     };
@@ -86,10 +86,10 @@ pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// Longer axes than this would make large tables of who is larger than whom.
-const MOST_RANKED: usize = 4096;
+const MAX_RANKED: usize = 4096;
 
 /// The largest or smallest elements along an axis, in order; of equal ones the first comes first.
-pub(super) fn top_k(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn top_k(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let count = match call.int("k")? {
         Some(k) => Dim::constant(k),
@@ -102,13 +102,13 @@ pub(super) fn top_k(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         }
     };
     let rank = lower.rank(x);
-    let axis = Emitter::axis(call.int_or("axis", -1)?, rank)?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, rank)?;
     let last = rank.checked_sub(1).ok_or("a scalar has no axis")?;
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(axis, last);
     let x = lower.permute(x, order.clone())?;
     let shape = lower.shape(x);
-    let size = shape[last].as_const().filter(|n| *n <= MOST_RANKED);
+    let size = shape[last].as_const().filter(|n| *n <= MAX_RANKED);
     let size = Dim::from(size.ok_or("its axis is too long or not known")?);
     let count = count
         .as_const()
@@ -149,7 +149,7 @@ pub(super) fn top_k(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     if let Some(name) = call.result(1) {
         lower
             .kinds
-            .insert(name.to_owned(), crate::element::Kind::I64);
+            .insert(name.to_owned(), crate::stored_type::StoredType::I64);
     }
     Ok(vec![
         lower.permute(values, order.clone())?,

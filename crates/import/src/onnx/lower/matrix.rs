@@ -5,10 +5,10 @@ use graph::ops::{BinaryFunction as B, Linear, MatMul};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::onnx::blocks::BlockWeights;
+use super::{OnnxLowering, Results};
+use crate::onnx::mat_mul_nbits::NBitsWeights;
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// `alpha · a @ b`, in f32.
     fn product(&mut self, a: TensorId, b: TensorId, alpha: f32) -> Result<TensorId, String> {
         let dtype = self.dtype(a);
@@ -22,7 +22,7 @@ impl Lower<'_> {
     }
 }
 
-pub(super) fn mat_mul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn mat_mul(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (mut a, mut b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     if lower.dtype(a) == DType::I64 || lower.dtype(a) == DType::I32 {
         return Err("products of integers are not known".into());
@@ -48,7 +48,7 @@ pub(super) fn mat_mul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(product, shape)?])
 }
 
-pub(super) fn gemm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gemm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (mut a, mut b) = (lower.real(call, 0)?, lower.real(call, 1)?);
     if lower.rank(a) != 2 || lower.rank(b) != 2 {
         return Err("takes two matrices".into());
@@ -71,7 +71,7 @@ pub(super) fn gemm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// ONNX Runtime's product with weights of four or eight bits, which stay as narrow as kvark's own formats allow.
-pub(super) fn mat_mul_nbits(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn mat_mul_nbits(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let count = |name: &str| call.count(name)?.ok_or_else(|| format!("has no {name}"));
     if call.name(4).is_some() {
@@ -79,7 +79,7 @@ pub(super) fn mat_mul_nbits(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }
     let file = lower.file;
     let stored = |index: usize| call.name(index).and_then(|name| file.tensors.get(name));
-    let weights = BlockWeights {
+    let weights = NBitsWeights {
         rows: count("N")?,
         depth: count("K")?,
         bits: call.count("bits")?.unwrap_or(4),
@@ -92,7 +92,7 @@ pub(super) fn mat_mul_nbits(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         },
     };
     let (dtype, data) = weights.packed()?;
-    let name = lower.fresh();
+    let name = lower.fresh_name();
     let shape = [weights.rows, weights.depth];
     let weight = lower.builder.constant(&name, dtype, &shape, data);
     let weight = weight.map_err(|e| e.to_string())?;

@@ -6,7 +6,7 @@ mod cache;
 mod call;
 mod create;
 mod decoder;
-mod grouped;
+mod group_query_attention;
 mod index;
 mod matrix;
 mod norm;
@@ -23,13 +23,13 @@ use std::ops::{Deref, DerefMut};
 use graph::ops::Reshape;
 use graph::{Dim, Graph, TensorId, Value};
 
-use super::constant::Stored;
+use super::tensor::OnnxTensor;
 use super::{Node, Onnx};
-use crate::element::Kind;
-use crate::emit::Emitter;
-use crate::error::Problem;
-use crate::genai::Beside;
-use crate::known::{Known, number};
+use crate::const_eval::{ConstValue, number};
+use crate::error::ImportErrorDetail;
+use crate::genai::SidecarFiles;
+use crate::lowering::LoweringBuilder;
+use crate::stored_type::StoredType;
 use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts};
 use call::Call;
 
@@ -37,7 +37,7 @@ use call::Call;
 type Results = Result<Vec<TensorId>, String>;
 
 /// Lowers one node.
-type Rule = fn(&mut Lower<'_>, &Call<'_>) -> Results;
+type Rule = fn(&mut OnnxLowering<'_>, &Call<'_>) -> Results;
 
 /// Whether there is a rule for an op.
 pub(super) fn is_known(op: &str) -> bool {
@@ -47,8 +47,12 @@ pub(super) fn is_known(op: &str) -> bool {
 /// Turns a model into an artifact with one method, `forward`.
 ///
 /// A model that attends over caches becomes the decoder that runners expect, unless the options ask for it as it is.
-pub fn lower(file: Onnx, beside: Beside, options: &ImportOptions) -> Result<Artifact, ImportError> {
-    let genai = beside.genai.as_ref();
+pub fn lower(
+    file: Onnx,
+    sidecars: SidecarFiles,
+    options: &ImportOptions,
+) -> Result<Artifact, ImportError> {
+    let genai = sidecars.genai.as_ref();
     let found = match options.as_exported {
         true => None,
         false => super::decoder::names(&file, genai)?,
@@ -77,7 +81,7 @@ pub fn lower(file: Onnx, beside: Beside, options: &ImportOptions) -> Result<Arti
         gguf: None,
         pt2: None,
         onnx: Some(file),
-        beside,
+        sidecars,
     })
 }
 
@@ -87,7 +91,7 @@ pub fn lower(file: Onnx, beside: Beside, options: &ImportOptions) -> Result<Arti
 /// Inputs that decide shapes must be fixed: kvark only runs shapes that follow from the inputs' shapes.
 pub fn lower_with(file: &Onnx, fixed: &BTreeMap<String, Value>) -> Result<Graph, ImportError> {
     check_known(file.nodes.iter())?;
-    let mut lower = Lower::new(file);
+    let mut lower = OnnxLowering::new(file);
     lower.inputs(fixed)?;
     lower.nodes()?;
     let outputs = lower.outputs()?;
@@ -104,7 +108,7 @@ fn check_known<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), ImportEr
         true => Ok(()),
         false => {
             let ops = unknown.join(", ");
-            Err(Problem::UnknownOps { ops }.into())
+            Err(ImportErrorDetail::UnknownOps { ops }.into())
         }
     }
 }
@@ -123,39 +127,39 @@ fn live(file: &Onnx) -> Vec<bool> {
 }
 
 /// A model on its way to a graph.
-pub(super) struct Lower<'a> {
+pub(super) struct OnnxLowering<'a> {
     file: &'a Onnx,
-    emitter: Emitter,
+    emitter: LoweringBuilder,
     /// Dynamic sizes by the file's names.
     symbols: BTreeMap<String, Dim>,
     /// Tensors by the file's names.
     values: HashMap<String, TensorId>,
     /// How the file would store them, where the graph's own type does not say.
-    kinds: HashMap<String, Kind>,
+    kinds: HashMap<String, StoredType>,
 }
 
-impl Deref for Lower<'_> {
-    type Target = Emitter;
+impl Deref for OnnxLowering<'_> {
+    type Target = LoweringBuilder;
 
-    fn deref(&self) -> &Emitter {
+    fn deref(&self) -> &LoweringBuilder {
         &self.emitter
     }
 }
 
-impl DerefMut for Lower<'_> {
-    fn deref_mut(&mut self) -> &mut Emitter {
+impl DerefMut for OnnxLowering<'_> {
+    fn deref_mut(&mut self) -> &mut LoweringBuilder {
         &mut self.emitter
     }
 }
 
-impl<'a> Lower<'a> {
-    fn new(file: &'a Onnx) -> Lower<'a> {
-        let mut emitter = Emitter::following_sizes("forward");
+impl<'a> OnnxLowering<'a> {
+    fn new(file: &'a Onnx) -> OnnxLowering<'a> {
+        let mut emitter = LoweringBuilder::with_const_eval("forward");
         let ports = file.inputs.iter().map(|port| &port.name);
         let names = ports.chain(file.tensors.keys());
         let made = file.nodes.iter().flat_map(|node| &node.outputs);
         emitter.reserve(names.chain(made).cloned());
-        Lower {
+        OnnxLowering {
             file,
             emitter,
             symbols: BTreeMap::new(),
@@ -199,7 +203,7 @@ impl<'a> Lower<'a> {
             if live {
                 self.node(node).map_err(|reason| {
                     let (node, op) = (node.label.clone(), node.op.clone());
-                    Problem::Op { node, op, reason }
+                    ImportErrorDetail::Op { node, op, reason }
                 })?;
             }
         }
@@ -209,7 +213,7 @@ impl<'a> Lower<'a> {
     fn node(&mut self, node: &'a Node) -> Result<(), String> {
         let rule = table::rule(&node.op).ok_or("is not an op that kvark knows")?;
         let name = node.outputs.iter().find(|name| !name.is_empty());
-        self.begin(name.map_or(&node.label[..], |name| name));
+        self.begin_node(name.map_or(&node.label[..], |name| name));
         let call = Call { node };
         let given = rule(self, &call)?;
         if node.outputs.len() > given.len() {
@@ -224,7 +228,7 @@ impl<'a> Lower<'a> {
             if name.is_empty() {
                 continue;
             }
-            if self.take_made(id) {
+            if self.take_emitted(id) {
                 self.builder.rename(id, name);
             }
             self.values.insert(name.clone(), id);
@@ -237,7 +241,7 @@ impl<'a> Lower<'a> {
     }
 
     /// How the file would store a tensor's elements, as far as that is known.
-    fn kind_of(&self, name: &str) -> Option<Kind> {
+    fn kind_of(&self, name: &str) -> Option<StoredType> {
         let stored = || self.file.tensors.get(name).map(|stored| stored.kind);
         self.kinds.get(name).copied().or_else(stored)
     }
@@ -258,7 +262,7 @@ impl<'a> Lower<'a> {
     }
 
     /// A constant with what a tensor of the file holds.
-    fn stored(&mut self, stored: &Stored) -> Result<TensorId, String> {
+    fn stored(&mut self, stored: &OnnxTensor) -> Result<TensorId, String> {
         let (dtype, data) = stored.computed()?;
         self.constant(dtype, &stored.shape, data)
     }
@@ -266,7 +270,7 @@ impl<'a> Lower<'a> {
     /// The integers of a tensor that decides shapes.
     fn sizes(&self, id: TensorId) -> Result<Vec<Dim>, String> {
         match self.known(id) {
-            Some(Known::Sizes(list)) => Ok(list),
+            Some(ConstValue::Dims(list)) => Ok(list),
             _ => Err("a shape depends on data, and kvark only runs shapes that follow from the inputs' shapes".into()),
         }
     }

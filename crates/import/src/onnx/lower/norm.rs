@@ -8,8 +8,8 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::emit::{Emitter, elements};
+use super::{OnnxLowering, Results};
+use crate::lowering::{LoweringBuilder, elements};
 
 /// What a norm works on: rows of the trailing axes from `axis` on.
 struct Rows {
@@ -20,9 +20,9 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<Rows, String> {
+    fn new(lower: &mut OnnxLowering<'_>, call: &Call<'_>, x: TensorId) -> Result<Rows, String> {
         let shape = lower.shape(x);
-        let axis = Emitter::axis(call.int_or("axis", -1)?, shape.len())?;
+        let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, shape.len())?;
         let width = elements(shape.get(axis..).unwrap_or_default())?;
         let mut rows = shape.get(..axis).unwrap_or_default().to_vec();
         rows.push(Dim::from(width));
@@ -38,7 +38,7 @@ impl Rows {
     /// A weight or bias as a vector over a row, or `None` when it also differs between rows.
     fn vector(
         &self,
-        lower: &mut Lower<'_>,
+        lower: &mut OnnxLowering<'_>,
         weight: Option<TensorId>,
         default: f32,
     ) -> Result<Option<TensorId>, String> {
@@ -59,7 +59,7 @@ impl Rows {
     }
 }
 
-pub(super) fn rms_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn rms_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let rows = Rows::new(lower, call, x)?;
     let weight = lower.maybe(call, 1)?;
@@ -86,7 +86,7 @@ pub(super) fn rms_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 /// `1 / √(mean(x) + eps)` over rows, as models keep it for training.
 fn inverse_deviation(
-    lower: &mut Lower<'_>,
+    lower: &mut OnnxLowering<'_>,
     squares: TensorId,
     eps: f32,
     rows: &Rows,
@@ -97,7 +97,7 @@ fn inverse_deviation(
     kept(lower, inverse, rows)
 }
 
-fn mean(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
+fn mean(lower: &mut OnnxLowering<'_>, x: TensorId) -> Result<TensorId, String> {
     let mean = Reduce {
         function: R::Mean,
         axes: vec![lower.rank(x) - 1],
@@ -107,13 +107,13 @@ fn mean(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
 }
 
 /// A number for each row, with axes of size one where the row was.
-fn kept(lower: &mut Lower<'_>, x: TensorId, rows: &Rows) -> Result<TensorId, String> {
+fn kept(lower: &mut OnnxLowering<'_>, x: TensorId, rows: &Rows) -> Result<TensorId, String> {
     let mut shape = rows.shape.clone();
     shape[rows.axis..].fill(Dim::from(1));
     lower.reshape(x, shape)
 }
 
-pub(super) fn layer_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn layer_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let rows = Rows::new(lower, call, x)?;
     let (weight, bias) = (lower.maybe(call, 1)?, lower.maybe(call, 2)?);
@@ -152,7 +152,7 @@ pub(super) fn layer_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// ONNX Runtime's norms of a sum: `x + skip (+ bias)`, which is their fourth result.
-pub(super) fn skip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn skip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let simplified = call.op().contains("Simplified");
     let (x, skip) = (lower.real(call, 0)?, lower.real(call, 1)?);
     let mut sum = lower.binary(B::Add, x, skip)?;

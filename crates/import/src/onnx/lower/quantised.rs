@@ -8,12 +8,12 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::element::Kind;
-use crate::emit::Emitter;
-use crate::onnx::constant;
+use super::{OnnxLowering, Results};
+use crate::lowering::LoweringBuilder;
+use crate::onnx::tensor;
+use crate::stored_type::StoredType;
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// A scale or zero point in a shape that broadcasts to `x`: one number, one for each index of an axis, or one for
     /// each block of an axis.
     fn per_element(
@@ -27,7 +27,7 @@ impl Lower<'_> {
         if own.iter().all(|dim| *dim == Dim::from(1)) && block.is_none() {
             return self.reshape(scale, vec![]);
         }
-        let axis = Emitter::axis(call.int_or("axis", 1)?, shape.len())?;
+        let axis = LoweringBuilder::axis(call.int_or("axis", 1)?, shape.len())?;
         if axis >= shape.len() || block.is_some() && own.len() != shape.len() {
             return Err(format!("a scale {own:?} does not fit {shape:?}"));
         }
@@ -57,14 +57,14 @@ impl Lower<'_> {
     pub(super) fn rounded(
         &mut self,
         x: TensorId,
-        kind: Kind,
+        kind: StoredType,
         saturate: bool,
     ) -> Result<TensorId, String> {
         let Some(float) = Narrow::new(kind) else {
             return Ok(x);
         };
         let mut x = x;
-        if kind == Kind::F4E2M1 {
+        if kind == StoredType::F4E2M1 {
             // It has no pattern for what is no number.
             let number = self.compare(C::Eq, x, x)?;
             let zero = self.scalar(Scalar::F32(0.0), DType::F32)?;
@@ -129,14 +129,17 @@ struct Narrow {
 }
 
 impl Narrow {
-    fn new(kind: Kind) -> Option<Narrow> {
+    fn new(kind: StoredType) -> Option<Narrow> {
         let (mantissa, lowest, highest, largest) = match kind {
-            Kind::F8E4M3FN => (3, -6, 8, 448.0),
-            Kind::F8E4M3FNUZ => (3, -7, 7, 240.0),
-            Kind::F8E5M2 | Kind::F8E5M2FNUZ => {
-                (2, if kind == Kind::F8E5M2 { -14 } else { -15 }, 15, 57344.0)
-            }
-            Kind::F4E2M1 => (1, 0, 2, 6.0),
+            StoredType::F8E4M3FN => (3, -6, 8, 448.0),
+            StoredType::F8E4M3FNUZ => (3, -7, 7, 240.0),
+            StoredType::F8E5M2 | StoredType::F8E5M2FNUZ => (
+                2,
+                if kind == StoredType::F8E5M2 { -14 } else { -15 },
+                15,
+                57344.0,
+            ),
+            StoredType::F4E2M1 => (1, 0, 2, 6.0),
             _ => return None,
         };
         Some(Narrow {
@@ -144,12 +147,12 @@ impl Narrow {
             lowest,
             highest,
             largest,
-            infinite: kind == Kind::F8E5M2,
+            infinite: kind == StoredType::F8E5M2,
         })
     }
 }
 
-pub(super) fn dequantize(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn dequantize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let scale = lower.real(call, 1)?;
     let scale = lower.per_element(call, scale, x)?;
@@ -164,14 +167,14 @@ pub(super) fn dequantize(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Mul, x, scale)?])
 }
 
-pub(super) fn quantize(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn quantize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let scale = lower.real(call, 1)?;
     let scale = lower.per_element(call, scale, x)?;
     let kind = match (lower.operand_kind(call, 2), call.int("output_dtype")?) {
         (Some(kind), _) => kind,
-        (None, Some(code)) if code != 0 => constant::kind(code)?,
-        _ => Kind::U8,
+        (None, Some(code)) if code != 0 => tensor::kind(code)?,
+        _ => StoredType::U8,
     };
     let zero = match lower.maybe(call, 2)? {
         Some(zero) => Some(lower.per_element(call, zero, x)?),

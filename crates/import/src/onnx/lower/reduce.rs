@@ -9,10 +9,10 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::shape::{axes, product};
-use super::{Lower, Results};
-use crate::emit::{Emitter, MOST_CONSTANT};
+use super::{OnnxLowering, Results};
+use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     fn reduced(
         &mut self,
         function: R,
@@ -30,7 +30,7 @@ impl Lower<'_> {
     }
 }
 
-pub(super) fn reduce(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn reduce(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.operand(call, 0)?;
     let rank = lower.rank(x);
     let list = lower.ints_of(call, "axes", 1)?.unwrap_or_default();
@@ -80,7 +80,7 @@ pub(super) fn reduce(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 fn of_nothing(
-    lower: &mut Lower<'_>,
+    lower: &mut OnnxLowering<'_>,
     x: TensorId,
     over: &[usize],
     keep: bool,
@@ -108,7 +108,7 @@ fn of_nothing(
     Ok(vec![lower.fill(value, dtype, shape)?])
 }
 
-fn log_sum_exp(lower: &mut Lower<'_>, x: TensorId, over: &[usize], keep: bool) -> Results {
+fn log_sum_exp(lower: &mut OnnxLowering<'_>, x: TensorId, over: &[usize], keep: bool) -> Results {
     if over.is_empty() {
         return Ok(vec![x]);
     }
@@ -137,18 +137,18 @@ fn log_sum_exp(lower: &mut Lower<'_>, x: TensorId, over: &[usize], keep: bool) -
 }
 
 /// The tensor with one axis turned around.
-fn turned(lower: &mut Lower<'_>, x: TensorId, axis: usize) -> Result<TensorId, String> {
+fn turned(lower: &mut OnnxLowering<'_>, x: TensorId, axis: usize) -> Result<TensorId, String> {
     let size = lower.shape(x).get(axis).and_then(Dim::as_const);
-    let size = size.filter(|size| *size <= MOST_CONSTANT);
+    let size = size.filter(|size| *size <= MAX_CONSTANT_ELEMENTS);
     let size = size.ok_or("an axis that is turned around must be known")?;
     let places: Vec<i64> = (0..size as i64).rev().collect();
     let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&places))?;
     lower.emit(Gather { axis }, &[x, index])
 }
 
-pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn arg(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
-    let axis = Emitter::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
     let keep = call.flag("keepdims", true)?;
     let function = match call.op() {
         "ArgMax" => R::ArgMax,
@@ -157,7 +157,7 @@ pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     if let Some(name) = call.result(0) {
         lower
             .kinds
-            .insert(name.to_owned(), crate::element::Kind::I64);
+            .insert(name.to_owned(), crate::stored_type::StoredType::I64);
     }
     if !call.flag("select_last_index", false)? {
         return Ok(vec![lower.reduced(function, x, &[axis], keep)?]);
@@ -174,11 +174,11 @@ pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Sub, last, place)?])
 }
 
-pub(super) fn cum_sum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn cum_sum(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.operand(call, 0)?;
     let axis = lower.operand(call, 1)?;
     let axis = match lower.numbers(axis)?[..] {
-        [axis] => Emitter::axis(axis, lower.rank(x))?,
+        [axis] => LoweringBuilder::axis(axis, lower.rank(x))?,
         _ => return Err("its axis is not one number".into()),
     };
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
@@ -196,16 +196,16 @@ pub(super) fn cum_sum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }])
 }
 
-pub(super) fn softmax(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn softmax(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let log = call.op() == "LogSoftmax";
     let shape = lower.shape(x);
     if call.version() >= 13 {
-        let axis = Emitter::axis(call.int_or("axis", -1)?, shape.len())?;
+        let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, shape.len())?;
         return Ok(vec![lower.emit(Softmax { axis, log }, &[x])?]);
     }
     // Before, everything from the axis on was one row.
-    let axis = Emitter::axis(call.int_or("axis", 1)?, shape.len())?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", 1)?, shape.len())?;
     let width = product(shape.get(axis..).unwrap_or_default()).ok_or("joins two dynamic sizes")?;
     let mut rows = shape.get(..axis).unwrap_or_default().to_vec();
     rows.push(width);

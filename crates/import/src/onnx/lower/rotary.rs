@@ -6,10 +6,10 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::shape::product;
-use super::{Lower, Results};
+use super::{OnnxLowering, Results};
 
 /// Wider heads than any model has.
-const MOST_ROTATED: usize = 1 << 24;
+const MAX_ROTATED: usize = 1 << 24;
 
 /// Where a rotation finds its cosines and sines.
 pub(super) struct Tables {
@@ -20,7 +20,7 @@ pub(super) struct Tables {
     pub(super) positions: Option<TensorId>,
 }
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// `x [B, S, H, D]` with its first elements rotated.
     pub(super) fn rotated(
         &mut self,
@@ -41,7 +41,7 @@ impl Lower<'_> {
         }
         let wave = self.shape(waves[0]);
         let half = wave.last().and_then(Dim::as_const);
-        let half = half.filter(|half| *half <= MOST_ROTATED);
+        let half = half.filter(|half| *half <= MAX_ROTATED);
         let half = half.ok_or("the width of its tables is not known, or too large")?;
         let wanted = [batch, tokens, Dim::from(half)];
         if wave != wanted || self.shape(waves[1]) != wanted {
@@ -124,7 +124,7 @@ pub(super) fn layout(interleaved: bool) -> RopeLayout {
 
 /// `[B, H, S, D]` or `[B, S, H · D]`, rotated and in the same form.
 fn in_form(
-    lower: &mut Lower<'_>,
+    lower: &mut OnnxLowering<'_>,
     call: &Call<'_>,
     x: TensorId,
     tables: &Tables,
@@ -156,7 +156,7 @@ fn in_form(
     Ok(vec![lower.reshape(x, shape)?])
 }
 
-pub(super) fn rotary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn rotary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let tables = Tables {
         cos: lower.operand(call, 1)?,
@@ -168,7 +168,7 @@ pub(super) fn rotary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// ONNX Runtime's own: positions come second, and one position stands for the first of a row.
-pub(super) fn rotary_contrib(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn rotary_contrib(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let positions = lower.operand(call, 1)?;
     let (cos, sin) = (lower.operand(call, 2)?, lower.operand(call, 3)?);
@@ -191,7 +191,7 @@ pub(super) fn rotary_contrib(lower: &mut Lower<'_>, call: &Call<'_>) -> Results 
         }
     };
     let half = lower.shape(cos).last().and_then(Dim::as_const);
-    let half = half.filter(|half| *half <= MOST_ROTATED);
+    let half = half.filter(|half| *half <= MAX_ROTATED);
     let half = half.ok_or("the width of its tables is not known, or too large")?;
     let heads = match call.count("num_heads")?.filter(|n| *n > 0) {
         Some(heads) => Some(heads),

@@ -5,9 +5,9 @@ use graph::ops::{Gather, Scalar, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{Lower, Results};
-use crate::emit::{Emitter, MOST_CONSTANT};
-use crate::known::number;
+use super::{OnnxLowering, Results};
+use crate::const_eval::number;
+use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
 /// The product of sizes, where it is affine.
 pub(super) fn product(dims: &[Dim]) -> Option<Dim> {
@@ -36,7 +36,7 @@ fn remaining(all: &[Dim], rest: &[Dim]) -> Option<Dim> {
     product(&left)?.checked_div(divisor)
 }
 
-pub(super) fn reshape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn reshape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let wanted = match call.ints("shape")? {
         Some(list) => list.iter().map(|n| Dim::constant(*n)).collect(),
@@ -67,7 +67,7 @@ pub(super) fn reshape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, shape)?])
 }
 
-pub(super) fn flatten(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn flatten(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let shape = lower.shape(x);
     let axis = call.int_or("axis", 1)?;
@@ -85,7 +85,7 @@ pub(super) fn flatten(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 /// Axes that an attribute or an operand lists, rising.
 pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, String> {
-    let axes = list.iter().map(|axis| Emitter::axis(*axis, rank));
+    let axes = list.iter().map(|axis| LoweringBuilder::axis(*axis, rank));
     let mut axes = axes.collect::<Result<Vec<_>, _>>()?;
     axes.sort_unstable();
     axes.dedup();
@@ -95,7 +95,7 @@ pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, String> {
     Ok(axes)
 }
 
-pub(super) fn squeeze(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn squeeze(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let shape = lower.shape(x);
     let one = Dim::from(1);
@@ -116,7 +116,7 @@ pub(super) fn squeeze(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, kept)?])
 }
 
-pub(super) fn unsqueeze(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn unsqueeze(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let list = lower.ints_of(call, "axes", 1)?.ok_or("has no axes")?;
     let mut shape = lower.shape(x);
@@ -130,12 +130,12 @@ pub(super) fn unsqueeze(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, shape)?])
 }
 
-pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn transpose(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let rank = lower.rank(x);
     let order = match call.ints("perm")? {
         Some(list) => {
-            let order = list.iter().map(|axis| Emitter::axis(*axis, rank));
+            let order = list.iter().map(|axis| LoweringBuilder::axis(*axis, rank));
             order.collect::<Result<Vec<_>, _>>()?
         }
         None => (0..rank).rev().collect(),
@@ -143,7 +143,7 @@ pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.permute(x, order)?])
 }
 
-pub(super) fn expand(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn expand(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let wanted = lower.operand(call, 1)?;
     let wanted = lower.sizes(wanted)?;
@@ -163,7 +163,7 @@ pub(super) fn expand(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.expand(x, shape)?])
 }
 
-pub(super) fn tile(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn tile(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let times = lower.operand(call, 1)?;
     let times = lower.sizes(times)?;
@@ -183,20 +183,20 @@ pub(super) fn tile(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, result)?])
 }
 
-pub(super) fn concat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn concat(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut list = vec![];
     for index in 0..call.operands() {
         list.push(lower.operand(call, index)?);
     }
     let first = list.first().ok_or("joins nothing")?;
     let axis = call.int("axis")?.ok_or("has no axis")?;
-    let axis = Emitter::axis(axis, lower.rank(*first))?;
+    let axis = LoweringBuilder::axis(axis, lower.rank(*first))?;
     Ok(vec![lower.concat(&list, axis)?])
 }
 
-pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
-    let axis = Emitter::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let parts = match (call.ints("split")?, lower.maybe(call, 1)?) {
         (Some(list), _) => list.iter().map(|n| Dim::constant(*n)).collect(),
@@ -246,17 +246,19 @@ fn bound(at: Dim, size: Dim) -> Dim {
     }
 }
 
-pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn slice(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.operand(call, 0)?;
     let rank = lower.rank(x);
-    let list =
-        |lower: &mut Lower<'_>, name: &str, index: usize| -> Result<Option<Vec<Dim>>, String> {
-            if let Some(list) = call.ints(name)? {
-                return Ok(Some(list.iter().map(|n| Dim::constant(*n)).collect()));
-            }
-            let id = lower.maybe(call, index)?;
-            id.map(|id| lower.sizes(id)).transpose()
-        };
+    let list = |lower: &mut OnnxLowering<'_>,
+                name: &str,
+                index: usize|
+     -> Result<Option<Vec<Dim>>, String> {
+        if let Some(list) = call.ints(name)? {
+            return Ok(Some(list.iter().map(|n| Dim::constant(*n)).collect()));
+        }
+        let id = lower.maybe(call, index)?;
+        id.map(|id| lower.sizes(id)).transpose()
+    };
     let starts = list(lower, "starts", 1)?.ok_or("has no starts")?;
     let ends = list(lower, "ends", 2)?.ok_or("has no ends")?;
     let along = lower.ints_of(call, "axes", 3)?;
@@ -267,7 +269,7 @@ pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err("its lists have several lengths".into());
     }
     for (((start, end), axis), step) in starts.into_iter().zip(ends).zip(along).zip(steps) {
-        let axis = Emitter::axis(axis, rank)?;
+        let axis = LoweringBuilder::axis(axis, rank)?;
         let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
         x = match step {
             0 => return Err("its step is zero".into()),
@@ -285,7 +287,7 @@ pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 fn forward(
-    lower: &mut Lower<'_>,
+    lower: &mut OnnxLowering<'_>,
     x: TensorId,
     axis: usize,
     [start, end]: [Dim; 2],
@@ -317,7 +319,7 @@ fn forward(
 
 /// A slice from high to low: the places are written down, for there are no negative steps in the graph.
 fn backward(
-    lower: &mut Lower<'_>,
+    lower: &mut OnnxLowering<'_>,
     x: TensorId,
     axis: usize,
     [start, end]: [Dim; 2],
@@ -325,7 +327,8 @@ fn backward(
 ) -> Result<TensorId, String> {
     let size = lower.shape(x)[axis].as_const();
     let numbers = size.zip(number(&start).zip(number(&end)));
-    let Some((size, (start, end))) = numbers.filter(|(size, _)| *size <= MOST_CONSTANT) else {
+    let Some((size, (start, end))) = numbers.filter(|(size, _)| *size <= MAX_CONSTANT_ELEMENTS)
+    else {
         return Err("turns an axis around that is not known".into());
     };
     let size = size as i64;
@@ -339,7 +342,7 @@ fn backward(
     lower.emit(Gather { axis }, &[x, index])
 }
 
-pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn pad(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mode = call.text("mode")?.unwrap_or("constant");
     let mut x = lower.operand(call, 0)?;
     let rank = lower.rank(x);
@@ -365,7 +368,7 @@ pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err(format!("has {} pads for {} axes", pads.len(), along.len()));
     }
     for (index, axis) in along.iter().enumerate() {
-        let axis = Emitter::axis(*axis, rank)?;
+        let axis = LoweringBuilder::axis(*axis, rank)?;
         let pair = [pads[index], pads[along.len() + index]];
         x = match mode {
             "constant" => lower.pad_axis(x, axis, pair, value)?,
@@ -377,7 +380,7 @@ pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 /// An axis padded with what it holds itself: the places are written down.
 fn pad_with_own(
-    lower: &mut Lower<'_>,
+    lower: &mut OnnxLowering<'_>,
     x: TensorId,
     axis: usize,
     [before, after]: [i64; 2],
@@ -389,7 +392,7 @@ fn pad_with_own(
     let size = lower.shape(x).get(axis).and_then(Dim::as_const);
     let size = size.and_then(|size| i64::try_from(size).ok());
     let size = size.ok_or("an axis that is padded with its own must be known")?;
-    let most = MOST_CONSTANT as i64;
+    let most = MAX_CONSTANT_ELEMENTS as i64;
     if size == 0 || [size, before, after].iter().any(|n| n.abs() > most) {
         return Err(format!("pads {size} elements by {before} and {after}"));
     }

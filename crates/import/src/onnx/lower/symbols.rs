@@ -2,11 +2,11 @@
 
 use graph::{Dim, MAX_SYMBOLS};
 
-use super::Lower;
+use super::OnnxLowering;
 use crate::onnx::Port;
 use crate::onnx::schema::DimProto;
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// The shape of an input, its dynamic sizes made symbols.
     pub(super) fn input_shape(&mut self, port: &Port) -> Result<Vec<Dim>, String> {
         let dims = port.dims.as_ref().ok_or("has no shape in the file")?;

@@ -1,8 +1,8 @@
 //! Which rule lowers which op.
 
 use super::{
-    Rule, arithmetic, attention, cache, create, grouped, index, matrix, norm, quantised, reduce,
-    rotary, shape,
+    Rule, arithmetic, attention, cache, create, group_query_attention, index, matrix, norm,
+    quantised, reduce, rotary, shape,
 };
 
 /// The rule for an op, by its name with its domain, but for ONNX's own.
@@ -86,7 +86,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
 
         // attention
         "Attention" => attention::attention,
-        "com.microsoft::GroupQueryAttention" => grouped::attention,
+        "com.microsoft::GroupQueryAttention" => group_query_attention::attention,
         "RotaryEmbedding" => rotary::rotary,
         "com.microsoft::RotaryEmbedding" => rotary::rotary_contrib,
         "TensorScatter" => cache::tensor_scatter,

@@ -4,26 +4,30 @@ use base::DType;
 use graph::ops::{Activation, BinaryFunction as B, CompareFunction, Scalar, UnaryFunction as U};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::Call;
-use crate::emit::Emitter;
+use crate::lowering::LoweringBuilder;
 
 type Results = Result<Vec<TensorId>, String>;
 
 /// `self` and the other operand, in one type.
-fn pair(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<(TensorId, TensorId), String> {
+fn pair(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<(TensorId, TensorId), String> {
     let a = lower.tensor(call, "self")?;
     let b = lower.operand(call, "other", lower.dtype(a))?;
     lower.promoted(a, b)
 }
 
-fn plain(lower: &mut Lower<'_>, call: &Call<'_>, function: B) -> Results {
+fn plain(lower: &mut Pt2Lowering<'_>, call: &Call<'_>, function: B) -> Results {
     let (a, b) = pair(lower, call)?;
     Ok(vec![lower.binary(function, a, b)?])
 }
 
 /// `x · alpha`, where the op has an alpha.
-fn times_alpha(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<TensorId, String> {
+fn times_alpha(
+    lower: &mut Pt2Lowering<'_>,
+    call: &Call<'_>,
+    x: TensorId,
+) -> Result<TensorId, String> {
     let alpha = call.number("alpha", Scalar::I64(1))?;
     if alpha.to_f32() == 1.0 {
         return Ok(x);
@@ -36,7 +40,7 @@ fn times_alpha(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<Te
     lower.binary(B::Mul, x, alpha)
 }
 
-pub(super) fn add(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn add(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = pair(lower, call)?;
     let b = times_alpha(lower, call, b)?;
     if lower.dtype(a) == DType::Bool {
@@ -47,19 +51,19 @@ pub(super) fn add(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Add, a, b)?])
 }
 
-pub(super) fn sub(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn sub(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = pair(lower, call)?;
     let b = times_alpha(lower, call, b)?;
     Ok(vec![lower.binary(B::Sub, a, b)?])
 }
 
-pub(super) fn rsub(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn rsub(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = pair(lower, call)?;
     let a = times_alpha(lower, call, a)?;
     Ok(vec![lower.binary(B::Sub, b, a)?])
 }
 
-pub(super) fn mul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn mul(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = pair(lower, call)?;
     let function = if lower.dtype(a) == DType::Bool {
         B::And
@@ -69,7 +73,7 @@ pub(super) fn mul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(function, a, b)?])
 }
 
-pub(super) fn div(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn div(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = pair(lower, call)?;
     let result = match call.text("rounding_mode")? {
         None => {
@@ -89,23 +93,23 @@ pub(super) fn div(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![result])
 }
 
-pub(super) fn floor_divide(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn floor_divide(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     plain(lower, call, B::FloorDiv)
 }
 
-pub(super) fn remainder(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn remainder(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     plain(lower, call, B::Mod)
 }
 
-pub(super) fn maximum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn maximum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     plain(lower, call, B::Max)
 }
 
-pub(super) fn minimum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn minimum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     plain(lower, call, B::Min)
 }
 
-pub(super) fn pow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn pow(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     // The base may be a number too.
     let (base, exponent) = match call.maybe_tensor("self") {
         Ok(Some(_)) => {
@@ -123,12 +127,12 @@ pub(super) fn pow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Pow, base, exponent)?])
 }
 
-pub(super) fn square(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn square(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     Ok(vec![lower.binary(B::Mul, x, x)?])
 }
 
-pub(super) fn clamp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn clamp(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     if call.op.starts_with("aten.relu6") {
         let low = lower.with_number(B::Max, x, 0.0)?;
@@ -144,7 +148,7 @@ pub(super) fn clamp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// `self + value · tensor1 ∘ tensor2`.
-fn add_combined(lower: &mut Lower<'_>, call: &Call<'_>, function: B) -> Results {
+fn add_combined(lower: &mut Pt2Lowering<'_>, call: &Call<'_>, function: B) -> Results {
     let x = lower.tensor(call, "self")?;
     let (a, b) = (
         lower.tensor(call, "tensor1")?,
@@ -158,15 +162,15 @@ fn add_combined(lower: &mut Lower<'_>, call: &Call<'_>, function: B) -> Results 
     Ok(vec![lower.binary(B::Add, x, scaled)?])
 }
 
-pub(super) fn addcmul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn addcmul(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     add_combined(lower, call, B::Mul)
 }
 
-pub(super) fn addcdiv(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn addcdiv(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     add_combined(lower, call, B::Div)
 }
 
-pub(super) fn lerp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn lerp(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.tensor(call, "self")?, lower.tensor(call, "end")?);
     let weight = lower.operand(call, "weight", lower.dtype(a))?;
     let way = lower.binary(B::Sub, b, a)?;
@@ -174,7 +178,7 @@ pub(super) fn lerp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Add, a, part)?])
 }
 
-pub(super) fn unary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn unary(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let function = match call.op.split('.').nth(1).unwrap_or_default() {
         "neg" | "negative" => U::Neg,
@@ -205,19 +209,19 @@ pub(super) fn unary(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.unary(function, x)?])
 }
 
-pub(super) fn log1p(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn log1p(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let sum = lower.with_number(B::Add, x, 1.0)?;
     Ok(vec![lower.unary(U::Log, sum)?])
 }
 
-pub(super) fn expm1(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn expm1(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let power = lower.unary(U::Exp, x)?;
     Ok(vec![lower.with_number(B::Sub, power, 1.0)?])
 }
 
-pub(super) fn not(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn not(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     if call.op.starts_with("aten.bitwise") && lower.dtype(x) != DType::Bool {
         return Err("bits of integers are not known".into());
@@ -227,12 +231,12 @@ pub(super) fn not(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// `self` as f32.
-fn real(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<TensorId, String> {
+fn real(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
     let x = lower.tensor(call, "self")?;
     lower.cast(x, DType::F32)
 }
 
-pub(super) fn activation(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn activation(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let name = call.op.split('.').nth(1).unwrap_or_default();
     let activation = match name {
@@ -248,7 +252,7 @@ pub(super) fn activation(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.unary(U::Activation(activation), x)?])
 }
 
-pub(super) fn gelu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gelu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let activation = match call.text("approximate")? {
         None | Some("none") => Activation::GeluErf,
@@ -258,13 +262,13 @@ pub(super) fn gelu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.unary(U::Activation(activation), x)?])
 }
 
-pub(super) fn leaky_relu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn leaky_relu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let small = lower.with_number(B::Mul, x, call.float("negative_slope", 0.01)?)?;
     Ok(vec![lower.positive_or(x, small)?])
 }
 
-pub(super) fn elu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn elu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.float("scale", 1.0)? != 1.0 || call.float("input_scale", 1.0)? != 1.0 {
         return Err("scales other than 1 are not known".into());
     }
@@ -275,7 +279,7 @@ pub(super) fn elu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.positive_or(x, below)?])
 }
 
-pub(super) fn softplus(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn softplus(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let beta = call.float("beta", 1.0)?;
     if beta == 1.0 {
@@ -286,7 +290,7 @@ pub(super) fn softplus(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.with_number(B::Div, soft, beta)?])
 }
 
-pub(super) fn mish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn mish(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let soft = lower.soft_plus(x)?;
     let gate = lower.unary(U::Activation(Activation::Tanh), soft)?;
@@ -294,27 +298,27 @@ pub(super) fn mish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// `min(max(x + 3, 0), 6) / 6`.
-fn hard_sigmoid(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
+fn hard_sigmoid(lower: &mut Pt2Lowering<'_>, x: TensorId) -> Result<TensorId, String> {
     let moved = lower.with_number(B::Add, x, 3.0)?;
     let low = lower.with_number(B::Max, moved, 0.0)?;
     let both = lower.with_number(B::Min, low, 6.0)?;
     lower.with_number(B::Div, both, 6.0)
 }
 
-pub(super) fn hardsigmoid(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn hardsigmoid(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     Ok(vec![hard_sigmoid(lower, x)?])
 }
 
-pub(super) fn hardswish(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn hardswish(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let gate = hard_sigmoid(lower, x)?;
     Ok(vec![lower.binary(B::Mul, x, gate)?])
 }
 
-pub(super) fn glu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn glu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
-    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", -1)?, lower.rank(x))?;
     let size = lower.shape(x).get(axis).copied();
     let half = size.and_then(|size| size.checked_div(2));
     let half = half.ok_or("the axis has no half")?;
@@ -324,7 +328,7 @@ pub(super) fn glu(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Mul, value, gate)?])
 }
 
-pub(super) fn compare(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn compare(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let function = match call.op.split('.').nth(1).unwrap_or_default() {
         "eq" => CompareFunction::Eq,
         "ne" | "not_equal" => CompareFunction::Ne,
@@ -340,7 +344,7 @@ pub(super) fn compare(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.compare(function, a, b)?])
 }
 
-pub(super) fn logic(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn logic(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let name = call.op.split('.').nth(1).unwrap_or_default();
     let function = match name.trim_matches('_').rsplit('_').next() {
         Some("and") => B::And,
@@ -355,19 +359,19 @@ pub(super) fn logic(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(function, a, b)?])
 }
 
-pub(super) fn isnan(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn isnan(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     Ok(vec![lower.compare(CompareFunction::Ne, x, x)?])
 }
 
-pub(super) fn isinf(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn isinf(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let size = lower.unary(U::Abs, x)?;
     let infinity = lower.scalar(Scalar::F32(f32::INFINITY), DType::F32)?;
     Ok(vec![lower.compare(CompareFunction::Eq, size, infinity)?])
 }
 
-pub(super) fn choose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn choose(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let condition = lower.tensor(call, "condition")?;
     let dtype = lower.result_dtype(call, 0)?;
     let a = lower.operand(call, "self", dtype)?;
@@ -375,7 +379,7 @@ pub(super) fn choose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.choose(condition, a, b)?])
 }
 
-pub(super) fn masked_fill(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn masked_fill(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let mask = lower.tensor(call, "mask")?;
     let value = lower.operand(call, "value", lower.dtype(x))?;
@@ -384,17 +388,17 @@ pub(super) fn masked_fill(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.choose(mask, value, x)?])
 }
 
-pub(super) fn convert(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn convert(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let dtype = lower.result_dtype(call, 0)?;
     Ok(vec![lower.cast(x, dtype)?])
 }
 
-pub(super) fn identity(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn identity(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.tensor(call, "self")?])
 }
 
-pub(super) fn dropout(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn dropout(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.flag("train", false)? && call.float("p", 0.5)? > 0.0 {
         return Err("drops elements at random: export the model in eval mode".into());
     }

@@ -4,12 +4,12 @@ use base::DType;
 use graph::ops::{Attention, UpdateAndAttend};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::Call;
 
 type Results = Result<Vec<TensorId>, String>;
 
-pub(super) fn scaled_dot_product(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn scaled_dot_product(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.float("dropout_p", 0.0)? > 0.0 {
         return Err("drops elements at random: export the model in eval mode".into());
     }
@@ -33,7 +33,7 @@ pub(super) fn scaled_dot_product(lower: &mut Lower<'_>, call: &Call<'_>) -> Resu
 }
 
 /// ExecuTorch's op has a batch of one and heads before tokens; kvark's has tokens first.
-pub(super) fn update_and_attend(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn update_and_attend(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let cache_id = u32::try_from(call.int("layer_id", -1)?)
         .map_err(|_| "its layer_id is no number that is known at export")?;
     let scale = call.float("scale", f32::NAN)?;

@@ -4,13 +4,13 @@ use base::{Bytes, DType};
 use graph::ops::{BinaryFunction as B, Range, Scalar, Triangle};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::{Call, Operand, SizeArg};
-use crate::emit::MOST_CONSTANT;
+use crate::lowering::MAX_CONSTANT_ELEMENTS;
 
 type Results = Result<Vec<TensorId>, String>;
 
-pub(super) fn arange(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn arange(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let dtype = lower.result_dtype(call, 0)?;
     let [len] = lower.result_shape(call, 0)?[..] else {
         return Err("gives no vector".into());
@@ -46,18 +46,18 @@ pub(super) fn arange(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// The one known size of a vector that a rule computes.
-fn known(lower: &Lower<'_>, call: &Call<'_>) -> Result<Vec<usize>, String> {
+fn known(lower: &Pt2Lowering<'_>, call: &Call<'_>) -> Result<Vec<usize>, String> {
     let shape = lower.result_shape(call, 0)?;
     let shape: Option<Vec<usize>> = shape.iter().map(Dim::as_const).collect();
     let shape = shape.ok_or("its shape must be known at export")?;
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     match elements {
-        Some(elements) if elements <= MOST_CONSTANT => Ok(shape),
-        _ => Err(format!("makes more than {MOST_CONSTANT} elements")),
+        Some(elements) if elements <= MAX_CONSTANT_ELEMENTS => Ok(shape),
+        _ => Err(format!("makes more than {MAX_CONSTANT_ELEMENTS} elements")),
     }
 }
 
-pub(super) fn linspace(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn linspace(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let shape = known(lower, call)?;
     let count = shape.first().copied().unwrap_or(0);
     let (start, end) = (call.float("start", 0.0)?, call.float("end", 0.0)?);
@@ -72,7 +72,7 @@ pub(super) fn linspace(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     )?])
 }
 
-pub(super) fn eye(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn eye(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let shape = known(lower, call)?;
     let [rows, columns] = shape[..] else {
         return Err("gives no matrix".into());
@@ -86,20 +86,20 @@ pub(super) fn eye(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     )?])
 }
 
-fn constant(lower: &mut Lower<'_>, call: &Call<'_>, value: Scalar) -> Results {
+fn constant(lower: &mut Pt2Lowering<'_>, call: &Call<'_>, value: Scalar) -> Results {
     let (shape, dtype) = (lower.result_shape(call, 0)?, lower.result_dtype(call, 0)?);
     Ok(vec![lower.fill(value, dtype, shape)?])
 }
 
-pub(super) fn zeros(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn zeros(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     constant(lower, call, Scalar::I64(0))
 }
 
-pub(super) fn ones(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn ones(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     constant(lower, call, Scalar::I64(1))
 }
 
-pub(super) fn full(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn full(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let names = ["fill_value", "value", "s"];
     let name = names.iter().find(|name| call.get(name).is_some());
     let name = name.ok_or("has no value")?;
@@ -112,7 +112,7 @@ pub(super) fn full(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.expand(value, shape)?])
 }
 
-pub(super) fn triangle(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn triangle(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let op = Triangle {
         upper: call.op.starts_with("aten.triu"),

@@ -4,13 +4,13 @@ use base::DType;
 use graph::ops::{CompareFunction, Gather, GatherElements, GatherRows, Index, Range};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::Call;
-use crate::emit::{Emitter, elements};
+use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
-pub(super) fn embedding(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn embedding(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let table = lower.tensor(call, "weight")?;
     let index = lower.tensor(call, "indices")?;
     if lower.dtype(table) == DType::F32 {
@@ -28,14 +28,14 @@ pub(super) fn embedding(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(rows, result)?])
 }
 
-pub(super) fn index_select(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn index_select(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let index = lower.tensor(call, "index")?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     Ok(vec![lower.emit(Gather { axis }, &[x, index])?])
 }
 
-pub(super) fn gather(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn gather(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     let spelled = call.get("index").is_some();
     let mut index = lower.tensor(call, if spelled { "index" } else { "indices" })?;
@@ -43,7 +43,7 @@ pub(super) fn gather(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         let all = elements(&lower.shape(x))?;
         x = lower.reshape(x, vec![Dim::from(all)])?;
     }
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     if !spelled {
         // Here the other axes broadcast.
         let mut shape = lower.result_shape(call, 0)?;
@@ -55,7 +55,7 @@ pub(super) fn gather(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// `x[i, :, j]`: indices broadcast together; where they are neighbours their axes stay in place, else they come first.
-pub(super) fn index(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn index(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     let mut axes = vec![];
@@ -96,7 +96,7 @@ pub(super) fn index(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.permute(picked, back)?])
 }
 
-pub(super) fn one_hot(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn one_hot(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let classes = usize::try_from(call.int("num_classes", -1)?);
     let classes = classes.map_err(|_| "the number of classes depends on data: name it")?;

@@ -4,14 +4,14 @@ use base::DType;
 use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction, Scalar, Slice};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::Call;
 
 type Results = Result<Vec<TensorId>, String>;
 
 /// `a @ b` of at least two axes each, times `alpha`.
 fn product(
-    lower: &mut Lower<'_>,
+    lower: &mut Pt2Lowering<'_>,
     a: TensorId,
     b: TensorId,
     alpha: f32,
@@ -24,7 +24,7 @@ fn product(
     lower.emit(product, &[a, b])
 }
 
-pub(super) fn linear(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
     let weight = lower.tensor(call, "weight")?;
     let bias = lower.maybe_tensor(call, "bias")?;
@@ -46,7 +46,7 @@ pub(super) fn linear(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// A vector as a matrix of one row.
-fn at_least_matrix(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, String> {
+fn at_least_matrix(lower: &mut Pt2Lowering<'_>, x: TensorId) -> Result<TensorId, String> {
     let mut shape = lower.shape(x);
     while shape.len() < 2 {
         shape.insert(0, Dim::from(1));
@@ -54,7 +54,7 @@ fn at_least_matrix(lower: &mut Lower<'_>, x: TensorId) -> Result<TensorId, Strin
     lower.reshape(x, shape)
 }
 
-pub(super) fn matmul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn matmul(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let a = lower.tensor(call, "self")?;
     let other = ["other", "mat2", "vec", "tensor"];
     let other = other.iter().find(|name| call.get(name).is_some());
@@ -69,7 +69,7 @@ pub(super) fn matmul(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(product, result)?])
 }
 
-pub(super) fn addmm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn addmm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let bias = lower.tensor(call, "self")?;
     let (first, second) = match call.get("mat1") {
         Some(_) => ("mat1", "mat2"),
@@ -87,7 +87,7 @@ pub(super) fn addmm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }])
 }
 
-pub(super) fn outer(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn outer(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.tensor(call, "self")?, lower.tensor(call, "vec2")?);
     let mut column = lower.shape(a);
     column.push(Dim::from(1));
@@ -96,7 +96,7 @@ pub(super) fn outer(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// Two operands whose labels each occur once: sums, then one product of matrices.
-pub(super) fn einsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let equation = call.text("equation")?.ok_or("has no equation")?;
     let spelled: String = equation.chars().filter(|c| *c != ' ').collect();
     let unknown = || format!("the equation {equation:?} is not known");
@@ -130,7 +130,7 @@ pub(super) fn einsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     let rows = pick(&left, &|c| !right.contains(c));
     let columns = pick(&right, &|c| !left.contains(c));
 
-    let size = |lower: &Lower<'_>, x: TensorId, labels: &str, group: &[char]| {
+    let size = |lower: &Pt2Lowering<'_>, x: TensorId, labels: &str, group: &[char]| {
         let sizes = group.iter().filter_map(|c| labels.find(*c));
         sizes.map(|axis| lower.shape(x)[axis]).collect::<Vec<Dim>>()
     };
@@ -145,7 +145,7 @@ pub(super) fn einsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         }
         Ok(product)
     };
-    let arrange = |lower: &mut Lower<'_>, x, labels: &str, groups: [&[char]; 2]| {
+    let arrange = |lower: &mut Pt2Lowering<'_>, x, labels: &str, groups: [&[char]; 2]| {
         let order = batch.iter().chain(groups[0]).chain(groups[1]);
         let axes = order.filter_map(|c| labels.find(*c)).collect();
         let mut shape = size(lower, x, labels, &batch);
@@ -170,7 +170,7 @@ pub(super) fn einsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 
 /// The tensor summed over the labels that nobody else has, and the labels that are left.
 fn summed(
-    lower: &mut Lower<'_>,
+    lower: &mut Pt2Lowering<'_>,
     x: TensorId,
     labels: &str,
     wanted: impl Fn(char) -> bool,
@@ -193,10 +193,10 @@ fn summed(
 }
 
 /// Wider kernels and more groups than a graph has nodes for.
-const MOST_PLACES: usize = 4096;
+const MAX_PLACES: usize = 4096;
 
 /// A convolution over one axis: the places that each output sees side by side, times the weights.
-pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn conv1d(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
     let weight = lower.tensor(call, "weight")?;
     let bias = lower.maybe_tensor(call, "bias")?;
@@ -225,7 +225,7 @@ pub(super) fn conv1d(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err("only convolutions over one axis are known".into());
     };
     let (out, inner, width) = (*out, *inner, *width);
-    let many = width > MOST_PLACES || groups > MOST_PLACES;
+    let many = width > MAX_PLACES || groups > MAX_PLACES;
     if many || groups == 0 || stride == 0 || dilation == 0 || out % groups != 0 {
         return Err(format!(
             "{groups} groups, width {width}, stride {stride} and dilation {dilation} do not fit"

@@ -1,10 +1,10 @@
 //! From exported programs to graphs: one rule for each ATen op, no optimisation.
 
+mod arguments;
 mod arithmetic;
 mod attention;
 mod call;
 mod create;
-mod emit;
 mod index;
 mod matrix;
 mod reduce;
@@ -16,16 +16,16 @@ use std::ops::{Deref, DerefMut};
 
 use graph::{Dim, Graph, GraphBuilder, MAX_SYMBOLS, TensorId};
 
-use super::constant;
 use super::schema::{self, Argument, InputSpec, Node, OutputSpec, SymInt, TensorMeta};
+use super::tensor;
 use super::{Program, Pt2, decoder};
-use crate::emit::Emitter;
-use crate::error::Problem;
+use crate::error::ImportErrorDetail;
+use crate::lowering::LoweringBuilder;
 use crate::{Artifact, Format, ImportError, ImportOptions, Method};
 use call::Call;
 
 /// Lowers one node; the results in the order the op gives them, or the reason it cannot.
-type Rule = fn(&mut Lower<'_>, &Call<'_>) -> Result<Vec<TensorId>, String>;
+type Rule = fn(&mut Pt2Lowering<'_>, &Call<'_>) -> Result<Vec<TensorId>, String>;
 
 /// Whether there is a rule for an op.
 pub(super) fn is_known(op: &str) -> bool {
@@ -47,13 +47,13 @@ pub fn lower(file: Pt2, options: &ImportOptions) -> Result<Artifact, ImportError
         {
             let (node, op) = (node.name().to_owned(), node.op().to_owned());
             let reason = "the shape of its result depends on data, and kvark only runs shapes that follow from the inputs' shapes".into();
-            return Err(Problem::Op { node, op, reason }.into());
+            return Err(ImportErrorDetail::Op { node, op, reason }.into());
         }
     }
     let unknown: Vec<String> = file.programs.iter().flat_map(unknown).collect();
     if !unknown.is_empty() {
         let ops = unknown.join(", ");
-        return Err(Problem::UnknownOps { ops }.into());
+        return Err(ImportErrorDetail::UnknownOps { ops }.into());
     }
     let mut methods = Vec::with_capacity(file.programs.len());
     let mut facts = None;
@@ -85,7 +85,7 @@ pub fn lower(file: Pt2, options: &ImportOptions) -> Result<Artifact, ImportError
         gguf: None,
         pt2: Some(file),
         onnx: None,
-        beside: Default::default(),
+        sidecars: Default::default(),
     })
 }
 
@@ -97,7 +97,7 @@ fn unknown(program: &Program) -> Vec<String> {
 
 /// The program with the inputs and outputs it was exported with.
 fn plain(program: &Program) -> Result<Graph, ImportError> {
-    let mut lower = Lower::new(program, &BTreeMap::new())?;
+    let mut lower = Pt2Lowering::new(program, &BTreeMap::new())?;
     for name in user_inputs(program)? {
         let meta = lower.input_meta(name)?;
         let (dtype, shape) = lower.input_type(name, meta)?;
@@ -199,10 +199,10 @@ fn find(op: &str) -> Option<Rule> {
 }
 
 /// A program on its way to a graph.
-pub(super) struct Lower<'a> {
+pub(super) struct Pt2Lowering<'a> {
     program: &'a Program,
     graph: &'a schema::Graph,
-    emitter: Emitter,
+    emitter: LoweringBuilder,
     /// Dynamic sizes by the file's names.
     pub(super) symbols: BTreeMap<String, Dim>,
     /// Tensors by the file's names.
@@ -215,32 +215,32 @@ pub(super) struct Lower<'a> {
     shared: HashSet<&'a str>,
 }
 
-impl Deref for Lower<'_> {
-    type Target = Emitter;
+impl Deref for Pt2Lowering<'_> {
+    type Target = LoweringBuilder;
 
-    fn deref(&self) -> &Emitter {
+    fn deref(&self) -> &LoweringBuilder {
         &self.emitter
     }
 }
 
-impl DerefMut for Lower<'_> {
-    fn deref_mut(&mut self) -> &mut Emitter {
+impl DerefMut for Pt2Lowering<'_> {
+    fn deref_mut(&mut self) -> &mut LoweringBuilder {
         &mut self.emitter
     }
 }
 
-impl<'a> Lower<'a> {
+impl<'a> Pt2Lowering<'a> {
     /// A program's graph with its symbols and nothing else.
     ///
     /// `names` are other names for some of the file's symbols.
     pub(super) fn new(
         program: &'a Program,
         names: &BTreeMap<String, &str>,
-    ) -> Result<Lower<'a>, ImportError> {
-        let mut lower = Lower {
+    ) -> Result<Pt2Lowering<'a>, ImportError> {
+        let mut lower = Pt2Lowering {
             program,
             graph: &program.graph,
-            emitter: Emitter::new(&program.name),
+            emitter: LoweringBuilder::new(&program.name),
             symbols: BTreeMap::new(),
             values: HashMap::new(),
             weights: HashMap::new(),
@@ -275,7 +275,7 @@ impl<'a> Lower<'a> {
         let SymInt::AsExpr(expr) = size else {
             return Ok(());
         };
-        let affine = super::expr::Affine::parse(&expr.expr_str);
+        let affine = super::size_expr::SizeExpr::parse(&expr.expr_str);
         let affine =
             affine.map_err(|reason| self.wrong_input(input, format!("a size {reason}")))?;
         for name in affine.terms.keys() {
@@ -322,7 +322,7 @@ impl<'a> Lower<'a> {
         meta: &TensorMeta,
     ) -> Result<(base::DType, Vec<Dim>), ImportError> {
         let wrong = |reason| self.wrong_input(name, reason);
-        let kind = constant::kind(meta.dtype).map_err(wrong)?;
+        let kind = tensor::kind(meta.dtype).map_err(wrong)?;
         if meta.layout != schema::STRIDED {
             return Err(wrong(format!(
                 "has layout {}, which is not dense",
@@ -369,7 +369,7 @@ impl<'a> Lower<'a> {
             if live && !is_silent(node.op()) {
                 self.lower_node(node).map_err(|reason| {
                     let (node, op) = (node.name().to_owned(), node.op().to_owned());
-                    Problem::Op { node, op, reason }
+                    ImportErrorDetail::Op { node, op, reason }
                 })?;
             }
         }
@@ -380,7 +380,7 @@ impl<'a> Lower<'a> {
         let plain = in_place(node.op()).filter(|_| table::rule(node.op()).is_none());
         let op = plain.as_deref().unwrap_or(node.op());
         let rule = table::rule(op).ok_or("is not an op that kvark knows")?;
-        self.begin(node.name());
+        self.begin_node(node.name());
         let call = Call {
             node,
             op: op.to_owned(),
@@ -420,7 +420,7 @@ impl<'a> Lower<'a> {
 
     /// Gives what the current node made the name that the file has for it.
     pub(super) fn own_name(&mut self, id: TensorId, name: &str) {
-        if self.take_made(id) && !self.values.contains_key(name) {
+        if self.take_emitted(id) && !self.values.contains_key(name) {
             self.builder.rename(id, name);
         }
     }

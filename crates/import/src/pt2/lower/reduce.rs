@@ -7,14 +7,14 @@ use graph::ops::{
 };
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::Call;
-use crate::emit::{Emitter, elements};
+use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
 fn reduce(
-    lower: &mut Lower<'_>,
+    lower: &mut Pt2Lowering<'_>,
     function: R,
     x: TensorId,
     axes: Vec<usize>,
@@ -32,30 +32,30 @@ fn reduce(
 }
 
 /// `self` reduced over its `dim` argument.
-fn over_dims(lower: &mut Lower<'_>, call: &Call<'_>, function: R, x: TensorId) -> Results {
-    let axes = Lower::axes(call, "dim", lower.rank(x))?;
+fn over_dims(lower: &mut Pt2Lowering<'_>, call: &Call<'_>, function: R, x: TensorId) -> Results {
+    let axes = Pt2Lowering::axes(call, "dim", lower.rank(x))?;
     let keep = call.flag("keepdim", false)?;
     Ok(vec![reduce(lower, function, x, axes, keep)?])
 }
 
 /// `self` in the type that the result has.
-fn in_result_type(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<TensorId, String> {
+fn in_result_type(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
     let x = lower.tensor(call, "self")?;
     let dtype = lower.result_dtype(call, 0)?;
     lower.cast(x, dtype)
 }
 
-pub(super) fn sum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn sum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
     over_dims(lower, call, R::Sum, x)
 }
 
-pub(super) fn mean(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn mean(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
     over_dims(lower, call, R::Mean, x)
 }
 
-pub(super) fn prod(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn prod(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
     over_dims(lower, call, R::Prod, x)
 }
@@ -65,12 +65,12 @@ fn is_max(call: &Call<'_>) -> bool {
     name.ends_with("max") || name == "any"
 }
 
-pub(super) fn extreme(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn extreme(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     over_dims(lower, call, if is_max(call) { R::Max } else { R::Min }, x)
 }
 
-pub(super) fn extreme_with_index(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn extreme_with_index(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let (value, place) = match is_max(call) {
         true => (R::Max, R::ArgMax),
@@ -83,7 +83,7 @@ pub(super) fn extreme_with_index(lower: &mut Lower<'_>, call: &Call<'_>) -> Resu
     Ok(results)
 }
 
-pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn arg(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     if call.get("dim").is_none() {
         let all = elements(&lower.shape(x))?;
@@ -97,15 +97,15 @@ pub(super) fn arg(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     )
 }
 
-pub(super) fn truth(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn truth(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let x = lower.cast(x, DType::Bool)?;
     over_dims(lower, call, if is_max(call) { R::Max } else { R::Min }, x)
 }
 
-pub(super) fn variance(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn variance(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axes = Lower::axes(call, "dim", lower.rank(x))?;
+    let axes = Pt2Lowering::axes(call, "dim", lower.rank(x))?;
     let correction = match call.get("correction") {
         Some(_) => call.float("correction", 1.0)?,
         None => f32::from(u8::from(call.flag("unbiased", true)?)),
@@ -125,7 +125,7 @@ pub(super) fn variance(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }])
 }
 
-pub(super) fn norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
     let name = if call.get("ord").is_some() {
         "ord"
@@ -150,9 +150,9 @@ pub(super) fn norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     }
 }
 
-pub(super) fn logsumexp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn logsumexp(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
-    let axes = Lower::axes(call, "dim", lower.rank(x))?;
+    let axes = Pt2Lowering::axes(call, "dim", lower.rank(x))?;
     let max = reduce(lower, R::Max, x, axes.clone(), true)?;
     let below = lower.binary(B::Sub, x, max)?;
     let powers = lower.unary(U::Exp, below)?;
@@ -163,21 +163,25 @@ pub(super) fn logsumexp(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(result, shape)?])
 }
 
-pub(super) fn cumsum(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn cumsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     Ok(vec![lower.emit(CumSum { axis }, &[x])?])
 }
 
-pub(super) fn softmax(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn softmax(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
-    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", -1)?, lower.rank(x))?;
     let log = call.op.contains("log_softmax");
     Ok(vec![lower.emit(Softmax { axis, log }, &[x])?])
 }
 
 /// The trailing axes that a norm works on, as one axis, and that axis' size.
-fn rows(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<(TensorId, usize), String> {
+fn rows(
+    lower: &mut Pt2Lowering<'_>,
+    call: &Call<'_>,
+    x: TensorId,
+) -> Result<(TensorId, usize), String> {
     let normalized = call.ints("normalized_shape")?.ok_or("has no shape")?;
     let shape = lower.shape(x);
     let outer = shape
@@ -193,7 +197,7 @@ fn rows(lower: &mut Lower<'_>, call: &Call<'_>, x: TensorId) -> Result<(TensorId
 
 /// A norm's weight or bias as a vector; `default` everywhere when it has none.
 fn vector(
-    lower: &mut Lower<'_>,
+    lower: &mut Pt2Lowering<'_>,
     call: &Call<'_>,
     name: &str,
     width: usize,
@@ -208,7 +212,7 @@ fn vector(
     }
 }
 
-pub(super) fn layer_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn layer_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.results().len() > 1 {
         return Err("its mean and deviation are not kept".into());
     }
@@ -223,7 +227,7 @@ pub(super) fn layer_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(result, shape)?])
 }
 
-pub(super) fn rms_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn rms_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
     let shape = lower.shape(x);
     let x = lower.cast(x, DType::F32)?;
@@ -234,7 +238,7 @@ pub(super) fn rms_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(result, shape)?])
 }
 
-pub(super) fn group_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn group_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
     let shape = lower.shape(x);
     let groups = usize::try_from(call.int("num_groups", 1)?).unwrap_or(0);
@@ -261,7 +265,7 @@ pub(super) fn group_norm(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![result])
 }
 
-pub(super) fn adaptive_avg_pool(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn adaptive_avg_pool(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.ints("output_size")? != Some(vec![1]) {
         return Err("only pooling to one place is known".into());
     }

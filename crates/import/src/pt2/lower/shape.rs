@@ -4,14 +4,14 @@ use base::{Bytes, DType};
 use graph::ops::{BinaryFunction, Gather, Scalar, Slice};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::{Call, SizeArg};
-use crate::emit::{Emitter, MOST_CONSTANT, elements};
+use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
 /// All that only name the same elements anew: the file knows the result's shape.
-pub(super) fn reshape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn reshape(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let shape = lower.result_shape(call, 0)?;
     if lower.result_dtype(call, 0)? != lower.dtype(x) {
@@ -20,20 +20,20 @@ pub(super) fn reshape(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, shape)?])
 }
 
-pub(super) fn permute(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn permute(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     let dims = call.ints("dims")?.ok_or("has no dims")?;
-    let axes = dims.iter().map(|axis| Emitter::axis(*axis, rank));
+    let axes = dims.iter().map(|axis| LoweringBuilder::axis(*axis, rank));
     let axes = axes.collect::<Result<Vec<_>, _>>()?;
     Ok(vec![lower.permute(x, axes)?])
 }
 
-pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn transpose(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
-    let a = Emitter::axis(call.int("dim0", call.int("axis0", 0)?)?, rank)?;
-    let b = Emitter::axis(call.int("dim1", call.int("axis1", 0)?)?, rank)?;
+    let a = LoweringBuilder::axis(call.int("dim0", call.int("axis0", 0)?)?, rank)?;
+    let b = LoweringBuilder::axis(call.int("dim1", call.int("axis1", 0)?)?, rank)?;
     let mut axes: Vec<usize> = (0..rank).collect();
     if a.max(b) < rank {
         axes.swap(a, b);
@@ -41,17 +41,19 @@ pub(super) fn transpose(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.permute(x, axes)?])
 }
 
-pub(super) fn last_two(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn last_two(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     Ok(vec![lower.transposed(x)?])
 }
 
-pub(super) fn movedim(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn movedim(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     let list = |name: &str| -> Result<Vec<usize>, String> {
         let list = call.ints(name)?.ok_or_else(|| format!("has no {name}"))?;
-        list.iter().map(|axis| Emitter::axis(*axis, rank)).collect()
+        list.iter()
+            .map(|axis| LoweringBuilder::axis(*axis, rank))
+            .collect()
     };
     let (from, to) = (list("source")?, list("destination")?);
     let mut axes: Vec<Option<usize>> = vec![None; rank];
@@ -66,13 +68,13 @@ pub(super) fn movedim(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.permute(x, axes)?])
 }
 
-pub(super) fn expand(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn expand(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let shape = lower.result_shape(call, 0)?;
     Ok(vec![lower.expand(x, shape)?])
 }
 
-pub(super) fn repeat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn repeat(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let times = match call.ints("repeats")? {
         Some(times) => times,
@@ -98,11 +100,11 @@ pub(super) fn repeat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, result)?])
 }
 
-pub(super) fn repeat_interleave(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn repeat_interleave(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     let times = usize::try_from(call.int("repeats", 1)?).map_err(|_| "repeats less than once")?;
     let axis = match call.get("dim") {
-        Some(_) => Emitter::axis(call.int("dim", 0)?, lower.rank(x))?,
+        Some(_) => LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?,
         None => {
             let all = elements(&lower.shape(x))?;
             x = lower.reshape(x, vec![Dim::from(all)])?;
@@ -120,7 +122,7 @@ pub(super) fn repeat_interleave(lower: &mut Lower<'_>, call: &Call<'_>) -> Resul
 }
 
 /// The tensors of a list, in one type.
-fn list(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<Vec<TensorId>, String> {
+fn list(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<Vec<TensorId>, String> {
     let names = call.tensors("tensors")?;
     let dtype = lower.result_dtype(call, 0)?;
     let mut ids = vec![];
@@ -131,10 +133,10 @@ fn list(lower: &mut Lower<'_>, call: &Call<'_>) -> Result<Vec<TensorId>, String>
     Ok(ids)
 }
 
-pub(super) fn cat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn cat(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut list = list(lower, call)?;
     let rank = list.iter().map(|x| lower.rank(*x)).max().unwrap_or(0);
-    let axis = Emitter::axis(call.int("dim", 0)?, rank)?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, rank)?;
     // PyTorch passes over empty vectors here, whatever the others' rank.
     if rank > 1 {
         list.retain(|x| lower.rank(*x) != 1 || lower.shape(*x)[0] != Dim::from(0));
@@ -142,10 +144,10 @@ pub(super) fn cat(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.concat(&list, axis)?])
 }
 
-pub(super) fn stack(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn stack(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let list = list(lower, call)?;
     let rank = list.first().map_or(0, |x| lower.rank(*x)) + 1;
-    let axis = Emitter::axis(call.int("dim", 0)?, rank)?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, rank)?;
     let mut apart = vec![];
     for x in list {
         let mut shape = lower.shape(x);
@@ -159,9 +161,9 @@ pub(super) fn stack(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// All that cut along one axis: the file knows the sizes of the parts.
-pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn split(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     let mut start = Dim::from(0);
     let mut parts = vec![];
     for index in 0..call.results().len() {
@@ -173,9 +175,9 @@ pub(super) fn split(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(parts)
 }
 
-pub(super) fn unbind(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn unbind(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     let mut parts = vec![];
     for index in 0..call.results().len() {
         parts.push(pick(lower, x, axis, Dim::from(index))?);
@@ -184,7 +186,12 @@ pub(super) fn unbind(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
 }
 
 /// One index of an axis, without the axis.
-fn pick(lower: &mut Lower<'_>, x: TensorId, axis: usize, at: Dim) -> Result<TensorId, String> {
+fn pick(
+    lower: &mut Pt2Lowering<'_>,
+    x: TensorId,
+    axis: usize,
+    at: Dim,
+) -> Result<TensorId, String> {
     let one = lower.slice(x, axis, at, Dim::from(1))?;
     let mut shape = lower.shape(one);
     shape.remove(axis);
@@ -192,7 +199,7 @@ fn pick(lower: &mut Lower<'_>, x: TensorId, axis: usize, at: Dim) -> Result<Tens
 }
 
 /// A bound as an index from the start; `None` is the axis' end.
-fn from_start(lower: &Lower<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, String> {
+fn from_start(lower: &Pt2Lowering<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, String> {
     let at = match bound {
         SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
         bound => lower.dim(bound)?,
@@ -208,9 +215,9 @@ fn from_start(lower: &Lower<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, S
     })
 }
 
-pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn slice(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let start = match call.size("start")? {
         Some(bound) => from_start(lower, size, bound)?,
@@ -232,18 +239,18 @@ pub(super) fn slice(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.emit(slice, &[x])?])
 }
 
-pub(super) fn narrow(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn narrow(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let start = from_start(lower, size, call.size("start")?.ok_or("has no start")?)?;
     let len = lower.dim(call.size("length")?.ok_or("has no length")?)?;
     Ok(vec![lower.slice(x, axis, start, len)?])
 }
 
-pub(super) fn select(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn select(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let axis = Emitter::axis(call.int("dim", 0)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
     let at = match call.size("index")?.ok_or("has no index")? {
         SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
@@ -252,13 +259,13 @@ pub(super) fn select(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![pick(lower, x, axis, at)?])
 }
 
-pub(super) fn flip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn flip(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     for axis in call.ints("dims")?.unwrap_or_default() {
-        let axis = Emitter::axis(axis, rank)?;
+        let axis = LoweringBuilder::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
-        let size = size.filter(|size| *size <= MOST_CONSTANT);
+        let size = size.filter(|size| *size <= MAX_CONSTANT_ELEMENTS);
         let size = size.ok_or("an axis that is turned must be known at export")?;
         let backwards: Vec<i64> = (0..size as i64).rev().collect();
         let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&backwards))?;
@@ -267,7 +274,7 @@ pub(super) fn flip(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![x])
 }
 
-pub(super) fn roll(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn roll(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
     let shifts = call.ints("shifts")?.unwrap_or_default();
@@ -276,7 +283,7 @@ pub(super) fn roll(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
         return Err("rolls without naming its axes".into());
     }
     for (shift, axis) in shifts.iter().zip(dims) {
-        let axis = Emitter::axis(axis, rank)?;
+        let axis = LoweringBuilder::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
         let size = size.filter(|size| *size > 0);
         let size = size.ok_or("an axis that is rolled must be known at export")?;
@@ -290,7 +297,7 @@ pub(super) fn roll(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![x])
 }
 
-pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn pad(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if !matches!(call.text("mode")?, None | Some("constant")) {
         return Err("only padding with a constant is known".into());
     }
@@ -303,12 +310,12 @@ pub(super) fn pad(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     Ok(vec![x])
 }
 
-pub(super) fn diff(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn diff(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.int("n", 1)? != 1 {
         return Err("only first differences are known".into());
     }
     let x = lower.tensor(call, "self")?;
-    let axis = Emitter::axis(call.int("dim", -1)?, lower.rank(x))?;
+    let axis = LoweringBuilder::axis(call.int("dim", -1)?, lower.rank(x))?;
     let mut list = vec![x];
     if let Some(before) = lower.maybe_tensor(call, "prepend")? {
         list.insert(0, before);

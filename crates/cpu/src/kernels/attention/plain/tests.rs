@@ -2,7 +2,7 @@ use super::*;
 use crate::isa::Isa;
 use crate::thread_pool::ThreadPool;
 use backend::conformance::TestRng;
-use graph::ops::{AttendedRow, Scoring, attend_row};
+use graph::ops::{AttendedRow, ScoreParams, attend_row};
 
 struct Case {
     op: Attention,
@@ -87,7 +87,7 @@ impl Case {
                     })
                 })
                 .collect();
-            let scoring = Scoring {
+            let scoring = ScoreParams {
                 scale: op.scale,
                 softcap: op.softcap,
             };

@@ -1,38 +1,38 @@
-//! Forms in which attention takes what a cache holds.
+//! Checks how attention operands are derived from cache contents (transpose, head repeat, scale).
 
 use graph::Value;
 
-use super::layers::CacheForm;
-use super::probe::{Cut, probe};
-use super::sight::{Look, Place};
-use super::site::{Side, Site, Viewed};
+use super::attention_site::{AttentionSite, CacheSide, CacheView};
+use super::cache_inputs::CacheLayout;
+use super::mask_probe::{MaskProbe, ProbeStep};
+use super::subgraph_eval::{Substitute, probe};
 use crate::ImportError;
 
-/// Elements of a cache of a few rows.
-const MOST_ELEMENTS: usize = 1 << 26;
+/// Limit on the elements of a cache in a probe.
+const MAX_ELEMENTS: usize = 1 << 26;
 
-impl Look<'_, '_> {
-    /// Per site, the factor that its view of the keys has.
+impl MaskProbe<'_, '_> {
+    /// Scale factor of the keys' view, per site.
     pub(super) fn views(&self) -> Result<Vec<f32>, ImportError> {
-        let tokens = self.horizon.min(3);
-        let place = Place { past: 0, tokens };
-        let mut cuts = self.cuts(place, 0.0)?;
+        let tokens = self.max_positions.min(3);
+        let step = ProbeStep { past: 0, tokens };
+        let mut substitutes = self.substitutes(step, 0.0)?;
         for view in self.sites.iter().flat_map(|site| &site.views) {
             let cache = self.presents[view.present].cache;
-            let shape = self.cache_shape(cache, view.side, place.end())?;
+            let shape = self.cache_shape(cache, view.side, step.end())?;
             let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-            let count = count.filter(|count| *count <= MOST_ELEMENTS);
+            let count = count.filter(|count| *count <= MAX_ELEMENTS);
             let count = count.ok_or_else(|| {
                 ImportError::value(format!("cache {:?}", view.present), "is too large")
             })?;
             let numbers = Value::f32(shape, (1..=count).map(|n| n as f32).collect());
-            cuts.insert(view.present.to_owned(), Cut::Value(numbers));
+            substitutes.insert(view.present.to_owned(), Substitute::Value(numbers));
         }
         let mut factors = vec![1.0; self.sites.len()];
         for (site, factor) in self.sites.iter().zip(&mut factors) {
             for view in &site.views {
-                let found = probe(self.file, &cuts, &[view.operand])?;
-                let Some(Cut::Value(present)) = cuts.get(view.present) else {
+                let found = probe(self.file, &substitutes, &[view.operand])?;
+                let Some(Substitute::Value(present)) = substitutes.get(view.present) else {
                     continue;
                 };
                 let ratio = self.view(site, view, present, &found[0]);
@@ -42,22 +42,27 @@ impl Look<'_, '_> {
         Ok(factors)
     }
 
-    /// The factor between a view and the cache, whose elements must lie in it as attention takes them.
+    /// Returns the scale factor between a view and its cache; fails if the elements are not in the expected order.
     fn view(
         &self,
-        site: &Site<'_>,
-        view: &Viewed<'_>,
+        site: &AttentionSite<'_>,
+        view: &CacheView<'_>,
         present: &Value,
         found: &Value,
     ) -> Result<f32, String> {
-        let wrong = || format!("takes {} in a form that is not known", view.present);
+        let wrong = || {
+            format!(
+                "derives its operand from {} in an unsupported way",
+                view.present
+            )
+        };
         let (rows, width) = (
-            self.rows(site.cache, self.horizon.min(3)),
+            self.rows(site.cache, self.max_positions.min(3)),
             present.shape[present.shape.len() - 1],
         );
         let kv_heads = match self.caches[site.cache].form {
-            CacheForm::Past { heads, .. } => heads,
-            CacheForm::Static { .. } => site.heads.ok_or_else(wrong)?.1,
+            CacheLayout::Past { heads, .. } => heads,
+            CacheLayout::Static { .. } => site.heads.ok_or_else(wrong)?.1,
         };
         let dim = match present.shape.len() {
             4 => width,
@@ -99,7 +104,7 @@ impl Look<'_, '_> {
             }
         }
         match view.side {
-            Side::Value if ratio != 1.0 => Err(wrong()),
+            CacheSide::Value if ratio != 1.0 => Err(wrong()),
             _ => Ok(ratio),
         }
     }

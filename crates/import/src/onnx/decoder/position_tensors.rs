@@ -1,33 +1,33 @@
-//! Positions that a model counts by itself.
+//! Finds computed tensors that hold the positions of the step's tokens.
 
 use std::collections::HashSet;
 
-use super::sight::{Look, integers};
+use super::mask_probe::{MaskProbe, integers};
 use crate::ImportError;
 use crate::onnx::Onnx;
 
-impl<'a> Look<'a, '_> {
-    /// The tensors that hold the positions of the step's tokens, among those that follow from a step's inputs alone.
+impl<'a> MaskProbe<'a, '_> {
+    /// Tensors that hold the positions of the step's tokens, among those computed from mask, index and shape inputs only.
     pub(super) fn positions(&self) -> Result<Vec<&'a str>, ImportError> {
         let mut candidates = self.driven();
-        for place in self.places().filter(|place| place.end() < 8) {
+        for step in self.steps().filter(|step| step.end() < 8) {
             if candidates.is_empty() {
                 break;
             }
-            // What cannot be computed is no position; whoever needs it is told.
-            let Ok(values) = self.probe(&self.cuts(place, 0.0)?, &candidates) else {
+            // If the probe fails, no tensor is treated as positions; lowering reports an error if a node depends on one.
+            let Ok(values) = self.probe(&self.substitutes(step, 0.0)?, &candidates) else {
                 return Ok(vec![]);
             };
-            let positions: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
+            let positions: Vec<i64> = (step.past as i64..).take(step.tokens).collect();
             candidates.retain(|name| {
                 let value = &values[*name];
-                value.shape == [1, place.tokens] && integers(value).as_ref() == Some(&positions)
+                value.shape == [1, step.tokens] && integers(value).as_ref() == Some(&positions)
             });
         }
         Ok(candidates)
     }
 
-    /// What follows from a mask, the indices and shapes.
+    /// Tensors that depend only on the mask, the indices and shapes.
     fn driven(&self) -> Vec<&'a str> {
         let names = self.names;
         let drivers = [
@@ -47,7 +47,7 @@ impl<'a> Look<'a, '_> {
             let outputs = node.outputs.iter().map(|name| &name[..]);
             let outputs = outputs.filter(|name| !name.is_empty());
             let is_fixed = |name: &str| fixed.contains(name);
-            // A shape follows from the step, whatever the elements are.
+            // A shape depends on the step's sizes only, not on elements.
             if node.op == "Shape" || inputs.clone().all(is_fixed) {
                 fixed.extend(outputs);
             } else if inputs.all(|name| is_fixed(name) || driven.contains(name)) {

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 /// Deeper nesting than any exported size has.
-const MOST_NESTED: usize = 64;
+const MAX_NESTED: usize = 64;
 
 /// `constant + Σ coefficient · symbol`, symbols by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Affine {
+pub(super) struct SizeExpr {
     pub(super) constant: i64,
     pub(super) terms: BTreeMap<String, i64>,
 }
 
-impl Affine {
+impl SizeExpr {
     /// Reads an expression; the error says what it is instead.
-    pub(super) fn parse(text: &str) -> Result<Affine, String> {
+    pub(super) fn parse(text: &str) -> Result<SizeExpr, String> {
         let mut parser = Parser { rest: text };
         let expression = parser.expression(0);
         match expression {
@@ -25,7 +25,7 @@ impl Affine {
         }
     }
 
-    fn add(mut self, other: &Affine) -> Option<Affine> {
+    fn add(mut self, other: &SizeExpr) -> Option<SizeExpr> {
         self.constant = self.constant.checked_add(other.constant)?;
         for (name, factor) in &other.terms {
             let sum = self.terms.entry(name.clone()).or_default();
@@ -35,12 +35,12 @@ impl Affine {
         Some(self)
     }
 
-    fn map(self, f: impl Fn(i64) -> Option<i64>) -> Option<Affine> {
+    fn map(self, f: impl Fn(i64) -> Option<i64>) -> Option<SizeExpr> {
         let terms = self.terms.into_iter();
         let terms = terms
             .map(|(name, factor)| Some((name, f(factor)?)))
             .collect::<Option<BTreeMap<_, _>>>()?;
-        let mut product = Affine {
+        let mut product = SizeExpr {
             constant: f(self.constant)?,
             terms,
         };
@@ -61,8 +61,8 @@ struct Parser<'t> {
 type Refusal = Option<String>;
 
 impl<'t> Parser<'t> {
-    fn expression(&mut self, depth: usize) -> Result<Affine, Refusal> {
-        if depth > MOST_NESTED {
+    fn expression(&mut self, depth: usize) -> Result<SizeExpr, Refusal> {
+        if depth > MAX_NESTED {
             return Err(None);
         }
         let word = self.word();
@@ -70,9 +70,9 @@ impl<'t> Parser<'t> {
             return Err(None);
         }
         if let Ok(constant) = word.parse() {
-            return Ok(Affine {
+            return Ok(SizeExpr {
                 constant,
-                ..Affine::default()
+                ..SizeExpr::default()
             });
         }
         if !self.take('(') {
@@ -87,9 +87,9 @@ impl<'t> Parser<'t> {
             "Integer" => {
                 let number = self.word().parse().map_err(|_| None)?;
                 self.close()?;
-                Ok(Affine {
+                Ok(SizeExpr {
                     constant: number,
-                    ..Affine::default()
+                    ..SizeExpr::default()
                 })
             }
             "Add" | "Mul" | "FloorDiv" | "CleanDiv" => {
@@ -147,14 +147,14 @@ impl<'t> Parser<'t> {
     }
 }
 
-fn symbol(name: &str) -> Affine {
-    Affine {
+fn symbol(name: &str) -> SizeExpr {
+    SizeExpr {
         constant: 0,
         terms: BTreeMap::from([(name.to_owned(), 1)]),
     }
 }
 
-fn combine(function: &str, list: Vec<Affine>) -> Option<Affine> {
+fn combine(function: &str, list: Vec<SizeExpr>) -> Option<SizeExpr> {
     let mut list = list.into_iter();
     let first = list.next()?;
     list.try_fold(first, |left, right| match function {
@@ -167,9 +167,9 @@ fn combine(function: &str, list: Vec<Affine>) -> Option<Affine> {
         _ => {
             let divisor = right.as_number().filter(|d| *d > 0)?;
             match left.as_number() {
-                Some(number) => Affine::default().add(&Affine {
+                Some(number) => SizeExpr::default().add(&SizeExpr {
                     constant: number.div_euclid(divisor),
-                    ..Affine::default()
+                    ..SizeExpr::default()
                 }),
                 None => left.map(|n| (n % divisor == 0).then(|| n / divisor)),
             }
@@ -207,9 +207,9 @@ mod tests {
             (format!("Add({0}, Mul(Integer(-1), {0}))", s("a")), 0, &[]),
         ];
         for (text, constant, terms) in cases {
-            let found = Affine::parse(&text).unwrap();
+            let found = SizeExpr::parse(&text).unwrap();
             let terms = terms.iter().map(|(name, n)| ((*name).to_owned(), *n));
-            let want = Affine {
+            let want = SizeExpr {
                 constant,
                 terms: terms.collect(),
             };
@@ -235,7 +235,7 @@ mod tests {
             ),
         ];
         for (text, want) in cases {
-            let error = Affine::parse(text).unwrap_err();
+            let error = SizeExpr::parse(text).unwrap_err();
             assert!(error.contains(want), "{error}");
         }
     }

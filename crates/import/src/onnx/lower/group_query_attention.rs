@@ -4,12 +4,12 @@ use base::DType;
 use graph::ops::{Attention, BinaryFunction as B, CompareFunction as C, Index, Scalar, Size};
 use graph::{Dim, TensorId};
 
-use super::attention::First;
+use super::attention::QueryOffset;
 use super::call::Call;
 use super::rotary::{Tables, layout};
-use super::{Lower, Results};
+use super::{OnnxLowering, Results};
 
-impl Lower<'_> {
+impl OnnxLowering<'_> {
     /// `past [B, H, P, D]` and behind each sequence's own `lengths [B, 1]` rows the new ones, `[B, H, P + S, D]`.
     fn appended(
         &mut self,
@@ -44,7 +44,7 @@ impl Lower<'_> {
     }
 }
 
-pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
+pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let count = |name: &str| call.count(name)?.ok_or_else(|| format!("has no {name}"));
     let (heads, kv_heads) = (count("num_heads")?, count("kv_num_heads")?);
     if call.flag("smooth_softmax", false)? || call.name(11).is_some() {
@@ -130,12 +130,17 @@ pub(super) fn attention(lower: &mut Lower<'_>, call: &Call<'_>) -> Results {
     // A window of N is the token itself and the N − 1 before it.
     let window = call.int_or("local_window_size", -1)?;
     let before = (window > 0).then(|| window - 1);
-    let seen = lower.seen_by_place([tokens, keys], First::Each(first), Some(0), before)?;
+    let seen = lower.window_mask(
+        [tokens, keys],
+        QueryOffset::PerSequence(first),
+        Some(0),
+        before,
+    )?;
     let bias = match lower.maybe(call, 10)? {
         Some(bias) => Some(lower.cast(bias, DType::F32)?),
         None => None,
     };
-    let mask = lower.joined_mask(bias, seen)?;
+    let mask = lower.combine_masks(bias, seen)?;
     let dim = lower.shape(q)[3]
         .as_const()
         .ok_or("the head size is not known")?;

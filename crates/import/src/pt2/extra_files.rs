@@ -11,7 +11,7 @@ const FOLDER: &str = "extra/kvark/";
 
 /// Facts and files for a decoder; an archive of another exporter has none.
 #[derive(Clone, Debug, Default)]
-pub struct Extra {
+pub struct ExtraFiles {
     /// The cache facts: `kv_cache.*` keys and ExecuTorch's constant methods.
     pub metadata: Metadata,
     /// Hugging Face's `config.json`.
@@ -28,15 +28,15 @@ pub struct Extra {
     pub ggml_tokenizer: Option<Bytes>,
 }
 
-impl Extra {
-    pub(super) fn read(archive: &Archive) -> Result<Extra, ImportError> {
+impl ExtraFiles {
+    pub(super) fn read(archive: &Archive) -> Result<ExtraFiles, ImportError> {
         let file = |name: &str| archive.get(&format!("{FOLDER}{name}")).cloned();
         let metadata = format!("{FOLDER}metadata.json");
         let metadata = match archive.get(&metadata) {
             Some(_) => read_metadata(archive.json(&metadata)?)?,
             None => Metadata::new(),
         };
-        Ok(Extra {
+        Ok(ExtraFiles {
             metadata,
             config: file("config.json"),
             generation_config: file("generation_config.json"),

@@ -1,4 +1,4 @@
-//! From a spec and weights to the graph.
+//! Builds the graph of a transformer from its spec and weights.
 
 use base::{Bytes, DType};
 use graph::ops::{
@@ -7,9 +7,9 @@ use graph::ops::{
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId};
 
-use super::attend::{Attend, Heads};
+use super::attention::{AttentionBuilder, TokenMajorQkv};
 use super::weights::{self, Weights};
-use super::{DecoderSpec, LayerSpec, Mlp, NormKind, NormPlaces, RopeScaling, Weight};
+use super::{LayerSpec, Mlp, NormKind, NormPlacement, RopeScaling, TransformerSpec, Weight};
 use crate::ImportError;
 
 /// Builds the graph `forward`; `lookup` gives the weight with a name, if the model has it.
@@ -17,7 +17,7 @@ use crate::ImportError;
 /// Fused tensors (`attn_qkv`, and `ffn_up` holding gate and up) are split by rows without copying; norm weights and
 /// biases become f32, all other weights stay as they are stored.
 pub fn build(
-    spec: &DecoderSpec,
+    spec: &TransformerSpec,
     lookup: &dyn Fn(&str) -> Option<Weight>,
 ) -> Result<Graph, ImportError> {
     check(spec)?;
@@ -29,13 +29,13 @@ pub fn build(
     let position = graph.input("position", DType::I32, [step]);
     let third = if kept { "rows" } else { "text" };
     let third = graph.input(third, DType::I32, [wanted]);
-    let mut decoder = Decoder {
+    let mut decoder = TransformerBuilder {
         spec,
         weights: Weights::new(lookup),
         graph,
         step,
         position,
-        attend: Attend::new(spec.context, position, third),
+        attend: AttentionBuilder::new(spec.context, position, third),
         tables: vec![None; spec.ropes.len()],
     };
     let (table, mut hidden) = decoder.embed(tokens)?;
@@ -49,8 +49,8 @@ pub fn build(
     Ok(decoder.graph.finish(&[result])?)
 }
 
-/// What the lines below index or divide by.
-fn check(spec: &DecoderSpec) -> Result<(), ImportError> {
+/// Checks the numbers of a spec that the builder indexes with or divides by.
+fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
     for rope in &spec.ropes {
         let pairs = rope.dim / 2;
         let factors = match &rope.scaling {
@@ -73,7 +73,7 @@ fn check(spec: &DecoderSpec) -> Result<(), ImportError> {
         let attention = &layer.attention;
         let dim = attention.key_dim.max(attention.value_dim);
         let (heads, kv_heads) = (attention.heads, attention.kv_heads);
-        // Room for the sums of a few products.
+        // Leaves headroom for sums of a few products.
         let countable = |n: usize| n <= isize::MAX as usize / 4;
         let widths = [heads.checked_mul(dim), kv_heads.checked_mul(dim)];
         let fits = widths.iter().all(|width| width.is_some_and(countable));
@@ -88,14 +88,14 @@ fn check(spec: &DecoderSpec) -> Result<(), ImportError> {
     Ok(())
 }
 
-struct Decoder<'a> {
-    spec: &'a DecoderSpec,
+struct TransformerBuilder<'a> {
+    spec: &'a TransformerSpec,
     weights: Weights<'a>,
     graph: GraphBuilder,
     step: Dim,
     position: TensorId,
-    attend: Attend,
-    /// Made when first needed: by then the weights have confirmed the size of a head.
+    attend: AttentionBuilder,
+    /// Built on first use, after the weights have confirmed the head size.
     tables: Vec<Option<TensorId>>,
 }
 
@@ -107,7 +107,7 @@ struct Projection {
     bias: Option<Weight>,
 }
 
-impl Decoder<'_> {
+impl TransformerBuilder<'_> {
     /// The table of a rotary embedding, one for all layers that share it.
     fn rope_table(&mut self, index: usize) -> Result<TensorId, ImportError> {
         if let Some(table) = self.tables[index] {
@@ -193,7 +193,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Adds a block's result to what went in, with the norms where the model has them: before, after, behind the sum.
+    /// Adds a block's residual connection, with norms before the block, after it or after the sum.
     fn residual(
         &mut self,
         prefix: &str,
@@ -204,16 +204,16 @@ impl Decoder<'_> {
     ) -> Result<TensorId, ImportError> {
         let places = self.spec.norm_places;
         let x = match places {
-            NormPlaces::Behind => hidden,
+            NormPlacement::Post => hidden,
             _ => self.norm(&format!("{prefix}{before}"), hidden)?,
         };
         let mut mixed = block(self, x)?;
-        if places == NormPlaces::Around {
+        if places == NormPlacement::Sandwich {
             mixed = self.norm(&format!("{prefix}{after}"), mixed)?;
         }
         let sum = self.add(&format!("{prefix}{name}"), hidden, mixed)?;
         match places {
-            NormPlaces::Behind => self.norm(&format!("{prefix}{behind}"), sum),
+            NormPlacement::Post => self.norm(&format!("{prefix}{behind}"), sum),
             _ => Ok(sum),
         }
     }
@@ -231,7 +231,7 @@ impl Decoder<'_> {
         let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
         let [q, k, v] = self.projections(prefix, "attn_qkv", parts)?;
 
-        // One after the other: products of the same rows run as one.
+        // Consecutive products of the same rows are fused by the backend.
         let bias = self.spec.biases.qkv;
         let q = self.linear(q, normed, bias)?;
         let k = self.linear(k, normed, bias)?;
@@ -246,7 +246,7 @@ impl Decoder<'_> {
         )?;
         let v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
 
-        let heads = Heads { q, k, v };
+        let heads = TokenMajorQkv { q, k, v };
         let name = format!("{prefix}attn");
         let attended = self
             .attend
@@ -322,15 +322,15 @@ impl Decoder<'_> {
         self.linear(down, inner, bias)
     }
 
-    /// The last norm; layers that normalise behind their sums have none to follow them.
+    /// The final norm; models that normalise residual sums have none.
     fn last_norm(&mut self, hidden: TensorId) -> Result<TensorId, ImportError> {
         match self.spec.norm_places {
-            NormPlaces::Behind => Ok(hidden),
+            NormPlacement::Post => Ok(hidden),
             _ => self.norm("output_norm", hidden),
         }
     }
 
-    /// Logits of the wanted rows; the others never reach the head.
+    /// Logits of the selected rows; other rows are dropped before the head.
     fn head(
         &mut self,
         table: TensorId,

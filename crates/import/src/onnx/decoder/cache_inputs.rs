@@ -1,12 +1,12 @@
-//! Which inputs of a decoder are its caches.
+//! Finds the inputs of a decoder that are KV caches, and their layout.
 
 use std::collections::BTreeSet;
 
 use crate::ImportError;
-use crate::element::Kind;
 use crate::genai::DecoderNames;
 use crate::onnx::schema::DimProto;
 use crate::onnx::{Onnx, Port};
+use crate::stored_type::StoredType;
 
 /// The numbers of the layers that have a cache, ascending, from the names of a model's inputs.
 ///
@@ -38,7 +38,7 @@ pub fn discover_kv_layers<'a>(
             continue;
         };
         let wrong = |reason: &str| ImportError::value(format!("cache {name:?}"), reason);
-        // A sign would be taken as part of a number.
+        // `parse` would accept a sign.
         let digits = number.bytes().all(|byte| byte.is_ascii_digit());
         let layer = number.parse().ok().filter(|_| digits);
         let layer = layer
@@ -50,52 +50,53 @@ pub fn discover_kv_layers<'a>(
     Ok(layers.into_iter().collect())
 }
 
-/// How a cache comes into a model.
+/// Layout of a cache input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheForm {
-    /// A buffer of so many rows that the model scatters into: `[batch, max_seq_len, kv_hidden]`.
+pub enum CacheLayout {
+    /// A static buffer that the model scatters into: `[batch, max_seq_len, kv_hidden]`.
     Static {
         /// Rows of the buffer.
         max_seq_len: usize,
         /// Elements of a row, all heads together.
         kv_hidden: usize,
     },
-    /// Heads apart: `[batch, heads, length, dim]`.
+    /// Past keys or values by head: `[batch, heads, length, dim]`.
     Past {
         /// Heads that store keys and values.
         heads: usize,
-        /// The length, where it is not that of the sequence.
+        /// Number of rows, if it is not the length of the sequence.
         rows: Option<usize>,
     },
 }
 
-impl CacheForm {
-    /// The rows that there are, however many of them are valid; `None` when they are as many as tokens.
+impl CacheLayout {
+    /// Fixed number of rows, valid or not; `None` if it equals the number of tokens.
     pub(super) fn fixed_rows(self) -> Option<usize> {
         match self {
-            CacheForm::Static { max_seq_len, .. } => Some(max_seq_len),
-            CacheForm::Past { rows, .. } => rows,
+            CacheLayout::Static { max_seq_len, .. } => Some(max_seq_len),
+            CacheLayout::Past { rows, .. } => rows,
         }
     }
 }
 
 /// The cache of one layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheLayer {
+pub struct CacheInputs {
     /// The layer's number in the names.
     pub layer: u32,
     /// The input with the keys.
     pub key: String,
     /// The input with the values.
     pub value: String,
-    /// How the keys come in.
-    pub form: CacheForm,
+    /// Layout of the keys.
+    pub form: CacheLayout,
 }
 
 /// The inputs that are caches, by layer.
 ///
-/// Static caches are known by both inputs that drive them; where one is missing or of another type, that is an error.
-pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>, ImportError> {
+/// A static cache has two index inputs (`write_indices`, `nonpad_kv_seqlen`); it is an error if one is missing or has the
+/// wrong type.
+pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheInputs>, ImportError> {
     check_drivers(file, names)?;
     let mut layers = vec![];
     let mut patterns: Vec<(String, String)> = vec![];
@@ -128,7 +129,7 @@ pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>
             let (key, value) = (numbered(&key, layer), numbered(&value, layer));
             let form = form(port(file, &key)?)?;
             form_of_values(port(file, &value)?, form)?;
-            layers.push(CacheLayer {
+            layers.push(CacheInputs {
                 layer,
                 key,
                 value,
@@ -140,17 +141,17 @@ pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheLayer>
     Ok(layers)
 }
 
-/// The name that a pattern gives a layer; numbers are found as they are written in the file.
+/// Input name of a layer by its pattern. The number must be written without leading zeros.
 fn numbered(pattern: &str, layer: u32) -> String {
     pattern.replace("%d", &layer.to_string())
 }
 
 pub(super) fn port<'a>(file: &'a Onnx, name: &str) -> Result<&'a Port, ImportError> {
     let found = file.inputs.iter().find(|port| port.name == name);
-    found.ok_or_else(|| ImportError::value(format!("input {name:?}"), "is written in another way"))
+    found.ok_or_else(|| ImportError::value(format!("input {name:?}"), "is missing: the file writes this layer's number in another form, such as with leading zeros"))
 }
 
-/// Both inputs that drive a static cache, or neither.
+/// Checks that both index inputs of a static cache are present, or neither.
 fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
     let find = |name: &str| file.inputs.iter().find(|port| port.name == name);
     let (write, nonpad) = (&names.write_indices, &names.nonpad_kv_seqlen);
@@ -166,7 +167,7 @@ fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
         }
         (Some(write), Some(nonpad)) => {
             for port in [write, nonpad] {
-                if port.kind != Some(Kind::I64) {
+                if port.kind != Some(StoredType::I64) {
                     let reason = format!("is {}, must be int64", port.dtype);
                     return Err(ImportError::value(format!("input {:?}", port.name), reason));
                 }
@@ -176,7 +177,7 @@ fn check_drivers(file: &Onnx, names: &DecoderNames) -> Result<(), ImportError> {
     }
 }
 
-fn form(port: &Port) -> Result<CacheForm, ImportError> {
+fn form(port: &Port) -> Result<CacheLayout, ImportError> {
     let wrong = |reason: String| ImportError::value(format!("cache {:?}", port.name), reason);
     let size = |dim: &DimProto| match dim {
         DimProto::Number(n) => usize::try_from(*n).ok().filter(|n| *n > 0),
@@ -185,7 +186,7 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
     let shape = format!("[{}]", port.shape.join(", "));
     match port.dims.as_deref() {
         Some([_, rows, width]) => match (size(rows), size(width)) {
-            (Some(max_seq_len), Some(kv_hidden)) => Ok(CacheForm::Static {
+            (Some(max_seq_len), Some(kv_hidden)) => Ok(CacheLayout::Static {
                 max_seq_len,
                 kv_hidden,
             }),
@@ -194,7 +195,7 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
             ))),
         },
         Some([_, heads, rows, dim]) => match (size(heads), size(dim)) {
-            (Some(heads), Some(_)) => Ok(CacheForm::Past {
+            (Some(heads), Some(_)) => Ok(CacheLayout::Past {
                 heads,
                 rows: size(rows),
             }),
@@ -208,13 +209,14 @@ fn form(port: &Port) -> Result<CacheForm, ImportError> {
     }
 }
 
-/// Values must come in as the keys do; only their width may be another.
-fn form_of_values(port: &Port, keys: CacheForm) -> Result<(), ImportError> {
+/// Checks that values have the layout of the keys; only their width may differ.
+fn form_of_values(port: &Port, keys: CacheLayout) -> Result<(), ImportError> {
     let same = match (keys, form(port)?) {
-        (CacheForm::Static { max_seq_len: a, .. }, CacheForm::Static { max_seq_len: b, .. }) => {
-            a == b
-        }
-        (CacheForm::Past { .. }, values @ CacheForm::Past { .. }) => keys == values,
+        (
+            CacheLayout::Static { max_seq_len: a, .. },
+            CacheLayout::Static { max_seq_len: b, .. },
+        ) => a == b,
+        (CacheLayout::Past { .. }, values @ CacheLayout::Past { .. }) => keys == values,
         _ => false,
     };
     match same {

@@ -1,4 +1,4 @@
-//! The caches that a graph uses, as its attention shows them.
+//! KV cache sizes derived from a graph's `update_and_attend` nodes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use kv::LayerConfig;
 
 use crate::ImportError;
 
-/// The caches that a graph's attention works on.
+/// Returns one cache configuration per cache id that the graph uses.
 pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
     let mut caches: BTreeMap<u32, LayerConfig> = BTreeMap::new();
     for node in graph.nodes() {
@@ -41,7 +41,7 @@ pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
         let what = format!("cache {missing} of {}", graph.name());
         return Err(ImportError::value(
             what,
-            "is used by no node, and one after it is",
+            "is used by no node, but a later one is",
         ));
     }
     Ok(caches.into_values().collect())

@@ -4,7 +4,7 @@ use base::{Bytes, DType, quant};
 use graph::{Dim, GraphBuilder, TensorId};
 
 use crate::ImportError;
-use crate::error::Problem;
+use crate::error::ImportErrorDetail;
 
 /// A tensor of the model file.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ fn check(name: &str, weight: &Weight, shape: &[usize]) -> Result<(), ImportError
 }
 
 fn wrong_shape(name: &str, weight: &Weight, wanted: Vec<usize>) -> ImportError {
-    Problem::Shape {
+    ImportErrorDetail::Shape {
         name: name.to_owned(),
         found: weight.shape.clone(),
         wanted,
@@ -151,7 +151,7 @@ fn wrong_shape(name: &str, weight: &Weight, wanted: Vec<usize>) -> ImportError {
 }
 
 fn not_real(name: &str, weight: &Weight) -> ImportError {
-    Problem::DType {
+    ImportErrorDetail::DType {
         name: name.to_owned(),
         dtype: weight.dtype,
     }

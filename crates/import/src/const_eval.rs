@@ -1,51 +1,51 @@
-//! What is known about tensors before a run: small constants, and integers that are sizes.
+//! Constant evaluation during import: small constants, and integers that are affine in the dynamic sizes.
 //!
-//! Exported graphs compute shapes with ordinary ops. Following those ops here turns such tensors back into the
-//! dimensions they stand for.
+//! Exported graphs compute shapes with ordinary ops. Evaluating those ops symbolically turns such tensors back into
+//! dimensions.
 
 use base::DType;
 use graph::ops::{Binary, BinaryFunction, Compare, CompareFunction, Expand, Op};
 use graph::{Bindings, Data, Dim, TensorType, Value};
 
-/// Elements that are followed; shapes have few.
-const MOST_ELEMENTS: usize = 4096;
+/// Limit on the elements of a tensor that is evaluated; shapes have few.
+const MAX_ELEMENTS: usize = 4096;
 
-/// The elements of a tensor, as far as they are known before a run.
+/// Elements of a tensor that are known at import time.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Known {
+pub(crate) enum ConstValue {
     /// Integers, each affine in the dynamic sizes.
-    Sizes(Vec<Dim>),
-    /// Numbers and truths.
+    Dims(Vec<Dim>),
+    /// Concrete numbers or booleans.
     Elements(Data),
 }
 
-impl Known {
-    /// What a small constant holds.
-    pub(crate) fn of_constant(ty: &TensorType, bytes: &[u8]) -> Option<Known> {
+impl ConstValue {
+    /// Elements of a small constant.
+    pub(crate) fn of_constant(ty: &TensorType, bytes: &[u8]) -> Option<ConstValue> {
         let elements = small(ty)?.iter().product();
         if ty.dtype.is_real() && ty.dtype != DType::F32 {
             return None;
         }
-        Some(Known::from_data(Data::from_bytes(
+        Some(ConstValue::from_data(Data::from_bytes(
             ty.dtype, bytes, elements,
         )?))
     }
 
-    fn from_data(data: Data) -> Known {
+    fn from_data(data: Data) -> ConstValue {
         match data {
-            Data::I64(list) => Known::Sizes(list.into_iter().map(Dim::constant).collect()),
+            Data::I64(list) => ConstValue::Dims(list.into_iter().map(Dim::constant).collect()),
             Data::I32(list) => {
-                Known::Sizes(list.into_iter().map(|n| Dim::constant(n.into())).collect())
+                ConstValue::Dims(list.into_iter().map(|n| Dim::constant(n.into())).collect())
             }
-            data => Known::Elements(data),
+            data => ConstValue::Elements(data),
         }
     }
 
-    /// The elements when none depends on a dynamic size.
+    /// Concrete elements, if none depends on a dynamic size.
     pub(crate) fn constant(&self, dtype: DType) -> Option<Data> {
         match self {
-            Known::Elements(data) => Some(data.clone()),
-            Known::Sizes(list) => {
+            ConstValue::Elements(data) => Some(data.clone()),
+            ConstValue::Dims(list) => {
                 let numbers = list.iter().map(number).collect::<Option<Vec<i64>>>()?;
                 Some(match dtype {
                     DType::I32 => Data::I32(numbers.into_iter().map(|n| n as i32).collect()),
@@ -55,17 +55,17 @@ impl Known {
         }
     }
 
-    /// What an op's result holds, when that follows from what its operands hold.
+    /// Evaluates an op; `None` if its result is not known at import time.
     pub(crate) fn of_result(
         op: &Op,
-        operands: &[(&TensorType, Option<Known>)],
+        operands: &[(&TensorType, Option<ConstValue>)],
         result: &TensorType,
-    ) -> Option<Known> {
+    ) -> Option<ConstValue> {
         let shape = small(result)?;
         if let Op::UpdateAndAttend(_) = op {
             return None;
         }
-        let follow = Follow {
+        let follow = ConstEvaluator {
             op,
             operands,
             shape: &shape,
@@ -74,29 +74,29 @@ impl Known {
     }
 }
 
-/// The shape of a tensor that is small enough to be followed.
+/// Shape of a tensor that is small enough to be evaluated.
 fn small(ty: &TensorType) -> Option<Vec<usize>> {
     let shape = ty.shape.iter().map(Dim::as_const);
     let shape = shape.collect::<Option<Vec<usize>>>()?;
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
-    (elements <= MOST_ELEMENTS).then_some(shape)
+    (elements <= MAX_ELEMENTS).then_some(shape)
 }
 
-/// The number that a size is, negative or not.
+/// Value of a dimension that contains no symbol; may be negative.
 pub(crate) fn number(dim: &Dim) -> Option<i64> {
     let value = dim.value(&Bindings::default())?;
     (Dim::constant(value) == *dim).then_some(value)
 }
 
-struct Follow<'a> {
+struct ConstEvaluator<'a> {
     op: &'a Op,
-    operands: &'a [(&'a TensorType, Option<Known>)],
+    operands: &'a [(&'a TensorType, Option<ConstValue>)],
     shape: &'a [usize],
 }
 
-impl Follow<'_> {
-    /// The result of an op whose operands are numbers.
-    fn constants(&self) -> Option<Known> {
+impl ConstEvaluator<'_> {
+    /// Evaluates an op on concrete operands.
+    fn constants(&self) -> Option<ConstValue> {
         let symbolic = match self.op {
             Op::Range(op) => number(&op.start).is_none(),
             Op::Size(op) => number(&op.value).is_none(),
@@ -106,7 +106,7 @@ impl Follow<'_> {
         if symbolic {
             return None;
         }
-        let value = |(ty, known): &(&TensorType, Option<Known>)| {
+        let value = |(ty, known): &(&TensorType, Option<ConstValue>)| {
             Some(Value {
                 shape: small(ty)?,
                 data: known.as_ref()?.constant(ty.dtype)?,
@@ -116,15 +116,15 @@ impl Follow<'_> {
         let values = values.collect::<Option<Vec<Value>>>()?;
         let values: Vec<&Value> = values.iter().collect();
         let result = self.op.evaluate(&values, self.shape, &Bindings::default());
-        Some(Known::from_data(result.ok()?.data))
+        Some(ConstValue::from_data(result.ok()?.data))
     }
 
-    /// The result of an op that moves, adds, compares or chooses sizes.
-    fn sizes(&self) -> Option<Known> {
+    /// Evaluates an op that moves, combines, compares or selects symbolic integers.
+    fn sizes(&self) -> Option<ConstValue> {
         match self.op {
-            Op::Size(op) => Some(Known::Sizes(vec![op.value])),
+            Op::Size(op) => Some(ConstValue::Dims(vec![op.value])),
             Op::Cast(op) if op.to == DType::I64 || op.to == DType::I32 => {
-                Some(Known::Sizes(self.list(0)?.to_vec()))
+                Some(ConstValue::Dims(self.list(0)?.to_vec()))
             }
             Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Concat(_) => {
                 self.moved(self.operands.len())
@@ -134,12 +134,14 @@ impl Follow<'_> {
             Op::Binary(Binary { function }) => {
                 let pairs = self.broadcast(0)?.into_iter().zip(self.broadcast(1)?);
                 let results = pairs.map(|(a, b)| combine(*function, a, b));
-                Some(Known::Sizes(results.collect::<Option<_>>()?))
+                Some(ConstValue::Dims(results.collect::<Option<_>>()?))
             }
             Op::Compare(Compare { function }) => {
                 let pairs = self.broadcast(0)?.into_iter().zip(self.broadcast(1)?);
                 let truths = pairs.map(|(a, b)| decide(*function, a, b));
-                Some(Known::Elements(Data::Bool(truths.collect::<Option<_>>()?)))
+                Some(ConstValue::Elements(Data::Bool(
+                    truths.collect::<Option<_>>()?,
+                )))
             }
             Op::Where(_) => {
                 let (ty, known) = &self.operands[0];
@@ -154,7 +156,7 @@ impl Follow<'_> {
                 let either = self.broadcast(1)?.into_iter().zip(self.broadcast(2)?);
                 let chosen = condition.as_bool()?.iter().zip(either);
                 let chosen = chosen.map(|(c, (a, b))| if *c { a } else { b });
-                Some(Known::Sizes(chosen.collect()))
+                Some(ConstValue::Dims(chosen.collect()))
             }
             _ => None,
         }
@@ -162,13 +164,13 @@ impl Follow<'_> {
 
     fn list(&self, operand: usize) -> Option<&[Dim]> {
         match self.operands.get(operand)?.1.as_ref()? {
-            Known::Sizes(list) => Some(list),
-            Known::Elements(_) => None,
+            ConstValue::Dims(list) => Some(list),
+            ConstValue::Elements(_) => None,
         }
     }
 
-    /// The result of an op that moves the elements of its first `data` operands: the op itself moves their numbers.
-    fn moved(&self, data: usize) -> Option<Known> {
+    /// Evaluates an op that only moves elements of its first `data` operands, by running it on element indices.
+    fn moved(&self, data: usize) -> Option<ConstValue> {
         let mut all = vec![];
         let mut values = vec![];
         for (index, (ty, known)) in self.operands.iter().enumerate() {
@@ -187,26 +189,28 @@ impl Follow<'_> {
         let result = self.op.evaluate(&values, self.shape, &Bindings::default());
         let places = result.ok()?;
         let places = places.as_i64()?.iter();
-        Some(Known::Sizes(places.map(|at| all[*at as usize]).collect()))
+        Some(ConstValue::Dims(
+            places.map(|at| all[*at as usize]).collect(),
+        ))
     }
 
-    /// An operand's sizes in the result's shape.
+    /// Elements of an operand, broadcast to the result's shape.
     fn broadcast(&self, operand: usize) -> Option<Vec<Dim>> {
         let (ty, known) = self.operands.get(operand)?;
         let shape = self.shape.iter().map(|d| Dim::from(*d)).collect();
-        let follow = Follow {
+        let follow = ConstEvaluator {
             op: &Op::from(Expand { shape }),
             operands: &[(*ty, known.clone())],
             shape: self.shape,
         };
         match follow.moved(1)? {
-            Known::Sizes(list) => Some(list),
-            Known::Elements(_) => None,
+            ConstValue::Dims(list) => Some(list),
+            ConstValue::Elements(_) => None,
         }
     }
 }
 
-/// Arithmetic of two sizes, where the result is affine.
+/// Arithmetic on two symbolic integers; `None` if the result is not affine.
 fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
     use BinaryFunction as B;
     if let (Some(a), Some(b)) = (number(&a), number(&b)) {
@@ -230,22 +234,22 @@ fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
             a.checked_div(usize::try_from(number(&b)?).ok()?)?;
             Some(Dim::from(0))
         }
-        // Sizes are not negative, so that a limit below them changes nothing.
-        B::Max if number(&b).is_some_and(|b| b <= 0) && a.is_sum_of_sizes() => Some(a),
-        B::Max if number(&a).is_some_and(|a| a <= 0) && b.is_sum_of_sizes() => Some(b),
+        // Sizes are not negative, so a lower bound of at most zero has no effect.
+        B::Max if number(&b).is_some_and(|b| b <= 0) && a.is_nonnegative() => Some(a),
+        B::Max if number(&a).is_some_and(|a| a <= 0) && b.is_nonnegative() => Some(b),
         B::Min | B::Max if a == b => Some(a),
         _ => None,
     }
 }
 
-/// A comparison of two sizes, where it comes out the same for all values of the dynamic ones.
+/// Compares two symbolic integers; `None` if the result depends on the dynamic sizes.
 fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
     use CompareFunction as C;
     if let Some(difference) = number(&(a - b)) {
         return Some(function.apply(difference, 0));
     }
-    // A size is above every negative number.
-    let above = |a: &Dim, b: &Dim| a.is_sum_of_sizes() && number(b).is_some_and(|b| b < 0);
+    // A size is greater than every negative number.
+    let above = |a: &Dim, b: &Dim| a.is_nonnegative() && number(b).is_some_and(|b| b < 0);
     let larger = match (above(&a, &b), above(&b, &a)) {
         (true, _) => true,
         (_, true) => false,
@@ -262,19 +266,19 @@ fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emit::Emitter;
+    use crate::lowering::LoweringBuilder;
     use graph::TensorId;
     use graph::ops::{Gather, Range, Scalar, Size};
 
-    fn sizes(emitter: &Emitter, id: TensorId) -> Option<Vec<Dim>> {
+    fn sizes(emitter: &LoweringBuilder, id: TensorId) -> Option<Vec<Dim>> {
         match emitter.known(id)? {
-            Known::Sizes(list) => Some(list),
-            Known::Elements(_) => None,
+            ConstValue::Dims(list) => Some(list),
+            ConstValue::Elements(_) => None,
         }
     }
 
     /// `[T, 4]` as a tensor.
-    fn shape(emitter: &mut Emitter, t: Dim) -> TensorId {
+    fn shape(emitter: &mut LoweringBuilder, t: Dim) -> TensorId {
         let parts = [t, Dim::from(4)].map(|value| {
             let size = emitter.emit(Size { value }, &[]).unwrap();
             emitter.reshape(size, vec![Dim::from(1)]).unwrap()
@@ -284,7 +288,7 @@ mod tests {
 
     #[test]
     fn sizes_are_followed_through_ops() {
-        let mut e = Emitter::following_sizes("g");
+        let mut e = LoweringBuilder::with_const_eval("g");
         let t = e.builder.symbol("T");
         let shape = shape(&mut e, t);
         assert_eq!(sizes(&e, shape), Some(vec![t, Dim::from(4)]));
@@ -296,7 +300,7 @@ mod tests {
         let zero = e.scalar(Scalar::I64(0), DType::I64).unwrap();
         let first = e.emit(Gather { axis: 0 }, &[shape, zero]).unwrap();
         assert_eq!(sizes(&e, first), Some(vec![t]));
-        // As exporters write it: a shape with its -1 replaced.
+        // Exporters replace the -1 of a shape this way.
         let open = e.scalar(Scalar::I64(-1), DType::I64).unwrap();
         let is_open = e.compare(CompareFunction::Eq, shape, open).unwrap();
         let chosen = e.choose(is_open, three, shape).unwrap();
@@ -305,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_to_the_run() {
-        let mut e = Emitter::following_sizes("g");
+        let mut e = LoweringBuilder::with_const_eval("g");
         let t = e.builder.symbol("T");
         let shape = shape(&mut e, t);
         let half = e.scalar(Scalar::I64(2), DType::I64).unwrap();
@@ -323,7 +327,7 @@ mod tests {
 
     #[test]
     fn constants_are_computed_once() {
-        let mut e = Emitter::following_sizes("g");
+        let mut e = LoweringBuilder::with_const_eval("g");
         let range = Range {
             start: Dim::from(2),
             step: 3,

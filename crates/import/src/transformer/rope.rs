@@ -1,4 +1,4 @@
-//! The frequencies of a rotary embedding under the known ways to stretch a model's context.
+//! Frequencies of rotary embeddings under the supported RoPE scalings.
 //!
 //! Arithmetic is f32 where PyTorch models do it in f32, in the same order, so that tables agree with theirs.
 
@@ -14,7 +14,7 @@ pub struct RopeSpec {
     pub dim: usize,
     /// The base of the frequencies' powers.
     pub base: f32,
-    /// How the context was stretched.
+    /// RoPE scaling.
     pub scaling: RopeScaling,
     /// Factor on the table, on top of what `scaling` asks for.
     pub attention_factor: f32,
@@ -23,7 +23,7 @@ pub struct RopeSpec {
 /// How frequencies differ from plain powers of the base.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// They do not.
+    /// No scaling.
     None,
     /// All are divided by `factor`.
     Linear {
@@ -42,12 +42,12 @@ pub enum RopeScaling {
         /// Frequencies with at most so many turns in the original context are divided.
         beta_slow: f32,
     },
-    /// Each is divided by its own number: Llama 3.
+    /// Llama 3: each frequency is divided by its own factor.
     Divided {
         /// One for each frequency.
         factors: Vec<f32>,
     },
-    /// Each period is multiplied by its own number: LongRoPE.
+    /// LongRoPE: each period is multiplied by its own factor.
     Stretched {
         /// One for each frequency.
         factors: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Attention, over caches or over nothing but the step itself.
+//! Builds the attention of a layer, cached or within the step.
 
 use std::collections::HashMap;
 
@@ -8,29 +8,33 @@ use graph::ops::{
 };
 use graph::{GraphBuilder, TensorId};
 
-use super::{AttentionSpec, Context};
+use super::{AttentionSpec, ContextMode};
 use crate::ImportError;
 
 /// Queries, keys and values, `[T, heads, dim]` each.
-pub(super) struct Heads {
+pub(super) struct TokenMajorQkv {
     pub(super) q: TensorId,
     pub(super) k: TensorId,
     pub(super) v: TensorId,
 }
 
-/// Makes the attention of every layer.
-pub(super) struct Attend {
-    context: Context,
+/// Builds the attention nodes of all layers and their masks.
+pub(super) struct AttentionBuilder {
+    context: ContextMode,
     position: TensorId,
-    /// Which text a token belongs to, where nothing is kept.
+    /// Text number of each token, for an uncached context.
     text: TensorId,
-    /// Who sees whom, by window; made when first needed.
+    /// Masks by window, built on first use.
     masks: HashMap<Option<u32>, TensorId>,
 }
 
-impl Attend {
-    pub(super) fn new(context: Context, position: TensorId, text: TensorId) -> Attend {
-        Attend {
+impl AttentionBuilder {
+    pub(super) fn new(
+        context: ContextMode,
+        position: TensorId,
+        text: TensorId,
+    ) -> AttentionBuilder {
+        AttentionBuilder {
             context,
             position,
             text,
@@ -38,17 +42,17 @@ impl Attend {
         }
     }
 
-    /// What the heads of layer `index` attend to, `[T, heads, dim]`.
+    /// Attention output of layer `index`, `[T, heads, dim]`.
     pub(super) fn node(
         &mut self,
         graph: &mut GraphBuilder,
         name: &str,
         index: usize,
         spec: &AttentionSpec,
-        Heads { q, k, v }: Heads,
+        TokenMajorQkv { q, k, v }: TokenMajorQkv,
     ) -> Result<TensorId, ImportError> {
         let causal = match self.context {
-            Context::Kept => {
+            ContextMode::Cached => {
                 let op = UpdateAndAttend {
                     cache_id: index as u32,
                     scale: spec.scale,
@@ -56,7 +60,7 @@ impl Attend {
                 };
                 return Ok(graph.node(name, op, &[q, k, v, self.position])?);
             }
-            Context::Ephemeral { causal } => causal,
+            ContextMode::Uncached { causal } => causal,
         };
         let mask = self.mask(graph, spec.window)?;
         let op = Attention {
@@ -75,7 +79,7 @@ impl Attend {
         Ok(graph.node(name, swap(), &[attended])?)
     }
 
-    /// True where the token of a row may see that of a column: both are of one text, and near enough.
+    /// Boolean mask by query and key: true if both tokens are of one text and within the window.
     fn mask(
         &mut self,
         graph: &mut GraphBuilder,

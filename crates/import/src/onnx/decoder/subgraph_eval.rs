@@ -1,4 +1,4 @@
-//! What a part of a model computes at given sizes: the part alone, lowered and evaluated.
+//! Extracts, lowers and evaluates a part of a model with given input values.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,59 +6,63 @@ use base::DType;
 use graph::{Bindings, Data, Graph, TensorId, TensorKind, Value};
 
 use crate::ImportError;
-use crate::element::Kind;
 use crate::onnx::schema::DimProto;
 use crate::onnx::{Onnx, Port, lower_with};
+use crate::stored_type::StoredType;
 
-/// Elements that are computed at one place, of all tensors together.
-const MOST_ELEMENTS: usize = 1 << 28;
+/// Limit on the elements of all tensors evaluated for one step.
+const MAX_ELEMENTS: usize = 1 << 28;
 
-/// What stands for a tensor instead of what the model computes.
+/// Replacement of a tensor that the model would compute.
 #[derive(Clone, Debug)]
-pub(super) enum Cut {
-    /// These elements.
+pub(super) enum Substitute {
+    /// Given elements.
     Value(Value),
-    /// Reals of this shape that nothing may depend on.
+    /// A real tensor of this shape whose elements must not be read.
     Shape(Vec<usize>),
 }
 
-/// The elements of some tensors, with others cut off.
+/// The elements of some tensors computed by the model, with other tensors replaced.
 pub(super) fn probe(
     file: &Onnx,
-    cuts: &BTreeMap<String, Cut>,
+    substitutes: &BTreeMap<String, Substitute>,
     wanted: &[&str],
 ) -> Result<Vec<Value>, ImportError> {
-    let part = part(file, cuts, wanted);
-    let fixed = cuts.iter().filter_map(|(name, cut)| match cut {
-        Cut::Value(value) => Some((name.clone(), value.clone())),
-        Cut::Shape(_) => None,
-    });
+    let part = part(file, substitutes, wanted);
+    let fixed = substitutes
+        .iter()
+        .filter_map(|(name, substitute)| match substitute {
+            Substitute::Value(value) => Some((name.clone(), value.clone())),
+            Substitute::Shape(_) => None,
+        });
     let graph = lower_with(&part, &fixed.collect())?;
     evaluate(&graph).map_err(|reason| ImportError::value("a mask of attention", reason))
 }
 
-/// The nodes between the cuts and what is wanted, as a model of its own.
-fn part(file: &Onnx, cuts: &BTreeMap<String, Cut>, wanted: &[&str]) -> Onnx {
+/// Extracts the nodes between the substituted and the wanted tensors as a model of its own.
+fn part(file: &Onnx, substitutes: &BTreeMap<String, Substitute>, wanted: &[&str]) -> Onnx {
     let mut needed: HashSet<&str> = wanted.iter().copied().collect();
     let mut nodes = vec![];
     for node in file.nodes.iter().rev() {
-        let open = |name: &String| needed.contains(&name[..]) && !cuts.contains_key(name);
+        let open = |name: &String| needed.contains(&name[..]) && !substitutes.contains_key(name);
         if node.outputs.iter().any(open) {
             needed.extend(node.inputs.iter().map(|name| &name[..]));
             nodes.push(node.clone());
         }
     }
     nodes.reverse();
-    // A node whose other result is cut off would give it a second time.
+    // A result that is substituted must not be defined a second time by its node.
     for name in nodes.iter_mut().flat_map(|node| &mut node.outputs) {
-        if cuts.contains_key(name) {
+        if substitutes.contains_key(name) {
             name.clear();
         }
     }
-    let needed_cuts = cuts.iter().filter(|(name, _)| needed.contains(&name[..]));
-    let inputs = needed_cuts.map(|(name, cut)| match cut {
-        Cut::Value(value) => port(name, kind(value.dtype()), &value.shape),
-        Cut::Shape(shape) => port(name, Kind::F32, shape),
+    let needed_cuts = substitutes
+        .iter()
+        .filter(|(name, _)| needed.contains(&name[..]));
+    let inputs = needed_cuts.map(|(name, substitute)| match substitute {
+        Substitute::Value(value) => port(name, kind(value.dtype()), &value.shape),
+        Substitute::Shape(shape) => port(name, StoredType::F32, shape),
     });
     let tensors = file.tensors.iter();
     let tensors = tensors.filter(|(name, _)| needed.contains(&name[..]));
@@ -66,7 +70,7 @@ fn part(file: &Onnx, cuts: &BTreeMap<String, Cut>, wanted: &[&str]) -> Onnx {
         inputs: inputs.collect(),
         outputs: wanted
             .iter()
-            .map(|name| port(name, Kind::F32, &[]))
+            .map(|name| port(name, StoredType::F32, &[]))
             .collect(),
         tensors: tensors.map(|(name, t)| (name.clone(), t.clone())).collect(),
         nodes,
@@ -78,7 +82,7 @@ fn part(file: &Onnx, cuts: &BTreeMap<String, Cut>, wanted: &[&str]) -> Onnx {
     }
 }
 
-fn port(name: &str, kind: Kind, shape: &[usize]) -> Port {
+fn port(name: &str, kind: StoredType, shape: &[usize]) -> Port {
     Port {
         name: name.to_owned(),
         dtype: "",
@@ -88,16 +92,16 @@ fn port(name: &str, kind: Kind, shape: &[usize]) -> Port {
     }
 }
 
-fn kind(dtype: DType) -> Kind {
+fn kind(dtype: DType) -> StoredType {
     match dtype {
-        DType::I32 => Kind::I32,
-        DType::I64 => Kind::I64,
-        DType::Bool => Kind::Bool,
-        _ => Kind::F32,
+        DType::I32 => StoredType::I32,
+        DType::I64 => StoredType::I64,
+        DType::Bool => StoredType::Bool,
+        _ => StoredType::F32,
     }
 }
 
-/// The outputs of a graph of fixed sizes, by the ops' own evaluators; only what they depend on is computed.
+/// Evaluates the outputs of a graph without dynamic sizes with the reference evaluators of its ops.
 fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
     let mut needed: HashSet<TensorId> = graph.outputs().iter().copied().collect();
     for node in graph.nodes().iter().rev() {
@@ -106,7 +110,7 @@ fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
         }
     }
     let mut values: HashMap<TensorId, Value> = HashMap::new();
-    let mut left = MOST_ELEMENTS;
+    let mut left = MAX_ELEMENTS;
     let mut shape_of = |id: TensorId| {
         let name = &graph.tensor(id).name;
         let dims = graph.tensor(id).ty.dims(&Bindings::default());
@@ -114,7 +118,7 @@ fn evaluate(graph: &Graph) -> Result<Vec<Value>, String> {
         let elements = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         left = elements
             .and_then(|elements| left.checked_sub(elements))
-            .ok_or_else(|| format!("is too large to look into: {name} has {dims:?} elements"))?;
+            .ok_or_else(|| format!("is too large to evaluate: {name} has shape {dims:?}"))?;
         Ok::<_, String>(dims)
     };
     for &id in &needed {

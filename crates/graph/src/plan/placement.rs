@@ -23,30 +23,33 @@ impl Lifetime {
 
 /// The order in which buffers are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
+pub enum PlacementOrder {
     /// As they come to life.
-    ByBirth,
+    ByFirstUse,
     /// The largest first.
     BySize,
     /// Those alive when most is alive first, the largest of them first.
-    ByBreadth,
+    ByPeak,
     /// As the best before, but what stood out at the top comes first.
-    Improved,
+    Refined,
 }
 
 /// Bytes of an arena and the place of every buffer in it.
-pub(super) struct Packed {
+pub(super) struct Placement {
     pub(super) bytes: usize,
     pub(super) slots: Vec<Slot>,
 }
 
 /// The smallest arena that a few attempts find, and what each attempt needed; the next is made only while there is
 /// something to gain.
-pub(super) fn smallest(buffers: &[Lifetime], bound: usize) -> (Packed, Vec<(Packing, usize)>) {
-    let mut sequence = order(buffers, Packing::ByBirth);
+pub(super) fn smallest(
+    buffers: &[Lifetime],
+    bound: usize,
+) -> (Placement, Vec<(PlacementOrder, usize)>) {
+    let mut sequence = order(buffers, PlacementOrder::ByFirstUse);
     let mut best = pack(buffers, &sequence);
-    let mut attempts = vec![(Packing::ByBirth, best.bytes)];
-    for packing in [Packing::BySize, Packing::ByBreadth] {
+    let mut attempts = vec![(PlacementOrder::ByFirstUse, best.bytes)];
+    for packing in [PlacementOrder::BySize, PlacementOrder::ByPeak] {
         if best.bytes == bound {
             return (best, attempts);
         }
@@ -59,14 +62,14 @@ pub(super) fn smallest(buffers: &[Lifetime], bound: usize) -> (Packed, Vec<(Pack
     }
     let mut slots = best.slots.clone();
     let mut bytes = best.bytes;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_REFINEMENTS {
         if best.bytes == bound {
             break;
         }
         // Stable: what stands out comes first, the rest keeps its order.
         sequence.sort_by_key(|i| slots[*i].offset + buffers[*i].size() != bytes);
         let packed = pack(buffers, &sequence);
-        attempts.push((Packing::Improved, packed.bytes));
+        attempts.push((PlacementOrder::Refined, packed.bytes));
         (slots, bytes) = (packed.slots.clone(), packed.bytes);
         if packed.bytes < best.bytes {
             best = packed;
@@ -76,24 +79,24 @@ pub(super) fn smallest(buffers: &[Lifetime], bound: usize) -> (Packed, Vec<(Pack
 }
 
 /// Attempts at improving an order.
-const ATTEMPTS: usize = 8;
+const MAX_REFINEMENTS: usize = 8;
 
-fn order(buffers: &[Lifetime], packing: Packing) -> Vec<usize> {
+fn order(buffers: &[Lifetime], packing: PlacementOrder) -> Vec<usize> {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     let size = |i: usize| Reverse(buffers[i].size());
     match packing {
-        Packing::ByBirth | Packing::Improved => {}
-        Packing::BySize => order.sort_by_key(|i| size(*i)),
-        Packing::ByBreadth => {
-            let breadth = breadths(buffers);
-            order.sort_by_key(|i| (Reverse(breadth[*i]), size(*i)));
+        PlacementOrder::ByFirstUse | PlacementOrder::Refined => {}
+        PlacementOrder::BySize => order.sort_by_key(|i| size(*i)),
+        PlacementOrder::ByPeak => {
+            let peak = peak_bytes(buffers);
+            order.sort_by_key(|i| (Reverse(peak[*i]), size(*i)));
         }
     }
     order
 }
 
 /// For each buffer, the most bytes that are alive at any time while it is.
-fn breadths(buffers: &[Lifetime]) -> Vec<usize> {
+fn peak_bytes(buffers: &[Lifetime]) -> Vec<usize> {
     let alive = |step: usize| -> usize {
         let at = |b: &&Lifetime| b.first <= step && step <= b.last;
         buffers.iter().filter(at).map(Lifetime::size).sum()
@@ -112,7 +115,7 @@ fn breadths(buffers: &[Lifetime]) -> Vec<usize> {
 }
 
 /// First-fit: every buffer goes to the lowest gap between those that live at the same time and were placed before.
-fn pack(buffers: &[Lifetime], order: &[usize]) -> Packed {
+fn pack(buffers: &[Lifetime], order: &[usize]) -> Placement {
     let mut bytes = 0;
     let mut slots = vec![Slot { offset: 0, len: 0 }; buffers.len()];
     // Placed buffers by offset.
@@ -138,7 +141,7 @@ fn pack(buffers: &[Lifetime], order: &[usize]) -> Packed {
         let at = placed.partition_point(|other| slots[*other].offset <= offset);
         placed.insert(at, i);
     }
-    Packed { bytes, slots }
+    Placement { bytes, slots }
 }
 
 /// The largest sum of sizes alive at once: no arena can be smaller.
@@ -179,7 +182,7 @@ mod tests {
             });
             prop_assert_eq!(lower_bound(&buffers), naive.max().unwrap());
             let (best, _) = smallest(&buffers, lower_bound(&buffers));
-            let plain = [Packing::ByBirth, Packing::BySize, Packing::ByBreadth];
+            let plain = [PlacementOrder::ByFirstUse, PlacementOrder::BySize, PlacementOrder::ByPeak];
             let plain = plain.map(|packing| pack(&buffers, &order(&buffers, packing)));
             prop_assert!(plain.iter().all(|packed| best.bytes <= packed.bytes));
             for packed in plain.iter().chain([&best]) {

@@ -1,14 +1,14 @@
 //! Transformers of one stack, decoders and encoders: one description and one builder for all architectures.
 //!
-//! A [`DecoderSpec`] is plain data; [`build`] turns it and a lookup of weights into the graph `forward`:
+//! A [`TransformerSpec`] is plain data; [`build`] turns it and a lookup of weights into the graph `forward`:
 //!
 //! ```text
 //! graph forward(tokens: i32[T], position: i32[T], rows: i32[R]) -> logits: f32[R, vocab]
 //! ```
 //!
 //! `T` is the number of tokens in the step and `R` the number of rows whose logits are wanted; `rows` indexes the step's
-//! tokens. With an ephemeral context there is no cache and no head, and a step may hold several texts, each with its own
-//! number in `text` and its own positions from 0 on:
+//! tokens. With an uncached context there is no cache and no head, and a step may hold several texts, each with its own
+//! number in `text` and positions from 0:
 //!
 //! ```text
 //! graph forward(tokens: i32[T], position: i32[T], text: i32[T]) -> hidden: f32[T, width]
@@ -16,7 +16,7 @@
 //!
 //! Weights carry the names they have in GGUF files (`blk.3.attn_q.weight`), nodes the same without `.weight`.
 
-mod attend;
+mod attention;
 mod build;
 mod rope;
 mod spec;
@@ -25,7 +25,8 @@ mod weights;
 pub use build::build;
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
-    AttentionSpec, Biases, Context, DecoderSpec, LayerSpec, Mlp, Norm, NormKind, NormPlaces,
+    AttentionSpec, Biases, ContextMode, LayerSpec, Mlp, Norm, NormKind, NormPlacement,
+    TransformerSpec,
 };
 pub use weights::Weight;
 pub(crate) use weights::floats;

@@ -1,14 +1,14 @@
-//! A transformer as plain data.
+//! Description of a transformer as plain data.
 
 use super::RopeSpec;
 use graph::ops::Activation;
 
 /// A stack of layers of any architecture: embedding, layers, final norm and head.
 ///
-/// What depends on the layer is in [`LayerSpec`]; the rest holds for all of them. The head is `output.weight`, or the
-/// token embedding where the model has none; a stack with an ephemeral context has none at all.
+/// [`LayerSpec`] has what differs between layers. The head is `output.weight`, or the token embedding if the model has
+/// none; a model with an uncached context has no head.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DecoderSpec {
+pub struct TransformerSpec {
     /// Rows of the embedding and of the head.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -19,33 +19,33 @@ pub struct DecoderSpec {
     pub learned_positions: Option<usize>,
     /// Embeddings are normalised before the first layer; those of token types, where the model has them, are added first.
     pub embedding_norm: bool,
-    /// What tokens see, and whether it is kept.
-    pub context: Context,
+    /// Whether attention runs over KV caches or only within the step.
+    pub context: ContextMode,
     /// Every norm of the model.
     pub norm: Norm,
     /// Where the norms of a layer are.
-    pub norm_places: NormPlaces,
-    /// Heads of queries and keys are RMS-normalised before they are rotated.
+    pub norm_places: NormPlacement,
+    /// Query and key heads are RMS-normalised before they are rotated.
     pub qk_norm: bool,
-    /// Biases the model must have; others are used where it has them.
+    /// Biases that the model must have; others are used if present.
     pub biases: Biases,
     /// The feed-forward block.
     pub mlp: Mlp,
     /// The distinct rotary embeddings; layers name theirs by index.
     pub ropes: Vec<RopeSpec>,
-    /// The smooth limit on logits.
+    /// Soft cap on logits.
     pub final_softcap: Option<f32>,
     /// The layers, in order; layer `i` has cache id `i`.
     pub layers: Vec<LayerSpec>,
 }
 
-impl DecoderSpec {
-    /// Whether it keeps its context and gives logits.
+impl TransformerSpec {
+    /// Whether the model attends over KV caches and returns logits.
     pub fn decodes(&self) -> bool {
-        self.context == Context::Kept
+        self.context == ContextMode::Cached
     }
 
-    /// One cache for each layer; none where nothing is kept.
+    /// One cache per layer; none if the context is uncached.
     pub fn caches(&self) -> Vec<kv::LayerConfig> {
         if !self.decodes() {
             return vec![];
@@ -60,14 +60,14 @@ impl DecoderSpec {
     }
 }
 
-/// What tokens see, and whether it is kept.
+/// Whether attention runs over KV caches or only within the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Context {
-    /// Each sees itself and all before it, over caches that outlast the step; the result is logits.
-    Kept,
-    /// Each sees the tokens of its own text in the step, and nothing is kept; the result is hidden states.
-    Ephemeral {
-        /// Whether it sees only itself and those before it.
+pub enum ContextMode {
+    /// Causal attention over KV caches; the result is logits.
+    Cached,
+    /// Attention within each text of the step, without caches; the result is hidden states.
+    Uncached {
+        /// Whether attention is causal.
         causal: bool,
     },
 }
@@ -75,9 +75,9 @@ pub enum Context {
 /// One layer's own numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Heads and how they attend.
+    /// Heads and attention parameters.
     pub attention: AttentionSpec,
-    /// Index into [`DecoderSpec::ropes`], for layers that rotate.
+    /// Index into [`TransformerSpec::ropes`], for layers that rotate.
     pub rope: Option<usize>,
     /// Width of the feed-forward block.
     pub mlp_size: usize,
@@ -98,7 +98,7 @@ pub struct AttentionSpec {
     pub window: Option<u32>,
     /// Factor on the scores.
     pub scale: f32,
-    /// The smooth limit on scores.
+    /// Soft cap on scores.
     pub softcap: Option<f32>,
 }
 
@@ -107,7 +107,7 @@ pub struct AttentionSpec {
 pub struct Norm {
     /// Which norm.
     pub kind: NormKind,
-    /// Added under the root.
+    /// Epsilon added to the mean square or variance.
     pub eps: f32,
 }
 
@@ -120,15 +120,15 @@ pub enum NormKind {
     Layer,
 }
 
-/// Where a layer normalises, for attention and for the feed-forward block alike.
+/// Where a layer normalises, for both the attention and the feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlaces {
-    /// What goes in.
-    Before,
-    /// What goes in, and the result before it is added.
-    Around,
-    /// The sum of what went in and the result.
-    Behind,
+pub enum NormPlacement {
+    /// The block's input.
+    Pre,
+    /// The block's input, and its output before the residual add.
+    Sandwich,
+    /// The residual sum.
+    Post,
 }
 
 /// The shape of the feed-forward block.

@@ -3,15 +3,15 @@
 use base::{Bytes, DType};
 
 use super::schema::{STRIDED, ScalarType, SymInt, TensorMeta};
-use crate::element::Kind;
+use crate::stored_type::StoredType;
 
 /// A parameter, buffer or constant of a program.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct Pt2Tensor {
     /// The module's name for it.
     pub name: String,
     /// How elements are stored.
-    pub(super) kind: Kind,
+    pub(super) kind: StoredType,
     /// Row-major dimensions, outermost first.
     pub shape: Vec<usize>,
     /// The elements in the order of their indices.
@@ -19,18 +19,18 @@ pub struct Stored {
 }
 
 /// The element type with PyTorch's code.
-pub(super) fn kind(code: ScalarType) -> Result<Kind, String> {
+pub(super) fn kind(code: ScalarType) -> Result<StoredType, String> {
     Ok(match code.0 {
-        1 => Kind::U8,
-        2 => Kind::I8,
-        3 => Kind::I16,
-        4 => Kind::I32,
-        5 => Kind::I64,
-        6 => Kind::F16,
-        7 => Kind::F32,
-        8 => Kind::F64,
-        12 => Kind::Bool,
-        13 => Kind::BF16,
+        1 => StoredType::U8,
+        2 => StoredType::I8,
+        3 => StoredType::I16,
+        4 => StoredType::I32,
+        5 => StoredType::I64,
+        6 => StoredType::F16,
+        7 => StoredType::F32,
+        8 => StoredType::F64,
+        12 => StoredType::Bool,
+        13 => StoredType::BF16,
         code => {
             let name = match code {
                 9..=11 => "complex",
@@ -45,9 +45,9 @@ pub(super) fn kind(code: ScalarType) -> Result<Kind, String> {
     })
 }
 
-impl Stored {
+impl Pt2Tensor {
     /// The view that `meta` has of a storage. Views that are not contiguous are copied into order.
-    pub(super) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Stored, String> {
+    pub(super) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Pt2Tensor, String> {
         let kind = kind(meta.dtype)?;
         let width = kind.bits() / 8;
         if meta.layout != STRIDED {
@@ -81,7 +81,7 @@ impl Stored {
         } else {
             gather(&sizes, &strides, offset, width, storage)
         };
-        Ok(Stored {
+        Ok(Pt2Tensor {
             name: name.to_owned(),
             kind,
             shape: sizes,
@@ -180,7 +180,7 @@ mod tests {
     fn views_are_put_in_order() {
         let storage = Bytes::from_slice(&[0i32, 1, 2, 3, 4, 5]);
         let read = |sizes: &[i64], strides: &[i64], offset| {
-            let stored = Stored::new("w", &meta(4, sizes, strides, offset), &storage)?;
+            let stored = Pt2Tensor::new("w", &meta(4, sizes, strides, offset), &storage)?;
             Ok::<_, String>(stored.data.cast::<i32>().unwrap().to_vec())
         };
         assert_eq!(read(&[2, 3], &[3, 1], 0), Ok(vec![0, 1, 2, 3, 4, 5]));
@@ -207,7 +207,8 @@ mod tests {
     #[test]
     fn elements_become_what_graphs_compute_with() {
         let one = |code, bytes: &[u8]| {
-            let stored = Stored::new("w", &meta(code, &[1], &[1], 0), &Bytes::from(bytes)).unwrap();
+            let stored =
+                Pt2Tensor::new("w", &meta(code, &[1], &[1], 0), &Bytes::from(bytes)).unwrap();
             stored.computed().unwrap()
         };
         let floats = [
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(&one(12, &[7]).1[..], [1]);
         for code in [0, 9, 29, 34] {
             let storage = Bytes::from(&[0; 16][..]);
-            let error = Stored::new("w", &meta(code, &[1], &[1], 0), &storage).unwrap_err();
+            let error = Pt2Tensor::new("w", &meta(code, &[1], &[1], 0), &storage).unwrap_err();
             assert!(error.contains(&code.to_string()), "{error}");
         }
     }

@@ -2,51 +2,51 @@
 //! constants, followed through the ops that combine them.
 
 use crate::ops::{BinaryFunction, CompareFunction, Op, Scalar, UnaryFunction};
-use crate::passes::rewrite::View;
+use crate::passes::rewrite::GraphView;
 use crate::{Data, Dim, TensorId, Value};
 use base::DType;
 use std::ops::{Add, Neg};
 
 /// Axes that a place is counted in, from the last one.
-const AXES: usize = 8;
+const MAX_MASK_AXES: usize = 8;
 
 /// `constant + Σ coefficient · index`; axes are counted from the last.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Affine {
-    coefficients: [i64; AXES],
+pub(super) struct IndexExpr {
+    coefficients: [i64; MAX_MASK_AXES],
     constant: Dim,
 }
 
 /// What holds at a place.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Truth {
+pub(super) enum Predicate {
     Always,
     Never,
-    AtMostZero(Affine),
+    AtMostZero(IndexExpr),
 }
 
 /// What a tensor's elements are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Meaning {
+pub(super) enum MaskValue {
     /// Integers.
-    Number(Affine),
+    Number(IndexExpr),
     /// Truths.
-    Truth(Truth),
+    Predicate(Predicate),
     /// One number where something holds and another elsewhere.
-    Level { truth: Truth, yes: f32, no: f32 },
+    TwoValued { truth: Predicate, yes: f32, no: f32 },
 }
 
-impl Affine {
-    pub(super) fn constant(constant: Dim) -> Affine {
-        Affine {
-            coefficients: [0; AXES],
+impl IndexExpr {
+    pub(super) fn constant(constant: Dim) -> IndexExpr {
+        IndexExpr {
+            coefficients: [0; MAX_MASK_AXES],
             constant,
         }
     }
 
     /// The index along one axis times a number.
-    pub(super) fn axis(axis: usize, coefficient: i64) -> Affine {
-        let mut affine = Affine::constant(Dim::from(0));
+    pub(super) fn axis(axis: usize, coefficient: i64) -> IndexExpr {
+        let mut affine = IndexExpr::constant(Dim::from(0));
         affine.coefficients[axis] = coefficient;
         affine
     }
@@ -54,13 +54,13 @@ impl Affine {
     /// The number, when it does not depend on the place.
     fn number(&self) -> Option<i64> {
         let (constant, mut terms) = self.constant.terms();
-        let fixed = self.coefficients == [0; AXES] && terms.next().is_none();
+        let fixed = self.coefficients == [0; MAX_MASK_AXES] && terms.next().is_none();
         fixed.then_some(constant)
     }
 
     /// The same with every axis moved to where `to` says.
-    fn moved(&self, to: impl Fn(usize) -> Option<usize>) -> Option<Affine> {
-        let mut moved = Affine::constant(self.constant);
+    fn moved(&self, to: impl Fn(usize) -> Option<usize>) -> Option<IndexExpr> {
+        let mut moved = IndexExpr::constant(self.constant);
         for (axis, coefficient) in self.coefficients.into_iter().enumerate() {
             if coefficient != 0 {
                 *moved.coefficients.get_mut(to(axis)?)? = coefficient;
@@ -70,10 +70,10 @@ impl Affine {
     }
 }
 
-impl Add for Affine {
-    type Output = Affine;
+impl Add for IndexExpr {
+    type Output = IndexExpr;
 
-    fn add(self, other: Affine) -> Affine {
+    fn add(self, other: IndexExpr) -> IndexExpr {
         let mut sum = self;
         sum.constant = sum.constant + other.constant;
         for (a, b) in sum.coefficients.iter_mut().zip(other.coefficients) {
@@ -83,59 +83,61 @@ impl Add for Affine {
     }
 }
 
-impl Neg for Affine {
-    type Output = Affine;
+impl Neg for IndexExpr {
+    type Output = IndexExpr;
 
-    fn neg(self) -> Affine {
-        Affine {
+    fn neg(self) -> IndexExpr {
+        IndexExpr {
             coefficients: self.coefficients.map(i64::saturating_neg),
             constant: -self.constant,
         }
     }
 }
 
-impl Truth {
-    pub(super) fn not(self) -> Truth {
+impl Predicate {
+    pub(super) fn not(self) -> Predicate {
         match self {
-            Truth::Always => Truth::Never,
-            Truth::Never => Truth::Always,
+            Predicate::Always => Predicate::Never,
+            Predicate::Never => Predicate::Always,
             // Integers: not (x ≤ 0) is 1 − x ≤ 0.
-            Truth::AtMostZero(x) => Truth::AtMostZero(-x + Affine::constant(Dim::from(1))),
+            Predicate::AtMostZero(x) => {
+                Predicate::AtMostZero(-x + IndexExpr::constant(Dim::from(1)))
+            }
         }
     }
 
-    fn at_most_zero(affine: Affine) -> Truth {
+    fn at_most_zero(affine: IndexExpr) -> Predicate {
         match affine.number() {
-            Some(n) if n <= 0 => Truth::Always,
-            Some(_) => Truth::Never,
-            None => Truth::AtMostZero(affine),
+            Some(n) if n <= 0 => Predicate::Always,
+            Some(_) => Predicate::Never,
+            None => Predicate::AtMostZero(affine),
         }
     }
 
-    fn and(self, other: Truth) -> Option<Truth> {
+    fn and(self, other: Predicate) -> Option<Predicate> {
         match (self, other) {
-            (Truth::Never, _) | (_, Truth::Never) => Some(Truth::Never),
-            (Truth::Always, x) | (x, Truth::Always) => Some(x),
+            (Predicate::Never, _) | (_, Predicate::Never) => Some(Predicate::Never),
+            (Predicate::Always, x) | (x, Predicate::Always) => Some(x),
             (a, b) => (a == b).then_some(a),
         }
     }
 }
 
-impl Meaning {
+impl MaskValue {
     /// What a tensor holds, if it can be said.
-    pub(super) fn of(view: &View<'_>, id: TensorId) -> Option<Meaning> {
+    pub(super) fn of(view: &GraphView<'_>, id: TensorId) -> Option<MaskValue> {
         if let Some(value) = view.constant(id) {
-            return Meaning::of_constant(&value);
+            return MaskValue::of_constant(&value);
         }
-        let (op, inputs) = view.made(id)?;
-        let operand = |i: usize| Meaning::of(view, inputs[i]);
+        let (op, inputs) = view.defining_op(id)?;
+        let operand = |i: usize| MaskValue::of(view, inputs[i]);
         match op {
             Op::Range(op) => {
-                let start = Affine::constant(op.start);
-                Some(Meaning::Number(start + Affine::axis(0, op.step)))
+                let start = IndexExpr::constant(op.start);
+                Some(MaskValue::Number(start + IndexExpr::axis(0, op.step)))
             }
-            Op::Size(op) => Some(Meaning::Number(Affine::constant(op.value))),
-            Op::Fill(op) => Some(Meaning::of_scalar(op.value, op.dtype)),
+            Op::Size(op) => Some(MaskValue::Number(IndexExpr::constant(op.value))),
+            Op::Fill(op) => Some(MaskValue::of_scalar(op.value, op.dtype)),
             Op::Expand(_) => operand(0),
             Op::Reshape(_) => {
                 let to = unit_axes(view.shape(inputs[0]), view.shape(id))?;
@@ -154,10 +156,11 @@ impl Meaning {
                 operand(0)?.shifted(axis, op.start)
             }
             Op::Triangle(op) => {
-                let beyond = Affine::axis(0, 1) + Affine::axis(1, -1);
-                let beyond = beyond + Affine::constant(Dim::constant(op.diagonal.saturating_neg()));
+                let beyond = IndexExpr::axis(0, 1) + IndexExpr::axis(1, -1);
+                let beyond =
+                    beyond + IndexExpr::constant(Dim::constant(op.diagonal.saturating_neg()));
                 let side = if op.upper { -beyond } else { beyond };
-                operand(0)?.where_(Truth::at_most_zero(side))
+                operand(0)?.where_(Predicate::at_most_zero(side))
             }
             // Positions that begin before the first: each part goes on where the one before ended.
             Op::Concat(op) => {
@@ -173,63 +176,65 @@ impl Meaning {
             }
             // Of what is the same everywhere, any part is the same; sums of nothing are nothing.
             Op::Gather(_) | Op::GatherElements(_) | Op::Index(_) => {
-                operand(0)?.even().map(Meaning::number)
+                operand(0)?.even().map(MaskValue::number)
             }
             Op::CumSum(_) => operand(0)?
                 .even()
                 .filter(|x| *x == 0.0)
-                .map(Meaning::number),
+                .map(MaskValue::number),
             Op::Cast(op) => operand(0)?.cast(op.to),
             Op::Unary(op) => match (op.function, operand(0)?) {
-                (UnaryFunction::Not, Meaning::Truth(truth)) => Some(Meaning::Truth(truth.not())),
-                (UnaryFunction::Neg, Meaning::Number(x)) => Some(Meaning::Number(-x)),
+                (UnaryFunction::Not, MaskValue::Predicate(truth)) => {
+                    Some(MaskValue::Predicate(truth.not()))
+                }
+                (UnaryFunction::Neg, MaskValue::Number(x)) => Some(MaskValue::Number(-x)),
                 (UnaryFunction::Neg, level) => level.map(|x| -x),
                 _ => None,
             },
             Op::Scale(op) => operand(0)?.map(|x| x * op.factor),
-            Op::Binary(op) => Meaning::arithmetic(op.function, operand(0)?, operand(1)?),
-            Op::Compare(op) => Meaning::comparison(op.function, operand(0)?, operand(1)?),
+            Op::Binary(op) => MaskValue::arithmetic(op.function, operand(0)?, operand(1)?),
+            Op::Compare(op) => MaskValue::comparison(op.function, operand(0)?, operand(1)?),
             Op::Where(_) => {
-                let Meaning::Truth(truth) = operand(0)? else {
+                let MaskValue::Predicate(truth) = operand(0)? else {
                     return None;
                 };
-                Meaning::choice(truth, operand(1)?, operand(2)?)
+                MaskValue::choice(truth, operand(1)?, operand(2)?)
             }
             _ => None,
         }
     }
 
-    fn of_scalar(value: Scalar, dtype: DType) -> Meaning {
+    fn of_scalar(value: Scalar, dtype: DType) -> MaskValue {
         match dtype {
-            DType::F32 => Meaning::number(value.to_f32()),
-            DType::Bool if value.to_bool() => Meaning::Truth(Truth::Always),
-            DType::Bool => Meaning::Truth(Truth::Never),
-            _ => Meaning::Number(Affine::constant(Dim::constant(value.to_i64()))),
+            DType::F32 => MaskValue::number(value.to_f32()),
+            DType::Bool if value.to_bool() => MaskValue::Predicate(Predicate::Always),
+            DType::Bool => MaskValue::Predicate(Predicate::Never),
+            _ => MaskValue::Number(IndexExpr::constant(Dim::constant(value.to_i64()))),
         }
     }
 
-    fn number(x: f32) -> Meaning {
-        Meaning::Level {
-            truth: Truth::Always,
+    fn number(x: f32) -> MaskValue {
+        MaskValue::TwoValued {
+            truth: Predicate::Always,
             yes: x,
             no: x,
         }
     }
 
     /// A constant that is even, counts along one axis, or has two sides of a diagonal.
-    fn of_constant(value: &Value) -> Option<Meaning> {
+    fn of_constant(value: &Value) -> Option<MaskValue> {
         match &value.data {
             Data::F32(x) => {
                 let (truth, yes, no) = sides(&value.shape, x)?;
-                Some(Meaning::Level { truth, yes, no })
+                Some(MaskValue::TwoValued { truth, yes, no })
             }
             Data::Bool(x) => {
                 let (truth, yes, no) = sides(&value.shape, x)?;
-                Some(Meaning::Truth(match (yes, no) {
-                    (true, true) => Truth::Always,
+                Some(MaskValue::Predicate(match (yes, no) {
+                    (true, true) => Predicate::Always,
                     (true, false) => truth,
                     (false, true) => truth.not(),
-                    (false, false) => Truth::Never,
+                    (false, false) => Predicate::Never,
                 }))
             }
             Data::I64(x) => counted(&value.shape, x),
@@ -240,30 +245,30 @@ impl Meaning {
         }
     }
 
-    fn moved(self, to: impl Fn(usize) -> Option<usize>) -> Option<Meaning> {
+    fn moved(self, to: impl Fn(usize) -> Option<usize>) -> Option<MaskValue> {
         self.with_places(|affine| affine.moved(&to))
     }
 
     /// The same read from `start` on along an axis.
-    fn shifted(self, axis: usize, start: Dim) -> Option<Meaning> {
+    fn shifted(self, axis: usize, start: Dim) -> Option<MaskValue> {
         self.with_places(|affine| {
             let steps = *affine.coefficients.get(axis)?;
             let size = usize::try_from(steps.unsigned_abs()).ok()?;
             let shift = start * size;
             let shift = if steps < 0 { -shift } else { shift };
-            Some(*affine + Affine::constant(shift))
+            Some(*affine + IndexExpr::constant(shift))
         })
     }
 
-    fn with_places(self, change: impl Fn(&Affine) -> Option<Affine>) -> Option<Meaning> {
-        let truth = |truth: Truth| match truth {
-            Truth::AtMostZero(x) => change(&x).map(Truth::at_most_zero),
+    fn with_places(self, change: impl Fn(&IndexExpr) -> Option<IndexExpr>) -> Option<MaskValue> {
+        let truth = |truth: Predicate| match truth {
+            Predicate::AtMostZero(x) => change(&x).map(Predicate::at_most_zero),
             other => Some(other),
         };
         Some(match self {
-            Meaning::Number(x) => Meaning::Number(change(&x)?),
-            Meaning::Truth(t) => Meaning::Truth(truth(t)?),
-            Meaning::Level { truth: t, yes, no } => Meaning::Level {
+            MaskValue::Number(x) => MaskValue::Number(change(&x)?),
+            MaskValue::Predicate(t) => MaskValue::Predicate(truth(t)?),
+            MaskValue::TwoValued { truth: t, yes, no } => MaskValue::TwoValued {
                 truth: truth(t)?,
                 yes,
                 no,
@@ -272,11 +277,11 @@ impl Meaning {
     }
 
     /// Truths and integers as numbers, where they have two values at most.
-    fn level(self) -> Option<(Truth, f32, f32)> {
+    fn level(self) -> Option<(Predicate, f32, f32)> {
         match self {
-            Meaning::Level { truth, yes, no } => Some((truth, yes, no)),
-            Meaning::Truth(truth) => Some((truth, 1.0, 0.0)),
-            Meaning::Number(x) => x.number().map(|n| (Truth::Always, n as f32, n as f32)),
+            MaskValue::TwoValued { truth, yes, no } => Some((truth, yes, no)),
+            MaskValue::Predicate(truth) => Some((truth, 1.0, 0.0)),
+            MaskValue::Number(x) => x.number().map(|n| (Predicate::Always, n as f32, n as f32)),
         }
     }
 
@@ -284,47 +289,46 @@ impl Meaning {
     fn even(self) -> Option<f32> {
         let (truth, yes, no) = self.level()?;
         match truth {
-            Truth::Always => Some(yes),
-            Truth::Never => Some(no),
-            Truth::AtMostZero(_) => (yes == no).then_some(yes),
+            Predicate::Always => Some(yes),
+            Predicate::Never => Some(no),
+            Predicate::AtMostZero(_) => (yes == no).then_some(yes),
         }
     }
 
-    fn map(self, function: impl Fn(f32) -> f32) -> Option<Meaning> {
+    fn map(self, function: impl Fn(f32) -> f32) -> Option<MaskValue> {
         let (truth, yes, no) = self.level()?;
-        Some(Meaning::Level {
+        Some(MaskValue::TwoValued {
             truth,
             yes: function(yes),
             no: function(no),
         })
     }
 
-    fn cast(self, to: DType) -> Option<Meaning> {
+    fn cast(self, to: DType) -> Option<MaskValue> {
         match (self, to) {
-            (Meaning::Truth(_), DType::Bool) | (Meaning::Number(_), DType::I32 | DType::I64) => {
-                Some(self)
-            }
+            (MaskValue::Predicate(_), DType::Bool)
+            | (MaskValue::Number(_), DType::I32 | DType::I64) => Some(self),
             (_, DType::Bool) => {
-                Meaning::comparison(CompareFunction::Ne, self, Meaning::number(0.0))
+                MaskValue::comparison(CompareFunction::Ne, self, MaskValue::number(0.0))
             }
-            (Meaning::Number(x), DType::F32) if x.number().is_none() => Some(self),
+            (MaskValue::Number(x), DType::F32) if x.number().is_none() => Some(self),
             _ => self.map(|x| x),
         }
     }
 
     /// This where something holds, zero elsewhere.
-    fn where_(self, truth: Truth) -> Option<Meaning> {
+    fn where_(self, truth: Predicate) -> Option<MaskValue> {
         match self {
-            Meaning::Truth(own) => own.and(truth).map(Meaning::Truth),
-            other => Meaning::choice(truth, other, Meaning::number(0.0)),
+            MaskValue::Predicate(own) => own.and(truth).map(MaskValue::Predicate),
+            other => MaskValue::choice(truth, other, MaskValue::number(0.0)),
         }
     }
 
-    fn choice(truth: Truth, a: Meaning, b: Meaning) -> Option<Meaning> {
+    fn choice(truth: Predicate, a: MaskValue, b: MaskValue) -> Option<MaskValue> {
         match (truth, a, b) {
-            (Truth::Always, a, _) => Some(a),
-            (Truth::Never, _, b) => Some(b),
-            (_, a, b) => Some(Meaning::Level {
+            (Predicate::Always, a, _) => Some(a),
+            (Predicate::Never, _, b) => Some(b),
+            (_, a, b) => Some(MaskValue::TwoValued {
                 truth,
                 yes: a.even()?,
                 no: b.even()?,
@@ -332,20 +336,20 @@ impl Meaning {
         }
     }
 
-    fn arithmetic(function: BinaryFunction, a: Meaning, b: Meaning) -> Option<Meaning> {
+    fn arithmetic(function: BinaryFunction, a: MaskValue, b: MaskValue) -> Option<MaskValue> {
         match (function, a, b) {
-            (BinaryFunction::And, Meaning::Truth(a), Meaning::Truth(b)) => {
-                a.and(b).map(Meaning::Truth)
+            (BinaryFunction::And, MaskValue::Predicate(a), MaskValue::Predicate(b)) => {
+                a.and(b).map(MaskValue::Predicate)
             }
-            (BinaryFunction::Or, Meaning::Truth(a), Meaning::Truth(b)) => {
+            (BinaryFunction::Or, MaskValue::Predicate(a), MaskValue::Predicate(b)) => {
                 let neither = a.not().and(b.not())?;
-                Some(Meaning::Truth(neither.not()))
+                Some(MaskValue::Predicate(neither.not()))
             }
-            (BinaryFunction::Add, Meaning::Number(a), Meaning::Number(b)) => {
-                Some(Meaning::Number(a + b))
+            (BinaryFunction::Add, MaskValue::Number(a), MaskValue::Number(b)) => {
+                Some(MaskValue::Number(a + b))
             }
-            (BinaryFunction::Sub, Meaning::Number(a), Meaning::Number(b)) => {
-                Some(Meaning::Number(a + -b))
+            (BinaryFunction::Sub, MaskValue::Number(a), MaskValue::Number(b)) => {
+                Some(MaskValue::Number(a + -b))
             }
             (BinaryFunction::And | BinaryFunction::Or | BinaryFunction::Xor, ..) => None,
             (_, a, b) => match (a.even(), b.even()) {
@@ -356,13 +360,17 @@ impl Meaning {
         }
     }
 
-    fn comparison(function: CompareFunction, a: Meaning, b: Meaning) -> Option<Meaning> {
-        let one = Affine::constant(Dim::from(1));
-        if let (Meaning::Number(a), Meaning::Number(b)) = (a, b) {
+    fn comparison(function: CompareFunction, a: MaskValue, b: MaskValue) -> Option<MaskValue> {
+        let one = IndexExpr::constant(Dim::from(1));
+        if let (MaskValue::Number(a), MaskValue::Number(b)) = (a, b) {
             if let Some(difference) = (a + -b).number() {
                 let holds = function.apply(difference, 0);
-                let truth = if holds { Truth::Always } else { Truth::Never };
-                return Some(Meaning::Truth(truth));
+                let truth = if holds {
+                    Predicate::Always
+                } else {
+                    Predicate::Never
+                };
+                return Some(MaskValue::Predicate(truth));
             }
             let below = match function {
                 CompareFunction::Lt => a + -b + one,
@@ -371,7 +379,7 @@ impl Meaning {
                 CompareFunction::Ge => b + -a,
                 _ => return None,
             };
-            return Some(Meaning::Truth(Truth::at_most_zero(below)));
+            return Some(MaskValue::Predicate(Predicate::at_most_zero(below)));
         }
         let ((truth, yes, no), flipped, limit) = match (a.even(), b.even()) {
             (_, Some(limit)) => (a.level()?, false, limit),
@@ -382,11 +390,11 @@ impl Meaning {
             true => function.apply(limit, x),
             false => function.apply(x, limit),
         };
-        Some(Meaning::Truth(match (holds(yes), holds(no)) {
-            (true, true) => Truth::Always,
+        Some(MaskValue::Predicate(match (holds(yes), holds(no)) {
+            (true, true) => Predicate::Always,
             (true, false) => truth,
             (false, true) => truth.not(),
-            (false, false) => Truth::Never,
+            (false, false) => Predicate::Never,
         }))
     }
 }
@@ -406,10 +414,10 @@ fn unit_axes(from: &[Dim], to: &[Dim]) -> Option<Vec<Option<usize>>> {
 }
 
 /// The two values of a constant on both sides of a diagonal, and which places have the first.
-fn sides<T: Copy + PartialEq>(shape: &[usize], x: &[T]) -> Option<(Truth, T, T)> {
+fn sides<T: Copy + PartialEq>(shape: &[usize], x: &[T]) -> Option<(Predicate, T, T)> {
     let first = *x.first()?;
     if x.iter().all(|x| *x == first) {
-        return Some((Truth::Always, first, first));
+        return Some((Predicate::Always, first, first));
     }
     let [ones @ .., rows, columns] = shape else {
         return None;
@@ -428,28 +436,28 @@ fn sides<T: Copy + PartialEq>(shape: &[usize], x: &[T]) -> Option<(Truth, T, T)>
     };
     let lower = |at: usize| (at % columns) as i64 - (at / columns) as i64 <= diagonal;
     let fits = |(at, x): (usize, &T)| *x == if lower(at) { low } else { high };
-    let affine = Affine::axis(0, 1) + Affine::axis(1, -1);
-    let affine = affine + Affine::constant(Dim::constant(-diagonal));
+    let affine = IndexExpr::axis(0, 1) + IndexExpr::axis(1, -1);
+    let affine = affine + IndexExpr::constant(Dim::constant(-diagonal));
     x.iter()
         .enumerate()
         .all(fits)
-        .then_some((Truth::AtMostZero(affine), low, high))
+        .then_some((Predicate::AtMostZero(affine), low, high))
 }
 
 /// Integers that are even or count along the only long axis.
-fn counted(shape: &[usize], x: &[i64]) -> Option<Meaning> {
+fn counted(shape: &[usize], x: &[i64]) -> Option<MaskValue> {
     let start = *x.first()?;
-    let affine = Affine::constant(Dim::constant(start));
+    let affine = IndexExpr::constant(Dim::constant(start));
     if x.iter().all(|x| *x == start) {
-        return Some(Meaning::Number(affine));
+        return Some(MaskValue::Number(affine));
     }
     let mut long = shape.iter().rev().enumerate().filter(|(_, n)| **n != 1);
     let ((axis, _), None) = (long.next()?, long.next()) else {
         let truths: Vec<f32> = x.iter().map(|x| *x as f32).collect();
         let (truth, yes, no) = sides(shape, &truths)?;
-        return Some(Meaning::Level { truth, yes, no });
+        return Some(MaskValue::TwoValued { truth, yes, no });
     };
     let step = x[1].checked_sub(start)?;
     let even = x.windows(2).all(|w| w[1].checked_sub(w[0]) == Some(step));
-    (even && axis < AXES).then(|| Meaning::Number(affine + Affine::axis(axis, step)))
+    (even && axis < MAX_MASK_AXES).then(|| MaskValue::Number(affine + IndexExpr::axis(axis, step)))
 }

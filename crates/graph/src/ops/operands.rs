@@ -14,17 +14,17 @@ pub(super) fn operands<'a, const N: usize>(
 }
 
 /// The operand must be f32.
-pub(super) fn want_f32(what: &str, ty: &TensorType) -> Result<(), String> {
-    want_dtype(what, ty, &[DType::F32])
+pub(super) fn require_f32(what: &str, ty: &TensorType) -> Result<(), String> {
+    require_dtype(what, ty, &[DType::F32])
 }
 
 /// The operand must be an integer that can index.
-pub(super) fn want_index(what: &str, ty: &TensorType) -> Result<(), String> {
-    want_dtype(what, ty, &[DType::I32, DType::I64])
+pub(super) fn require_index(what: &str, ty: &TensorType) -> Result<(), String> {
+    require_dtype(what, ty, &[DType::I32, DType::I64])
 }
 
 /// The operand must have one of these types.
-pub(super) fn want_dtype(what: &str, ty: &TensorType, allowed: &[DType]) -> Result<(), String> {
+pub(super) fn require_dtype(what: &str, ty: &TensorType, allowed: &[DType]) -> Result<(), String> {
     if allowed.contains(&ty.dtype) {
         return Ok(());
     }
@@ -37,14 +37,14 @@ pub(super) fn want_dtype(what: &str, ty: &TensorType, allowed: &[DType]) -> Resu
 }
 
 /// The operand must have a type in which single elements can be moved.
-pub(super) fn want_plain(what: &str, ty: &TensorType) -> Result<(), String> {
+pub(super) fn require_unquantised(what: &str, ty: &TensorType) -> Result<(), String> {
     if ty.dtype.is_quantised() {
         return Err(format!("{what} is {}, must not be quantised", ty.dtype));
     }
     Ok(())
 }
 
-pub(super) fn want_shape(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(), String> {
+pub(super) fn require_shape(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(), String> {
     if ty.shape == shape {
         Ok(())
     } else {
@@ -56,7 +56,7 @@ pub(super) fn want_shape(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(
 }
 
 /// The axis must be one of the operand's.
-pub(super) fn want_axis(what: &str, ty: &TensorType, axis: usize) -> Result<(), String> {
+pub(super) fn require_axis(what: &str, ty: &TensorType, axis: usize) -> Result<(), String> {
     if axis < ty.shape.len() {
         Ok(())
     } else {
@@ -92,7 +92,7 @@ pub(super) fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
 }
 
 /// The operand must broadcast to `shape` without changing it.
-pub(super) fn want_broadcast(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(), String> {
+pub(super) fn require_broadcast(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(), String> {
     match broadcast(&ty.shape, shape) {
         Ok(result) if result == shape => Ok(()),
         _ => Err(format!(

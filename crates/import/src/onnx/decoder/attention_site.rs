@@ -1,15 +1,15 @@
-//! Where a model attends over its caches, in whatever way it is written down.
+//! Finds every group of nodes that attends over a cache, as a fused op or decomposed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::layers::CacheLayer;
-use crate::error::Problem;
+use super::cache_inputs::CacheInputs;
+use crate::error::ImportErrorDetail;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::{Node, Onnx};
 
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum CacheSide {
     Key,
     Value,
 }
@@ -18,53 +18,53 @@ pub(super) enum Side {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Present<'a> {
     pub(super) cache: usize,
-    side: Side,
+    side: CacheSide,
     /// The rows that the step adds.
     fresh: &'a str,
 }
 
 impl Present<'_> {
-    pub(super) fn side(&self) -> Side {
+    pub(super) fn side(&self) -> CacheSide {
         self.side
     }
 }
 
 /// Attention over a cache.
 #[derive(Clone, Debug)]
-pub(in crate::onnx) struct Site<'a> {
+pub(in crate::onnx) struct AttentionSite<'a> {
     /// The node that gives the result, and the result's name.
     pub(in crate::onnx) node: usize,
     pub(in crate::onnx) result: &'a str,
     /// Which cache.
     pub(in crate::onnx) cache: usize,
     /// Queries, and the step's own keys and values.
-    pub(in crate::onnx) operands: Operands<'a>,
+    pub(in crate::onnx) operands: AttentionOperands<'a>,
     /// Query heads and heads of keys and values, where an attribute says so.
     pub(in crate::onnx) heads: Option<(usize, usize)>,
-    /// One over the root of the head's size when `None`.
+    /// Score scale; `None` for 1/√head_dim.
     pub(in crate::onnx) scale: Option<f32>,
     pub(in crate::onnx) softcap: Option<f32>,
     pub(in crate::onnx) rotary: Option<Rotary<'a>>,
-    pub(super) mask: Mask<'a>,
-    /// Keys and values that are not taken from the cache as they lie there.
-    pub(super) views: Vec<Viewed<'a>>,
+    pub(super) mask: MaskSource<'a>,
+    /// Keys and values that are read through a view of the cache.
+    pub(super) views: Vec<CacheView<'a>>,
 }
 
-impl<'a> Site<'a> {
-    /// Whether it is a softmax between two products.
+impl<'a> AttentionSite<'a> {
+    /// Whether the attention is decomposed: a softmax between two products.
     pub(super) fn is_spelled_out(&self) -> bool {
-        matches!(self.mask, Mask::Scores { .. })
+        matches!(self.mask, MaskSource::Scores { .. })
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in crate::onnx) enum Operands<'a> {
-    Apart {
+pub(in crate::onnx) enum AttentionOperands<'a> {
+    Separate {
         q: &'a str,
         k: &'a str,
         v: &'a str,
     },
-    /// One behind the other in the last axis.
+    /// Concatenated along the last axis.
     Packed(&'a str),
 }
 
@@ -76,9 +76,9 @@ pub(in crate::onnx) struct Rotary<'a> {
     pub(in crate::onnx) interleaved: bool,
 }
 
-/// What says which keys a query sees.
+/// What determines the keys that a query sees.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mask<'a> {
+pub(super) enum MaskSource<'a> {
     /// An operand, and attributes.
     Operand {
         name: Option<&'a str>,
@@ -86,7 +86,7 @@ pub(super) enum Mask<'a> {
         /// Keys before the query's own that it sees.
         left: Option<usize>,
     },
-    /// What becomes of the scores before the softmax.
+    /// Computation on the scores between the product and the softmax.
     Scores { from: &'a str, to: &'a str },
     /// The lengths that GroupQueryAttention takes, and how many keys a query sees.
     Lengths {
@@ -98,25 +98,25 @@ pub(super) enum Mask<'a> {
     },
 }
 
-/// A form in which attention takes what a cache holds.
+/// A view of a cache's contents that attention reads.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Viewed<'a> {
+pub(super) struct CacheView<'a> {
     pub(super) operand: &'a str,
     pub(super) present: &'a str,
-    pub(super) side: Side,
-    /// Whether it is the second factor of the scores, with the rows last.
+    pub(super) side: CacheSide,
+    /// Whether the view is the right operand of the score product, with rows as the last axis.
     pub(super) transposed: bool,
 }
 
-/// All attention over these caches.
+/// Finds all attention over the given caches.
 pub(super) fn sites<'a>(
     file: &'a Onnx,
-    caches: &'a [CacheLayer],
-) -> Result<(Vec<Site<'a>>, HashMap<&'a str, Present<'a>>), Problem> {
-    let mut model = Model::new(file, caches);
+    caches: &'a [CacheInputs],
+) -> Result<(Vec<AttentionSite<'a>>, HashMap<&'a str, Present<'a>>), ImportErrorDetail> {
+    let mut model = SiteFinder::new(file, caches);
     for (index, node) in file.nodes.iter().enumerate() {
         let found = model.update(node).and_then(|()| model.site(index, node));
-        let site = found.map_err(|reason| Problem::Op {
+        let site = found.map_err(|reason| ImportErrorDetail::Op {
             node: node.label.clone(),
             op: node.op.clone(),
             reason,
@@ -126,28 +126,28 @@ pub(super) fn sites<'a>(
     Ok((model.sites, model.presents))
 }
 
-struct Model<'a> {
+struct SiteFinder<'a> {
     file: &'a Onnx,
     /// The inputs that are caches.
-    inputs: BTreeMap<&'a str, (usize, Side)>,
+    inputs: BTreeMap<&'a str, (usize, CacheSide)>,
     /// The node that gives each tensor.
     makers: HashMap<&'a str, usize>,
     presents: HashMap<&'a str, Present<'a>>,
-    sites: Vec<Site<'a>>,
+    sites: Vec<AttentionSite<'a>>,
 }
 
-impl<'a> Model<'a> {
-    fn new(file: &'a Onnx, caches: &'a [CacheLayer]) -> Model<'a> {
+impl<'a> SiteFinder<'a> {
+    fn new(file: &'a Onnx, caches: &'a [CacheInputs]) -> SiteFinder<'a> {
         let mut inputs = BTreeMap::new();
         for (index, cache) in caches.iter().enumerate() {
-            inputs.insert(&cache.key[..], (index, Side::Key));
-            inputs.insert(&cache.value[..], (index, Side::Value));
+            inputs.insert(&cache.key[..], (index, CacheSide::Key));
+            inputs.insert(&cache.value[..], (index, CacheSide::Value));
         }
         let mut makers = HashMap::new();
         for (index, node) in file.nodes.iter().enumerate() {
             makers.extend(node.outputs.iter().map(|name| (&name[..], index)));
         }
-        Model {
+        SiteFinder {
             file,
             inputs,
             makers,
@@ -156,7 +156,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Notes what a node makes of a cache.
+    /// Records the tensor that holds a cache after a node has updated it.
     fn update(&mut self, node: &'a Node) -> Result<(), String> {
         let (past, fresh, results): (&[usize], &[usize], &[usize]) = match &node.op[..] {
             "TensorScatter" => (&[0], &[1], &[0]),
@@ -171,7 +171,7 @@ impl<'a> Model<'a> {
             };
             if node.op == "TensorScatter" && node.text("mode").is_some_and(|mode| mode != "linear")
             {
-                return Err("writes into a cache in circles, which is not supported".into());
+                return Err("has a TensorScatter mode other than \"linear\", which is not supported for a cache".into());
             }
             if node.op == "Concat" && !matches!(node.int("axis"), Some(2 | -2)) {
                 return Err("appends to a cache along an axis that is not its rows".into());
@@ -183,7 +183,7 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    fn site(&self, index: usize, node: &'a Node) -> Result<Option<Site<'a>>, String> {
+    fn site(&self, index: usize, node: &'a Node) -> Result<Option<AttentionSite<'a>>, String> {
         match &node.op[..] {
             "Attention" => self.attention(index, node),
             "com.microsoft::GroupQueryAttention" => self.grouped(index, node),
@@ -193,7 +193,7 @@ impl<'a> Model<'a> {
     }
 
     /// ONNX's own op.
-    fn attention(&self, index: usize, node: &'a Node) -> Result<Option<Site<'a>>, String> {
+    fn attention(&self, index: usize, node: &'a Node) -> Result<Option<AttentionSite<'a>>, String> {
         let operands = (node.operand(0), node.operand(1), node.operand(2));
         let (Some(q), Some(k), Some(v)) = operands else {
             return Ok(None);
@@ -212,16 +212,16 @@ impl<'a> Model<'a> {
             }
         };
         let count = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
-        Ok(Some(Site {
+        Ok(Some(AttentionSite {
             node: index,
             result: node.outputs.first().ok_or("gives nothing")?,
             cache,
-            operands: Operands::Apart { q, k, v },
+            operands: AttentionOperands::Separate { q, k, v },
             heads: count("q_num_heads").zip(count("kv_num_heads")),
             scale: node.float("scale"),
             softcap: node.float("softcap").filter(|cap| *cap > 0.0),
             rotary: None,
-            mask: Mask::Operand {
+            mask: MaskSource::Operand {
                 name: node.operand(3),
                 causal: node.int("is_causal") == Some(1),
                 left: count("left_window_size"),
@@ -231,14 +231,14 @@ impl<'a> Model<'a> {
     }
 
     /// ONNX Runtime's op.
-    fn grouped(&self, index: usize, node: &'a Node) -> Result<Option<Site<'a>>, String> {
+    fn grouped(&self, index: usize, node: &'a Node) -> Result<Option<AttentionSite<'a>>, String> {
         let Some((cache, _)) = node.operand(3).and_then(|past| self.inputs.get(past)) else {
             return Ok(None);
         };
         let q = node.operand(0).ok_or("has no queries")?;
         let operands = match node.operand(1).zip(node.operand(2)) {
-            Some((k, v)) => Operands::Apart { q, k, v },
-            None => Operands::Packed(q),
+            Some((k, v)) => AttentionOperands::Separate { q, k, v },
+            None => AttentionOperands::Packed(q),
         };
         let count = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
         let heads = count("num_heads").zip(count("kv_num_heads"));
@@ -259,7 +259,7 @@ impl<'a> Model<'a> {
         };
         let lengths = node.operand(5).zip(node.operand(6));
         let (last, total) = lengths.ok_or("has no lengths")?;
-        Ok(Some(Site {
+        Ok(Some(AttentionSite {
             node: index,
             result: node.outputs.first().ok_or("gives nothing")?,
             cache: *cache,
@@ -268,7 +268,7 @@ impl<'a> Model<'a> {
             scale: node.float("scale").filter(|scale| *scale != 0.0),
             softcap: node.float("softcap").filter(|cap| *cap > 0.0),
             rotary,
-            mask: Mask::Lengths {
+            mask: MaskSource::Lengths {
                 last,
                 total,
                 positions: node.operand(9),
@@ -279,7 +279,7 @@ impl<'a> Model<'a> {
     }
 
     /// A softmax between two products, the first with the keys and the second with the values of a cache.
-    fn spelled_out(&self, softmax: &'a Node) -> Result<Option<Site<'a>>, String> {
+    fn spelled_out(&self, softmax: &'a Node) -> Result<Option<AttentionSite<'a>>, String> {
         let (Some(to), Some(weights)) = (softmax.operand(0), softmax.outputs.first()) else {
             return Ok(None);
         };
@@ -290,28 +290,30 @@ impl<'a> Model<'a> {
             let first = node.operand(0).map(|name| self.unconverted(name));
             node.op == "MatMul" && first == Some(&weights[..])
         });
-        let product = product.ok_or("its weights of cached keys meet no values")?;
+        let product = product.ok_or("its attention weights are not multiplied with values")?;
         let node = &self.file.nodes[product];
-        let operand = node.operand(1).ok_or("its weights meet nothing")?;
+        let operand = node
+            .operand(1)
+            .ok_or("the product with its attention weights has one operand")?;
         let value = self
             .origin(operand)
-            .ok_or("its weights meet no cached values")?;
+            .ok_or("its attention weights are not multiplied with cached values")?;
         let (q, k) = scores
             .operand(0)
             .zip(scores.operand(1))
             .ok_or("has no scores")?;
         let (cache, fresh_key, fresh_value) = self.pair(key, value)?;
-        let view = |operand, present, side, transposed| Viewed {
+        let view = |operand, present, side, transposed| CacheView {
             operand,
             present,
             side,
             transposed,
         };
-        Ok(Some(Site {
+        Ok(Some(AttentionSite {
             node: product,
             result: node.outputs.first().ok_or("gives nothing")?,
             cache,
-            operands: Operands::Apart {
+            operands: AttentionOperands::Separate {
                 q,
                 k: fresh_key,
                 v: fresh_value,
@@ -320,13 +322,13 @@ impl<'a> Model<'a> {
             scale: Some(1.0),
             softcap: None,
             rotary: None,
-            mask: Mask::Scores {
+            mask: MaskSource::Scores {
                 from: &scores.outputs[0],
                 to,
             },
             views: vec![
-                view(k, key, Side::Key, true),
-                view(operand, value, Side::Value, false),
+                view(k, key, CacheSide::Key, true),
+                view(operand, value, CacheSide::Value, false),
             ],
         }))
     }
@@ -335,7 +337,7 @@ impl<'a> Model<'a> {
         Some(&self.file.nodes[*self.makers.get(name)?])
     }
 
-    /// The product with cached keys that a tensor is made of, by adding, scaling and choosing.
+    /// Traces a tensor back through additions, scales and selections to a product with cached keys.
     fn scores(&self, name: &'a str) -> Option<(&'a Node, &'a str)> {
         let mut seen = HashSet::from([name]);
         let mut open = vec![name];
@@ -346,7 +348,7 @@ impl<'a> Model<'a> {
             match &node.op[..] {
                 "MatMul" => {
                     let key = node.operand(1).and_then(|key| self.origin(key));
-                    if let Some(key) = key.filter(|key| self.presents[key].side == Side::Key) {
+                    if let Some(key) = key.filter(|key| self.presents[key].side == CacheSide::Key) {
                         return Some((node, key));
                     }
                 }
@@ -361,7 +363,7 @@ impl<'a> Model<'a> {
         None
     }
 
-    /// The tensor that this one only converts.
+    /// Skips casts: the tensor that was converted.
     fn unconverted(&self, mut name: &'a str) -> &'a str {
         while let Some(node) = self.maker(name) {
             match (&node.op[..], node.operand(0)) {
@@ -372,7 +374,7 @@ impl<'a> Model<'a> {
         name
     }
 
-    /// The cache after the step that a tensor holds in another form.
+    /// The updated cache that a tensor is a view of.
     fn origin(&self, mut name: &'a str) -> Option<&'a str> {
         while !self.presents.contains_key(name) {
             let node = self.maker(name)?;
@@ -385,8 +387,13 @@ impl<'a> Model<'a> {
         Some(name)
     }
 
-    fn viewed(&self, operand: &'a str, present: &'a str, transposed: bool) -> Option<Viewed<'a>> {
-        (operand != present).then_some(Viewed {
+    fn viewed(
+        &self,
+        operand: &'a str,
+        present: &'a str,
+        transposed: bool,
+    ) -> Option<CacheView<'a>> {
+        (operand != present).then_some(CacheView {
             operand,
             present,
             side: self.presents[present].side,
@@ -394,10 +401,10 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// The cache of keys and values that belong together, with what the step adds to them.
+    /// The cache of a key and a value tensor that belong together, and the rows the step adds.
     fn pair(&self, key: &'a str, value: &'a str) -> Result<(usize, &'a str, &'a str), String> {
         let (k, v) = (self.presents[key], self.presents[value]);
-        if k.cache != v.cache || (k.side, v.side) != (Side::Key, Side::Value) {
+        if k.cache != v.cache || (k.side, v.side) != (CacheSide::Key, CacheSide::Value) {
             return Err(format!(
                 "attends {key} with {value}, which are not of one cache"
             ));
@@ -407,7 +414,7 @@ impl<'a> Model<'a> {
 }
 
 impl Node {
-    /// An operand's name, `None` when it is left out.
+    /// Name of an operand; `None` if it is omitted.
     fn operand(&self, index: usize) -> Option<&str> {
         let name = self.inputs.get(index)?;
         Some(&name[..]).filter(|name| !name.is_empty())

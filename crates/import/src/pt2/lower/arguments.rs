@@ -4,14 +4,14 @@ use base::DType;
 use graph::ops::{Scalar, Size};
 use graph::{Dim, TensorId};
 
-use super::Lower;
+use super::Pt2Lowering;
 use super::call::{Call, Operand, SizeArg};
-use crate::emit::Emitter;
-use crate::pt2::constant;
-use crate::pt2::expr::Affine;
+use crate::lowering::LoweringBuilder;
 use crate::pt2::schema::SymInt;
+use crate::pt2::size_expr::SizeExpr;
+use crate::pt2::tensor;
 
-impl<'a> Lower<'a> {
+impl<'a> Pt2Lowering<'a> {
     /// The tensor that an argument names.
     pub(super) fn tensor(&mut self, call: &Call<'_>, name: &str) -> Result<TensorId, String> {
         self.value(call.tensor(name)?)
@@ -31,7 +31,7 @@ impl<'a> Lower<'a> {
         let mut axes = match call.ints(name)? {
             Some(list) if !list.is_empty() => list
                 .iter()
-                .map(|axis| Emitter::axis(*axis, rank))
+                .map(|axis| LoweringBuilder::axis(*axis, rank))
                 .collect::<Result<Vec<_>, _>>()?,
             _ => (0..rank).collect(),
         };
@@ -58,7 +58,7 @@ impl<'a> Lower<'a> {
             SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
             SymInt::AsExpr(expr) => {
                 let wrong = |reason| format!("a size {reason}");
-                Affine::parse(&expr.expr_str).map_err(wrong)?
+                SizeExpr::parse(&expr.expr_str).map_err(wrong)?
             }
         };
         let mut sum = Dim::constant(affine.constant);
@@ -81,7 +81,7 @@ impl<'a> Lower<'a> {
 
     /// The type that a node's result is computed in.
     pub(super) fn result_dtype(&self, call: &Call<'_>, index: usize) -> Result<DType, String> {
-        Ok(constant::kind(self.result_meta(call, index)?.dtype)?.dtype())
+        Ok(tensor::kind(self.result_meta(call, index)?.dtype)?.dtype())
     }
 
     fn result_meta(

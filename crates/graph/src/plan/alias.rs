@@ -1,25 +1,25 @@
 //! Which tensors share memory: aliases and results that overwrite a dying operand, by one mechanism.
 
 use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
-use crate::ops::Sharing;
+use crate::ops::BufferReuse;
 use crate::{Bindings, GraphError, GraphErrorKind};
 
 /// Which memory every tensor is in, and until when it is needed.
-pub(super) struct Roots {
+pub(super) struct AliasAnalysis {
     /// Per tensor: the tensor whose memory it is in, and from which byte on.
     pub(super) host: Vec<(TensorId, usize)>,
     /// Per root: the last step that reads any tensor in its memory (`usize::MAX` for outputs).
     pub(super) last_use: Vec<usize>,
 }
 
-impl Roots {
+impl AliasAnalysis {
     pub(super) fn new(
         graph: &Graph,
         sizes: &[usize],
         bindings: &Bindings,
-    ) -> Result<Roots, GraphError> {
+    ) -> Result<AliasAnalysis, GraphError> {
         let ids = 0..graph.tensors().len() as u32;
-        let mut roots = Roots {
+        let mut roots = AliasAnalysis {
             host: ids.map(|id| (TensorId(id), 0)).collect(),
             last_use: vec![0; graph.tensors().len()],
         };
@@ -60,12 +60,12 @@ impl Roots {
         })?;
         let host_of = |id: TensorId| self.host[id.0 as usize];
         Ok(match sharing {
-            Sharing::None => None,
-            Sharing::Alias { offset } => {
+            BufferReuse::None => None,
+            BufferReuse::Alias { offset } => {
                 let (root, start) = host_of(node.inputs[0]);
                 Some((root, start + offset))
             }
-            Sharing::InPlace(n) => node.inputs.iter().take(n).copied().find_map(|operand| {
+            BufferReuse::InPlace(n) => node.inputs.iter().take(n).copied().find_map(|operand| {
                 let (root, offset) = host_of(operand);
                 let size = sizes[operand.0 as usize];
                 let dies = self.last_use[root.0 as usize] <= step;

@@ -1,4 +1,4 @@
-//! What the lowerings of exported graphs build with: nodes, constants and the types of values.
+//! Graph builder shared by the ONNX and `.pt2` lowerings: nodes, constants, type promotion and constant evaluation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,30 +9,30 @@ use graph::ops::{
 };
 use graph::{Dim, GraphBuilder, TensorId, TensorType};
 
-use crate::known::Known;
+use crate::const_eval::ConstValue;
 
-/// Elements of a constant that a rule computes; larger ones would make large graphs of small files.
-pub(crate) const MOST_CONSTANT: usize = 1 << 24;
+/// Limit on the elements of a constant that a lowering rule computes, so that small files cannot make large graphs.
+pub(crate) const MAX_CONSTANT_ELEMENTS: usize = 1 << 24;
 
-/// A graph under construction, its nodes named after the file's.
+/// Builds graph nodes for one source node at a time, named after it.
 ///
-/// Errors are reasons; the caller adds the node's name.
-pub(crate) struct Emitter {
+/// Errors are reasons only; the caller adds the node's name.
+pub(crate) struct LoweringBuilder {
     pub(crate) builder: GraphBuilder,
     node_name: String,
     emitted: usize,
-    /// Names that the file has for its own tensors.
+    /// Names of the file's own tensors.
     reserved: HashSet<String>,
-    /// What the current node made so far.
+    /// Tensors emitted for the current source node.
     made: HashSet<TensorId>,
-    /// What computed tensors hold, where sizes are followed.
-    known: Option<HashMap<TensorId, Known>>,
+    /// Results of constant evaluation, if it is enabled.
+    known: Option<HashMap<TensorId, ConstValue>>,
 }
 
-impl Emitter {
+impl LoweringBuilder {
     /// An empty graph.
-    pub(crate) fn new(name: &str) -> Emitter {
-        Emitter {
+    pub(crate) fn new(name: &str) -> LoweringBuilder {
+        LoweringBuilder {
             builder: GraphBuilder::new(name),
             node_name: String::new(),
             emitted: 0,
@@ -42,38 +42,39 @@ impl Emitter {
         }
     }
 
-    /// An empty graph for a file that computes shapes with ordinary ops: what is known before a run is not computed in
-    /// it.
-    pub(crate) fn following_sizes(name: &str) -> Emitter {
-        Emitter {
+    /// An empty graph with constant evaluation, for formats that compute shapes with ordinary ops. Tensors known at
+    /// import time become constants.
+    pub(crate) fn with_const_eval(name: &str) -> LoweringBuilder {
+        LoweringBuilder {
             known: Some(HashMap::new()),
-            ..Emitter::new(name)
+            ..LoweringBuilder::new(name)
         }
     }
 
-    /// What a tensor holds, as far as that is known before a run.
-    pub(crate) fn known(&self, id: TensorId) -> Option<Known> {
+    /// Elements of a tensor, if they are known at import time.
+    pub(crate) fn known(&self, id: TensorId) -> Option<ConstValue> {
         if let Some(known) = self.known.as_ref().and_then(|map| map.get(&id)) {
             return Some(known.clone());
         }
         let bytes = self.builder.constant_bytes(id)?;
-        Known::of_constant(self.builder.ty(id), bytes)
+        ConstValue::of_constant(self.builder.ty(id), bytes)
     }
 
-    /// Names what is emitted next after `node`.
-    pub(crate) fn begin(&mut self, node: &str) {
+    /// Starts a source node; tensors emitted from now on are named after it.
+    pub(crate) fn begin_node(&mut self, node: &str) {
         self.node_name = node.to_owned();
         self.emitted = 0;
         self.made.clear();
     }
 
-    /// Keeps names from being given to what has none in the file.
+    /// Reserves names, so that no emitted tensor gets one of them.
     pub(crate) fn reserve(&mut self, names: impl Iterator<Item = String>) {
         self.reserved.extend(names);
     }
 
-    /// Whether the current node made this; it can be asked once.
-    pub(crate) fn take_made(&mut self, id: TensorId) -> bool {
+    /// Removes `id` from the tensors emitted for the current node and returns whether it was one of them, so that each
+    /// tensor is renamed at most once.
+    pub(crate) fn take_emitted(&mut self, id: TensorId) -> bool {
         self.made.remove(&id)
     }
 
@@ -91,7 +92,7 @@ impl Emitter {
         {
             return self.constant(ty.dtype, &shape, data.to_bytes());
         }
-        let name = self.fresh();
+        let name = self.fresh_name();
         let result = self.builder.node(&name, op, inputs);
         let id = result.map_err(|e| e.to_string())?;
         self.made.insert(id);
@@ -101,19 +102,19 @@ impl Emitter {
         Ok(id)
     }
 
-    /// What a node's result will hold, where sizes are followed and it is known before a run.
-    fn known_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, Known)> {
+    /// Type and elements of a node's result, if constant evaluation is enabled and succeeds.
+    fn known_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, ConstValue)> {
         self.known.as_ref()?;
         let operand = |id: &TensorId| (self.builder.ty(*id), self.known(*id));
-        let operands: Vec<(&TensorType, Option<Known>)> = inputs.iter().map(operand).collect();
+        let operands: Vec<(&TensorType, Option<ConstValue>)> = inputs.iter().map(operand).collect();
         let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
         let result = op.infer(&types).ok()?;
-        let known = Known::of_result(op, &operands, &result)?;
+        let known = ConstValue::of_result(op, &operands, &result)?;
         Some((result, known))
     }
 
-    /// A name that no tensor has: the node's, and a number behind it.
-    pub(crate) fn fresh(&mut self) -> String {
+    /// A unique tensor name: the node's name and a number.
+    pub(crate) fn fresh_name(&mut self) -> String {
         loop {
             self.emitted += 1;
             let name = format!("{}.{}", self.node_name, self.emitted);
@@ -135,23 +136,23 @@ impl Emitter {
         self.builder.ty(id).shape.len()
     }
 
-    /// An axis of a tensor of `rank` axes; negative ones count from the end.
+    /// Normalises an axis of a tensor of `rank` axes; negative axes count from the end.
     pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, String> {
-        // PyTorch takes 0 and -1 for the axes of a scalar too.
+        // PyTorch also accepts axes 0 and -1 of a scalar.
         let count = rank.max(1) as i64;
         let from_start = if axis < 0 { axis + count } else { axis };
         match usize::try_from(from_start) {
             Ok(axis) if axis < rank.max(1) => Ok(axis),
-            _ => Err(format!("axis {axis} is none of {rank}")),
+            _ => Err(format!("axis {axis} is out of range for {rank} axes")),
         }
     }
 
-    /// A constant of one number.
+    /// A scalar constant.
     pub(crate) fn scalar(&mut self, value: Scalar, dtype: DType) -> Result<TensorId, String> {
         self.filled(value, dtype, &[])
     }
 
-    /// A constant of one number in every place.
+    /// A constant with all elements equal.
     pub(crate) fn filled(
         &mut self,
         value: Scalar,
@@ -159,9 +160,10 @@ impl Emitter {
         shape: &[usize],
     ) -> Result<TensorId, String> {
         let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let elements = elements.filter(|n| *n <= MOST_CONSTANT);
-        let elements =
-            elements.ok_or_else(|| format!("needs more than {MOST_CONSTANT} numbers"))?;
+        let elements = elements.filter(|n| *n <= MAX_CONSTANT_ELEMENTS);
+        let elements = elements.ok_or_else(|| {
+            format!("needs a constant of more than {MAX_CONSTANT_ELEMENTS} elements")
+        })?;
         let data = value.repeat(dtype, elements);
         let data = data.ok_or_else(|| format!("there are no numbers of type {dtype}"))?;
         self.constant(dtype, shape, data.to_bytes())
@@ -174,12 +176,12 @@ impl Emitter {
         shape: &[usize],
         data: Bytes,
     ) -> Result<TensorId, String> {
-        let name = self.fresh();
+        let name = self.fresh_name();
         let constant = self.builder.constant(&name, dtype, shape, data);
         constant.map_err(|e| e.to_string())
     }
 
-    /// A tensor of one value, its shape known only at run time.
+    /// A tensor with all elements equal and a dynamic shape.
     pub(crate) fn fill(
         &mut self,
         value: Scalar,
@@ -208,7 +210,7 @@ impl Emitter {
         self.emit(Permute { axes }, &[x])
     }
 
-    /// The tensor with its last two axes exchanged.
+    /// Transposes the last two axes.
     pub(crate) fn transposed(&mut self, x: TensorId) -> Result<TensorId, String> {
         let rank = self.rank(x);
         if rank < 2 {
@@ -264,7 +266,7 @@ impl Emitter {
         self.emit(Unary { function }, &[x])
     }
 
-    /// A function of two tensors, brought to one type first.
+    /// Applies a binary function after promoting both operands to one type.
     pub(crate) fn binary(
         &mut self,
         function: BinaryFunction,
@@ -296,7 +298,7 @@ impl Emitter {
         self.emit(Where, &[condition, a, b])
     }
 
-    /// A function of a tensor and a number, in the tensor's type.
+    /// Applies a binary function to a tensor and a number, in the tensor's type.
     pub(crate) fn with_number(
         &mut self,
         function: BinaryFunction,
@@ -307,7 +309,7 @@ impl Emitter {
         self.binary(function, x, number)
     }
 
-    /// Both in the wider of their types, as PyTorch widens.
+    /// Promotes both tensors to the wider of their types, by PyTorch's rules.
     pub(crate) fn promoted(
         &mut self,
         a: TensorId,
@@ -322,7 +324,7 @@ impl Emitter {
         Ok((self.cast(a, to)?, self.cast(b, to)?))
     }
 
-    /// The tensor with `before` and `after` more places along an axis; negative counts take away.
+    /// Pads an axis by `before` and `after` elements; negative counts crop.
     pub(crate) fn pad_axis(
         &mut self,
         x: TensorId,
@@ -341,15 +343,16 @@ impl Emitter {
             x = self.slice(x, axis, Dim::constant(cut[0]), len)?;
         }
         let mut list = vec![];
-        let border = |emitter: &mut Emitter, count: i64| -> Result<Option<TensorId>, String> {
-            if count <= 0 {
-                return Ok(None);
-            }
-            let mut shape = emitter.shape(x);
-            shape[axis] = Dim::constant(count);
-            let dtype = emitter.dtype(x);
-            Ok(Some(emitter.fill(value, dtype, shape)?))
-        };
+        let border =
+            |emitter: &mut LoweringBuilder, count: i64| -> Result<Option<TensorId>, String> {
+                if count <= 0 {
+                    return Ok(None);
+                }
+                let mut shape = emitter.shape(x);
+                shape[axis] = Dim::constant(count);
+                let dtype = emitter.dtype(x);
+                Ok(Some(emitter.fill(value, dtype, shape)?))
+            };
         let (first, last) = (border(self, before)?, border(self, after)?);
         list.extend(first);
         list.push(x);
@@ -364,7 +367,7 @@ impl Emitter {
         self.choose(positive, x, other)
     }
 
-    /// `log(1 + exp(x))`, written so that large values stay exact.
+    /// `log(1 + exp(x))`, in a form that does not overflow.
     pub(crate) fn soft_plus(&mut self, x: TensorId) -> Result<TensorId, String> {
         let size = self.unary(UnaryFunction::Abs, x)?;
         let small = self.unary(UnaryFunction::Neg, size)?;
@@ -376,7 +379,7 @@ impl Emitter {
     }
 }
 
-/// The number of elements of a shape that is known.
+/// Number of elements of a constant shape.
 pub(crate) fn elements(shape: &[Dim]) -> Result<usize, String> {
     let known = shape
         .iter()
@@ -385,7 +388,7 @@ pub(crate) fn elements(shape: &[Dim]) -> Result<usize, String> {
     known.ok_or_else(|| "its shape must be known at export".into())
 }
 
-/// The order in which element types widen.
+/// Rank of an element type in type promotion.
 fn width(dtype: DType) -> u8 {
     match dtype {
         DType::Bool => 0,

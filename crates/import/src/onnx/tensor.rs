@@ -9,13 +9,13 @@ use graph::{Data, Value};
 use super::proto::Message;
 use super::schema::TensorProto;
 use crate::ImportError;
-use crate::element::Kind;
+use crate::stored_type::StoredType;
 
 /// An initialiser, or the tensor of a `Constant` node.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct OnnxTensor {
     /// How elements are stored.
-    pub(super) kind: Kind,
+    pub(super) kind: StoredType,
     /// Row-major dimensions, outermost first.
     pub shape: Vec<usize>,
     /// The elements in the order of their indices, as they are stored.
@@ -23,30 +23,30 @@ pub struct Stored {
 }
 
 /// The element type with ONNX's code.
-pub(super) fn kind(code: i64) -> Result<Kind, String> {
+pub(super) fn kind(code: i64) -> Result<StoredType, String> {
     Ok(match code {
-        1 => Kind::F32,
-        2 => Kind::U8,
-        3 => Kind::I8,
-        4 => Kind::U16,
-        5 => Kind::I16,
-        6 => Kind::I32,
-        7 => Kind::I64,
-        9 => Kind::Bool,
-        10 => Kind::F16,
-        11 => Kind::F64,
-        12 => Kind::U32,
-        13 => Kind::U64,
-        16 => Kind::BF16,
-        17 => Kind::F8E4M3FN,
-        18 => Kind::F8E4M3FNUZ,
-        19 => Kind::F8E5M2,
-        20 => Kind::F8E5M2FNUZ,
-        21 => Kind::U4,
-        22 => Kind::I4,
-        23 => Kind::F4E2M1,
-        25 => Kind::U2,
-        26 => Kind::I2,
+        1 => StoredType::F32,
+        2 => StoredType::U8,
+        3 => StoredType::I8,
+        4 => StoredType::U16,
+        5 => StoredType::I16,
+        6 => StoredType::I32,
+        7 => StoredType::I64,
+        9 => StoredType::Bool,
+        10 => StoredType::F16,
+        11 => StoredType::F64,
+        12 => StoredType::U32,
+        13 => StoredType::U64,
+        16 => StoredType::BF16,
+        17 => StoredType::F8E4M3FN,
+        18 => StoredType::F8E4M3FNUZ,
+        19 => StoredType::F8E5M2,
+        20 => StoredType::F8E5M2FNUZ,
+        21 => StoredType::U4,
+        22 => StoredType::I4,
+        23 => StoredType::F4E2M1,
+        25 => StoredType::U2,
+        26 => StoredType::I2,
         code => {
             let name = match code {
                 8 => "string",
@@ -61,9 +61,12 @@ pub(super) fn kind(code: i64) -> Result<Kind, String> {
     })
 }
 
-impl Stored {
+impl OnnxTensor {
     /// The tensor of a message; `folder` is where external data lies.
-    pub(super) fn new(tensor: &TensorProto, folder: &mut Folder) -> Result<Stored, ImportError> {
+    pub(super) fn new(
+        tensor: &TensorProto,
+        folder: &mut ExternalDataFiles,
+    ) -> Result<OnnxTensor, ImportError> {
         let what = format!("tensor {:?}", tensor.name);
         let wrong = |reason: String| ImportError::malformed(&what[..], reason);
         let kind = kind(tensor.data_type).map_err(wrong)?;
@@ -86,7 +89,7 @@ impl Stored {
             let reason = format!("has {} bytes, {shape:?} takes {bytes}", data.len());
             return Err(wrong(reason));
         }
-        Ok(Stored { kind, shape, data })
+        Ok(OnnxTensor { kind, shape, data })
     }
 
     /// The stored element type's name.
@@ -123,18 +126,18 @@ impl Stored {
 }
 
 /// Reads a file that holds one tensor and nothing else, as test data does: its name and its contents.
-pub fn read_tensor(bytes: &Bytes) -> Result<(String, Stored), ImportError> {
+pub fn read_tensor(bytes: &Bytes) -> Result<(String, OnnxTensor), ImportError> {
     let wrong = |reason| ImportError::malformed("the tensor", reason);
     let tensor = TensorProto::read(Message::new(bytes.clone())).map_err(wrong)?;
-    let stored = Stored::new(&tensor, &mut Folder::new(None))?;
+    let stored = OnnxTensor::new(&tensor, &mut ExternalDataFiles::new(None))?;
     Ok((tensor.name, stored))
 }
 
 /// The elements of the message's own lists, as raw data would have them.
-fn typed(tensor: &TensorProto, kind: Kind) -> Bytes {
+fn typed(tensor: &TensorProto, kind: StoredType) -> Bytes {
     match kind {
-        Kind::F32 => Bytes::from_slice(&tensor.floats),
-        Kind::F64 => Bytes::from_slice(&tensor.doubles),
+        StoredType::F32 => Bytes::from_slice(&tensor.floats),
+        StoredType::F64 => Bytes::from_slice(&tensor.doubles),
         kind => {
             let width = kind.bits().div_ceil(8);
             let narrow = |n: &i64| n.to_le_bytes().into_iter().take(width);
@@ -145,20 +148,20 @@ fn typed(tensor: &TensorProto, kind: Kind) -> Bytes {
 }
 
 /// The folder that a model lies in, and the files of it that tensors have asked for.
-pub(super) struct Folder {
+pub(super) struct ExternalDataFiles {
     path: Option<PathBuf>,
     files: HashMap<PathBuf, Bytes>,
 }
 
-impl Folder {
+impl ExternalDataFiles {
     /// The folder; `None` when the model is in memory only.
-    pub(super) fn new(path: Option<&Path>) -> Folder {
+    pub(super) fn new(path: Option<&Path>) -> ExternalDataFiles {
         // A path without a folder has an empty one.
         let here = |path: &Path| match path.as_os_str().is_empty() {
             true => PathBuf::from("."),
             false => path.to_owned(),
         };
-        Folder {
+        ExternalDataFiles {
             path: path.map(here),
             files: HashMap::new(),
         }

@@ -1,72 +1,76 @@
-//! What attention lets a query see, found by computing its masks at some sizes.
+//! Determines the attention window of every site by evaluating its mask.
 //!
-//! Exporters write the same few masks in countless ways. What a mask means is what it holds: it is computed for steps at
-//! several places of a sequence, and it must show every query all that came before it, or the last so many of that.
+//! Exporters write equal masks in many ways, so masks are evaluated for steps at several positions of a sequence. Each
+//! query must see all keys up to its own, or a fixed number of the last ones; anything else is an error.
 
 use std::collections::{BTreeMap, HashMap};
 
 use base::DType;
 use graph::Value;
 
-use super::layers::{CacheForm, CacheLayer, port};
-use super::mask::{Found, Grid};
-use super::probe::{Cut, probe};
-use super::site::{Mask, Present, Side, Site};
+use super::attention_site::{AttentionSite, CacheSide, MaskSource, Present};
+use super::cache_inputs::{CacheInputs, CacheLayout, port};
+use super::mask::{MaskMatrix, WindowEvidence};
+use super::subgraph_eval::{Substitute, probe};
 use crate::ImportError;
-use crate::error::Problem;
+use crate::error::ImportErrorDetail;
 use crate::genai::DecoderNames;
 use crate::onnx::Onnx;
 use crate::onnx::schema::DimProto;
 
-/// A step that masks are computed for.
+/// A step for which masks are evaluated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ProbeStep {
     pub(super) past: usize,
     pub(super) tokens: usize,
 }
 
-impl Place {
+impl ProbeStep {
     pub(super) fn end(self) -> usize {
         self.past + self.tokens
     }
 }
 
-/// What was found out about attention over a cache.
+/// Result of a mask probe for one attention site.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::onnx) struct Sight {
-    /// How many keys a query sees, its own included; `None` for all.
+pub(in crate::onnx) struct AttentionWindow {
+    /// Number of keys a query sees, its own included; `None` for all.
     pub(in crate::onnx) window: Option<u32>,
-    /// Factor on the scores besides the site's own scale.
+    /// Factor on the scores in addition to the site's own scale.
     pub(in crate::onnx) factor: f32,
 }
 
-/// A model with the attention in it.
-pub(super) struct Look<'a, 'b> {
+/// Evaluates the masks of a model's attention sites.
+pub(super) struct MaskProbe<'a, 'b> {
     pub(super) file: &'a Onnx,
     pub(super) names: &'b DecoderNames,
-    pub(super) caches: &'b [CacheLayer],
+    pub(super) caches: &'b [CacheInputs],
     pub(super) presents: &'b HashMap<&'a str, Present<'a>>,
-    pub(super) sites: &'b [Site<'a>],
-    /// Most positions that there can be.
-    pub(super) horizon: usize,
+    pub(super) sites: &'b [AttentionSite<'a>],
+    /// Maximum number of positions.
+    pub(super) max_positions: usize,
 }
 
-impl<'a> Look<'a, '_> {
-    /// What every site sees.
-    pub(super) fn sights(&self) -> Result<Vec<Sight>, ImportError> {
-        let mut found: Vec<Found> = self.sites.iter().map(|_| Found::default()).collect();
-        for place in self.places() {
+impl<'a> MaskProbe<'a, '_> {
+    /// Determines the window of every site.
+    pub(super) fn windows(&self) -> Result<Vec<AttentionWindow>, ImportError> {
+        let mut found: Vec<WindowEvidence> = self
+            .sites
+            .iter()
+            .map(|_| WindowEvidence::default())
+            .collect();
+        for step in self.steps() {
             let wanted = self.wanted();
-            let mut cuts = self.cuts(place, 0.0)?;
-            let mut runs = vec![self.probe(&cuts, &wanted)?];
-            if self.sites.iter().any(Site::is_spelled_out) {
+            let mut substitutes = self.substitutes(step, 0.0)?;
+            let mut runs = vec![self.probe(&substitutes, &wanted)?];
+            if self.sites.iter().any(AttentionSite::is_spelled_out) {
                 for score in [1.0, 2.0] {
-                    cuts = self.cuts(place, score)?;
-                    runs.push(self.probe(&cuts, &wanted)?);
+                    substitutes = self.substitutes(step, score)?;
+                    runs.push(self.probe(&substitutes, &wanted)?);
                 }
             }
             for (site, found) in self.sites.iter().zip(&mut found) {
-                let result = self.look(site, place, &runs, found);
+                let result = self.look(site, step, &runs, found);
                 result.map_err(|reason| self.wrong(site, reason))?;
             }
         }
@@ -74,8 +78,8 @@ impl<'a> Look<'a, '_> {
         let all = self.sites.iter().zip(found).zip(views);
         all.map(|((site, found), factor)| {
             let window = found.window().map_err(|reason| self.wrong(site, reason))?;
-            let window = window.filter(|window| *window < self.horizon);
-            Ok(Sight {
+            let window = window.filter(|window| *window < self.max_positions);
+            Ok(AttentionWindow {
                 window: window.map(|window| window as u32),
                 factor: factor * found.factor.unwrap_or(1.0),
             })
@@ -83,16 +87,16 @@ impl<'a> Look<'a, '_> {
         .collect()
     }
 
-    pub(super) fn wrong(&self, site: &Site<'_>, reason: String) -> ImportError {
+    pub(super) fn wrong(&self, site: &AttentionSite<'_>, reason: String) -> ImportError {
         let node = &self.file.nodes[site.node];
         let (node, op) = (node.label.clone(), node.op.clone());
-        Problem::Op { node, op, reason }.into()
+        ImportErrorDetail::Op { node, op, reason }.into()
     }
 
-    /// Steps at the beginning, in the middle and at the end of what there can be.
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> + use<> {
-        let most = self.horizon;
-        let places = [
+    /// Probe steps at the beginning, in the middle and at the end of the possible positions.
+    pub(super) fn steps(&self) -> impl Iterator<Item = ProbeStep> + use<> {
+        let most = self.max_positions;
+        let steps = [
             (0, 1),
             (0, 4),
             (3, 1),
@@ -101,21 +105,21 @@ impl<'a> Look<'a, '_> {
             (most.saturating_sub(3), 3),
             (most.saturating_sub(1), 1),
         ];
-        let fits = move |place: &Place| place.end() <= most;
-        places
+        let fits = move |step: &ProbeStep| step.end() <= most;
+        steps
             .into_iter()
-            .map(|(past, tokens)| Place { past, tokens })
+            .map(|(past, tokens)| ProbeStep { past, tokens })
             .filter(fits)
     }
 
-    /// The tensors whose elements say what is seen.
+    /// Tensors to evaluate: masks, scores and lengths.
     fn wanted(&self) -> Vec<&str> {
         let mut wanted: Vec<&str> = vec![];
         for site in self.sites {
             match site.mask {
-                Mask::Operand { name, .. } => wanted.extend(name),
-                Mask::Scores { to, .. } => wanted.push(to),
-                Mask::Lengths {
+                MaskSource::Operand { name, .. } => wanted.extend(name),
+                MaskSource::Scores { to, .. } => wanted.push(to),
+                MaskSource::Lengths {
                     last,
                     total,
                     positions,
@@ -130,24 +134,24 @@ impl<'a> Look<'a, '_> {
 
     pub(super) fn probe(
         &self,
-        cuts: &BTreeMap<String, Cut>,
+        substitutes: &BTreeMap<String, Substitute>,
         wanted: &[&str],
     ) -> Result<BTreeMap<String, Value>, ImportError> {
         if wanted.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let values = probe(self.file, cuts, wanted)?;
+        let values = probe(self.file, substitutes, wanted)?;
         let names = wanted.iter().map(|name| (*name).to_owned());
         Ok(names.zip(values).collect())
     }
 
-    /// What stands for the inputs of a step, and for what the network would compute.
-    pub(super) fn cuts(
+    /// Substitutes for the inputs of a step and for tensors that depend on the network's data.
+    pub(super) fn substitutes(
         &self,
-        place: Place,
+        step: ProbeStep,
         score: f32,
-    ) -> Result<BTreeMap<String, Cut>, ImportError> {
-        let Place { past, tokens } = place;
+    ) -> Result<BTreeMap<String, Substitute>, ImportError> {
+        let ProbeStep { past, tokens } = step;
         let names = self.names;
         let positions: Vec<i64> = (past as i64..).take(tokens).collect();
         let drivers = [
@@ -155,13 +159,13 @@ impl<'a> Look<'a, '_> {
             (&names.position_ids, vec![1, tokens], positions),
             (
                 &names.attention_mask,
-                vec![1, place.end()],
-                vec![1; place.end()],
+                vec![1, step.end()],
+                vec![1; step.end()],
             ),
             (&names.write_indices, vec![1], vec![past as i64]),
-            (&names.nonpad_kv_seqlen, vec![1], vec![place.end() as i64]),
+            (&names.nonpad_kv_seqlen, vec![1], vec![step.end() as i64]),
         ];
-        let mut cuts = BTreeMap::new();
+        let mut substitutes = BTreeMap::new();
         for (name, shape, elements) in drivers {
             let Some(port) = self.file.inputs.iter().find(|port| port.name == *name) else {
                 continue;
@@ -173,30 +177,33 @@ impl<'a> Look<'a, '_> {
                 DType::F32 => Value::f32(shape, elements.iter().map(|n| *n as f32).collect()),
                 _ => Value::i64(shape, elements),
             };
-            cuts.insert(name.clone(), Cut::Value(value));
+            substitutes.insert(name.clone(), Substitute::Value(value));
         }
         for (index, cache) in self.caches.iter().enumerate() {
-            for (name, side) in [(&cache.key, Side::Key), (&cache.value, Side::Value)] {
+            for (name, side) in [
+                (&cache.key, CacheSide::Key),
+                (&cache.value, CacheSide::Value),
+            ] {
                 let shape = self.cache_shape(index, side, past)?;
-                cuts.insert(name.clone(), Cut::Shape(shape));
+                substitutes.insert(name.clone(), Substitute::Shape(shape));
             }
         }
         for (name, present) in self.presents {
-            let shape = self.cache_shape(present.cache, present.side(), place.end())?;
-            cuts.insert((*name).to_owned(), Cut::Shape(shape));
+            let shape = self.cache_shape(present.cache, present.side(), step.end())?;
+            substitutes.insert((*name).to_owned(), Substitute::Shape(shape));
         }
         for site in self.sites {
-            if let Mask::Scores { from, .. } = site.mask {
-                let keys = self.rows(site.cache, place.end());
+            if let MaskSource::Scores { from, .. } = site.mask {
+                let keys = self.rows(site.cache, step.end());
                 let shape = [1, 1, tokens, keys];
                 let scores = Value::f32(shape, vec![score; tokens * keys]);
-                cuts.insert(from.to_owned(), Cut::Value(scores));
+                substitutes.insert(from.to_owned(), Substitute::Value(scores));
             }
         }
-        Ok(cuts)
+        Ok(substitutes)
     }
 
-    /// Rows of a cache when it holds so many tokens.
+    /// Number of rows of a cache that holds `length` tokens.
     pub(super) fn rows(&self, cache: usize, length: usize) -> usize {
         self.caches[cache].form.fixed_rows().unwrap_or(length)
     }
@@ -204,12 +211,12 @@ impl<'a> Look<'a, '_> {
     pub(super) fn cache_shape(
         &self,
         cache: usize,
-        side: Side,
+        side: CacheSide,
         length: usize,
     ) -> Result<Vec<usize>, ImportError> {
         let name = match side {
-            Side::Key => &self.caches[cache].key,
-            Side::Value => &self.caches[cache].value,
+            CacheSide::Key => &self.caches[cache].key,
+            CacheSide::Value => &self.caches[cache].value,
         };
         let dims = port(self.file, name)?.dims.as_deref().unwrap_or_default();
         let last = match dims.last() {
@@ -217,33 +224,32 @@ impl<'a> Look<'a, '_> {
             _ => 0,
         };
         Ok(match self.caches[cache].form {
-            CacheForm::Static { max_seq_len, .. } => vec![1, max_seq_len, last],
-            CacheForm::Past { heads, rows } => vec![1, heads, rows.unwrap_or(length), last],
+            CacheLayout::Static { max_seq_len, .. } => vec![1, max_seq_len, last],
+            CacheLayout::Past { heads, rows } => vec![1, heads, rows.unwrap_or(length), last],
         })
     }
 
-    /// Adds what a site's mask shows at one place.
+    /// Adds the evidence of a site's mask for one step.
     fn look(
         &self,
-        site: &Site<'_>,
-        place: Place,
+        site: &AttentionSite<'_>,
+        step: ProbeStep,
         runs: &[BTreeMap<String, Value>],
-        found: &mut Found,
+        found: &mut WindowEvidence,
     ) -> Result<(), String> {
-        let keys = self.rows(site.cache, place.end());
+        let keys = self.rows(site.cache, step.end());
         match site.mask {
-            Mask::Lengths {
+            MaskSource::Lengths {
                 last,
                 total,
                 positions,
                 window,
             } => {
-                let counted: Vec<i64> = (place.past as i64..).take(place.tokens).collect();
+                let counted: Vec<i64> = (step.past as i64..).take(step.tokens).collect();
                 if positions.is_some_and(|name| integers(&runs[0][name]) != Some(counted)) {
                     return Err("rotates by positions that are not those of the sequence".into());
                 }
-                for (name, expected) in
-                    [(last, place.end() as i64 - 1), (total, place.end() as i64)]
+                for (name, expected) in [(last, step.end() as i64 - 1), (total, step.end() as i64)]
                 {
                     let all = integers(&runs[0][name]);
                     if all.is_none_or(|all| all.iter().any(|n| *n != expected)) {
@@ -253,12 +259,14 @@ impl<'a> Look<'a, '_> {
                 found.fixed = Some(window);
                 Ok(())
             }
-            Mask::Operand { name, causal, left } => {
-                let mask = name.map(|name| Grid::new(&runs[0][name])).transpose()?;
-                for row in 0..place.tokens {
-                    let query = place.past + row;
+            MaskSource::Operand { name, causal, left } => {
+                let mask = name
+                    .map(|name| MaskMatrix::new(&runs[0][name]))
+                    .transpose()?;
+                for row in 0..step.tokens {
+                    let query = step.past + row;
                     let seen = (0..keys).map(|key| {
-                        let by_flag = key < place.end()
+                        let by_flag = key < step.end()
                             && (!causal || key <= query)
                             && left.is_none_or(|left| key + left >= query);
                         match &mask {
@@ -270,22 +278,22 @@ impl<'a> Look<'a, '_> {
                 }
                 Ok(())
             }
-            Mask::Scores { to, .. } => {
-                let [zero, one, two] = [0, 1, 2].map(|run: usize| Grid::new(&runs[run][to]));
+            MaskSource::Scores { to, .. } => {
+                let [zero, one, two] = [0, 1, 2].map(|run: usize| MaskMatrix::new(&runs[run][to]));
                 let (zero, one, two) = (zero?, one?, two?);
-                for row in 0..place.tokens {
+                for row in 0..step.tokens {
                     let mut factor = Ok(());
                     let seen: Vec<Option<f32>> = (0..keys)
                         .map(|key| {
                             let bias = zero.at(row, key)?;
-                            let rise = |grid: &Grid<'_>| grid.at(row, key).map(|x| x - bias);
+                            let rise = |grid: &MaskMatrix<'_>| grid.at(row, key).map(|x| x - bias);
                             let (once, twice) = (rise(&one)?, rise(&two)?);
                             if (twice - 2.0 * once).abs() > 1e-5 * twice.abs() {
-                                factor = Err("bends its scores, which is not supported".to_owned());
+                                factor = Err("applies a non-linear function to its scores, which is not supported over a cache".to_owned());
                             }
                             match found.factor {
                                 Some(known) if (known - once).abs() > 1e-6 * known.abs() => {
-                                    factor = Err("scales its scores unevenly".to_owned());
+                                    factor = Err("scales its scores by different factors".to_owned());
                                 }
                                 Some(_) => {}
                                 None => found.factor = Some(once),
@@ -294,7 +302,7 @@ impl<'a> Look<'a, '_> {
                         })
                         .collect();
                     factor?;
-                    found.row(place.past + row, seen.into_iter())?;
+                    found.row(step.past + row, seen.into_iter())?;
                 }
                 Ok(())
             }

@@ -3,36 +3,36 @@
 use base::{Bytes, DType};
 use half::f16;
 
-use super::constant::Stored;
-use crate::element::Kind;
+use super::tensor::OnnxTensor;
+use crate::stored_type::StoredType;
 
 /// Elements in a block of kvark's formats.
 const BLOCK: usize = 32;
 
 /// Larger blocks than any quantiser makes.
-const MOST_BLOCK: usize = 1 << 20;
+const MAX_BLOCK: usize = 1 << 20;
 
 /// A weight matrix `[rows, depth]`; an element is `scale · (quant − zero)`.
-pub(super) struct BlockWeights<'a> {
+pub(super) struct NBitsWeights<'a> {
     pub(super) rows: usize,
     pub(super) depth: usize,
     pub(super) bits: usize,
     /// Elements of a row that share a scale.
     pub(super) block: usize,
-    pub(super) quants: &'a Stored,
-    pub(super) scales: &'a Stored,
-    pub(super) zeros: Option<&'a Stored>,
+    pub(super) quants: &'a OnnxTensor,
+    pub(super) scales: &'a OnnxTensor,
+    pub(super) zeros: Option<&'a OnnxTensor>,
 }
 
 /// The numbers of all blocks, row by row.
-struct Numbers {
+struct BlockParams {
     scales: Vec<f32>,
     zeros: Vec<f32>,
     /// Whether every zero point is the one that is meant when there is none.
     symmetric: bool,
 }
 
-impl BlockWeights<'_> {
+impl NBitsWeights<'_> {
     /// The weights in the narrowest type that holds them.
     ///
     /// Blocks of 32, or multiples of it, keep their integers; their scales become f16. Others are multiplied out to f32.
@@ -58,11 +58,11 @@ impl BlockWeights<'_> {
         self.block * self.bits / 8
     }
 
-    fn numbers(&self) -> Result<Numbers, String> {
+    fn numbers(&self) -> Result<BlockParams, String> {
         if !matches!(self.bits, 4 | 8) {
             return Err(format!("weights of {} bits are not known", self.bits));
         }
-        if !(16..=MOST_BLOCK).contains(&self.block)
+        if !(16..=MAX_BLOCK).contains(&self.block)
             || !self.block.is_power_of_two()
             || self.rows == 0
             || self.depth == 0
@@ -74,7 +74,7 @@ impl BlockWeights<'_> {
         let (Some(blocks), Some(bytes)) = (blocks, bytes) else {
             return Err("its sizes overflow".into());
         };
-        if self.quants.kind != Kind::U8 || self.quants.data.len() != bytes {
+        if self.quants.kind != StoredType::U8 || self.quants.data.len() != bytes {
             let (found, kind) = (self.quants.data.len(), self.quants.type_name());
             return Err(format!(
                 "has {found} bytes of {kind} weights, {bytes} of u8 are wanted"
@@ -87,7 +87,7 @@ impl BlockWeights<'_> {
         let middle = (1 << (self.bits - 1)) as f32;
         let zeros = match self.zeros {
             None => vec![middle; blocks],
-            Some(zeros) if zeros.kind == Kind::U8 => self.packed_zeros(zeros)?,
+            Some(zeros) if zeros.kind == StoredType::U8 => self.packed_zeros(zeros)?,
             Some(zeros) => reals(zeros)?,
         };
         if zeros.len() != blocks {
@@ -97,7 +97,7 @@ impl BlockWeights<'_> {
             ));
         }
         let symmetric = zeros.iter().all(|zero| *zero == middle);
-        Ok(Numbers {
+        Ok(BlockParams {
             scales,
             zeros,
             symmetric,
@@ -105,7 +105,7 @@ impl BlockWeights<'_> {
     }
 
     /// Zero points as wide as the weights; every row begins with a whole byte.
-    fn packed_zeros(&self, zeros: &Stored) -> Result<Vec<f32>, String> {
+    fn packed_zeros(&self, zeros: &OnnxTensor) -> Result<Vec<f32>, String> {
         let row = (self.blocks() * self.bits).div_ceil(8);
         if zeros.data.len() != self.rows * row {
             let (found, wanted) = (zeros.data.len(), self.rows * row);
@@ -148,7 +148,7 @@ impl BlockWeights<'_> {
         })
     }
 
-    fn four_bits(&self, numbers: &Numbers, offset: bool) -> Bytes {
+    fn four_bits(&self, numbers: &BlockParams, offset: bool) -> Bytes {
         let head = if offset { 4 } else { 2 };
         self.each_small_block(head + BLOCK / 2, |out, block, start| {
             let scale = numbers.scales[block];
@@ -165,7 +165,7 @@ impl BlockWeights<'_> {
         })
     }
 
-    fn eight_bits(&self, numbers: &Numbers) -> Bytes {
+    fn eight_bits(&self, numbers: &BlockParams) -> Bytes {
         self.each_small_block(2 + BLOCK, |out, block, start| {
             out[..2].copy_from_slice(&f16::from_f32(numbers.scales[block]).to_le_bytes());
             let quants = &self.block_quants(block)[start..];
@@ -176,7 +176,7 @@ impl BlockWeights<'_> {
         })
     }
 
-    fn dense(&self, numbers: &Numbers) -> Bytes {
+    fn dense(&self, numbers: &BlockParams) -> Bytes {
         let mut values = Vec::with_capacity(self.rows * self.depth);
         for row in 0..self.rows {
             for at in 0..self.depth {
@@ -190,7 +190,7 @@ impl BlockWeights<'_> {
 }
 
 /// The numbers of a tensor of a real type.
-fn reals(stored: &Stored) -> Result<Vec<f32>, String> {
+fn reals(stored: &OnnxTensor) -> Result<Vec<f32>, String> {
     let value = stored.value().map_err(|e| e.to_string())?;
     let list = value.as_f32().map(<[f32]>::to_vec);
     list.ok_or_else(|| format!("has scales or zero points of type {}", stored.type_name()))
@@ -200,17 +200,17 @@ fn reals(stored: &Stored) -> Result<Vec<f32>, String> {
 mod tests {
     use super::*;
 
-    fn stored(kind: Kind, shape: &[usize], data: &[u8]) -> Stored {
-        Stored {
+    fn stored(kind: StoredType, shape: &[usize], data: &[u8]) -> OnnxTensor {
+        OnnxTensor {
             kind,
             shape: shape.to_vec(),
             data: Bytes::from(data),
         }
     }
 
-    fn scales(count: usize) -> Stored {
+    fn scales(count: usize) -> OnnxTensor {
         let list: Vec<f32> = (0..count).map(|n| 0.25 * (n + 1) as f32).collect();
-        stored(Kind::F32, &[count], bytemuck::cast_slice(&list))
+        stored(StoredType::F32, &[count], bytemuck::cast_slice(&list))
     }
 
     /// Packed weights and the same multiplied out, for two rows of `depth`.
@@ -224,10 +224,10 @@ mod tests {
         let bytes: Vec<u8> = (0..2 * blocks * block * bits / 8)
             .map(|n| (n * 37) as u8)
             .collect();
-        let quants = stored(Kind::U8, &[bytes.len()], &bytes);
+        let quants = stored(StoredType::U8, &[bytes.len()], &bytes);
         let scales = scales(2 * blocks);
-        let zeros = zeros.map(|zeros| stored(Kind::U8, &[zeros.len()], zeros));
-        let weights = BlockWeights {
+        let zeros = zeros.map(|zeros| stored(StoredType::U8, &[zeros.len()], zeros));
+        let weights = NBitsWeights {
             rows: 2,
             depth,
             bits,
@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_are_named() {
-        let (quants, scales) = (stored(Kind::U8, &[32], &[0; 32]), scales(2));
-        let weights = BlockWeights {
+        let (quants, scales) = (stored(StoredType::U8, &[32], &[0; 32]), scales(2));
+        let weights = NBitsWeights {
             rows: 2,
             depth: 32,
             bits: 4,
@@ -275,10 +275,10 @@ mod tests {
             zeros: None,
         };
         assert!(weights.packed().is_ok());
-        let refused = |weights: BlockWeights<'_>| weights.packed().unwrap_err();
-        let error = refused(BlockWeights { rows: 3, ..weights });
+        let refused = |weights: NBitsWeights<'_>| weights.packed().unwrap_err();
+        let error = refused(NBitsWeights { rows: 3, ..weights });
         assert!(error.contains("32 bytes of u8 weights, 48"), "{error}");
-        let weights = |bits, block| BlockWeights {
+        let weights = |bits, block| NBitsWeights {
             rows: 2,
             depth: 32,
             bits,

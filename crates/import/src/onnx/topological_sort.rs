@@ -1,11 +1,11 @@
-//! An order in which nodes can run, and what makes that impossible.
+//! Topological sort of nodes, with checks for undefined names and cycles.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Node, Port};
 use crate::ImportError;
 
-/// The nodes in an order in which every name is defined before it is used; theirs, where that is one.
+/// Sorts the nodes topologically; the file's order is kept if it is already valid.
 pub(super) fn sorted<'a>(
     nodes: Vec<Node>,
     given: impl Iterator<Item = &'a str>,
@@ -21,7 +21,7 @@ pub(super) fn sorted<'a>(
             }
         }
     }
-    // Per node, how many of its operands are still missing, and who waits for it.
+    // Per node: the number of operands not yet defined, and the nodes that read its results.
     let mut missing = vec![0usize; nodes.len()];
     let mut readers: Vec<Vec<usize>> = vec![vec![]; nodes.len()];
     for (index, node) in nodes.iter().enumerate() {
@@ -61,7 +61,7 @@ pub(super) fn sorted<'a>(
         let what = format!("node {} ({})", nodes[stuck].label, nodes[stuck].op);
         return Err(ImportError::malformed(
             what,
-            "is part of, or behind, a cycle",
+            "is part of a cycle, or depends on one",
         ));
     }
     let mut nodes: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();

@@ -1,4 +1,4 @@
-//! A writer of small files for tests, which will write wrong ones when asked to.
+//! Test-only writer of small GGUF files, valid or malformed.
 
 use super::{Array, Value};
 
