@@ -1,8 +1,10 @@
 //! Exported models (`.pt2`) on the CPU backend with the passes that every model gets.
 //!
-//! - The toy export of `../shared/fixtures`, when it is there, against ExecuTorch's reference caches: every cache, tier.
+//! - The toy export of `../shared/fixtures`, when it is there, against ExecuTorch's reference caches: every cache,
+//! tier.
 //! - The tiny decoders that are checked in, against transformers, and their cache uses bit for bit.
-//! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's, which
+//! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's,
+//! which
 //!   the JSON file `KVARK_TEST_PT2_TOKENS` holds. `cargo xtask check-export` makes both.
 
 use kvark::cache::{
@@ -397,7 +399,7 @@ impl<'a> Subject<'a> {
         let mut first = self.runner();
         feed(&mut first, &prefix);
         let shared = first.freeze(self.model).unwrap();
-        let behind = || Runner::behind(&shared, self.model, &self.cpu, &self.policy).unwrap();
+        let behind = || Runner::with_prefix(&shared, self.model, &self.cpu, &self.policy).unwrap();
         for (seed, mut runner) in (14..).zip([first, behind(), behind()]) {
             let tail = self.tokens(seed, 7);
             let cold = self.cold(&[&prefix[..], &tail].concat());

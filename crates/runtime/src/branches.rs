@@ -1,4 +1,4 @@
-//! Several sequences on one model and one pool of cells: forks, batches, and going back.
+//! `Branches`: decodes several sequences on one model and one pool of cells, with forks, batches and rewinds.
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
@@ -15,24 +15,24 @@ use kv::{CacheSession, Cells, MAX_SEQUENCES, Role, Run, SeqId, StepToken, make_s
 use std::path::Path;
 use std::time::Instant;
 
-/// One token of a step: which branch it continues, and whether the logits behind it are wanted.
+/// One token of a batched step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The branch.
+    /// The branch that it continues.
     pub branch: SeqId,
-    /// The token.
+    /// The token id.
     pub id: u32,
-    /// Whether its logits are kept as the branch's.
+    /// Whether the logits after it are computed and kept as those of the branch.
     pub logits: bool,
 }
 
-/// A model with many branches of text.
+/// Decodes several branches (sequences) in one pool of cells, one forward for all.
 pub struct Branches {
     decoder: Decoder,
     session: CacheSession<Cells>,
-    /// Per sequence, its tokens and the logits behind the last one.
+    /// The tokens of each sequence and the logits after the last one.
     states: Vec<State>,
-    /// Per sequence, the position of its next token in the step in the making.
+    /// For each sequence, the position of its next token in the step that is being built.
     next: Vec<i32>,
     shifter: Option<ContextShifter>,
 }
@@ -45,7 +45,7 @@ struct State {
 }
 
 impl Branches {
-    /// Opens a session for `model` on `backend`.
+    /// Branches of `model` on `backend`.
     pub fn new(
         model: &Model,
         backend: &dyn Backend,
@@ -65,31 +65,34 @@ impl Branches {
         })
     }
 
-    /// The mode that steps are run in: the policy's, or what the backend supports of it.
+    /// The run mode of steps: the policy's, after a possible downgrade by the backend.
     pub fn run_mode(&self) -> RunMode {
         self.decoder.run_mode()
     }
 
-    /// Runs steps in another mode from now on, on the same weights and the same cache.
+    /// Changes the run mode of later steps. Keeps the weights and the cache.
     pub fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
         self.decoder.set_run_mode(mode)
     }
 
-    /// Recordings of steps made so far, and how many there can be.
+    /// The number of recorded steps, and the maximum number.
     pub fn captures(&self) -> (usize, usize) {
         self.decoder.captures()
     }
 
-    /// Lets generations go on past the end of the context: the first `keep` tokens of a branch stay, and the older half of
-    /// its others makes room. Refused where the model's keys cannot be moved.
+    /// Enables context shifts: when the context is full, a generation keeps the first `keep` tokens of its branch and
+    /// drops the older half of the others.
+    ///
+    /// # Errors
+    /// `Backend` if the keys of the model cannot be moved to other positions.
     pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
         self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
-    /// Makes room in a branch now, where [`allow_shifts`](Branches::allow_shifts) lets it; `None` where nothing can go.
-    /// Rows that other branches share stay theirs.
+    /// Shifts a branch now, if [`allow_shifts`](Branches::allow_shifts) was called. Returns `None` if nothing was
+    /// dropped. Rows that other branches share do not change.
     pub fn shift(&mut self, branch: SeqId) -> Result<Option<ContextShift>, RuntimeError> {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
@@ -103,7 +106,7 @@ impl Branches {
         Ok(shift)
     }
 
-    /// What was taken out of a branch since this was last asked, in order.
+    /// The shifts of a branch since the last call, in order.
     pub fn take_shifts(&mut self, branch: SeqId) -> Vec<ContextShift> {
         let state = self.states.get_mut(branch as usize);
         state.map_or(vec![], |state| std::mem::take(&mut state.shifts))
@@ -114,34 +117,34 @@ impl Branches {
         self.states.get(branch as usize).map_or(&[], |s| &s.tokens)
     }
 
-    /// The logits behind a branch's last token; empty when there are none to continue from.
+    /// The logits after the last token of a branch; empty if they were not computed.
     pub fn logits(&self, branch: SeqId) -> &[f32] {
         self.states.get(branch as usize).map_or(&[], |s| &s.logits)
     }
 
-    /// One branch, as a sequence of its own.
+    /// A handle on one branch.
     pub fn branch(&mut self, id: SeqId) -> Branch<'_> {
         Branch { branches: self, id }
     }
 
-    /// A branch that holds nothing, and is none of `taken`.
+    /// An empty branch that is not in `taken`.
     pub fn spare(&self, taken: &[SeqId]) -> Option<SeqId> {
         (0..MAX_SEQUENCES).find(|id| self.tokens(*id).is_empty() && !taken.contains(id))
     }
 
-    /// Makes `dst`, which must hold nothing, a copy of `src`; no bytes move.
+    /// Makes `dst`, which must be empty, a copy of `src`. Copies no rows.
     pub fn fork(&mut self, src: SeqId, dst: SeqId) -> Result<(), RuntimeError> {
         self.session.seq_cp(src, dst, ..)?;
         self.states[dst as usize] = self.states[src as usize].clone();
         Ok(())
     }
 
-    /// Forgets a branch.
+    /// Removes all tokens of a branch.
     pub fn remove(&mut self, branch: SeqId) -> Result<(), RuntimeError> {
         self.rewind(branch, 0)
     }
 
-    /// Forgets all branches but one.
+    /// Removes the tokens of all branches except one.
     pub fn keep(&mut self, branch: SeqId) -> Result<(), RuntimeError> {
         self.session.seq_keep(branch)?;
         for (id, state) in (0..).zip(&mut self.states) {
@@ -152,7 +155,7 @@ impl Branches {
         Ok(())
     }
 
-    /// Forgets all but the first `len` tokens of a branch.
+    /// Removes all tokens after the first `len` of a branch.
     pub fn rewind(&mut self, branch: SeqId, len: usize) -> Result<(), RuntimeError> {
         self.session
             .seq_rm(branch, u32::try_from(len).unwrap_or(u32::MAX)..)?;
@@ -162,14 +165,14 @@ impl Branches {
         Ok(())
     }
 
-    /// The shortest length that a branch can be cut back to without being forgotten: what its windows keep.
+    /// The shortest non-zero length that a branch can be rewound to. Ring layers have evicted the rows that a shorter
+    /// one needs.
     pub fn rewind_floor(&self, branch: SeqId) -> Result<usize, RuntimeError> {
         let floor = self.session.with(|cells| cells.rewind_floor(branch))??;
         Ok(floor as usize)
     }
 
-    /// Writes a branch to a file, in the place of what is there, with notes for whoever restores it. The old file stays
-    /// whole until the new one is.
+    /// Writes a branch and the caller's notes to a snapshot file. An existing file is replaced atomically.
     pub fn save(
         &self,
         model: &Model,
@@ -187,8 +190,8 @@ impl Branches {
         )
     }
 
-    /// Puts a snapshot in the place of what a branch holds. There are no logits until a token is fed. What is refused
-    /// changes nothing.
+    /// Replaces the content of a branch by a snapshot. There are no logits until a token is fed. An error leaves the
+    /// branch unchanged, except that a device error leaves it empty.
     pub fn restore(
         &mut self,
         model: &Model,
@@ -204,7 +207,7 @@ impl Branches {
         Ok(())
     }
 
-    /// Whether `n` more tokens fit, over all branches.
+    /// Whether `n` more tokens fit in the pool.
     pub fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
         match u32::try_from(n) {
             Ok(n) => Ok(self.session.can_extend(n)?),
@@ -212,39 +215,39 @@ impl Branches {
         }
     }
 
-    /// Most cells that all branches together may hold.
+    /// The number of cells in the pool.
     pub fn capacity(&self) -> Result<usize, RuntimeError> {
         Ok(self.session.capacity()? as usize)
     }
 
-    /// Cells in use, shared ones counted once.
+    /// The number of cells in use. A shared cell counts once.
     pub fn cells_used(&self) -> Result<usize, RuntimeError> {
         Ok(self.session.len()? as usize)
     }
 
-    /// Where a branch's tokens lie.
+    /// The cell runs of a branch.
     pub fn runs(&self, branch: SeqId) -> Result<Vec<Run>, RuntimeError> {
         Ok(self
             .session
             .with(|cells| cells.runs(branch).map(<[Run]>::to_vec))??)
     }
 
-    /// How many branches hold each cell, up to the last one in use.
+    /// For each cell up to the last one in use, the number of branches that hold it.
     pub fn holders(&self) -> Result<Vec<u8>, RuntimeError> {
         Ok(self.session.with(|cells| cells.ref_counts().to_vec())?)
     }
 
-    /// Moves rows together so that holes vanish.
+    /// Moves rows so that the pool has no holes.
     pub fn compact(&mut self) -> Result<(), RuntimeError> {
         Ok(self.session.compact()?)
     }
 
-    /// Bytes held now.
+    /// The memory in use now.
     pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
         Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
 
-    /// One forward over tokens of any branches.
+    /// Runs one forward over tokens of any branches.
     pub fn step(&mut self, tokens: &[Token]) -> Result<(), RuntimeError> {
         self.run(tokens.iter().copied())
     }
@@ -257,7 +260,7 @@ impl Branches {
         let step = &mut self.decoder.step;
         step.clear();
         for token in tokens.clone() {
-            // The cache itself refuses a branch that there is not.
+            // The cache returns an error for an unknown branch.
             let next = self.next.get_mut(token.branch as usize);
             let position = next.map_or(0, |next| std::mem::replace(next, *next + 1));
             let row = step.push(StepToken {
@@ -284,9 +287,9 @@ impl Branches {
         Ok(())
     }
 
-    /// Generates on several branches at once, one forward for all of them, each with its own sampler. Every branch must
-    /// have logits to continue from. `show` learns which branch a text belongs to. Where
-    /// [`allow_shifts`](Branches::allow_shifts) lets it, a full context makes room in the branches that are generated.
+    /// Generates on several branches, with one forward for all and one sampler for each. Every branch must have logits.
+    /// `show` receives the branch of each text. If [`allow_shifts`](Branches::allow_shifts) was called, the generated
+    /// branches are shifted when the pool is full.
     pub fn generate(
         &mut self,
         model: &Model,
@@ -345,7 +348,7 @@ impl Sequences for Branches {
     }
 }
 
-/// A view of one branch.
+/// A mutable handle on one branch.
 pub struct Branch<'a> {
     branches: &'a mut Branches,
     id: SeqId,

@@ -1,4 +1,4 @@
-//! A decoder's module: builds steps, runs them, keeps their outputs.
+//! `Decoder`: builds and runs the steps of a decoder's module and keeps their outputs.
 
 use crate::memory::StepSize;
 use crate::module::MethodId;
@@ -7,20 +7,20 @@ use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs};
 use graph::Graph;
 use kv::{BackendOptions, Step};
 
-/// What runners and branches run their steps on.
+/// The module of a decoder with its current step and outputs, shared by `Runner` and `Branches`.
 pub(crate) struct Decoder {
     module: Module,
     forward: MethodId,
     options: StepOptions,
     vocab: usize,
-    /// The step in the making; its memory is reused.
+    /// The step that is being built; its memory is reused.
     pub(crate) step: Step,
     /// The outputs of the last step.
     pub(crate) outputs: StepOutputs,
 }
 
 impl Decoder {
-    /// Compiles a model, bound to the cache of a session, for steps of up to this size over so many sequences.
+    /// Compiles a model and binds it to the cache of a session, for steps of up to this size and this many sequences.
     pub(crate) fn load(
         model: &Model,
         backend: &dyn Backend,
@@ -59,12 +59,12 @@ impl Decoder {
             .run_step(self.forward, &self.step, &mut self.outputs)
     }
 
-    /// Refuses a token that is none of the model's.
+    /// Returns an error for a token id outside the vocabulary.
     pub(crate) fn check(&self, ids: impl Iterator<Item = u32>) -> Result<(), RuntimeError> {
         check_ids(ids, self.vocab)
     }
 
-    /// Most tokens of a step.
+    /// The maximum number of tokens in a step.
     pub(crate) fn batch(&self) -> usize {
         self.options.max_tokens
     }
@@ -73,18 +73,18 @@ impl Decoder {
         self.module.graph(self.forward)
     }
 
-    /// Runs steps in another mode from now on.
+    /// Changes the run mode of later steps.
     pub(crate) fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
         self.options.mode = mode;
         self.module.prepare(self.forward, &self.options)
     }
 
-    /// The mode that steps are run in.
+    /// The run mode of steps.
     pub(crate) fn run_mode(&self) -> RunMode {
         self.module.dispatcher(self.forward).mode()
     }
 
-    /// Recordings made so far, and how many there can be.
+    /// The number of recordings, and the maximum number.
     pub(crate) fn captures(&self) -> (usize, usize) {
         let dispatcher = self.module.dispatcher(self.forward);
         (self.module.captures(), dispatcher.descriptors())
@@ -98,7 +98,7 @@ impl Decoder {
         self.module.profile()
     }
 
-    /// Bytes held now, with these of keys and values.
+    /// The memory in use now; `kv` is the bytes of keys and values.
     pub(crate) fn memory(&self, kv: usize) -> MemoryUsage {
         MemoryUsage {
             weights: self.module.weights_bytes(),
@@ -109,7 +109,7 @@ impl Decoder {
     }
 }
 
-/// Every id must be one of the model's.
+/// Returns an error if a token id is outside the vocabulary.
 pub(crate) fn check_ids(
     mut ids: impl Iterator<Item = u32>,
     vocab: usize,

@@ -1,4 +1,4 @@
-//! Every byte of a run, decided before it.
+//! `MemoryPlan`: the memory of a run, computed before anything is allocated.
 
 mod arena;
 mod shortfall;
@@ -16,18 +16,18 @@ use import::hugging_face::{Blueprint, STEP_INPUTS};
 use import::{Artifact, ModelFacts};
 use kv::{CacheConfig, KvLayout};
 
-/// Which kind of cache a run works on.
+/// The kind of cache that a run uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheKind {
     /// One sequence.
     #[default]
     Sequence,
-    /// A pool of cells that so many sequences share.
+    /// A pool of cells shared by several sequences.
     Cells {
-        /// Most sequences alive at once.
+        /// The maximum number of sequences.
         sequences: u32,
     },
-    /// One sequence with a tree of candidates behind it.
+    /// One sequence followed by a tree of candidates.
     Tree,
 }
 
@@ -40,24 +40,24 @@ impl CacheKind {
     }
 }
 
-/// How much memory a run may take.
+/// The memory limit of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the backend's device has free now, where it tells.
+    /// The free memory of the backend's device, if it reports it.
     #[default]
     Machine,
-    /// So many bytes; a run takes no more than the machine has free either.
+    /// This many bytes, and no more than the free memory of the device.
     Bytes(u64),
-    /// Whatever is asked for.
+    /// No limit.
     None,
 }
 
-/// A model to plan: an imported file, or a configuration without weights.
+/// The graph and facts that a plan is computed from: those of an imported file, or of a configuration without weights.
 #[derive(Clone, Copy)]
 pub struct PlannedModel<'a> {
     graph: &'a Graph,
     facts: &'a ModelFacts,
-    /// From this graph input on, inputs stand for weights.
+    /// Graph inputs from this index on are weights.
     first_weight: usize,
 }
 
@@ -86,7 +86,7 @@ impl<'a> From<&'a Blueprint> for PlannedModel<'a> {
 }
 
 impl<'a> PlannedModel<'a> {
-    /// The model's own numbers.
+    /// The model's facts.
     pub fn facts(&self) -> &'a ModelFacts {
         self.facts
     }
@@ -96,8 +96,8 @@ impl<'a> PlannedModel<'a> {
             || input().is_some_and(|index| index >= self.first_weight)
     }
 
-    /// The symbols of the longest step. A graph that is no decoder's gets the step's tokens for every size it leaves
-    /// open, as far as it takes so many.
+    /// The symbol values of the longest step. In a graph that is not a decoder, every dynamic size is the step's number
+    /// of tokens, limited to the range of the symbol.
     fn bindings(&self, step: &StepSize) -> Result<Bindings, RuntimeError> {
         if !self.facts.is_decoder() {
             let sizes = self.graph.symbols().iter().enumerate();
@@ -123,9 +123,9 @@ impl<'a> PlannedModel<'a> {
 /// The size of a decoder's longest step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSize {
-    /// Tokens.
+    /// The number of tokens.
     pub tokens: usize,
-    /// Rows whose logits are wanted.
+    /// The number of rows whose logits are wanted.
     pub rows: usize,
 }
 
@@ -136,28 +136,29 @@ impl StepSize {
     }
 }
 
-/// What a run holds, known before a weight is read: a pure function of the model's facts and the caller's choices.
+/// The memory of a run, computed before a weight is read. A pure function of the model's facts and the caller's
+/// choices.
 ///
-/// A runner allocates what its plan says. Keys and values grow with the context up to the plan's size.
+/// A runner allocates what its plan states. Keys and values grow with the context up to the planned size.
 #[derive(Clone, Debug)]
 pub struct MemoryPlan {
     /// The model's constants, by part of the model.
     pub weights: Vec<WeightSection>,
-    /// What the cache is built from.
+    /// The configuration of the cache.
     pub cache: CacheConfig,
-    /// Which kind it is.
+    /// The kind of the cache.
     pub kind: CacheKind,
-    /// Where keys and values lie once the context is full; behind a shared prefix, the run's own.
+    /// The layout of keys and values once the context is full, not counting a shared prefix.
     pub kv: KvLayout,
-    /// Bytes of a shared prefix's keys and values, which are there before the run and held once for all.
+    /// Bytes of the keys and values of a shared prefix. They are allocated before the run, once for all runs.
     pub prefix_bytes: usize,
-    /// Activations and work space of the longest step.
+    /// Activations and workspaces of the longest step.
     pub arena: ArenaPlan,
     /// The longest step.
     pub step: StepSize,
-    /// Logits that are kept behind a step.
+    /// Bytes of the logits that are kept after a step.
     pub logits_bytes: usize,
-    /// The model that drafts, if there is one.
+    /// The plan of the draft model, if there is one.
     pub draft: Option<Box<MemoryPlan>>,
 }
 
@@ -199,20 +200,20 @@ impl MemoryPlan {
         })
     }
 
-    /// The plan of a run whose first tokens are a shared prefix: only those behind it need memory of their own.
-    pub(crate) fn behind(mut self, prefix: &Prefix) -> MemoryPlan {
+    /// The plan of a run that starts after a shared prefix: only the later tokens need their own memory.
+    pub(crate) fn with_prefix(mut self, prefix: &Prefix) -> MemoryPlan {
         let own = self.cache.capacity.saturating_sub(prefix.len() as u32);
         self.kv = self.cache.layout(own, self.kind.sequences());
         self.prefix_bytes = prefix.resident_bytes();
         self
     }
 
-    /// Bytes of the model's constants; mapped from its file.
+    /// Bytes of the model's constants, mapped from its file.
     pub fn weights_bytes(&self) -> usize {
         self.weights.iter().map(|section| section.bytes).sum()
     }
 
-    /// Bytes of weights that are held in another layout besides.
+    /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
         self.weights.iter().map(|section| section.packed).sum()
     }
@@ -222,13 +223,13 @@ impl MemoryPlan {
         self.kv.bytes()
     }
 
-    /// Bytes of keys and values once so many tokens are stored.
+    /// Bytes of keys and values once this many tokens are stored.
     pub fn kv_bytes_at(&self, tokens: usize) -> usize {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         self.cache.layout(tokens, self.kind.sequences()).bytes()
     }
 
-    /// All of it, the draft included.
+    /// Bytes of the whole plan, including the draft model.
     pub fn total_bytes(&self) -> usize {
         let parts = [
             self.weights_bytes(),
@@ -242,11 +243,14 @@ impl MemoryPlan {
         parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
     }
 
-    /// Refuses a plan that is larger than the limit, before anything is loaded, and says what would fit.
+    /// Checks the plan against a limit, before anything is loaded.
+    ///
+    /// # Errors
+    /// `MemoryShortfall` if the plan exceeds the limit; it names the changes that would make the plan fit.
     pub fn check(&self, limit: MemoryLimit, backend: &dyn Backend) -> Result<(), RuntimeError> {
         let limit = match limit {
             MemoryLimit::None => None,
-            // A prefix is there already.
+            // The shared prefix is already allocated.
             MemoryLimit::Machine => backend
                 .free_memory()
                 .map(|free| free.saturating_add(self.prefix_bytes as u64)),

@@ -1,4 +1,4 @@
-//! A loaded model: methods by name, each bound to the session's cache.
+//! `Module`: the compiled methods of a model, bound to a session's cache.
 
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{
@@ -10,20 +10,20 @@ use kv::{BackendOptions, CacheRegistry, Step};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a load is told.
+/// The options of a module load.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleOptions {
-    /// The session that the module belongs to.
+    /// The cache session that the module is bound to.
     pub backend: BackendOptions,
-    /// How its graphs are compiled.
+    /// The compile options of its graphs.
     pub compile: CompileOptions,
 }
 
-/// A method of a module, by its number: what its name was resolved to.
+/// The number of a method in a module, resolved from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MethodId(usize);
 
-/// The methods of a model, ready to run: on tensors ([`execute`](Module::execute)), or step by step
+/// The compiled methods of a model. They run on tensors ([`execute`](Module::execute)) or, for decoders, on steps
 /// ([`run_step`](Module::run_step)).
 pub struct Module {
     methods: Vec<(String, Runnable)>,
@@ -70,7 +70,7 @@ impl Module {
     /// The method of this name.
     ///
     /// # Errors
-    /// `UnknownMethod` when the model has none.
+    /// `UnknownMethod` if the model has no such method.
     pub fn method(&self, name: &str) -> Result<MethodId, RuntimeError> {
         let found = self.methods.iter().position(|(known, _)| known == name);
         let found = found.ok_or_else(|| RuntimeErrorKind::UnknownMethod(name.to_owned()))?;
@@ -83,8 +83,8 @@ impl Module {
         Ok(self.runnable(method).run(inputs)?)
     }
 
-    /// Runs one step of a decoder's method and gives the wanted outputs of its rows. When it fails, the cache holds what
-    /// it held before.
+    /// Runs one step of a decoder's method and returns the wanted outputs of its rows. After an error, the cache holds
+    /// the tokens that it held before.
     pub fn run_step(
         &mut self,
         method: MethodId,
@@ -94,8 +94,8 @@ impl Module {
         Ok(self.runnable(method).run_step(step, outputs)?)
     }
 
-    /// Makes all memory for steps of a decoder's method and records decodes before the first one. May be called again to
-    /// run steps otherwise.
+    /// Allocates the memory for steps of a decoder's method and records the common decode sizes. Call it again to
+    /// change the options.
     pub fn prepare(&mut self, method: MethodId, options: &StepOptions) -> Result<(), RuntimeError> {
         Ok(self.runnable(method).prepare(options)?)
     }
@@ -105,7 +105,7 @@ impl Module {
         self.weights_bytes
     }
 
-    /// Makes all memory for runs of a method on inputs of these shapes, where the backend plans it.
+    /// Allocates the memory for runs of a method on inputs of these shapes, if the backend plans its memory.
     pub fn reserve(&mut self, method: MethodId, shapes: &[Vec<usize>]) -> Result<(), RuntimeError> {
         Ok(self.runnable(method).reserve(shapes)?)
     }
@@ -114,7 +114,7 @@ impl Module {
         &mut self.methods[method].1
     }
 
-    /// How a method's steps are dispatched.
+    /// The dispatcher of a method's steps.
     pub fn dispatcher(&self, MethodId(method): MethodId) -> &Dispatcher {
         self.methods[method].1.dispatcher()
     }
@@ -128,30 +128,30 @@ impl Module {
         self.methods.iter().map(|(_, runnable)| of(runnable)).sum()
     }
 
-    /// Bytes of weights held in another layout besides the model's own.
+    /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
         self.sum(Runnable::packed_bytes)
     }
 
-    /// Recordings of steps made so far.
+    /// The number of recorded steps.
     pub fn captures(&self) -> usize {
         self.sum(Runnable::captures)
     }
 
-    /// Measures every node from now on, or no longer.
+    /// Starts or stops measuring nodes.
     pub fn set_profiling(&mut self, on: bool) {
         for (_, runnable) in &mut self.methods {
             runnable.set_profiling(on);
         }
     }
 
-    /// Where the time went since profiling began.
+    /// The measurements since profiling was started.
     pub fn profile(&self) -> Vec<NodeProfile> {
         let runnables = self.methods.iter().map(|(_, runnable)| runnable);
         runnables.flat_map(Runnable::profile).collect()
     }
 
-    /// Bytes of activations and scratch held now.
+    /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
         self.sum(Runnable::arena_bytes)
     }

@@ -1,4 +1,4 @@
-//! One sequence on one model: feeds tokens, keeps the last logits, goes back.
+//! `Runner`: decodes one sequence on one model.
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
@@ -14,22 +14,23 @@ use kv::{
 };
 use std::path::Path;
 
-/// The caller's choices, as opposed to the model's facts.
+/// The caller's choices for a run.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Most tokens in the context; `None` takes what the model was made for.
+    /// The maximum number of tokens in the context; `None` for the model's own.
     pub context: Option<usize>,
-    /// Most tokens in one step of a prefill.
+    /// The maximum number of tokens in one step of a prefill.
     pub batch: usize,
-    /// How keys are stored.
+    /// The storage type of keys.
     pub key_storage: Storage,
-    /// How values are stored.
+    /// The storage type of values.
     pub value_storage: Storage,
-    /// Let sliding-window layers keep only what their window, a step and a rewind as long as one need.
+    /// Use rings in sliding-window layers: they keep only the rows of their window, plus those that one step or a
+    /// rewind of the same length needs.
     pub rings: bool,
-    /// Most rows of a step whose logits are wanted; memory is made for so many, and a step that wants more takes more.
+    /// The number of logit rows per step that memory is reserved for. A step that wants more rows allocates more.
     pub logit_rows: usize,
-    /// How much memory the run may take; what does not fit is refused before weights are loaded.
+    /// The memory limit. A plan that exceeds it is refused before weights are loaded.
     pub memory: MemoryLimit,
     /// Threads and executor.
     pub compile: CompileOptions,
@@ -50,36 +51,36 @@ impl Default for Policy {
     }
 }
 
-/// What a runner holds in memory, in bytes.
+/// The memory that a runner uses, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// The model's constants; mapped from its file.
+    /// The model's constants, mapped from its file.
     pub weights: usize,
     /// Keys and values.
     pub kv: usize,
     /// Activations and scratch.
     pub arena: usize,
-    /// Weights in another layout, besides the model's own; all runners on a model share most of them.
+    /// Packed weights. Runners on the same model share most of them.
     pub packed: usize,
 }
 
-/// A decode session on a module.
+/// Decodes one sequence on one model.
 pub struct Runner {
     decoder: Decoder,
     session: CacheSession<Contiguous>,
     /// The tokens whose keys and values are cached.
     tokens: Vec<u32>,
-    /// Whether the decoder's outputs are the logits behind the last token.
+    /// Whether the decoder's outputs are the logits after the last token.
     has_logits: bool,
     shifter: Option<ContextShifter>,
 }
 
-/// A frozen beginning that several runners share.
+/// A frozen prompt prefix that several runners share.
 #[derive(Clone)]
 pub struct Prefix {
     shared: SharedPrefix,
     tokens: Vec<u32>,
-    /// Which model the rows belong to.
+    /// Fingerprint of the model that computed the rows.
     fingerprint: u64,
 }
 
@@ -89,26 +90,26 @@ impl Prefix {
         &self.tokens
     }
 
-    /// Tokens of the prefix.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether it holds nothing.
+    /// Whether the prefix has no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Bytes of its keys and values, held once for all.
+    /// Bytes of its keys and values, allocated once for all runners.
     pub fn resident_bytes(&self) -> usize {
         self.shared.resident_bytes()
     }
 }
 
-/// The longest step: the caller's choice, and no more than the model's graph and the context take.
+/// The size of the longest step: the caller's choice, limited by the model's graph and the context.
 pub(crate) fn step_size(facts: &ModelFacts, policy: &Policy, capacity: u32) -> StepSize {
     let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
-    // Where nothing is kept, a text is a step.
+    // An embedding model has no cache, so a whole text is one step whatever the batch size.
     let batch = match facts.embedding {
         Some(_) => usize::MAX,
         None => policy.batch,
@@ -120,7 +121,10 @@ pub(crate) fn step_size(facts: &ModelFacts, policy: &Policy, capacity: u32) -> S
     }
 }
 
-/// Plans a decoder's run and refuses what does not fit.
+/// Plans a decoder's run.
+///
+/// # Errors
+/// `Encoder` or `NotADecoder` for other models, and the errors of [`MemoryPlan::new`].
 pub(crate) fn plan_run(
     model: &Model,
     backend: &dyn Backend,
@@ -139,7 +143,7 @@ pub(crate) fn plan_run(
     let mut plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
     if let Some(prefix) = prefix {
         prefix.shared.check(&plan.cache)?;
-        plan = plan.behind(prefix);
+        plan = plan.with_prefix(prefix);
     }
     plan.check(policy.memory, backend)?;
     if policy.memory != MemoryLimit::None {
@@ -148,7 +152,7 @@ pub(crate) fn plan_run(
     Ok(plan)
 }
 
-/// Joins the model's facts with the caller's policy.
+/// The cache configuration from the model's facts and the caller's policy.
 pub(crate) fn make_config(
     facts: &ModelFacts,
     policy: &Policy,
@@ -185,11 +189,11 @@ pub(crate) fn make_config(
 }
 
 impl Runner {
-    /// Most tokens in a step of [`feed_all_logits`](Runner::feed_all_logits). Logits of many rows are large, so steps are
-    /// small; results do not depend on their size.
+    /// The maximum number of tokens in a step of [`feed_all_logits`](Runner::feed_all_logits). Steps are small because
+    /// the logits of many rows are large; the results do not depend on the step size.
     pub const MAX_SCORED_STEP: usize = 128;
 
-    /// Opens a session for `model` on `backend`.
+    /// A runner of `model` on `backend`.
     pub fn new(
         model: &Model,
         backend: &dyn Backend,
@@ -200,12 +204,12 @@ impl Runner {
         Runner::load(model, backend, policy, plan.step, made, vec![])
     }
 
-    /// Opens a session whose first tokens are a frozen prefix of another runner's on the same model and backend.
+    /// A runner that starts after a frozen prefix, which a runner on the same model and backend made.
     ///
     /// # Errors
-    /// `Policy` for a prefix of another model, a refused prefix where context or storage differ, and what
-    /// [`new`](Runner::new) refuses.
-    pub fn behind(
+    /// `Policy` if the prefix belongs to another model, `Cache` if context or storage types differ, and the errors of
+    /// [`new`](Runner::new).
+    pub fn with_prefix(
         prefix: &Prefix,
         model: &Model,
         backend: &dyn Backend,
@@ -239,25 +243,29 @@ impl Runner {
         })
     }
 
-    /// The mode that steps are run in: the policy's, or what the backend supports of it.
+    /// The run mode of steps: the policy's, after a possible downgrade by the backend.
     pub fn run_mode(&self) -> RunMode {
         self.decoder.run_mode()
     }
 
-    /// Runs steps in another mode from now on, on the same weights and the same cache.
+    /// Changes the run mode of later steps. Keeps the weights and the cache.
     pub fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
         self.decoder.set_run_mode(mode)
     }
 
-    /// Lets generations go on past the end of the context: the first `keep` tokens stay, and the older half of the others
-    /// makes room. Refused where the model's keys cannot be moved.
+    /// Enables context shifts: when the context is full, a generation keeps the first `keep` tokens and drops the older
+    /// half of the others.
+    ///
+    /// # Errors
+    /// `Backend` if the keys of the model cannot be moved to other positions.
     pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
         self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
-    /// Makes room now, where [`allow_shifts`](Runner::allow_shifts) lets it; `None` where nothing can go.
+    /// Shifts the context now, if [`allow_shifts`](Runner::allow_shifts) was called. Returns `None` if nothing was
+    /// dropped.
     pub fn shift(&mut self) -> Result<Option<ContextShift>, RuntimeError> {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
@@ -269,7 +277,8 @@ impl Runner {
         Ok(shift)
     }
 
-    /// Freezes what the context holds of `model`, for other runners to share; this one goes on behind it.
+    /// Freezes the context into a prefix that other runners can share. This runner continues after it. `model` is the
+    /// runner's model.
     pub fn freeze(&mut self, model: &Model) -> Result<Prefix, RuntimeError> {
         Ok(Prefix {
             shared: self.session.freeze()?,
@@ -278,7 +287,7 @@ impl Runner {
         })
     }
 
-    /// Feeds `prompt` behind what the context holds and generates from there; see [`generate`].
+    /// Appends `prompt` to the context and generates a continuation; see [`generate`].
     pub fn generate(
         &mut self,
         model: &Model,
@@ -295,7 +304,7 @@ impl Runner {
         &self.tokens
     }
 
-    /// Most tokens the context holds.
+    /// The size of the context in tokens.
     pub fn capacity(&self) -> Result<usize, RuntimeError> {
         Ok(self.session.capacity()? as usize)
     }
@@ -308,7 +317,7 @@ impl Runner {
         }
     }
 
-    /// The logits behind the last token that was fed; empty before the first and after a rewind.
+    /// The logits after the last fed token; empty before the first token and after a rewind.
     pub fn logits(&self) -> &[f32] {
         match self.has_logits {
             true => self.decoder.outputs.logits(0),
@@ -316,8 +325,8 @@ impl Runner {
         }
     }
 
-    /// Feeds tokens in steps of at most the batch size; `progress` is told how many are done and may stop the run by
-    /// returning false. The logits behind the last token are kept.
+    /// Feeds tokens in steps of at most the batch size and keeps the logits after the last one. `progress` receives the
+    /// number of tokens done and returns false to cancel. Returns whether all tokens were fed.
     pub fn feed(
         &mut self,
         tokens: &[u32],
@@ -341,7 +350,7 @@ impl Runner {
         Ok(true)
     }
 
-    /// Feeds tokens and calls `row` with the index and logits of every one of them.
+    /// Feeds tokens and calls `row` with the index and the logits of each.
     pub fn feed_all_logits(
         &mut self,
         tokens: &[u32],
@@ -363,7 +372,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Forgets all but the first `len` tokens.
+    /// Removes all tokens after the first `len`.
     pub fn rewind(&mut self, len: usize) -> Result<(), RuntimeError> {
         match len {
             0 if !self.tokens.is_empty() => self.session.clear()?,
@@ -372,25 +381,22 @@ impl Runner {
                 .rewind(u32::try_from(len).unwrap_or(u32::MAX))?,
         }
         if (self.session.len()? as usize) != len {
-            // Clearing a session behind a prefix leaves the prefix.
-            return Err(
-                RuntimeErrorKind::Policy("a shared prefix cannot be given up".into()).into(),
-            );
+            // A session with a shared prefix cannot be cleared below the prefix.
+            return Err(RuntimeErrorKind::Policy("a shared prefix is read-only".into()).into());
         }
         self.tokens.truncate(len);
         self.has_logits = false;
         Ok(())
     }
 
-    /// Writes the context to a file, in the place of what is there, with notes for whoever restores it. The old file stays
-    /// whole until the new one is.
+    /// Writes the context and the caller's notes to a snapshot file. An existing file is replaced atomically.
     pub fn save(&self, model: &Model, path: &Path, notes: &[u8]) -> Result<(), RuntimeError> {
         let tokens = &self.tokens;
         snapshot::save(path, model, &self.session, 0, Contents { tokens, notes })
     }
 
-    /// Puts the first `len` tokens of a snapshot in the place of the context. There are no logits until a token is fed.
-    /// What is refused changes nothing.
+    /// Replaces the context by the first `len` tokens of a snapshot. There are no logits until a token is fed. An error
+    /// leaves the context unchanged, except that a device error leaves it empty.
     pub fn restore(
         &mut self,
         model: &Model,
@@ -403,8 +409,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Puts what a snapshot has of the beginning of `prompt` in the place of the context, and tells how many tokens that
-    /// is: at least the last one is left to be fed. Windows may have kept too little; then it is none.
+    /// Restores the longest common prefix of a snapshot and `prompt`, and returns its length. At least the last token
+    /// of `prompt` is left to be fed. Returns 0 if the snapshot's ring layers lack the rows of that prefix.
     pub fn resume(
         &mut self,
         model: &Model,
@@ -412,7 +418,7 @@ impl Runner {
         prompt: &[u32],
     ) -> Result<usize, RuntimeError> {
         let most = prompt.len().saturating_sub(1).min(self.capacity()?);
-        let known = common(snapshot.tokens(), prompt).min(most);
+        let known = common_prefix_len(snapshot.tokens(), prompt).min(most);
         if known < snapshot.floor() {
             snapshot.check(model, &self.session.config()?)?;
             self.rewind(0)?;
@@ -422,17 +428,17 @@ impl Runner {
         Ok(known)
     }
 
-    /// Measures every node from now on, or no longer.
+    /// Starts or stops measuring nodes.
     pub fn set_profiling(&mut self, on: bool) {
         self.decoder.set_profiling(on);
     }
 
-    /// Where the time went since profiling began.
+    /// The measurements since profiling was started.
     pub fn profile(&self) -> Vec<NodeProfile> {
         self.decoder.profile()
     }
 
-    /// Bytes held now.
+    /// The memory in use now.
     pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
         Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
@@ -451,14 +457,14 @@ impl Runner {
         self.decoder.check(tokens.iter().copied())
     }
 
-    /// Makes the step that feeds these tokens, which wants no rows yet.
+    /// Builds the step that feeds these tokens, without wanted rows.
     fn begin_step(&mut self, tokens: &[u32]) {
         let step = &mut self.decoder.step;
         step.clear();
         step.extend(0, self.tokens.len() as u32, tokens);
     }
 
-    /// Runs the step of these tokens.
+    /// Runs the built step, which feeds these tokens.
     fn run_step(&mut self, tokens: &[u32]) -> Result<(), RuntimeError> {
         self.has_logits = false;
         self.decoder.run()?;
@@ -493,7 +499,7 @@ impl Sequence for Runner {
     }
 }
 
-/// Length of the common beginning.
-fn common(a: &[u32], b: &[u32]) -> usize {
+/// Length of the common prefix.
+fn common_prefix_len(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -119,7 +119,10 @@ impl Subject<'_> {
     }
 
     /// Sessions that continue two prefixes, one of each backend.
-    fn behind(&self, [reference, found]: [&SharedPrefix; 2]) -> Result<Twin<Contiguous>, String> {
+    fn with_prefix(
+        &self,
+        [reference, found]: [&SharedPrefix; 2],
+    ) -> Result<Twin<Contiguous>, String> {
         Ok(Twin {
             reference: self.bind(&Reference::new(), make_prefixed_session(reference))?,
             found: self.bind(self.backend, make_prefixed_session(found))?,
@@ -265,7 +268,11 @@ fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
         first.found.0.freeze().map_err(text)?,
     ];
     let prefixes = [&frozen[0], &frozen[1]];
-    let mut twins = [first, subject.behind(prefixes)?, subject.behind(prefixes)?];
+    let mut twins = [
+        first,
+        subject.with_prefix(prefixes)?,
+        subject.with_prefix(prefixes)?,
+    ];
     for _ in 0..10 {
         let twin = &mut twins[below(noise, 3) as usize];
         one_sequence(noise, twin)?;

@@ -1,50 +1,50 @@
-//! The arena of a step, buffer by buffer.
+//! `ArenaPlan`: the buffers of a step's arena.
 
 use base::DType;
 use graph::Graph;
 use graph::plan::{self, Holds};
 
-/// Activations and work space of one step, in one block of memory.
+/// Activations and workspaces of one step, in one allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaPlan {
-    /// Bytes of the block.
+    /// Bytes of the arena.
     pub bytes: usize,
-    /// The largest set of bytes alive at once: no plan can do with less.
+    /// The largest number of bytes alive at once: a lower bound for any plan.
     pub lower_bound: usize,
-    /// Nodes that run, one after the other.
+    /// The number of nodes.
     pub steps: usize,
-    /// Every buffer, by birth.
+    /// The buffers, in the order in which they are first used.
     pub buffers: Vec<ArenaBuffer>,
 }
 
-/// A part of the arena for a part of the step.
+/// A buffer in the arena and the nodes that use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaBuffer {
-    /// The tensor's name, or that of the node whose work space it is.
+    /// Name of the tensor, or of the node that the workspace belongs to.
     pub name: String,
-    /// The op of the node that fills it.
+    /// Op of the node that writes it.
     pub op: &'static str,
-    /// Element type of the tensor; `None` for work space.
+    /// Element type of the tensor; `None` for a workspace.
     pub dtype: Option<DType>,
-    /// Sizes, outermost first; bytes for work space.
+    /// Shape, outermost dimension first; the number of bytes for a workspace.
     pub shape: Vec<usize>,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes in use.
+    /// Size in bytes.
     pub bytes: usize,
-    /// The first node that needs it.
+    /// The first node that uses it.
     pub first: usize,
-    /// The last node that needs it.
+    /// The last node that uses it.
     pub last: usize,
 }
 
 impl ArenaBuffer {
-    /// The first byte behind.
+    /// Offset of the byte after the last one.
     pub fn end(&self) -> usize {
         self.offset + self.bytes
     }
 
-    /// Whether it is a kernel's work space.
+    /// Whether it is the workspace of a kernel.
     pub fn is_scratch(&self) -> bool {
         self.dtype.is_none()
     }
@@ -86,7 +86,7 @@ impl ArenaPlan {
         }
     }
 
-    /// Bytes of work space that the hungriest kernel has.
+    /// Bytes of the largest workspace.
     pub fn scratch_bytes(&self) -> usize {
         let scratch = self.buffers.iter().filter(|buffer| buffer.is_scratch());
         scratch.map(|buffer| buffer.bytes).max().unwrap_or(0)

@@ -1,21 +1,21 @@
-//! A model's constants by the part of the model they belong to.
+//! `WeightSection`: the constants of a model, grouped by layer.
 
 use graph::{Graph, TensorId};
 
 /// The constants of one part of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightSection {
-    /// What their names begin with, up to the number of a layer (`blk.3`) or the tensor itself (`output_norm`).
+    /// Common prefix of their names: up to the layer number (`blk.3`), or the name of the tensor (`output_norm`).
     pub name: String,
-    /// How many there are.
+    /// The number of constants.
     pub tensors: usize,
-    /// Their bytes as the file has them.
+    /// Bytes in the file.
     pub bytes: usize,
-    /// Bytes in which a backend holds them once more, in another layout.
+    /// Bytes of the same weights packed by the backend.
     pub packed: usize,
 }
 
-/// The sections in the order their first tensor has in the graph.
+/// Groups the constants into sections, in the order of their first tensor in the graph.
 pub(super) fn sections(
     graph: &Graph,
     is_weight: &dyn Fn(TensorId) -> bool,
