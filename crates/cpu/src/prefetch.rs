@@ -33,14 +33,14 @@ impl Span {
 
     /// `self` extended by `next`, if `next` starts where `self` ends.
     fn with(&self, next: &Span) -> Option<Span> {
-        let mut joined = *self;
-        for (region, (start, len)) in joined.regions.iter_mut().zip(next.regions) {
+        let mut merged = *self;
+        for (region, (start, len)) in merged.regions.iter_mut().zip(next.regions) {
             if len > 0 && region.0 + region.1 != start {
                 return None;
             }
             region.1 += len;
         }
-        Some(joined)
+        Some(merged)
     }
 }
 
@@ -56,8 +56,8 @@ impl SpanList {
     /// prefetched.
     pub(crate) fn push(&mut self, next: Span) {
         let last = self.len.checked_sub(1);
-        if let Some(joined) = last.and_then(|last| self.list[last].with(&next)) {
-            self.list[self.len - 1] = joined;
+        if let Some(merged) = last.and_then(|last| self.list[last].with(&next)) {
+            self.list[self.len - 1] = merged;
         } else if self.len < MAX_SPANS {
             self.list[self.len] = next;
             self.len += 1;
@@ -461,7 +461,7 @@ mod tests {
         let (a, b) = (Span::new(64, 64), Span::new(128, 640));
         assert_eq!(spans_of(&[a, b]).get(), [Span::new(64, 704)]);
         assert_eq!(spans_of(&[b, a]).get(), [b, a]);
-        let apart = (0..2 * MAX_SPANS).map(|i| Span::new(i << 20, 64));
-        assert_eq!(apart.collect::<SpanList>().get().len(), MAX_SPANS);
+        let separate = (0..2 * MAX_SPANS).map(|i| Span::new(i << 20, 64));
+        assert_eq!(separate.collect::<SpanList>().get().len(), MAX_SPANS);
     }
 }

@@ -455,16 +455,16 @@ impl<'a> Sizes<'a> {
             let axes = (0..x.len()).filter(|axis| op.axes.contains(axis) == reduced);
             axes.map(|axis| from[axis]).collect()
         };
-        let kept = select(false, x);
-        let kept = LoopNest::new(&kept, [&strides(&kept), &select(false, &steps)]);
+        let results = select(false, x);
+        let results = LoopNest::new(&results, [&strides(&results), &select(false, &steps)]);
         let group = LoopNest::new(&select(true, x), [&select(true, &steps)]);
-        if !kept.fits() || !group.fits() {
+        if !results.fits() || !group.fits() {
             return Err(too_many_axes());
         }
         Ok(Call::Reduce(Reduce {
             function: op.function,
             dtype: self.input_type(0),
-            kept,
+            results,
             group,
         }))
     }

@@ -257,12 +257,12 @@ impl Tape {
                 }
                 all[1].1.scratch = scratch;
                 let out = self.addresses(then).output;
-                let places = [all[0].1.output, all[1].1.output];
+                let outputs_of_products = [all[0].1.output, all[1].1.output];
                 Epilogue::Gate(GateEpilogue {
                     activation,
                     out: out.cast(),
                     // The product's output buffer that the result does not occupy.
-                    scratch: places[usize::from(places[1] != out)].cast(),
+                    scratch: outputs_of_products[usize::from(outputs_of_products[1] != out)].cast(),
                 })
             }
             _ => Epilogue::None,

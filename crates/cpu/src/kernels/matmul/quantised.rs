@@ -373,7 +373,7 @@ impl<A> StripTask<'_, A> {
     /// # Safety
     /// The strip must be one of the task's, the row one of the product's.
     #[inline(always)]
-    unsafe fn place(&self, row: usize, strip: usize) -> *mut f32 {
+    unsafe fn output_address(&self, row: usize, strip: usize) -> *mut f32 {
         let OutputTile {
             out, first, stride, ..
         } = self.output;
@@ -399,7 +399,7 @@ unsafe fn write<S: IntDot, A>(
     let count = (n - first).min(STRIP);
     // SAFETY: the caller guarantees the row; no column past the last is touched.
     unsafe {
-        let to = task.place(row, strip);
+        let to = task.output_address(row, strip);
         for (from, at) in [(bias, first), (addend, row * n + first)] {
             if !from.is_null() {
                 let more = if count == STRIP {

@@ -144,14 +144,14 @@ fn load(
 ) -> Result<(Vec<Bytes>, Option<Arc<PackedFileWriter>>), BackendError> {
     let progress = Progress::new(weights, options.loading.as_ref());
     let folder = options.packed_folder.as_deref();
-    let kept = folder.and_then(|folder| PackedFile::open(folder, weights));
-    let found = |weight: &WeightSource<'_>| kept.as_ref()?.find(weight);
+    let packed_file = folder.and_then(|folder| PackedFile::open(folder, weights));
+    let found = |weight: &WeightSource<'_>| packed_file.as_ref()?.find(weight);
     let found: Vec<_> = weights.iter().map(found).collect();
     let mut bytes = verify(found, ctx, &progress);
-    if let Some(kept) = &kept
+    if let Some(packed_file) = &packed_file
         && !progress.stopped()
     {
-        kept.reseal(bytes.iter().flatten().count());
+        packed_file.reseal(bytes.iter().flatten().count());
     }
     let missing: Vec<usize> = (0..weights.len()).filter(|i| bytes[*i].is_none()).collect();
     let sources: Vec<_> = missing.iter().map(|i| &weights[*i]).collect();
@@ -260,8 +260,8 @@ impl<'a> Progress<'a> {
     fn add(&self, bytes: usize) {
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
         let done = before + bytes;
-        let tells = before / Progress::STEP != done / Progress::STEP || done == self.total;
-        if let Some(loading) = self.loading.filter(|_| tells)
+        let reports = before / Progress::STEP != done / Progress::STEP || done == self.total;
+        if let Some(loading) = self.loading.filter(|_| reports)
             && !loading.tell(done, self.total)
         {
             self.stopped.store(true, Ordering::Relaxed);

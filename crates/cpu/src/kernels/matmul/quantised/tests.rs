@@ -239,7 +239,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                     scratch: scratch.as_mut_ptr().cast(),
                 };
                 let both = [(linear, operands(0)), (linear, operands(1))];
-                let [out, room] = [both[0].1.out, both[1].1.out];
+                let [out, gate_scratch] = [both[0].1.out, both[1].1.out];
                 let mut residual = other.clone();
                 let to = residual.as_mut_ptr();
                 // SAFETY: every buffer has the size that the shapes say; both results are written in place.
@@ -265,7 +265,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                         Epilogue::Gate(GateEpilogue {
                             activation,
                             out,
-                            scratch: room,
+                            scratch: gate_scratch,
                         }),
                     );
                 }
@@ -288,7 +288,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 unsafe { norm.run(&ctx, raw.as_ptr(), weight, bias, to) };
                 let expect = product(isa, &threads, &weights[1], linear, &normed, &[]);
                 normed.fill(f32::NAN);
-                let before = NormPrologue {
+                let prologue = NormPrologue {
                     norm,
                     x: raw.as_ptr(),
                     weight,
@@ -297,7 +297,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 let mut part = both[1];
                 part.1.x = normed.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe { run_fused(&ctx, Some(before), &[part], Epilogue::None) };
+                unsafe { run_fused(&ctx, Some(prologue), &[part], Epilogue::None) };
                 assert_eq!(places[1], expect, "{isa} {dtype}: {m} rows, normed");
                 assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
                 assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");

@@ -149,8 +149,8 @@ unsafe fn tile<const GROUP: usize>(
     unsafe {
         let x = task.activations.rows(first);
         let mut out = [s.zero(); TILE_ROWS];
-        for ahead in 0..count.min(BUFFERS) {
-            products.fill::<GROUP>(tiles, ahead, x, weights);
+        for group in 0..count.min(BUFFERS) {
+            products.fill::<GROUP>(tiles, group, x, weights);
         }
         for group in 0..count {
             let done = products.0[group % BUFFERS].as_ptr();

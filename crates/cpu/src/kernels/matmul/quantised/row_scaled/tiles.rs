@@ -80,7 +80,7 @@ unsafe fn tile(
     unsafe {
         for row in first..first + rows {
             // The output is not read, but its lines are fetched before they are written.
-            s.prefetch(task.place(row, strip).cast());
+            s.prefetch(task.output_address(row, strip).cast());
         }
         let mut out = [s.zero(); TILE_ROWS];
         for chunk in 0..x.layout.chunks() {
