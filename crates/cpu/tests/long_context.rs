@@ -89,7 +89,7 @@ fn last_rows(backend: &dyn Backend, threads: usize, storage: Storage, steps: &[u
 }
 
 #[test]
-fn parts_give_the_bits_of_the_whole() {
+fn kv_splits_are_bit_identical_to_one_thread() {
     let cpu = Cpu::new().unwrap();
     for storage in [Storage::F32, Storage::F16] {
         let expect = last_rows(&Reference::new(), 1, storage, &[LEN]);

@@ -100,8 +100,8 @@ impl Machine {
     ) -> Result<Tape, BackendError> {
         let graph = &*self.graph;
         let bindings = graph.bind(shapes)?;
-        let forms = self.constants.forms();
-        let (resolved, plan) = plan_step(graph, bindings, forms, self.threads.count())?;
+        let layouts = self.constants.layouts();
+        let (resolved, plan) = plan_step(graph, bindings, layouts, self.threads.count())?;
         let context = Context {
             isa: self.isa,
             threads: &self.threads,
@@ -203,13 +203,13 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
 pub(crate) fn plan_step(
     graph: &Graph,
     bindings: Bindings,
-    forms: &WeightLayouts,
+    layouts: &WeightLayouts,
     threads: usize,
 ) -> Result<(Vec<Call>, MemoryPlan), BackendError> {
     let calls: Result<Vec<Call>, BackendError> = graph
         .nodes()
         .iter()
-        .map(|node| Call::new(graph, node, &bindings, forms))
+        .map(|node| Call::new(graph, node, &bindings, layouts))
         .collect();
     let calls = calls?;
     let plan = MemoryPlan::new(graph, bindings, |node| calls[node].scratch(threads))?;
@@ -326,8 +326,8 @@ impl Tape {
                 let done = match now {
                     [entry] if tape.is_between_pieces(entry) => {
                         let node = graph.node(entry.node);
-                        let forms = machine.constants.forms();
-                        let call = Call::new(graph, node, &tape.bindings, forms)?;
+                        let layouts = machine.constants.layouts();
+                        let call = Call::new(graph, node, &tape.bindings, layouts)?;
                         call.run(&ctx, tape.addresses(entry), cache)
                     }
                     [entry] => entry.call.run(&ctx, tape.addresses(entry), cache),

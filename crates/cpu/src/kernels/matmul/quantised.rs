@@ -34,7 +34,7 @@ pub(crate) struct QuantisedLinear {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    pub(crate) form: PackedFormat,
+    pub(crate) format: PackedFormat,
 }
 
 /// Rows of activations from which a task expands all its strips for matrix tiles before it multiplies.
@@ -92,7 +92,7 @@ trait QuantScheme: Copy + Sync {
 impl QuantisedLinear {
     /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        let (activations, expanded) = if self.form.is_row_scaled() {
+        let (activations, expanded) = if self.format.is_row_scaled() {
             self.scratch_parts::<row_scaled::RowScaledActivations>()
         } else {
             self.scratch_parts::<group_scaled::GroupScaledActivations>()
@@ -154,7 +154,7 @@ pub(crate) unsafe fn run_fused(
 ) {
     let whole = parts
         .first()
-        .is_some_and(|(first, _)| first.form.is_row_scaled());
+        .is_some_and(|(first, _)| first.format.is_row_scaled());
     // SAFETY: as the caller guarantees.
     unsafe {
         if whole {

@@ -156,7 +156,7 @@ impl<'a> SplitResults<'a> {
     ) -> SplitResults<'a> {
         assert!(
             fits(rows, kv_splits, dim),
-            "more parts than there is buffer for"
+            "more KV splits than the buffer holds"
         );
         SplitResults {
             at: SendPtr(buffer.0.as_mut_ptr().cast()),

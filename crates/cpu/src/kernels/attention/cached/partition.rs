@@ -246,7 +246,7 @@ mod tests {
     const DIM: usize = 64;
 
     #[test]
-    fn the_threads_are_told_every_row_once() {
+    fn threads_prefetch_every_row_once() {
         let op = CachedAttention {
             heads: 9,
             kv_heads: 3,

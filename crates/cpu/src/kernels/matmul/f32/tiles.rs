@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up() {
+    fn bf16_parts_sum_to_the_number() {
         let mut noise = Noise::new(3);
         for x in noise.units(1000).into_iter().chain([0.0, f32::MAX, 1e-30]) {
             let sum: f32 = split_bf16x3(x)
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_stays_in_its_row() {
+    fn non_finite_values_stay_in_their_row() {
         with_tiles(|ctx| {
             let (m, n, k) = (20, 20, 40);
             let op = AmxLinear::new([m, n, k], None).unwrap();

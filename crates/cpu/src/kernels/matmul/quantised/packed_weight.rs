@@ -28,7 +28,7 @@ static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 #[derive(Clone, Copy)]
 pub(crate) struct WeightSource<'a> {
     pub(crate) dtype: DType,
-    pub(crate) form: PackedFormat,
+    pub(crate) format: PackedFormat,
     pub(crate) rows: &'a Bytes,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -40,7 +40,7 @@ impl WeightSource<'_> {
     }
 
     pub(super) fn packed_bytes(&self) -> usize {
-        self.form.packed_bytes(self.n, self.k)
+        self.format.packed_bytes(self.n, self.k)
     }
 
     /// Packs a strip; missing rows after the last are zeros.
@@ -51,12 +51,12 @@ impl WeightSource<'_> {
         let count = STRIP.min(self.n - first);
         let rows = StripSource {
             dtype: self.dtype,
-            form: self.form,
+            format: self.format,
             k: self.k,
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],
             row_bytes,
         };
-        if self.form.is_row_scaled() {
+        if self.format.is_row_scaled() {
             super::row_scaled::pack_strip(s, rows, out);
         } else {
             format::pack_strip(rows, out);
@@ -209,7 +209,7 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
         for weight in weights {
             let (own, behind) = rest.split_at_mut(weight.packed_bytes());
             rest = behind;
-            let (_, _, strip_bytes) = weight.form.strip_offsets(weight.k);
+            let (_, _, strip_bytes) = weight.format.strip_offsets(weight.k);
             let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
             strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
         }

@@ -99,7 +99,7 @@ impl ModelFolder {
             .zip(&rows)
             .map(|(&(dtype, n, k), rows)| WeightSource {
                 dtype,
-                form: PackedFormat::of(dtype).unwrap(),
+                format: PackedFormat::of(dtype).unwrap(),
                 rows,
                 n,
                 k,
@@ -115,7 +115,7 @@ impl Drop for ModelFolder {
 }
 
 #[test]
-fn a_second_start_maps_what_the_first_has_packed() {
+fn a_second_start_maps_the_packed_file() {
     let dir = ModelFolder::new("second");
     let (made, found) = dir.load();
     assert!(!found, "nothing was there");
@@ -136,7 +136,7 @@ fn a_second_start_maps_what_the_first_has_packed() {
 }
 
 #[test]
-fn what_is_damaged_or_unfinished_is_made_again() {
+fn damaged_or_partial_weights_are_packed_again() {
     let dir = ModelFolder::new("damaged");
     let (made, _) = dir.load();
     let whole = fs::read(dir.packed_file()).unwrap();
@@ -201,7 +201,7 @@ fn a_file_that_was_written_to_loses_its_seal() {
 /// Damage without a write, as by a bad disk: the seal is intact.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
+fn chunks_read_from_disk_are_verified_despite_a_seal() {
     use std::os::fd::AsRawFd;
     let dir = ModelFolder::new("disk");
     let (made, _) = dir.load();
@@ -224,7 +224,7 @@ fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
 }
 
 #[test]
-fn no_head_makes_a_place_outside_the_file() {
+fn no_header_gives_a_range_outside_the_file() {
     let weights = [
         (1, Bytes::from(&[5; 64][..])),
         (2, Bytes::from(&[6; 128][..])),
@@ -276,7 +276,7 @@ fn no_head_makes_a_place_outside_the_file() {
 }
 
 #[test]
-fn whoever_watches_is_told_all_and_can_end_it() {
+fn the_progress_callback_gets_every_byte_and_can_cancel() {
     let dir = ModelFolder::new("watched");
     let told = Arc::new(Mutex::new(Vec::new()));
     let watch = |most: usize| {
@@ -323,13 +323,13 @@ fn layouts_are_those_of_the_version() {
     let mut noise = Noise::new(11);
     let mut sums = Vec::new();
     for dtype in DType::ALL {
-        let (Some(form), n, k) = (PackedFormat::of(dtype), 17, 512) else {
+        let (Some(format), n, k) = (PackedFormat::of(dtype), 17, 512) else {
             continue;
         };
         let rows = &noise.weights(dtype, n * k);
         let weight = WeightSource {
             dtype,
-            form,
+            format,
             rows,
             n,
             k,

@@ -48,7 +48,7 @@ impl TileKernel for RowScaledSmallM<'_> {
 unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let (scales_at, _, packed) = linear.form.strip_offsets(linear.k);
+    let (scales_at, _, packed) = linear.format.strip_offsets(linear.k);
     let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut ring = ExpandRing {
         weights: [[0; STEP]; PIPELINE_STEPS + 1],
@@ -71,7 +71,7 @@ unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
                         let first = inputs.start + step * TILE;
                         let inputs = first..inputs.end.min(first + TILE);
                         let to = ring.weights[turn].as_mut_ptr();
-                        expand_inputs(s, &linear.form, Some(&mut prefetcher), from, inputs, to);
+                        expand_inputs(s, &linear.format, Some(&mut prefetcher), from, inputs, to);
                     }
                     // The next slot to overwrite is the oldest one.
                     turn = if turn == PIPELINE_STEPS { 0 } else { turn + 1 };
