@@ -280,7 +280,7 @@ impl Avx512<true> {
     /// # Safety
     /// 64 bytes must be writable at `p` and at the two addresses after it.
     #[inline(always)]
-    pub(crate) unsafe fn store_parts(self, x: [__m512; 2], p: *mut u8, part_stride: usize) {
+    pub(crate) unsafe fn store_bf16x3(self, x: [__m512; 2], p: *mut u8, part_stride: usize) {
         // Infinities and NaN.
         const NOT_FINITE: i32 = 0x99;
         // SAFETY: the caller guarantees the bytes; AVX-512 is proven.

@@ -49,6 +49,14 @@ pub(crate) struct PackedFormat {
 /// Inputs that share the outer scale of a two-level format (ggml's super-block).
 pub(crate) const SUPER_BLOCK: usize = 256;
 
+/// Byte offsets of a strip's scales and mins, and the bytes of the strip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StripLayout {
+    pub(crate) scales: usize,
+    pub(crate) mins: usize,
+    pub(crate) bytes: usize,
+}
+
 impl PackedFormat {
     /// The packed format of this type; `None` for types that are not quantised.
     pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
@@ -87,7 +95,7 @@ impl PackedFormat {
 
     /// Bytes of a packed weight `[n, k]`.
     pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
-        let (_, _, strip_bytes) = self.strip_offsets(k);
+        let strip_bytes = self.strip_layout(k).bytes;
         n.div_ceil(STRIP) * strip_bytes
     }
 
@@ -110,16 +118,24 @@ impl PackedFormat {
         self.block_bytes() + BLOCK / self.group * LINE
     }
 
-    /// Byte offsets of a strip's scales and mins, and the size of a strip.
-    pub(crate) fn strip_offsets(&self, k: usize) -> (usize, usize, usize) {
+    /// The layout of a strip of depth `k`.
+    pub(crate) fn strip_layout(&self, k: usize) -> StripLayout {
         if self.is_row_scaled() {
             let scales = k / BLOCK * self.block_stride();
-            return (scales, scales, scales + LINE);
+            return StripLayout {
+                scales,
+                mins: scales,
+                bytes: scales + LINE,
+            };
         }
         let scales = k / BLOCK * self.block_bytes();
         let mins = scales + self.side_bytes(k);
         let end = mins + if self.mins { self.side_bytes(k) } else { 0 };
-        (scales, mins, end.next_multiple_of(LINE))
+        StripLayout {
+            scales,
+            mins,
+            bytes: end.next_multiple_of(LINE),
+        }
     }
 }
 
@@ -151,7 +167,11 @@ pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
     let StripSource {
         dtype, format, k, ..
     } = rows;
-    let (scales_at, mins_at, _) = format.strip_offsets(k);
+    let StripLayout {
+        scales: scales_at,
+        mins: mins_at,
+        ..
+    } = format.strip_layout(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let groups = len / format.group;
     let inner_at = k / SUPER_BLOCK * F16_STRIP_BYTES;

@@ -209,7 +209,7 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
         for weight in weights {
             let (own, behind) = rest.split_at_mut(weight.packed_bytes());
             rest = behind;
-            let (_, _, strip_bytes) = weight.format.strip_offsets(weight.k);
+            let strip_bytes = weight.format.strip_layout(weight.k).bytes;
             let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
             strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
         }

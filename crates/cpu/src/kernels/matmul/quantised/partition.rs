@@ -121,7 +121,7 @@ pub(crate) fn prefetch_spans(
         let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| partition.task(task));
         let span = |(part, strips): (usize, Range<usize>)| {
             let (linear, weight): &(QuantisedLinear, usize) = &parts[part];
-            let (_, _, bytes) = linear.format.strip_offsets(linear.k);
+            let bytes = linear.format.strip_layout(linear.k).bytes;
             Span::new(weight + strips.start * bytes, strips.len() * bytes)
         };
         pieces.map(span).collect()
@@ -183,7 +183,7 @@ mod tests {
                         end = Some(start + len);
                     }
                     let read: usize = all.iter().map(|(_, len)| len).sum();
-                    let (_, _, bytes) = parts[0].0.format.strip_offsets(64);
+                    let bytes = parts[0].0.format.strip_layout(64).bytes;
                     let strips: usize = sizes.iter().map(|n| n.div_ceil(STRIP)).sum();
                     assert_eq!(read, strips * bytes);
                 }

@@ -1,6 +1,8 @@
 //! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
+use super::super::format::{
+    BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK, StripLayout,
+};
 use super::super::{StripTask, write};
 use super::activations::{GroupScaledActivations, GroupTerms};
 use crate::isa::IntegerKernel;
@@ -98,7 +100,7 @@ impl StripScales {
     /// A packed strip of this format and depth must be at `strip`.
     #[inline(always)]
     pub(super) unsafe fn of(format: PackedFormat, k: usize, strip: *const u8) -> StripScales {
-        let (scales, mins, _) = format.strip_offsets(k);
+        let StripLayout { scales, mins, .. } = format.strip_layout(k);
         // SAFETY: the caller guarantees the strip.
         unsafe {
             StripScales {
@@ -208,7 +210,7 @@ unsafe fn microkernel<S: IntDot, L: LoadQuants, const GROUP: usize, const R: usi
     rows: usize,
 ) {
     let linear = &task.linear;
-    let (_, _, strip_bytes) = linear.format.strip_offsets(linear.k);
+    let strip_bytes = linear.format.strip_layout(linear.k).bytes;
     let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
     // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
     unsafe {

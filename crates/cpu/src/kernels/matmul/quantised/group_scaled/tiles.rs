@@ -98,7 +98,7 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
     task: &StripTask<'_, GroupScaledActivations>,
 ) {
     let linear = &task.linear;
-    let (_, _, strip_bytes) = linear.format.strip_offsets(linear.k);
+    let strip_bytes = linear.format.strip_layout(linear.k).bytes;
     let mut products = GroupProducts([[0; PRODUCTS]; BUFFERS]);
     // SAFETY: as the caller guarantees. Activations are laid out for whole tiles of rows, and the scratch holds the
     // task's expanded strips.

@@ -89,7 +89,7 @@ fn pack_lines<S: RowScaledDot>(
         dtype, format, k, ..
     } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let (scales_at, _, _) = format.strip_offsets(k);
+    let scales_at = format.strip_layout(k).scales;
     let (stride, quants) = (format.block_stride(), format.block_bytes());
     let bytes = dtype.block_bytes();
     let most = largest_quant(dtype);
@@ -142,7 +142,7 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
         dtype, format, k, ..
     } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let (scales_at, _, _) = format.strip_offsets(k);
+    let scales_at = format.strip_layout(k).scales;
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
     let count = len / format.group;
     let most = largest_quant(dtype);

@@ -3,7 +3,7 @@
 //! Weights are expanded to two-byte integers. The tiles compute the same exact sums as the vector microkernel, and the
 //! f32 operations that follow are the same in the same order, so both paths are bit-identical.
 
-use super::super::format::{BLOCK, LINE, PackedFormat};
+use super::super::format::{BLOCK, LINE, PackedFormat, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::{RowScaledActivations, TILE};
 use crate::isa::TileKernel;
@@ -35,7 +35,11 @@ impl TileKernel for RowScaledTiles<'_> {
     fn run(self, s: S) {
         let task = &self.0;
         let linear = &task.linear;
-        let (scales_at, _, packed) = linear.format.strip_offsets(linear.k);
+        let StripLayout {
+            scales: scales_at,
+            bytes: packed,
+            ..
+        } = linear.format.strip_layout(linear.k);
         let written = expanded_strip_bytes(linear.k);
         let mut products = PlaneProducts([0; 4 * TILE_ROWS * TILE_ROWS]);
         // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.

@@ -4,7 +4,7 @@
 //! each step is multiplied as soon as its stores are visible to tile loads; expanding a whole strip first made sixteen
 //! rows 1.5 times as slow.
 
-use super::super::format::{BLOCK, LINE};
+use super::super::format::{BLOCK, LINE, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::{RowScaledActivations, TILE};
 use super::tiles::expand_inputs;
@@ -48,7 +48,11 @@ impl TileKernel for RowScaledSmallM<'_> {
 unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let (scales_at, _, packed) = linear.format.strip_offsets(linear.k);
+    let StripLayout {
+        scales: scales_at,
+        bytes: packed,
+        ..
+    } = linear.format.strip_layout(linear.k);
     let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut ring = ExpandRing {
         weights: [[0; STEP]; PIPELINE_STEPS + 1],
