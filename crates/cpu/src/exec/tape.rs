@@ -26,7 +26,7 @@ pub(super) struct Machine {
     pub(super) constants: Constants,
     pub(super) threads: ThreadPool,
     pub(super) isa: Isa,
-    /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
+    /// The memory of planned tensors; it grows to the largest plan.
     pub(super) arena: AlignedBuffer,
     /// Measurements, while profiling is on.
     pub(super) profile: Option<Profile>,
@@ -257,12 +257,12 @@ impl Tape {
                 }
                 all[1].1.scratch = scratch;
                 let out = self.addresses(then).output;
-                let outputs_of_products = [all[0].1.output, all[1].1.output];
+                let product_outputs = [all[0].1.output, all[1].1.output];
                 Epilogue::Gate(GateEpilogue {
                     activation,
                     out: out.cast(),
                     // The product's output buffer that the result does not occupy.
-                    scratch: outputs_of_products[usize::from(outputs_of_products[1] != out)].cast(),
+                    scratch: product_outputs[usize::from(product_outputs[1] != out)].cast(),
                 })
             }
             _ => Epilogue::None,

@@ -207,8 +207,8 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
     let all = Bytes::filled(sizes.clone().sum(), |mut rest| {
         let mut strips = Vec::new();
         for weight in weights {
-            let (own, behind) = rest.split_at_mut(weight.packed_bytes());
-            rest = behind;
+            let (own, others) = rest.split_at_mut(weight.packed_bytes());
+            rest = others;
             let strip_bytes = weight.format.strip_layout(weight.k).bytes;
             let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
             strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
