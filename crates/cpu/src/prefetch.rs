@@ -33,14 +33,14 @@ impl Span {
 
     /// `self` extended by `next`, if `next` starts where `self` ends.
     fn with(&self, next: &Span) -> Option<Span> {
-        let mut joined = *self;
-        for (region, (start, len)) in joined.regions.iter_mut().zip(next.regions) {
+        let mut merged = *self;
+        for (region, (start, len)) in merged.regions.iter_mut().zip(next.regions) {
             if len > 0 && region.0 + region.1 != start {
                 return None;
             }
             region.1 += len;
         }
-        Some(joined)
+        Some(merged)
     }
 }
 
@@ -56,8 +56,8 @@ impl SpanList {
     /// prefetched.
     pub(crate) fn push(&mut self, next: Span) {
         let last = self.len.checked_sub(1);
-        if let Some(joined) = last.and_then(|last| self.list[last].with(&next)) {
-            self.list[self.len - 1] = joined;
+        if let Some(merged) = last.and_then(|last| self.list[last].with(&next)) {
+            self.list[self.len - 1] = merged;
         } else if self.len < MAX_SPANS {
             self.list[self.len] = next;
             self.len += 1;
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_asked_for_once_and_pages_side_by_side() {
+    fn every_line_is_prefetched_once_and_pages_in_parallel() {
         let plan = PrefetchPlan::default();
         assert!(prefetched(&plan).is_empty());
         for lens in [
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_was_not_on_its_way_begins_behind_what_it_uses_first() {
+    fn a_thread_that_has_not_prefetched_skips_the_first_page_group() {
         let plan = PrefetchPlan::default();
         for job in 1..=3 {
             plan.set_next(&spans_of(&[Span::new(job << 30, 2 * ALL)]));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_without_anything_is_passed_over() {
+    fn a_job_without_spans_is_skipped() {
         let plan = PrefetchPlan::default();
         plan.set_next(&spans_of(&[]));
         plan.set_next(&spans_of(&[Span::new(1 << 20, LINE)]));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_thread_stops_in_time() {
+    fn a_waiting_thread_stops_at_its_limit() {
         let plan = PrefetchPlan::default();
         plan.set_next(&spans_of(&[Span::new(0, 1 << 24)]));
         drop(plan.prefetcher());
@@ -457,11 +457,11 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_joined() {
+    fn adjacent_spans_are_merged() {
         let (a, b) = (Span::new(64, 64), Span::new(128, 640));
         assert_eq!(spans_of(&[a, b]).get(), [Span::new(64, 704)]);
         assert_eq!(spans_of(&[b, a]).get(), [b, a]);
-        let apart = (0..2 * MAX_SPANS).map(|i| Span::new(i << 20, 64));
-        assert_eq!(apart.collect::<SpanList>().get().len(), MAX_SPANS);
+        let separate = (0..2 * MAX_SPANS).map(|i| Span::new(i << 20, 64));
+        assert_eq!(separate.collect::<SpanList>().get().len(), MAX_SPANS);
     }
 }

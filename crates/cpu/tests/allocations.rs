@@ -1,5 +1,5 @@
-//! What the cache allocates, counted: pools grow where they are, without a second buffer, and a steady step allocates
-//! nothing for its plan.
+//! Counts the cache's allocations: pools grow in place, without a second buffer, and a steady decode step allocates nothing
+//! for its plan.
 
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
@@ -19,7 +19,7 @@ struct Counting;
 thread_local! {
     /// Allocations of this thread, and the bytes of those of at least [`LARGE`].
     static COUNTS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    /// Large allocations of this thread that were made larger where they are.
+    /// Large allocations of this thread that were reallocated to a larger size.
     static GROWN: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -1,5 +1,5 @@
-//! Attention over more positions than a part has: however a sequence is fed, and by however many threads, the bits are the
-//! same, and close to the reference's.
+//! Attention over more positions than a KV split has: the result is bit-identical for every division of a sequence into
+//! steps and every number of threads, and close to the reference's.
 
 use backend::conformance::TestRng;
 use backend::reference::Reference;
@@ -37,7 +37,7 @@ fn graph() -> Arc<Graph> {
     Arc::new(b.finish(&outputs).unwrap())
 }
 
-/// The outputs of both layers for the last rows of a sequence that is fed in steps of these sizes.
+/// The outputs of both layers for the last rows of a sequence that is processed in steps of these sizes.
 fn last_rows(backend: &dyn Backend, threads: usize, storage: Storage, steps: &[usize]) -> Vec<f32> {
     let layer = |window| LayerConfig {
         kv_heads: KV_HEADS,
@@ -89,7 +89,7 @@ fn last_rows(backend: &dyn Backend, threads: usize, storage: Storage, steps: &[u
 }
 
 #[test]
-fn parts_give_the_bits_of_the_whole() {
+fn kv_splits_are_bit_identical_to_one_thread() {
     let cpu = Cpu::new().unwrap();
     for storage in [Storage::F32, Storage::F16] {
         let expect = last_rows(&Reference::new(), 1, storage, &[LEN]);

@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
     /// Bytes of the constants that were copied because the file misaligns them.
-    moved: usize,
-    forms: WeightLayouts,
+    realigned: usize,
+    layouts: WeightLayouts,
     strips: HashMap<TensorId, Arc<PackedWeight>>,
     panels: HashMap<TensorId, AlignedBuffer>,
     #[cfg(target_arch = "x86_64")]
@@ -40,15 +40,15 @@ impl Constants {
             })
         };
         let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
-        let forms = WeightLayouts::new(graph, ctx.isa, &is_weight);
-        let source = |(id, form): (TensorId, &WeightLayout)| {
-            let WeightLayout::Strips { form, n, k } = *form else {
+        let layouts = WeightLayouts::new(graph, ctx.isa, &is_weight);
+        let source = |(id, format): (TensorId, &WeightLayout)| {
+            let WeightLayout::Strips { format, n, k } = *format else {
                 return None;
             };
             let tensor = graph.tensor(id);
             let source = WeightSource {
                 dtype: tensor.ty.dtype,
-                form,
+                format,
                 rows: tensor.constant()?,
                 n,
                 k,
@@ -56,13 +56,13 @@ impl Constants {
             Some((id, source))
         };
         let (ids, sources): (Vec<TensorId>, Vec<WeightSource<'_>>) =
-            forms.iter().filter_map(source).unzip();
+            layouts.iter().filter_map(source).unzip();
         let strips = PackedWeight::load_all(&sources, ctx, options)?;
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
-            moved: graph.tensors().iter().map(realigned_bytes).sum(),
+            realigned: graph.tensors().iter().map(realigned_bytes).sum(),
             strips: ids.into_iter().zip(strips).collect(),
-            forms,
+            layouts,
             panels: HashMap::new(),
             #[cfg(target_arch = "x86_64")]
             tiles: HashMap::new(),
@@ -70,8 +70,8 @@ impl Constants {
     }
 
     /// The packed layouts of the weights.
-    pub(crate) fn forms(&self) -> &WeightLayouts {
-        &self.forms
+    pub(crate) fn layouts(&self) -> &WeightLayouts {
+        &self.layouts
     }
 
     /// Packs the weight of a call in the layout that the call reads, if it is not packed yet.
@@ -135,7 +135,7 @@ impl Constants {
         #[cfg(target_arch = "x86_64")]
         let panels = panels.chain(self.tiles.values());
         let strips: usize = self.strips.values().map(|packed| packed.len()).sum();
-        panels.map(AlignedBuffer::len).sum::<usize>() + strips + self.moved
+        panels.map(AlignedBuffer::len).sum::<usize>() + strips + self.realigned
     }
 }
 

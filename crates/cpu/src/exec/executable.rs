@@ -25,9 +25,9 @@ const MAX_PADDING: usize = 8;
 
 /// A graph on the CPU.
 ///
-/// A step that is dispatched to [`RunMode::Full`] replays a tape of its descriptor, one of [`RunMode::Piecewise`] a tape
-/// that resolves attention anew. Any other is resolved node by node where [`RunMode::None`] was asked for; else it
-/// replays a tape of its own size, of which the last few are kept.
+/// A step that is dispatched to [`RunMode::Full`] replays a tape of its descriptor; a step of [`RunMode::Piecewise`] replays
+/// a tape whose attention nodes are resolved again. Any other step runs node by node if [`RunMode::None`] was requested;
+/// otherwise it replays a tape of its own size, of which the last few are cached.
 pub(crate) struct CpuExecutable {
     machine: Machine,
     /// Whether steps and graphs without a descriptor run node by node.
@@ -284,7 +284,7 @@ impl StepWork<'_, '_> {
     fn replay(&mut self, tape: &mut Tape) -> Result<(), BackendError> {
         let inputs = self.encoded.inputs.each_ref();
         let inputs = inputs.map(|input| input.as_ptr().cast());
-        // SAFETY: a tape is kept under the sizes of its inputs, and a decoder's are i32 by `Runnable`'s check.
+        // SAFETY: tapes are stored by the sizes of their inputs, and `Runnable` has checked that a decoder's are i32.
         unsafe { tape.run(self.machine, &inputs, &mut self.cache, None)? };
         let (logits, width) = tape.rows();
         self.outputs.fill(self.encoded.wanted, width, logits);

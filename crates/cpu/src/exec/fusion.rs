@@ -39,8 +39,8 @@ impl FusedGroup {
 
     /// The number of calls in the group.
     pub(super) fn len(&self) -> usize {
-        let then = !matches!(self.epilogue, FusedEpilogue::None);
-        usize::from(self.has_prologue) + self.products + usize::from(then)
+        let has_epilogue = !matches!(self.epilogue, FusedEpilogue::None);
+        usize::from(self.has_prologue) + self.products + usize::from(has_epilogue)
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn find_fused_groups(
     threads: usize,
     rotates_keys: bool,
 ) {
-    let found = FusionFinder {
+    let finder = FusionFinder {
         rotates_keys,
         graph,
         locations,
@@ -61,7 +61,7 @@ pub(super) fn find_fused_groups(
     };
     let mut i = 0;
     while i < calls.len() {
-        calls[i].group = found.group(&calls[i..]);
+        calls[i].group = finder.group(&calls[i..]);
         i += calls[i].group.len();
     }
 }

@@ -36,10 +36,10 @@ impl Call {
         graph: &Graph,
         node: &Node,
         bindings: &Bindings,
-        forms: &WeightLayouts,
+        layouts: &WeightLayouts,
     ) -> Result<Call, BackendError> {
         Sizes::new(graph, node, bindings)
-            .and_then(|sizes| sizes.call(&node.op, bindings, forms))
+            .and_then(|sizes| sizes.call(&node.op, bindings, layouts))
             .map_err(|reason| node_error(graph, node, reason))
     }
 }
@@ -114,14 +114,14 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    fn call(&self, op: &Op, bindings: &Bindings, forms: &WeightLayouts) -> Result<Call, String> {
+    fn call(&self, op: &Op, bindings: &Bindings, layouts: &WeightLayouts) -> Result<Call, String> {
         if let BufferReuse::Alias { .. } = op.sharing(&self.types, bindings)? {
             return Ok(Call::Alias);
         }
         let (rows, width) = self.rows();
         let output = &self.output;
         Ok(match op {
-            Op::Linear(op) => self.linear(op, forms),
+            Op::Linear(op) => self.linear(op, layouts),
             Op::MatMul(op) => self.mat_mul(op),
             Op::Attention(op) => Call::Attention(self.attention(op)),
             Op::GatherRows(_) => Call::GatherRows(GatherRows {
@@ -275,14 +275,14 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    fn linear(&self, op: &ops::Linear, forms: &WeightLayouts) -> Call {
+    fn linear(&self, op: &ops::Linear, layouts: &WeightLayouts) -> Call {
         let (rows, _) = self.rows();
         let (n, k) = (self.inputs[1][0], self.inputs[1][1]);
         if self.input_type(1) == DType::F32 {
-            let packed = forms.has_panels(self.node.inputs[1]);
+            let packed = layouts.has_panels(self.node.inputs[1]);
             #[cfg(target_arch = "x86_64")]
             if packed
-                && forms.tiled()
+                && layouts.tiled()
                 && let Some(tiled) = AmxLinear::new([rows, n, k], op.activation)
             {
                 return Call::AmxLinear(tiled);
@@ -308,7 +308,7 @@ impl<'a> Sizes<'a> {
             nest: contiguous(self.len()),
         });
         match PackedFormat::of(weight) {
-            Some(form) => Call::QuantisedLinear(QuantisedLinear { m, n, k, form }, activation),
+            Some(format) => Call::QuantisedLinear(QuantisedLinear { m, n, k, format }, activation),
             None => Call::HalfLinear(HalfLinear { m, n, k, weight }, activation),
         }
     }
@@ -455,16 +455,16 @@ impl<'a> Sizes<'a> {
             let axes = (0..x.len()).filter(|axis| op.axes.contains(axis) == reduced);
             axes.map(|axis| from[axis]).collect()
         };
-        let kept = select(false, x);
-        let kept = LoopNest::new(&kept, [&strides(&kept), &select(false, &steps)]);
+        let results = select(false, x);
+        let results = LoopNest::new(&results, [&strides(&results), &select(false, &steps)]);
         let group = LoopNest::new(&select(true, x), [&select(true, &steps)]);
-        if !kept.fits() || !group.fits() {
+        if !results.fits() || !group.fits() {
             return Err(too_many_axes());
         }
         Ok(Call::Reduce(Reduce {
             function: op.function,
             dtype: self.input_type(0),
-            kept,
+            results,
             group,
         }))
     }

@@ -26,7 +26,7 @@ pub(super) struct Machine {
     pub(super) constants: Constants,
     pub(super) threads: ThreadPool,
     pub(super) isa: Isa,
-    /// The memory that plans lay their tensors out in; it grows to the largest plan seen.
+    /// The memory of planned tensors; it grows to the largest plan.
     pub(super) arena: AlignedBuffer,
     /// Measurements, while profiling is on.
     pub(super) profile: Option<Profile>,
@@ -100,8 +100,8 @@ impl Machine {
     ) -> Result<Tape, BackendError> {
         let graph = &*self.graph;
         let bindings = graph.bind(shapes)?;
-        let forms = self.constants.forms();
-        let (resolved, plan) = plan_step(graph, bindings, forms, self.threads.count())?;
+        let layouts = self.constants.layouts();
+        let (resolved, plan) = plan_step(graph, bindings, layouts, self.threads.count())?;
         let context = Context {
             isa: self.isa,
             threads: &self.threads,
@@ -203,13 +203,13 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
 pub(crate) fn plan_step(
     graph: &Graph,
     bindings: Bindings,
-    forms: &WeightLayouts,
+    layouts: &WeightLayouts,
     threads: usize,
 ) -> Result<(Vec<Call>, MemoryPlan), BackendError> {
     let calls: Result<Vec<Call>, BackendError> = graph
         .nodes()
         .iter()
-        .map(|node| Call::new(graph, node, &bindings, forms))
+        .map(|node| Call::new(graph, node, &bindings, layouts))
         .collect();
     let calls = calls?;
     let plan = MemoryPlan::new(graph, bindings, |node| calls[node].scratch(threads))?;
@@ -257,12 +257,12 @@ impl Tape {
                 }
                 all[1].1.scratch = scratch;
                 let out = self.addresses(then).output;
-                let places = [all[0].1.output, all[1].1.output];
+                let product_outputs = [all[0].1.output, all[1].1.output];
                 Epilogue::Gate(GateEpilogue {
                     activation,
                     out: out.cast(),
                     // The product's output buffer that the result does not occupy.
-                    scratch: places[usize::from(places[1] != out)].cast(),
+                    scratch: product_outputs[usize::from(product_outputs[1] != out)].cast(),
                 })
             }
             _ => Epilogue::None,
@@ -326,8 +326,8 @@ impl Tape {
                 let done = match now {
                     [entry] if tape.is_between_pieces(entry) => {
                         let node = graph.node(entry.node);
-                        let forms = machine.constants.forms();
-                        let call = Call::new(graph, node, &tape.bindings, forms)?;
+                        let layouts = machine.constants.layouts();
+                        let call = Call::new(graph, node, &tape.bindings, layouts)?;
                         call.run(&ctx, tape.addresses(entry), cache)
                     }
                     [entry] => entry.call.run(&ctx, tape.addresses(entry), cache),

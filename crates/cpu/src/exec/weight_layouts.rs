@@ -17,7 +17,7 @@ pub(crate) enum WeightLayout {
     Panels(PanelPacking),
     /// Quantised, `[n, k]`, in strips.
     Strips {
-        form: PackedFormat,
+        format: PackedFormat,
         n: usize,
         k: usize,
     },
@@ -30,14 +30,14 @@ impl WeightLayout {
             WeightLayout::Panels(pack) => {
                 AlignedBuffer::rounded(pack.elements() * size_of::<f32>())
             }
-            WeightLayout::Strips { form, n, k } => form.packed_bytes(*n, *k),
+            WeightLayout::Strips { format, n, k } => format.packed_bytes(*n, *k),
         }
     }
 }
 
 /// The packed layouts of a graph's weights.
 pub(crate) struct WeightLayouts {
-    forms: BTreeMap<TensorId, WeightLayout>,
+    layouts: BTreeMap<TensorId, WeightLayout>,
     tiled: bool,
 }
 
@@ -48,25 +48,25 @@ impl WeightLayouts {
         isa: Isa,
         is_weight: &dyn Fn(TensorId) -> bool,
     ) -> WeightLayouts {
-        let form = |node: &Node| {
+        let format = |node: &Node| {
             let Op::Linear(_) = node.op else { return None };
             let id = node.inputs[1];
             let ty = &graph.tensor(id).ty;
             let &[n, k] = &ty.dims(&Default::default())?[..] else {
                 return None;
             };
-            let form = match PackedFormat::of(ty.dtype) {
-                Some(form) => WeightLayout::Strips { form, n, k },
+            let format = match PackedFormat::of(ty.dtype) {
+                Some(format) => WeightLayout::Strips { format, n, k },
                 None if ty.dtype == DType::F32 => {
                     WeightLayout::Panels(PanelPacking::new(n, k, true))
                 }
                 None => return None,
             };
-            is_weight(id).then_some((id, form))
+            is_weight(id).then_some((id, format))
         };
         let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
         WeightLayouts {
-            forms: graph.nodes().iter().filter_map(form).collect(),
+            layouts: graph.nodes().iter().filter_map(format).collect(),
             tiled: isa.has_tiles() && !graph.nodes().iter().any(cached),
         }
     }
@@ -85,7 +85,7 @@ impl WeightLayouts {
             let bytes = match call {
                 #[cfg(target_arch = "x86_64")]
                 Call::AmxLinear(op) => AlignedBuffer::rounded(op.weight().bytes()),
-                Call::QuantisedLinear(..) | Call::MatMul(_) => self.forms.get(&id)?.bytes(),
+                Call::QuantisedLinear(..) | Call::MatMul(_) => self.layouts.get(&id)?.bytes(),
                 _ => return None,
             };
             Some((id, bytes))
@@ -95,11 +95,11 @@ impl WeightLayouts {
 
     /// Whether a weight is packed in panels.
     pub(crate) fn has_panels(&self, id: TensorId) -> bool {
-        matches!(self.forms.get(&id), Some(WeightLayout::Panels(_)))
+        matches!(self.layouts.get(&id), Some(WeightLayout::Panels(_)))
     }
 
     /// All weights with a packed layout.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TensorId, &WeightLayout)> {
-        self.forms.iter().map(|(id, form)| (*id, form))
+        self.layouts.iter().map(|(id, format)| (*id, format))
     }
 }

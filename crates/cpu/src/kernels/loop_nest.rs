@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_become_one_where_they_can() {
+    fn adjacent_loops_are_merged() {
         let shape = [2, 3, 1, 4];
         let whole = LoopNest::new(&shape, [&strides(&shape), &strides(&shape)]);
         assert_eq!((whole.rows(), whole.width, whole.steps), (1, 24, [1, 1]));

@@ -13,7 +13,7 @@ pub(crate) struct Reduce {
     pub(crate) function: ReduceFunction,
     pub(crate) dtype: DType,
     /// The loops over the results: the result, and the first element of its group.
-    pub(crate) kept: LoopNest<2>,
+    pub(crate) results: LoopNest<2>,
     /// The loops over the elements of a group.
     pub(crate) group: LoopNest<1>,
 }
@@ -32,7 +32,7 @@ impl Reduce {
             self.function,
             ReduceFunction::Sum | ReduceFunction::Prod | ReduceFunction::Mean
         );
-        let results = self.kept.rows() * self.kept.width;
+        let results = self.results.rows() * self.results.width;
         if needs_one && len == 0 && results > 0 {
             return Err(format!("has no {} of nothing", self.function.name()));
         }
@@ -53,12 +53,12 @@ impl Reduce {
     unsafe fn typed<T: Number>(&self, ctx: &Context<'_>, x: *const u8, out: *mut u8) {
         let (x, out) = (SendPtr(x.cast::<T>().cast_mut()), SendPtr(out));
         let len = self.group.rows() * self.group.width;
-        let (rows, width) = (self.kept.rows(), self.kept.width);
+        let (rows, width) = (self.results.rows(), self.results.width);
         for_row_ranges(ctx, rows * width, len, &|start, end| {
             for i in start..end {
                 let (row, column) = (i / width, i % width);
-                let at = self.kept.cursor(row).at;
-                let [to, from] = [0, 1].map(|t| at[t] + column * self.kept.steps[t]);
+                let at = self.results.cursor(row).at;
+                let [to, from] = [0, 1].map(|t| at[t] + column * self.results.steps[t]);
                 // SAFETY: the caller guarantees the loops; every result is written by one task.
                 unsafe {
                     let x = x.at(from).cast_const();

@@ -274,13 +274,13 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 }
 
 impl Avx512<true> {
-    /// Stores each of 32 numbers as the three bf16 that sum to it, the most significant first, with `apart` bytes
+    /// Stores each of 32 numbers as the three bf16 that sum to it, the most significant first, with `part_stride` bytes
     /// between the parts.
     ///
     /// # Safety
     /// 64 bytes must be writable at `p` and at the two addresses after it.
     #[inline(always)]
-    pub(crate) unsafe fn store_parts(self, x: [__m512; 2], p: *mut u8, apart: usize) {
+    pub(crate) unsafe fn store_bf16x3(self, x: [__m512; 2], p: *mut u8, part_stride: usize) {
         // Infinities and NaN.
         const NOT_FINITE: i32 = 0x99;
         // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
@@ -297,7 +297,7 @@ impl Avx512<true> {
             for part in 0..3 {
                 let (a, b) = (_mm512_castps_si512(low), _mm512_castps_si512(high));
                 let halves = _mm512_permutex2var_epi16(a, odd, b);
-                _mm512_storeu_si512(p.add(part * apart).cast(), halves);
+                _mm512_storeu_si512(p.add(part * part_stride).cast(), halves);
                 let (a, b) = (_mm512_and_si512(a, top), _mm512_and_si512(b, top));
                 low = _mm512_maskz_sub_ps(finite_low, low, _mm512_castsi512_ps(a));
                 high = _mm512_maskz_sub_ps(finite_high, high, _mm512_castsi512_ps(b));

@@ -450,7 +450,7 @@ fn shuffled_into(mut bytes: __m512i, mask: u64, others: __m512i, order: __m512i)
 /// Further operations for AMX kernels, which run only on this tier.
 impl Avx512<true> {
     /// Expands a block of quants to `scale · quant + min`: eight lines of high bytes, and eight lines of low bytes
-    /// `behind` bytes further. Each half of the block has sixteen pairs of scale and min.
+    /// `plane_stride` bytes further. Each half of the block has sixteen pairs of scale and min.
     ///
     /// # Safety
     /// Four lines must be readable at `quants`, one at each of `factors`, and the lines be writable.
@@ -460,7 +460,7 @@ impl Avx512<true> {
         quants: *const u8,
         factors: [*const u8; 2],
         to: *mut u8,
-        behind: usize,
+        plane_stride: usize,
     ) {
         // SAFETY: as the caller guarantees; AVX-512 is proven.
         unsafe {
@@ -473,10 +473,10 @@ impl Avx512<true> {
                 let four = self.load_bytes(quants.add(line * LINE));
                 let even = _mm512_and_si512(four, quant);
                 let odd = _mm512_and_si512(_mm512_srli_epi16::<8>(four), quant);
-                self.write_pair([even, odd], low, to.add(line * LINE), behind);
+                self.write_pair([even, odd], low, to.add(line * LINE), plane_stride);
                 let even = _mm512_and_si512(_mm512_srli_epi16::<4>(four), quant);
                 let odd = _mm512_srli_epi16::<12>(four);
-                self.write_pair([even, odd], high, to.add((4 + line) * LINE), behind);
+                self.write_pair([even, odd], high, to.add((4 + line) * LINE), plane_stride);
             }
         }
     }
@@ -507,7 +507,7 @@ impl Avx512<true> {
         quants: [__m512i; 2],
         [scales, mins]: [__m512i; 2],
         to: *mut u8,
-        behind: usize,
+        plane_stride: usize,
     ) {
         // SAFETY: as the caller guarantees; AVX-512 is proven.
         unsafe {
@@ -518,7 +518,10 @@ impl Avx512<true> {
                 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14,
             ));
             self.store_line(to, shuffled_into(odd, !ODD_BYTES, even, other));
-            self.store_line(to.add(behind), shuffled_into(even, ODD_BYTES, odd, other));
+            self.store_line(
+                to.add(plane_stride),
+                shuffled_into(even, ODD_BYTES, odd, other),
+            );
         }
     }
 

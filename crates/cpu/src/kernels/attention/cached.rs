@@ -76,20 +76,20 @@ impl CachedAttention {
         }
         let partition = &AttentionPartition::new(self, queries, ctx.threads.count());
         let (q, out) = (SendPtr(q.cast_mut()), SendPtr(out));
-        let query_tile = |which: TileRange| QueryTile {
+        let query_tile = |range: TileRange| QueryTile {
             op: self,
             visible,
-            queries: which.queries,
-            first_head: which.first_head,
-            heads: which.heads,
-            kv: kv.head(id, which.kv_head),
+            queries: range.queries,
+            first_head: range.first_head,
+            heads: range.heads,
+            kv: kv.head(id, range.kv_head),
             q,
             out,
         };
         let whole = |task: usize, thread: usize| {
             let query_tile = query_tile(partition.task(task).0);
-            let parts = kv_splits::visible_splits(&queries[query_tile.queries.clone()]);
-            run_tile(ctx, thread, query_tile, parts, None);
+            let kv_splits = kv_splits::visible_splits(&queries[query_tile.queries.clone()]);
+            run_tile(ctx, thread, query_tile, kv_splits, None);
         };
         match partition.schedule {
             Schedule::Serial => (0..partition.tasks()).for_each(|task| whole(task, 0)),
@@ -98,13 +98,18 @@ impl CachedAttention {
             Schedule::SplitKv => {
                 let mut buffer = kv_splits::SplitBuffer::new();
                 let rows = queries.len() * self.heads;
-                let results =
-                    &SplitResults::new(&mut buffer, rows, partition.parts.len(), self.value_dim);
+                let results = &SplitResults::new(
+                    &mut buffer,
+                    rows,
+                    partition.kv_splits.len(),
+                    self.value_dim,
+                );
                 ctx.threads.run_chunked(partition.tasks(), &|task, thread| {
-                    let (which, part) = partition.task(task);
-                    let parts = partition.parts.start + part..partition.parts.start + part + 1;
-                    let split = Some((results, part));
-                    run_tile(ctx, thread, query_tile(which), parts, split);
+                    let (range, kv_split) = partition.task(task);
+                    let kv_splits = partition.kv_splits.start + kv_split
+                        ..partition.kv_splits.start + kv_split + 1;
+                    let split_output = Some((results, kv_split));
+                    run_tile(ctx, thread, query_tile(range), kv_splits, split_output);
                 });
                 ctx.isa.run(kv_splits::MergeSplits { results, out });
             }
@@ -169,10 +174,10 @@ impl<'a> Accumulators<'a> {
 /// The kernel for some KV splits of a query tile.
 struct AttentionKernel<'a> {
     query_tile: QueryTile<'a>,
-    parts: Range<usize>,
+    kv_splits: Range<usize>,
     /// Where the result of a single KV split is stored, and its index in the step; `None` to merge all splits here.
-    split: Option<(&'a SplitResults<'a>, usize)>,
-    work: &'a mut BlockScratch,
+    split_output: Option<(&'a SplitResults<'a>, usize)>,
+    scratch: &'a mut BlockScratch,
     prefetcher: Prefetcher<'a>,
 }
 
@@ -180,15 +185,15 @@ fn run_tile(
     ctx: &Context<'_>,
     thread: usize,
     query_tile: QueryTile<'_>,
-    parts: Range<usize>,
-    split: Option<(&SplitResults<'_>, usize)>,
+    kv_splits: Range<usize>,
+    split_output: Option<(&SplitResults<'_>, usize)>,
 ) {
-    BLOCK_SCRATCH.with_borrow_mut(|work| {
+    BLOCK_SCRATCH.with_borrow_mut(|scratch| {
         ctx.isa.run(AttentionKernel {
             query_tile,
-            parts,
-            split,
-            work,
+            kv_splits,
+            split_output,
+            scratch,
             prefetcher: ctx.threads.prefetch_plan(thread).prefetcher(),
         });
     });
@@ -201,9 +206,9 @@ impl Kernel for AttentionKernel<'_> {
     fn run<S: Simd>(self, s: S) {
         let AttentionKernel {
             query_tile,
-            parts,
-            split,
-            work,
+            kv_splits,
+            split_output,
+            scratch,
             mut prefetcher,
         } = self;
         let (rows, dim) = (
@@ -212,13 +217,14 @@ impl Kernel for AttentionKernel<'_> {
         );
         let mut buffer = Accumulators::buffer();
         let mut all = [SoftmaxState::NOTHING; MAX_TILE_ROWS];
-        for part in parts {
-            let sums = query_tile.part(s, part, &mut buffer, work, &mut prefetcher);
+        for kv_split in kv_splits {
+            let sums =
+                query_tile.accumulate_split(s, kv_split, &mut buffer, scratch, &mut prefetcher);
             for row in 0..rows {
                 let (state, weighted) = (sums.states[row], &sums.weighted[row * dim..][..dim]);
                 // SAFETY: both hold a row; only this task writes the row of the output, or the row's split.
                 unsafe {
-                    if let Some((results, index)) = split {
+                    if let Some((results, index)) = split_output {
                         results.put(query_tile.output_row(row), index, state, weighted);
                     } else {
                         let out = query_tile.out_row(row);
@@ -227,7 +233,7 @@ impl Kernel for AttentionKernel<'_> {
                 }
             }
         }
-        if split.is_none() {
+        if split_output.is_none() {
             for (row, state) in all.iter().enumerate().take(rows) {
                 // SAFETY: a row of the output.
                 unsafe { kv_splits::finish(s, dim, *state, query_tile.out_row(row)) };
@@ -255,19 +261,19 @@ thread_local! {
 impl QueryTile<'_> {
     /// Accumulates one KV split.
     #[inline(always)]
-    fn part<'a, S: Simd>(
+    fn accumulate_split<'a, S: Simd>(
         &self,
         s: S,
-        part: usize,
+        kv_split: usize,
         buffer: &'a mut [MaybeUninit<f32>],
-        work: &mut BlockScratch,
+        scratch: &mut BlockScratch,
         prefetcher: &mut Prefetcher<'_>,
     ) -> Accumulators<'a> {
         let rows = self.queries.len() * self.heads;
         let mut sums = Accumulators::new(buffer, rows * self.op.value_dim);
-        let mut passes = KeyBlockPasses::new(self, part * KV_SPLIT..(part + 1) * KV_SPLIT);
+        let mut passes = KeyBlockPasses::new(self, kv_split * KV_SPLIT..(kv_split + 1) * KV_SPLIT);
         while let Some(pass) = passes.next() {
-            self.pass(s, &pass, work, &mut sums, prefetcher);
+            self.pass(s, &pass, scratch, &mut sums, prefetcher);
         }
         for row in 0..rows {
             // SAFETY: a row of weight sums is a vector.
@@ -281,18 +287,18 @@ impl QueryTile<'_> {
         &self,
         s: S,
         pass: &KeyBlockPass<'_>,
-        work: &mut BlockScratch,
+        scratch: &mut BlockScratch,
         sums: &mut Accumulators<'_>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let KeyBlockPass { base, segments, .. } = *pass;
         let keys = BlockKeys::new(segments, self.kv.keys);
-        self.score(s, pass.rows.clone(), &keys, work, prefetcher);
-        let scores = &mut work.scores;
+        self.score(s, pass.rows.clone(), &keys, scratch, prefetcher);
+        let scores = &mut scratch.scores;
         for row in pass.rows.clone() {
             self.update_softmax(s, row, base, segments, &mut scores[row], sums);
         }
-        self.add_weighted_values(s, pass.rows.clone(), segments, work, sums, prefetcher);
+        self.add_weighted_values(s, pass.rows.clone(), segments, scratch, sums, prefetcher);
     }
 
     /// The row's index in the output: its token and query head.

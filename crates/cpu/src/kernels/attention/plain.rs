@@ -254,7 +254,7 @@ impl QueryBlock<'_> {
     unsafe fn run(&self) {
         let op = self.op;
         let (mut maxima, mut sums) = ([f32::NEG_INFINITY; QUERY_BLOCK], [0.0f32; QUERY_BLOCK]);
-        let seen = if op.causal {
+        let visible_keys = if op.causal {
             op.keys.min(self.first + self.rows)
         } else {
             op.keys
@@ -265,8 +265,8 @@ impl QueryBlock<'_> {
                 .o
                 .scratch
                 .add(op.panel_elements() + self.thread * op.score_elements());
-            for start in (0..seen).step_by(op.block.max(1)) {
-                let keys = op.block.min(seen - start);
+            for start in (0..visible_keys).step_by(op.block.max(1)) {
+                let keys = op.block.min(visible_keys - start);
                 self.score(start, keys, scores);
                 self.isa.run(BlockSoftmax {
                     task: self,
@@ -276,7 +276,7 @@ impl QueryBlock<'_> {
                     maxima: &mut maxima,
                     sums: &mut sums,
                 });
-                self.mix(start, keys, scores);
+                self.add_weighted_values(start, keys, scores);
             }
             self.isa.run(NormaliseOutput {
                 task: self,
@@ -314,7 +314,7 @@ impl QueryBlock<'_> {
         unsafe {
             let panels = self.o.scratch.add(self.kv_head() * pack.elements());
             let mut right = Rhs::packed(panels, op.key_dim);
-            right.at = right.at.add(start / PANEL_COLUMNS * right.panel);
+            right.at = right.at.add(start / PANEL_COLUMNS * right.panel_stride);
             let rows = op.query_rows();
             let first = rows.start(self.head) + self.first * rows.token;
             let product = Gemm {
@@ -323,7 +323,7 @@ impl QueryBlock<'_> {
                 k: op.key_dim,
                 left: Lhs {
                     at: self.o.q.add(first),
-                    row: rows.token,
+                    row_stride: rows.token,
                 },
                 right,
                 out: scores,
@@ -341,7 +341,7 @@ impl QueryBlock<'_> {
     ///
     /// # Safety
     /// As for [`Attention::run`]; `scores` holds the weights.
-    unsafe fn mix(&self, start: usize, keys: usize, scores: *const f32) {
+    unsafe fn add_weighted_values(&self, start: usize, keys: usize, scores: *const f32) {
         let op = self.op;
         // SAFETY: as the caller guarantees.
         unsafe {
@@ -352,14 +352,14 @@ impl QueryBlock<'_> {
                     let panels = self.o.scratch.add(behind + head * pack.elements());
                     let right = Rhs::packed(panels, op.keys);
                     Rhs {
-                        at: right.at.add(start * right.row),
+                        at: right.at.add(start * right.row_stride),
                         ..right
                     }
                 }
                 None => {
                     let rows = op.value_rows();
                     let first = rows.start(head) + start * rows.token;
-                    Rhs::plain(self.o.v.add(first), rows.token)
+                    Rhs::row_major(self.o.v.add(first), rows.token)
                 }
             };
             let product = Gemm {
@@ -368,7 +368,7 @@ impl QueryBlock<'_> {
                 k: keys,
                 left: Lhs {
                     at: scores,
-                    row: op.score_row(),
+                    row_stride: op.score_row(),
                 },
                 right,
                 out: self.out(0),

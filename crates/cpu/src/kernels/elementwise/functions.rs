@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_keep_what_is_not_a_number() {
+    fn min_and_max_propagate_nan() {
         let numbers = [f32::NAN, 1.0, -2.0, f32::INFINITY, f32::NEG_INFINITY];
         for isa in Isa::available() {
             for (a, b) in numbers

@@ -87,7 +87,7 @@ impl MatMul {
         match (self.packs_rhs(), self.layout) {
             (true, _) => Rhs::packed(o.scratch.wrapping_add(index * size), self.k),
             (false, RhsLayout::Packed) => Rhs::packed(o.b.wrapping_add(index * size), self.k),
-            _ => Rhs::plain(o.b.wrapping_add(index * self.k * self.n), self.n),
+            _ => Rhs::row_major(o.b.wrapping_add(index * self.k * self.n), self.n),
         }
     }
 
@@ -134,7 +134,9 @@ impl MatMul {
         let (matrix, row, rows, column, columns) = grid.task_range(self, task);
         let (a, b) = self.batch[matrix];
         let mut right = self.right(o, b);
-        right.at = right.at.wrapping_add(column / PANEL_COLUMNS * right.panel);
+        right.at = right
+            .at
+            .wrapping_add(column / PANEL_COLUMNS * right.panel_stride);
         let at = |p: *const f32, offset: usize| {
             if p.is_null() {
                 p
@@ -148,7 +150,7 @@ impl MatMul {
             k: self.k,
             left: Lhs {
                 at: o.a.wrapping_add((a * self.m + row) * self.k),
-                row: self.k,
+                row_stride: self.k,
             },
             right,
             out: o

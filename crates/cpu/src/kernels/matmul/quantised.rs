@@ -34,7 +34,7 @@ pub(crate) struct QuantisedLinear {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    pub(crate) form: PackedFormat,
+    pub(crate) format: PackedFormat,
 }
 
 /// Rows of activations from which a task expands all its strips for matrix tiles before it multiplies.
@@ -92,7 +92,7 @@ trait QuantScheme: Copy + Sync {
 impl QuantisedLinear {
     /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        let (activations, expanded) = if self.form.is_row_scaled() {
+        let (activations, expanded) = if self.format.is_row_scaled() {
             self.scratch_parts::<row_scaled::RowScaledActivations>()
         } else {
             self.scratch_parts::<group_scaled::GroupScaledActivations>()
@@ -154,7 +154,7 @@ pub(crate) unsafe fn run_fused(
 ) {
     let whole = parts
         .first()
-        .is_some_and(|(first, _)| first.form.is_row_scaled());
+        .is_some_and(|(first, _)| first.format.is_row_scaled());
     // SAFETY: as the caller guarantees.
     unsafe {
         if whole {
@@ -373,7 +373,7 @@ impl<A> StripTask<'_, A> {
     /// # Safety
     /// The strip must be one of the task's, the row one of the product's.
     #[inline(always)]
-    unsafe fn place(&self, row: usize, strip: usize) -> *mut f32 {
+    unsafe fn output_address(&self, row: usize, strip: usize) -> *mut f32 {
         let OutputTile {
             out, first, stride, ..
         } = self.output;
@@ -399,7 +399,7 @@ unsafe fn write<S: IntDot, A>(
     let count = (n - first).min(STRIP);
     // SAFETY: the caller guarantees the row; no column past the last is touched.
     unsafe {
-        let to = task.place(row, strip);
+        let to = task.output_address(row, strip);
         for (from, at) in [(bias, first), (addend, row * n + first)] {
             if !from.is_null() {
                 let more = if count == STRIP {

@@ -132,7 +132,7 @@ impl CopyStrided {
     }
 
     /// # Safety
-    /// A row of the innermost loop must lie behind both addresses.
+    /// A row of the innermost loop must exist from both addresses on.
     unsafe fn row<T: Copy>(&self, from: *const T, to: *mut T) {
         let [t, f] = self.nest.steps;
         // SAFETY: the caller guarantees the row.

@@ -111,7 +111,7 @@ impl DecodedBlock {
             return;
         };
         for segment in keys.segments {
-            let (bytes, first) = segment.place(&keys.side);
+            let (bytes, first) = segment.stored_rows(&keys.side);
             let cells = bytes.len() / row_bytes;
             let end = first + (segment.end - segment.start);
             assert!(end <= cells, "a segment's rows exist");

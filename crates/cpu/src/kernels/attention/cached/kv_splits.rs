@@ -88,22 +88,22 @@ pub(super) unsafe fn merge<S: Simd>(
     dim: usize,
     all: &mut SoftmaxState,
     row: *mut f32,
-    part: SoftmaxState,
+    kv_split: SoftmaxState,
     from: *const f32,
 ) {
-    if part.largest == f32::NEG_INFINITY {
+    if kv_split.largest == f32::NEG_INFINITY {
         return;
     }
     // SAFETY: as the caller guarantees.
     unsafe {
         if all.largest == f32::NEG_INFINITY {
             std::ptr::copy_nonoverlapping(from, row, dim);
-            *all = part;
+            *all = kv_split;
             return;
         }
-        let largest = all.largest.max(part.largest);
+        let largest = all.largest.max(kv_split.largest);
         let before = s.reduce_max(s.exp2_nonpositive(s.splat(all.largest - largest)));
-        let factor = s.reduce_max(s.exp2_nonpositive(s.splat(part.largest - largest)));
+        let factor = s.reduce_max(s.exp2_nonpositive(s.splat(kv_split.largest - largest)));
         for at in (0..dim).step_by(LANES) {
             let count = LANES.min(dim - at);
             let new = s.mul(s.load_part(from.add(at), count), s.splat(factor));
@@ -112,7 +112,7 @@ pub(super) unsafe fn merge<S: Simd>(
         }
         *all = SoftmaxState {
             largest,
-            sum: all.sum * before + part.sum * factor,
+            sum: all.sum * before + kv_split.sum * factor,
         };
     }
 }
@@ -121,8 +121,8 @@ pub(super) unsafe fn merge<S: Simd>(
 const SPLIT_BUFFER_ELEMENTS: usize = 1 << 15;
 
 /// Whether the buffer holds the partial results of this many rows and splits.
-pub(super) fn fits(rows: usize, parts: usize, dim: usize) -> bool {
-    rows * parts * (2 + dim) <= SPLIT_BUFFER_ELEMENTS
+pub(super) fn fits(rows: usize, kv_splits: usize, dim: usize) -> bool {
+    rows * kv_splits * (2 + dim) <= SPLIT_BUFFER_ELEMENTS
 }
 
 /// Memory for partial results.
@@ -138,7 +138,7 @@ impl SplitBuffer {
 pub(super) struct SplitResults<'a> {
     at: SendPtr<f32>,
     rows: usize,
-    parts: usize,
+    kv_splits: usize,
     dim: usize,
     buffer: PhantomData<&'a mut SplitBuffer>,
 }
@@ -151,17 +151,17 @@ impl<'a> SplitResults<'a> {
     pub(super) fn new(
         buffer: &'a mut SplitBuffer,
         rows: usize,
-        parts: usize,
+        kv_splits: usize,
         dim: usize,
     ) -> SplitResults<'a> {
         assert!(
-            fits(rows, parts, dim),
-            "more parts than there is buffer for"
+            fits(rows, kv_splits, dim),
+            "more KV splits than the buffer holds"
         );
         SplitResults {
             at: SendPtr(buffer.0.as_mut_ptr().cast()),
             rows,
-            parts,
+            kv_splits,
             dim,
             buffer: PhantomData,
         }
@@ -171,9 +171,12 @@ impl<'a> SplitResults<'a> {
     ///
     /// # Safety
     /// Row and split must exist.
-    unsafe fn place(&self, row: usize, part: usize) -> *mut f32 {
+    unsafe fn result_address(&self, row: usize, kv_split: usize) -> *mut f32 {
         // SAFETY: as the caller guarantees.
-        unsafe { self.at.at((row * self.parts + part) * (2 + self.dim)) }
+        unsafe {
+            self.at
+                .at((row * self.kv_splits + kv_split) * (2 + self.dim))
+        }
     }
 
     /// Stores a partial result.
@@ -183,14 +186,14 @@ impl<'a> SplitResults<'a> {
     pub(super) unsafe fn put(
         &self,
         row: usize,
-        part: usize,
+        kv_split: usize,
         state: SoftmaxState,
         weighted: &[f32],
     ) {
-        assert!(row < self.rows && part < self.parts && weighted.len() == self.dim);
+        assert!(row < self.rows && kv_split < self.kv_splits && weighted.len() == self.dim);
         // SAFETY: as the caller guarantees, and the address was checked.
         unsafe {
-            let to = self.place(row, part);
+            let to = self.result_address(row, kv_split);
             to.write(state.largest);
             to.add(1).write(state.sum);
             std::ptr::copy_nonoverlapping(weighted.as_ptr(), to.add(2), self.dim);
@@ -215,8 +218,8 @@ impl Kernel for MergeSplits<'_> {
             // SAFETY: every split of every row has been stored, and the output has a row for each.
             unsafe {
                 let out = self.out.at(row * p.dim);
-                for part in 0..p.parts {
-                    let from = p.place(row, part);
+                for kv_split in 0..p.kv_splits {
+                    let from = p.result_address(row, kv_split);
                     let state = SoftmaxState {
                         largest: from.read(),
                         sum: from.add(1).read(),

@@ -25,7 +25,7 @@ pub(super) struct AttentionPartition {
     group: usize,
     heads_per_tile: usize,
     /// The KV splits that any query sees.
-    pub(super) parts: Range<usize>,
+    pub(super) kv_splits: Range<usize>,
     pub(super) schedule: Schedule,
 }
 
@@ -61,12 +61,12 @@ impl AttentionPartition {
             (MAX_TILE_ROWS * FULL_TILE_VALUE_DIM / op.value_dim.max(1)).clamp(1, MAX_TILE_ROWS);
         let heads_per_tile = group.min(max_rows);
         let columns = op.kv_heads * group.div_ceil(heads_per_tile);
-        let parts = kv_splits::visible_splits(queries);
-        let seen = queries.iter().map(|query| query.positions.len());
-        let products = seen.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
-        let alone = products < SERIAL_PRODUCTS && parts.len() <= 1;
+        let kv_splits = kv_splits::visible_splits(queries);
+        let visible_keys = queries.iter().map(|query| query.positions.len());
+        let products = visible_keys.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
+        let serial = products < SERIAL_PRODUCTS && kv_splits.len() <= 1;
         // As many queries as can share a pass, but enough tiles to balance the threads.
-        let wanted_tiles = if alone {
+        let wanted_tiles = if serial {
             1
         } else {
             (2 * threads).div_ceil(columns)
@@ -75,10 +75,10 @@ impl AttentionPartition {
             .min(queries.len().div_ceil(wanted_tiles))
             .max(1);
         let tiles = queries.len().div_ceil(queries_per_tile);
-        let buffer = kv_splits::fits(queries.len() * op.heads, parts.len(), op.value_dim);
-        let schedule = if alone {
+        let fits = kv_splits::fits(queries.len() * op.heads, kv_splits.len(), op.value_dim);
+        let schedule = if serial {
             Schedule::Serial
-        } else if tiles * columns < 4 * threads && parts.len() > 1 && buffer {
+        } else if tiles * columns < 4 * threads && kv_splits.len() > 1 && fits {
             Schedule::SplitKv
         } else if is_memory_bound(queries.len()) {
             Schedule::Chunked
@@ -92,14 +92,14 @@ impl AttentionPartition {
             columns,
             group,
             heads_per_tile,
-            parts,
+            kv_splits,
             schedule,
         }
     }
 
     pub(super) fn tasks(&self) -> usize {
         match self.schedule {
-            Schedule::SplitKv => self.tiles * self.columns * self.parts.len(),
+            Schedule::SplitKv => self.tiles * self.columns * self.kv_splits.len(),
             _ => self.tiles * self.columns,
         }
     }
@@ -120,10 +120,11 @@ impl AttentionPartition {
     pub(super) fn task(&self, task: usize) -> (TileRange, usize) {
         match self.schedule {
             Schedule::SplitKv => {
-                let (query_tile, part) = (task / self.parts.len(), task % self.parts.len());
+                let (query_tile, kv_split) =
+                    (task / self.kv_splits.len(), task % self.kv_splits.len());
                 (
                     self.query_tile(query_tile / self.columns, query_tile % self.columns),
-                    part,
+                    kv_split,
                 )
             }
             // The last queries of a causal step see the most keys, so their tiles are started first.
@@ -163,11 +164,11 @@ impl CachedAttention {
         for thread in 0..threads {
             let mut found = KvSpans::default();
             for task in partition.chunk(threads, thread) {
-                let (query_tile, part) = partition.task(task);
+                let (query_tile, kv_split) = partition.task(task);
                 let positions = match partition.schedule {
                     Schedule::SplitKv => {
-                        let part = partition.parts.start + part;
-                        part * KV_SPLIT..(part + 1) * KV_SPLIT
+                        let kv_split = partition.kv_splits.start + kv_split;
+                        kv_split * KV_SPLIT..(kv_split + 1) * KV_SPLIT
                     }
                     _ => 0..usize::MAX,
                 };
@@ -204,12 +205,12 @@ impl KvSpans {
             let end = end.unwrap_or(0).min(positions.end);
             for run in visible.run_list(queries[0].list) {
                 let (start, len) = (run.position as usize, run.len as usize);
-                let seen = first.max(start)..end.min(start + len);
-                if seen.is_empty() {
+                let visible_keys = first.max(start)..end.min(start + len);
+                if visible_keys.is_empty() {
                     continue;
                 }
-                let cell = run.cell as usize + seen.start - start;
-                let cells = cell..cell + seen.len();
+                let cell = run.cell as usize + visible_keys.start - start;
+                let cells = cell..cell + visible_keys.len();
                 let middle = (kv.frozen_cells as usize).clamp(cells.start, cells.end);
                 let own = kv.frozen_cells as usize;
                 self.push(kv, true, cells.start..middle);
@@ -245,7 +246,7 @@ mod tests {
     const DIM: usize = 64;
 
     #[test]
-    fn the_threads_are_told_every_row_once() {
+    fn threads_prefetch_every_row_once() {
         let op = CachedAttention {
             heads: 9,
             kv_heads: 3,

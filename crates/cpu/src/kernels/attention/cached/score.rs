@@ -49,7 +49,7 @@ impl BlockKeys<'_> {
         else {
             return None;
         };
-        let (bytes, first) = segment.place(&self.side);
+        let (bytes, first) = segment.stored_rows(&self.side);
         let vectors = segment.start / LANES..self.vectors;
         let tile = first / TILE_CELLS;
         let whole = (tile + vectors.len()) * TILE_CELLS * row_bytes <= bytes.len();

@@ -98,7 +98,7 @@ impl Segment {
 
     /// All rows that the segment's rows belong to (frozen or own), and the index of its first row.
     #[inline(always)]
-    pub(super) fn place<'a>(&self, side: &HeadRows<'a>) -> (&'a [u8], usize) {
+    pub(super) fn stored_rows<'a>(&self, side: &HeadRows<'a>) -> (&'a [u8], usize) {
         (if self.frozen { side.frozen } else { side.own }, self.row)
     }
 

@@ -126,7 +126,7 @@ fn attention(
 }
 
 #[test]
-fn both_ways_are_close_to_plain_loops() {
+fn standard_and_flash_are_close_to_plain_loops() {
     let mut noise = TestRng::new(3);
     let mut cases = Vec::new();
     for (lengths, dims) in [

@@ -24,7 +24,7 @@ const PREFETCH_K_STEPS: usize = 16;
 pub(crate) struct Lhs {
     pub(crate) at: *const f32,
     /// Elements from one row to the next.
-    pub(crate) row: usize,
+    pub(crate) row_stride: usize,
 }
 
 /// The right side, as panels of columns.
@@ -32,9 +32,9 @@ pub(crate) struct Lhs {
 pub(crate) struct Rhs {
     pub(crate) at: *const f32,
     /// Elements from one step of the depth to the next.
-    pub(crate) row: usize,
+    pub(crate) row_stride: usize,
     /// Elements from one panel to the next.
-    pub(crate) panel: usize,
+    pub(crate) panel_stride: usize,
 }
 
 impl Rhs {
@@ -42,17 +42,17 @@ impl Rhs {
     pub(crate) fn packed(at: *const f32, k: usize) -> Rhs {
         Rhs {
             at,
-            row: PANEL_COLUMNS,
-            panel: k * PANEL_COLUMNS,
+            row_stride: PANEL_COLUMNS,
+            panel_stride: k * PANEL_COLUMNS,
         }
     }
 
     /// A row-major matrix in place, with `width` elements per row; its columns must be a multiple of [`LANES`].
-    pub(crate) fn plain(at: *const f32, width: usize) -> Rhs {
+    pub(crate) fn row_major(at: *const f32, width: usize) -> Rhs {
         Rhs {
             at,
-            row: width,
-            panel: PANEL_COLUMNS,
+            row_stride: width,
+            panel_stride: PANEL_COLUMNS,
         }
     }
 }
@@ -204,28 +204,30 @@ impl Gemm {
         let mut sums = [[s.zero(); V]; R];
         // SAFETY: the caller guarantees the rows and columns; the depth lies inside both sides.
         unsafe {
-            let left = self.left.at.add(origin.row * self.left.row);
+            let left = self.left.at.add(origin.row * self.left.row_stride);
             let (panel, within) = (origin.column / PANEL_COLUMNS, origin.column % PANEL_COLUMNS);
-            let mut right = self
-                .right
-                .at
-                .add(panel * self.right.panel + within + origin.depth * self.right.row);
+            let mut right = self.right.at.add(
+                panel * self.right.panel_stride + within + origin.depth * self.right.row_stride,
+            );
             for k in origin.depth..origin.depth_end {
                 let mut columns = [s.zero(); V];
                 for v in 0..V {
-                    columns[v] = s.load(right.add(v / 2 * self.right.panel + v % 2 * LANES));
+                    columns[v] = s.load(right.add(v / 2 * self.right.panel_stride + v % 2 * LANES));
                 }
                 for v in 0..V {
-                    let at = right.add(v / 2 * self.right.panel + v % 2 * LANES);
-                    s.prefetch(at.wrapping_add(PREFETCH_K_STEPS * self.right.row).cast());
+                    let at = right.add(v / 2 * self.right.panel_stride + v % 2 * LANES);
+                    s.prefetch(
+                        at.wrapping_add(PREFETCH_K_STEPS * self.right.row_stride)
+                            .cast(),
+                    );
                 }
                 for r in 0..R {
-                    let x = s.splat(*left.add(r * self.left.row + k));
+                    let x = s.splat(*left.add(r * self.left.row_stride + k));
                     for v in 0..V {
                         sums[r][v] = s.fma(x, columns[v], sums[r][v]);
                     }
                 }
-                right = right.add(self.right.row);
+                right = right.add(self.right.row_stride);
             }
             let scales = self.epilogue.alpha != 1.0;
             let adds = self.epilogue.accumulate || origin.depth > 0;

@@ -200,7 +200,7 @@ pub(crate) unsafe fn run_fused(ctx: &Context<'_>, products: &[(AmxLinear, Linear
         // SAFETY: the scratch holds split rows for every thread.
         unsafe { scratch.at(thread * thread_scratch).cast::<usize>().write(0) };
     }
-    let products = &SharedProducts(products);
+    let products = &SharedAmxProducts(products);
     let task = |task: usize, thread: usize| {
         let (index, part) = (task / parts, task % parts);
         let rows = index * group..((index + 1) * group).min(down);
@@ -241,11 +241,11 @@ pub(crate) unsafe fn run_fused(ctx: &Context<'_>, products: &[(AmxLinear, Linear
     }
 }
 
-struct SharedProducts<'a>(&'a [(AmxLinear, LinearOperands)]);
+struct SharedAmxProducts<'a>(&'a [(AmxLinear, LinearOperands)]);
 // SAFETY: tasks read the operands and write disjoint parts of the outputs and their own thread's scratch.
-unsafe impl Sync for SharedProducts<'_> {}
+unsafe impl Sync for SharedAmxProducts<'_> {}
 
-impl SharedProducts<'_> {
+impl SharedAmxProducts<'_> {
     fn get(&self) -> &[(AmxLinear, LinearOperands)] {
         self.0
     }
@@ -275,7 +275,7 @@ impl TileKernel for SplitRows {
                 for step in 0..whole {
                     let x = from.add(step * TILE_DEPTH);
                     let x = [s.load(x), s.load(x.add(LANES))];
-                    s.store_parts(x, to.add(step * STEP_BYTES), TILE_BYTES);
+                    s.store_bf16x3(x, to.add(step * STEP_BYTES), TILE_BYTES);
                 }
                 let rest = self.k % TILE_DEPTH;
                 if rest > 0 {
@@ -285,7 +285,7 @@ impl TileKernel for SplitRows {
                         s.load_part(x, first),
                         s.load_part(x.add(first), rest - first),
                     ];
-                    s.store_parts(x, to.add(whole * STEP_BYTES), TILE_BYTES);
+                    s.store_bf16x3(x, to.add(whole * STEP_BYTES), TILE_BYTES);
                 }
             }
         }
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up() {
+    fn bf16_parts_sum_to_the_number() {
         let mut noise = TestRng::new(3);
         for x in noise.units(1000).into_iter().chain([0.0, f32::MAX, 1e-30]) {
             let sum: f32 = split_bf16x3(x)
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_stays_in_its_row() {
+    fn non_finite_values_stay_in_their_row() {
         with_tiles(|ctx| {
             let (m, n, k) = (20, 20, 40);
             let op = AmxLinear::new([m, n, k], None).unwrap();

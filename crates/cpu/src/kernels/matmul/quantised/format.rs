@@ -49,11 +49,19 @@ pub(crate) struct PackedFormat {
 /// Inputs that share the outer scale of a two-level format (ggml's super-block).
 pub(crate) const SUPER_BLOCK: usize = 256;
 
+/// Byte offsets of a strip's scales and mins, and the bytes of the strip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StripLayout {
+    pub(crate) scales: usize,
+    pub(crate) mins: usize,
+    pub(crate) bytes: usize,
+}
+
 impl PackedFormat {
     /// The packed format of this type; `None` for types that are not quantised.
     pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
         use Quant::{Byte, Nibble, Table};
-        let form = |quant, group, two_level_scales, mins, zero| PackedFormat {
+        let format = |quant, group, two_level_scales, mins, zero| PackedFormat {
             quant,
             group,
             two_level_scales,
@@ -61,18 +69,18 @@ impl PackedFormat {
             zero,
         };
         Some(match dtype {
-            DType::Q4_0 => form(Nibble, 32, false, false, 8),
-            DType::Q4_1 => form(Nibble, 32, false, true, 0),
-            DType::Q5_0 => form(Byte, 32, false, false, 16),
-            DType::Q5_1 => form(Byte, 32, false, true, 0),
-            DType::Q8_0 => form(Byte, 32, false, false, 128),
-            DType::Q2_K => form(Nibble, 16, true, true, 0),
-            DType::Q3_K => form(Nibble, 16, true, false, 4),
-            DType::Q4_K => form(Nibble, 32, true, true, 0),
-            DType::Q5_K => form(Byte, 32, true, true, 0),
-            DType::Q6_K => form(Byte, 16, true, false, 32),
-            DType::IQ4_NL => form(Table, 32, false, false, 128),
-            DType::IQ4_XS => form(Table, 32, true, false, 128),
+            DType::Q4_0 => format(Nibble, 32, false, false, 8),
+            DType::Q4_1 => format(Nibble, 32, false, true, 0),
+            DType::Q5_0 => format(Byte, 32, false, false, 16),
+            DType::Q5_1 => format(Byte, 32, false, true, 0),
+            DType::Q8_0 => format(Byte, 32, false, false, 128),
+            DType::Q2_K => format(Nibble, 16, true, true, 0),
+            DType::Q3_K => format(Nibble, 16, true, false, 4),
+            DType::Q4_K => format(Nibble, 32, true, true, 0),
+            DType::Q5_K => format(Byte, 32, true, true, 0),
+            DType::Q6_K => format(Byte, 16, true, false, 32),
+            DType::IQ4_NL => format(Table, 32, false, false, 128),
+            DType::IQ4_XS => format(Table, 32, true, false, 128),
             _ => return None,
         })
     }
@@ -87,7 +95,7 @@ impl PackedFormat {
 
     /// Bytes of a packed weight `[n, k]`.
     pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
-        let (_, _, strip_bytes) = self.strip_offsets(k);
+        let strip_bytes = self.strip_layout(k).bytes;
         n.div_ceil(STRIP) * strip_bytes
     }
 
@@ -110,16 +118,24 @@ impl PackedFormat {
         self.block_bytes() + BLOCK / self.group * LINE
     }
 
-    /// Byte offsets of a strip's scales and mins, and the size of a strip.
-    pub(crate) fn strip_offsets(&self, k: usize) -> (usize, usize, usize) {
+    /// The layout of a strip of depth `k`.
+    pub(crate) fn strip_layout(&self, k: usize) -> StripLayout {
         if self.is_row_scaled() {
             let scales = k / BLOCK * self.block_stride();
-            return (scales, scales, scales + LINE);
+            return StripLayout {
+                scales,
+                mins: scales,
+                bytes: scales + LINE,
+            };
         }
         let scales = k / BLOCK * self.block_bytes();
         let mins = scales + self.side_bytes(k);
         let end = mins + if self.mins { self.side_bytes(k) } else { 0 };
-        (scales, mins, end.next_multiple_of(LINE))
+        StripLayout {
+            scales,
+            mins,
+            bytes: end.next_multiple_of(LINE),
+        }
     }
 }
 
@@ -138,7 +154,7 @@ pub(crate) const IQ4_TABLE: [u8; 16] = {
 #[derive(Clone, Copy)]
 pub(super) struct StripSource<'a> {
     pub(super) dtype: DType,
-    pub(super) form: PackedFormat,
+    pub(super) format: PackedFormat,
     pub(super) k: usize,
     pub(super) bytes: &'a [u8],
     /// Bytes of one row.
@@ -148,10 +164,16 @@ pub(super) struct StripSource<'a> {
 /// Packs a strip of a group-scaled format.
 #[inline(always)]
 pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
-    let StripSource { dtype, form, k, .. } = rows;
-    let (scales_at, mins_at, _) = form.strip_offsets(k);
+    let StripSource {
+        dtype, format, k, ..
+    } = rows;
+    let StripLayout {
+        scales: scales_at,
+        mins: mins_at,
+        ..
+    } = format.strip_layout(k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
-    let groups = len / form.group;
+    let groups = len / format.group;
     let inner_at = k / SUPER_BLOCK * F16_STRIP_BYTES;
     let mut block_values = QuantBlock::default();
     for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
@@ -163,16 +185,16 @@ pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
                 .iter()
                 .enumerate()
             {
-                let at = (i * (len / BLOCK) + j) * form.block_bytes();
-                put_quants(form, quants, r, &mut out[at..][..form.block_bytes()]);
+                let at = (i * (len / BLOCK) + j) * format.block_bytes();
+                put_quants(format, quants, r, &mut out[at..][..format.block_bytes()]);
             }
             let sides = [
                 (scales_at, block_values.scale, &block_values.scales),
                 (mins_at, block_values.min, &block_values.mins),
             ];
-            for (at, half, inner) in &sides[..1 + usize::from(form.mins)] {
+            for (at, half, inner) in &sides[..1 + usize::from(format.mins)] {
                 out[at + i * F16_STRIP_BYTES + 2 * r..][..2].copy_from_slice(&half.to_le_bytes());
-                if form.two_level_scales {
+                if format.two_level_scales {
                     for (g, inner) in inner[..groups].iter().enumerate() {
                         out[at + inner_at + (i * groups + g) * STRIP + r] = *inner as u8;
                     }
@@ -183,11 +205,11 @@ pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
 }
 
 #[inline(always)]
-pub(super) fn put_quants(form: PackedFormat, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
+pub(super) fn put_quants(format: PackedFormat, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));
     let lines = out.len() / LINE;
     for line in 0..lines {
-        let bits = match form.quant {
+        let bits = match format.quant {
             Quant::Byte => four(4 * line),
             Quant::Nibble | Quant::Table => four(4 * line) | four(BLOCK / 2 + 4 * line) << 4,
         };

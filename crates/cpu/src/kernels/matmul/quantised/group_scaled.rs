@@ -18,7 +18,7 @@ impl QuantScheme for GroupScaledActivations {
     }
 
     fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
-        GroupScaledLayout::new(&linear.form, linear.m, linear.k, tiled).bytes()
+        GroupScaledLayout::new(&linear.format, linear.m, linear.k, tiled).bytes()
     }
 
     fn in_scratch(
@@ -26,8 +26,8 @@ impl QuantScheme for GroupScaledActivations {
         linear: &QuantisedLinear,
         tiled: bool,
     ) -> GroupScaledActivations {
-        let layout = GroupScaledLayout::new(&linear.form, linear.m, linear.k, tiled);
-        GroupScaledActivations::at(scratch, linear.form, layout)
+        let layout = GroupScaledLayout::new(&linear.format, linear.m, linear.k, tiled);
+        GroupScaledActivations::at(scratch, linear.format, layout)
     }
 
     unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
@@ -45,6 +45,6 @@ impl QuantScheme for GroupScaledActivations {
 
     #[cfg(target_arch = "x86_64")]
     fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize {
-        tiles::expanded_strip_bytes(linear.k / linear.form.group)
+        tiles::expanded_strip_bytes(linear.k / linear.format.group)
     }
 }

@@ -55,7 +55,7 @@ type WeightRanges = HashMap<u64, (Range<usize>, usize)>;
 pub(super) struct PackedFile {
     path: PathBuf,
     bytes: Bytes,
-    places: WeightRanges,
+    ranges: WeightRanges,
     seal: SystemTime,
     /// Whether the file has not been written to since it was sealed.
     sealed: bool,
@@ -89,11 +89,11 @@ impl PackedFile {
         let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok()?;
         let bytes = Bytes::map(&path).ok()?;
         bytes.advise_huge_pages();
-        let Contents { places, seal, .. } = parse(&bytes)?;
+        let Contents { ranges, seal, .. } = parse(&bytes)?;
         Some(PackedFile {
             path,
             bytes,
-            places,
+            ranges,
             seal,
             sealed: modified == seal,
         })
@@ -102,7 +102,7 @@ impl PackedFile {
     /// Seals the file after `verified` of its weights were verified, unless it is sealed or has weights that were not
     /// verified.
     pub(super) fn reseal(&self, verified: usize) {
-        if !self.sealed && verified == self.places.len() {
+        if !self.sealed && verified == self.ranges.len() {
             // Without a seal the next start verifies the file again.
             let _ = File::open(&self.path).and_then(|file| file.set_modified(self.seal));
         }
@@ -110,8 +110,8 @@ impl PackedFile {
 
     /// A packed weight and its chunks, which are not verified yet.
     pub(super) fn find(&self, weight: &WeightSource<'_>) -> Option<(Bytes, Vec<Chunk>)> {
-        let (place, sums_at) = self.places.get(&key(weight)?)?.clone();
-        let bytes = self.bytes.slice(place)?;
+        let (range, sums_at) = self.ranges.get(&key(weight)?)?.clone();
+        let bytes = self.bytes.slice(range)?;
         if bytes.len() != weight.packed_bytes() {
             return None;
         }
@@ -133,12 +133,8 @@ impl PackedFile {
 /// The model file, if all weights are mapped from one.
 fn origin<'a>(weights: &[WeightSource<'a>]) -> Option<&'a FileIdentity> {
     let (first, _) = weights.first()?.rows.file_identity()?;
-    let same = |weight: &WeightSource<'_>| {
-        weight
-            .rows
-            .file_identity()
-            .is_some_and(|(own, _)| own == first)
-    };
+    let same =
+        |weight: &WeightSource<'_>| weight.rows.file_identity().is_some_and(|(own, _)| own == first);
     weights.iter().all(same).then_some(first)
 }
 
@@ -160,7 +156,7 @@ fn key(weight: &WeightSource<'_>) -> Option<u64> {
 
 /// The header of a file.
 struct Contents<'a> {
-    places: WeightRanges,
+    ranges: WeightRanges,
     /// The path of the model file.
     model: &'a [u8],
     seal: SystemTime,
@@ -199,7 +195,7 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     if xxh64(bytes.get(..path_end)?, 0) != number(path_end)? {
         return None;
     }
-    let mut places = WeightRanges::new();
+    let mut ranges = WeightRanges::new();
     let mut own_sums_at = sums_at;
     for record in (HEADER_BYTES..sums_at).step_by(RECORD_BYTES) {
         let (start, len) = (size(record + 8)?, size(record + 16)?);
@@ -208,11 +204,11 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
         if !start.is_multiple_of(super::format::LINE) {
             return None;
         }
-        places.insert(number(record)?, (start..end, own_sums_at));
+        ranges.insert(number(record)?, (start..end, own_sums_at));
         own_sums_at += 8 * len.div_ceil(CHUNK);
     }
     Some(Contents {
-        places,
+        ranges,
         model: &bytes[path_at..path_end],
         seal: seal(number(path_end)?),
     })
@@ -271,7 +267,7 @@ impl PackedFileWriter {
         let model = origin.path().to_str()?.to_owned();
         let (folder, path) = (folder.to_owned(), file_name(folder, origin));
         let closing = Arc::new(AtomicBool::new(false));
-        let told = closing.clone();
+        let is_closing = closing.clone();
         let write = move || {
             let made = fs::create_dir_all(&folder);
             remove_stale_packed_files(&folder);
@@ -281,7 +277,7 @@ impl PackedFileWriter {
                 let weights = keyed.iter().map(|(_, bytes)| &bytes[..]);
                 let parts: Vec<&[u8]> = std::iter::once(&head[..]).chain(weights).collect();
                 let _ = atomic_write(&path, |file| {
-                    write(file, &parts, &told)?;
+                    write(file, &parts, &is_closing)?;
                     // Without a seal every start verifies the file.
                     let _ = file.set_modified(seal);
                     Ok(())
@@ -373,8 +369,8 @@ fn is_resident(bytes: &[u8]) -> bool {
     let mut pages = vec![0u8; len.div_ceil(PAGE)];
     // SAFETY: the pages that hold the bytes are mapped, and the list has a byte for each of them. With larger pages,
     // the call fails or writes fewer bytes.
-    let asked = unsafe { libc::mincore(start as *mut _, len, pages.as_mut_ptr()) };
-    asked == 0 && pages.iter().all(|page| page & 1 == 1)
+    let status = unsafe { libc::mincore(start as *mut _, len, pages.as_mut_ptr()) };
+    status == 0 && pages.iter().all(|page| page & 1 == 1)
 }
 
 #[cfg(not(target_os = "linux"))]

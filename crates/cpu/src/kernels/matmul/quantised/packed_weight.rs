@@ -28,7 +28,7 @@ static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 #[derive(Clone, Copy)]
 pub(crate) struct WeightSource<'a> {
     pub(crate) dtype: DType,
-    pub(crate) form: PackedFormat,
+    pub(crate) format: PackedFormat,
     pub(crate) rows: &'a Bytes,
     pub(crate) n: usize,
     pub(crate) k: usize,
@@ -40,7 +40,7 @@ impl WeightSource<'_> {
     }
 
     pub(super) fn packed_bytes(&self) -> usize {
-        self.form.packed_bytes(self.n, self.k)
+        self.format.packed_bytes(self.n, self.k)
     }
 
     /// Packs a strip; missing rows after the last are zeros.
@@ -51,12 +51,12 @@ impl WeightSource<'_> {
         let count = STRIP.min(self.n - first);
         let rows = StripSource {
             dtype: self.dtype,
-            form: self.form,
+            format: self.format,
             k: self.k,
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],
             row_bytes,
         };
-        if self.form.is_row_scaled() {
+        if self.format.is_row_scaled() {
             super::row_scaled::pack_strip(s, rows, out);
         } else {
             format::pack_strip(rows, out);
@@ -144,14 +144,14 @@ fn load(
 ) -> Result<(Vec<Bytes>, Option<Arc<PackedFileWriter>>), BackendError> {
     let progress = Progress::new(weights, options.progress.as_ref());
     let folder = options.packed_folder.as_deref();
-    let kept = folder.and_then(|folder| PackedFile::open(folder, weights));
-    let found = |weight: &WeightSource<'_>| kept.as_ref()?.find(weight);
+    let packed_file = folder.and_then(|folder| PackedFile::open(folder, weights));
+    let found = |weight: &WeightSource<'_>| packed_file.as_ref()?.find(weight);
     let found: Vec<_> = weights.iter().map(found).collect();
     let mut bytes = verify(found, ctx, &progress);
-    if let Some(kept) = &kept
+    if let Some(packed_file) = &packed_file
         && !progress.stopped()
     {
-        kept.reseal(bytes.iter().flatten().count());
+        packed_file.reseal(bytes.iter().flatten().count());
     }
     let missing: Vec<usize> = (0..weights.len()).filter(|i| bytes[*i].is_none()).collect();
     let sources: Vec<_> = missing.iter().map(|i| &weights[*i]).collect();
@@ -207,9 +207,9 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
     let all = Bytes::filled(sizes.clone().sum(), |mut rest| {
         let mut strips = Vec::new();
         for weight in weights {
-            let (own, behind) = rest.split_at_mut(weight.packed_bytes());
-            rest = behind;
-            let (_, _, strip_bytes) = weight.form.strip_offsets(weight.k);
+            let (own, others) = rest.split_at_mut(weight.packed_bytes());
+            rest = others;
+            let strip_bytes = weight.format.strip_layout(weight.k).bytes;
             let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
             strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
         }
@@ -260,8 +260,8 @@ impl<'a> Progress<'a> {
     fn add(&self, bytes: usize) {
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
         let done = before + bytes;
-        let tells = before / Progress::STEP != done / Progress::STEP || done == self.total;
-        if let Some(loading) = self.loading.filter(|_| tells)
+        let reports = before / Progress::STEP != done / Progress::STEP || done == self.total;
+        if let Some(loading) = self.loading.filter(|_| reports)
             && !loading.report(done, self.total)
         {
             self.stopped.store(true, Ordering::Relaxed);

@@ -121,7 +121,7 @@ pub(crate) fn prefetch_spans(
         let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| partition.task(task));
         let span = |(part, strips): (usize, Range<usize>)| {
             let (linear, weight): &(QuantisedLinear, usize) = &parts[part];
-            let (_, _, bytes) = linear.form.strip_offsets(linear.k);
+            let bytes = linear.format.strip_layout(linear.k).bytes;
             Span::new(weight + strips.start * bytes, strips.len() * bytes)
         };
         pieces.map(span).collect()
@@ -136,17 +136,17 @@ mod tests {
     use base::DType;
 
     fn linear(n: usize) -> QuantisedLinear {
-        let form = PackedFormat::of(DType::Q4_1).expect("a quantised type");
+        let format = PackedFormat::of(DType::Q4_1).expect("a quantised type");
         QuantisedLinear {
             m: 1,
             n,
             k: 64,
-            form,
+            format,
         }
     }
 
     #[test]
-    fn tasks_are_even_and_fit_a_panel() {
+    fn tasks_are_even_and_fit_the_scratch() {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
             let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
             for (threads, panels) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_threads_together_read_every_strip_once() {
+    fn threads_prefetch_every_strip_once() {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[1536, 1536]] {
             for threads in 1..=5 {
                 for gated in [false, sizes.len() == 2] {
@@ -183,7 +183,7 @@ mod tests {
                         end = Some(start + len);
                     }
                     let read: usize = all.iter().map(|(_, len)| len).sum();
-                    let (_, _, bytes) = parts[0].0.form.strip_offsets(64);
+                    let bytes = parts[0].0.format.strip_layout(64).bytes;
                     let strips: usize = sizes.iter().map(|n| n.div_ceil(STRIP)).sum();
                     assert_eq!(read, strips * bytes);
                 }

@@ -28,11 +28,11 @@ impl QuantScheme for RowScaledActivations {
     }
 
     fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
-        RowScaledLayout::new(&linear.form, linear.m, linear.k, tiled).bytes()
+        RowScaledLayout::new(&linear.format, linear.m, linear.k, tiled).bytes()
     }
 
     fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> RowScaledActivations {
-        let layout = RowScaledLayout::new(&linear.form, linear.m, linear.k, tiled);
+        let layout = RowScaledLayout::new(&linear.format, linear.m, linear.k, tiled);
         RowScaledActivations::at(scratch, layout)
     }
 

@@ -57,7 +57,7 @@ fn pack_on(
 ) -> Arc<PackedWeight> {
     let source = WeightSource {
         dtype,
-        form: PackedFormat::of(dtype).unwrap(),
+        format: PackedFormat::of(dtype).unwrap(),
         rows,
         n,
         k,
@@ -79,7 +79,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
     let packed = DType::ALL
         .into_iter()
         .filter_map(|t| Some((t, PackedFormat::of(t)?)));
-    for (dtype, form) in packed {
+    for (dtype, format) in packed {
         for (n, k) in [
             (1usize, 256usize),
             (40, 512),
@@ -91,7 +91,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                 continue;
             }
             // The inputs that share an activation scale, and the largest quantised magnitude.
-            let (shared, largest) = if form.is_row_scaled() {
+            let (shared, largest) = if format.is_row_scaled() {
                 (k, MAX_ROW_SCALED)
             } else {
                 (BLOCK, MAX_GROUP_SCALED)
@@ -111,7 +111,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
             let bias: Vec<f32> = (0..n).map(|_| noise.unit()).collect();
             let mut vector_bits: Option<Vec<f32>> = None;
             for isa in Isa::available() {
-                let linear = |m| QuantisedLinear { m, n, k, form };
+                let linear = |m| QuantisedLinear { m, n, k, format };
                 let all = product(isa, &threads, &weight, linear(most), &x, &bias);
                 for (row, out) in all.chunks(n).enumerate() {
                     let x = &x[row * k..][..k];
@@ -125,7 +125,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                         // Half a step of the activations' scale for every weight, the rounding of row-scaled factors
                         // (half a unit times the distance from the middle quant, and half a unit), and that of the sum.
                         let tallest = w.iter().fold(0.0f32, |a, w| a.max(w.abs()));
-                        let rounding = if form.is_row_scaled() {
+                        let rounding = if format.is_row_scaled() {
                             2.0 * tallest / 32_750.0 * 4.25
                         } else {
                             0.0
@@ -204,12 +204,12 @@ fn elementwise(
 }
 
 #[test]
-fn what_is_done_with_products_does_not_change_their_bits() {
+fn fused_products_are_bit_identical_to_separate_calls() {
     let mut noise = TestRng::new(11);
     // With more threads than the scratch has columns for, a gate waits for both products.
     for threads in [1, 2, 16].map(ThreadPool::new) {
         for (dtype, n, k) in [(DType::Q4_1, 264, 256), (DType::Q8_0, 264, 256)] {
-            let form = PackedFormat::of(dtype).unwrap();
+            let format = PackedFormat::of(dtype).unwrap();
             let weights = [(); 2].map(|()| noise.weights(dtype, n * k));
             let weights = weights
                 .each_ref()
@@ -218,7 +218,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 .into_iter()
                 .flat_map(|isa| [1, 3, 20, 37].map(|m| (isa, m)))
             {
-                let linear = QuantisedLinear { m, n, k, form };
+                let linear = QuantisedLinear { m, n, k, format };
                 let x: Vec<f32> = (0..m * k).map(|_| noise.unit() * 3.0).collect();
                 let other: Vec<f32> = (0..m * n).map(|_| noise.unit()).collect();
                 let [gate, up] = weights
@@ -239,7 +239,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                     scratch: scratch.as_mut_ptr().cast(),
                 };
                 let both = [(linear, operands(0)), (linear, operands(1))];
-                let [out, room] = [both[0].1.out, both[1].1.out];
+                let [out, gate_scratch] = [both[0].1.out, both[1].1.out];
                 let mut residual = other.clone();
                 let to = residual.as_mut_ptr();
                 // SAFETY: every buffer has the size that the shapes say; both results are written in place.
@@ -265,7 +265,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                         Epilogue::Gate(GateEpilogue {
                             activation,
                             out,
-                            scratch: room,
+                            scratch: gate_scratch,
                         }),
                     );
                 }
@@ -288,7 +288,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 unsafe { norm.run(&ctx, raw.as_ptr(), weight, bias, to) };
                 let expect = product(isa, &threads, &weights[1], linear, &normed, &[]);
                 normed.fill(f32::NAN);
-                let before = NormPrologue {
+                let prologue = NormPrologue {
                     norm,
                     x: raw.as_ptr(),
                     weight,
@@ -297,7 +297,7 @@ fn what_is_done_with_products_does_not_change_their_bits() {
                 let mut part = both[1];
                 part.1.x = normed.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe { run_fused(&ctx, Some(before), &[part], Epilogue::None) };
+                unsafe { run_fused(&ctx, Some(prologue), &[part], Epilogue::None) };
                 assert_eq!(places[1], expect, "{isa} {dtype}: {m} rows, normed");
                 assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
                 assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");

@@ -38,7 +38,7 @@ impl GroupTerms {
 pub(crate) struct GroupScaledActivations {
     blocks: *mut u8,
     groups: *mut GroupTerms,
-    form: PackedFormat,
+    format: PackedFormat,
     layout: GroupScaledLayout,
 }
 
@@ -62,7 +62,7 @@ pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
 
 impl GroupScaledLayout {
     /// The layout of `m` rows of `k` activations, padded to full sets of sixteen if `full`.
-    pub(super) fn new(form: &PackedFormat, m: usize, k: usize, full: bool) -> GroupScaledLayout {
+    pub(super) fn new(format: &PackedFormat, m: usize, k: usize, full: bool) -> GroupScaledLayout {
         let interleaved_rows = if full {
             MAX_INTERLEAVED_ROWS
         } else {
@@ -72,7 +72,7 @@ impl GroupScaledLayout {
             interleaved_rows,
             rows: m.next_multiple_of(interleaved_rows),
             blocks_per_row: k / BLOCK,
-            groups_per_row: k / form.group,
+            groups_per_row: k / format.group,
         }
     }
 
@@ -95,14 +95,14 @@ impl GroupScaledActivations {
     /// The activations laid out in `scratch`, whose address is a multiple of 64.
     pub(super) fn at(
         scratch: *mut u8,
-        form: PackedFormat,
+        format: PackedFormat,
         layout: GroupScaledLayout,
     ) -> GroupScaledActivations {
         let (blocks, _) = layout.parts();
         GroupScaledActivations {
             blocks: scratch,
             groups: scratch.wrapping_add(blocks).cast(),
-            form,
+            format,
             layout,
         }
     }
@@ -181,7 +181,7 @@ impl IntegerKernel for QuantiseGroupScaled {
     fn run<S: RowScaledDot>(self, s: S) {
         let PackedFormat {
             group, zero, mins, ..
-        } = self.to.form;
+        } = self.to.format;
         let largest = MAX_GROUP_SCALED;
         // SAFETY: the kernel's constructor guarantees a row of `k` activations, a multiple of the block, and that the
         // row is laid out.

@@ -1,6 +1,8 @@
 //! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
+use super::super::format::{
+    BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK, StripLayout,
+};
 use super::super::{StripTask, write};
 use super::activations::{GroupScaledActivations, GroupTerms};
 use crate::isa::IntegerKernel;
@@ -86,7 +88,7 @@ pub(super) use with_quants;
 /// A strip's scales and mins.
 #[derive(Clone, Copy)]
 pub(super) struct StripScales {
-    form: PackedFormat,
+    format: PackedFormat,
     scales: *const u8,
     mins: *const u8,
     /// Byte offset from the outer scales to the inner ones.
@@ -97,12 +99,12 @@ impl StripScales {
     /// # Safety
     /// A packed strip of this format and depth must be at `strip`.
     #[inline(always)]
-    pub(super) unsafe fn of(form: PackedFormat, k: usize, strip: *const u8) -> StripScales {
-        let (scales, mins, _) = form.strip_offsets(k);
+    pub(super) unsafe fn of(format: PackedFormat, k: usize, strip: *const u8) -> StripScales {
+        let StripLayout { scales, mins, .. } = format.strip_layout(k);
         // SAFETY: the caller guarantees the strip.
         unsafe {
             StripScales {
-                form,
+                format,
                 scales: strip.add(scales),
                 mins: strip.add(mins),
                 inner: k / SUPER_BLOCK * 2 * STRIP,
@@ -119,7 +121,7 @@ impl StripScales {
         // SAFETY: as the caller guarantees.
         unsafe {
             let scale = self.side(s, self.scales, group);
-            let min = if self.form.mins {
+            let min = if self.format.mins {
                 self.side(s, self.mins, group)
             } else {
                 s.zero()
@@ -132,8 +134,8 @@ impl StripScales {
     unsafe fn side<S: IntDot>(&self, s: S, side: *const u8, group: usize) -> S::V {
         // SAFETY: scales and mins have sixteen f16 and, in two-level formats, sixteen bytes for each group.
         unsafe {
-            if self.form.two_level_scales {
-                let outer = group * self.form.group / SUPER_BLOCK;
+            if self.format.two_level_scales {
+                let outer = group * self.format.group / SUPER_BLOCK;
                 let inner = s.load_i8(side.add(self.inner + group * STRIP).cast());
                 s.mul(s.load_f16(side.cast::<u16>().add(outer * STRIP)), inner)
             } else {
@@ -152,10 +154,10 @@ impl IntegerKernel for GroupScaledKernel<'_> {
     #[inline(always)]
     fn run<S: RowScaledDot>(self, s: S) {
         let task = self.0;
-        let form = task.linear.form;
+        let format = task.linear.format;
         // SAFETY: `QuantisedLinear::run`'s caller guarantees the operands; the task stays inside its strips.
         unsafe {
-            with_quants!(form.quant, L => if form.group == BLOCK {
+            with_quants!(format.quant, L => if format.group == BLOCK {
                 run_strips::<S, L, BLOCK>(s, &task);
             } else {
                 run_strips::<S, L, { BLOCK / 2 }>(s, &task);
@@ -208,12 +210,12 @@ unsafe fn microkernel<S: IntDot, L: LoadQuants, const GROUP: usize, const R: usi
     rows: usize,
 ) {
     let linear = &task.linear;
-    let (_, _, strip_bytes) = linear.form.strip_offsets(linear.k);
+    let strip_bytes = linear.format.strip_layout(linear.k).bytes;
     let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
     // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
     unsafe {
         let start = task.operands.weight.add(strip * strip_bytes);
-        let scales = StripScales::of(linear.form, linear.k, start);
+        let scales = StripScales::of(linear.format, linear.k, start);
         let x = task.activations.rows(first);
         let mut out = [s.zero(); R];
         for block in 0..linear.k / BLOCK {

@@ -78,10 +78,10 @@ pub(super) fn expanded_strip_bytes(groups: usize) -> usize {
 impl TileKernel for GroupScaledTiles<'_> {
     #[inline(always)]
     fn run(self, s: S) {
-        let form = self.0.linear.form;
+        let format = self.0.linear.format;
         // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.
         unsafe {
-            with_quants!(form.quant, L => if form.group == BLOCK {
+            with_quants!(format.quant, L => if format.group == BLOCK {
                 run_tiles::<L, BLOCK>(s, &self.0);
             } else {
                 run_tiles::<L, { BLOCK / 2 }>(s, &self.0);
@@ -98,7 +98,7 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
     task: &StripTask<'_, GroupScaledActivations>,
 ) {
     let linear = &task.linear;
-    let (_, _, strip_bytes) = linear.form.strip_offsets(linear.k);
+    let strip_bytes = linear.format.strip_layout(linear.k).bytes;
     let mut products = GroupProducts([[0; PRODUCTS]; BUFFERS]);
     // SAFETY: as the caller guarantees. Activations are laid out for whole tiles of rows, and the scratch holds the
     // task's expanded strips.
@@ -114,7 +114,7 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
             for (i, strip) in task.strips.clone().enumerate() {
                 let start = task.operands.weight.add(strip * strip_bytes);
                 let weights = task.expanded.add(i * spread).cast_const();
-                let scales = StripScales::of(linear.form, linear.k, start);
+                let scales = StripScales::of(linear.format, linear.k, start);
                 tile::<GROUP>(
                     s,
                     task,
@@ -149,8 +149,8 @@ unsafe fn tile<const GROUP: usize>(
     unsafe {
         let x = task.activations.rows(first);
         let mut out = [s.zero(); TILE_ROWS];
-        for ahead in 0..count.min(BUFFERS) {
-            products.fill::<GROUP>(tiles, ahead, x, weights);
+        for group in 0..count.min(BUFFERS) {
+            products.fill::<GROUP>(tiles, group, x, weights);
         }
         for group in 0..count {
             let done = products.0[group % BUFFERS].as_ptr();
@@ -184,7 +184,7 @@ unsafe fn expand_strip<L: LoadQuants, const GROUP: usize>(
     from: *const u8,
     to: *mut u8,
 ) {
-    let block_bytes = task.linear.form.block_bytes();
+    let block_bytes = task.linear.format.block_bytes();
     // SAFETY: as the caller guarantees.
     unsafe {
         to.write_bytes(0, expanded_strip_bytes(task.linear.k / GROUP));

@@ -21,10 +21,10 @@ struct ModelFolder(PathBuf);
 impl ModelFolder {
     fn new(name: &str) -> ModelFolder {
         let folder = format!("kvark-kept-{name}-{}", std::process::id());
-        let place = ModelFolder(std::env::temp_dir().join(folder));
-        fs::create_dir_all(&place.0).unwrap();
-        place.write(1);
-        place
+        let dir = ModelFolder(std::env::temp_dir().join(folder));
+        fs::create_dir_all(&dir.0).unwrap();
+        dir.write(1);
+        dir
     }
 
     fn model(&self) -> PathBuf {
@@ -55,10 +55,10 @@ impl ModelFolder {
         names
     }
 
-    fn kept(&self) -> PathBuf {
+    fn packed_file(&self) -> PathBuf {
         let names = self.names();
         let [name] = &names[..] else {
-            panic!("one file is kept, not {names:?}");
+            panic!("expected one packed file, not {names:?}");
         };
         self.folder().join(name)
     }
@@ -99,7 +99,7 @@ impl ModelFolder {
             .zip(&rows)
             .map(|(&(dtype, n, k), rows)| WeightSource {
                 dtype,
-                form: PackedFormat::of(dtype).unwrap(),
+                format: PackedFormat::of(dtype).unwrap(),
                 rows,
                 n,
                 k,
@@ -115,31 +115,31 @@ impl Drop for ModelFolder {
 }
 
 #[test]
-fn a_second_start_maps_what_the_first_has_packed() {
-    let place = ModelFolder::new("second");
-    let (made, found) = place.load();
+fn a_second_start_maps_the_packed_file() {
+    let dir = ModelFolder::new("second");
+    let (made, found) = dir.load();
     assert!(!found, "nothing was there");
-    assert_eq!(place.load(), (made.clone(), true));
-    assert!(place.names()[0].starts_with("model-"));
+    assert_eq!(dir.load(), (made.clone(), true));
+    assert!(dir.names()[0].starts_with("model-"));
 
     // After another model replaces the file, the packed file is neither used nor left in the folder.
-    place.write(2);
-    let old = place.kept();
-    let (others, found) = place.load();
+    dir.write(2);
+    let old = dir.packed_file();
+    let (others, found) = dir.load();
     assert!(!found && others != made);
-    assert_ne!(place.kept(), old);
-    assert_eq!(place.load(), (others, true));
+    assert_ne!(dir.packed_file(), old);
+    assert_eq!(dir.load(), (others, true));
 
-    fs::remove_file(place.model()).unwrap();
-    remove_stale_packed_files(&place.folder());
-    assert_eq!(place.names(), [""; 0]);
+    fs::remove_file(dir.model()).unwrap();
+    remove_stale_packed_files(&dir.folder());
+    assert_eq!(dir.names(), [""; 0]);
 }
 
 #[test]
-fn what_is_damaged_or_unfinished_is_made_again() {
-    let place = ModelFolder::new("damaged");
-    let (made, _) = place.load();
-    let whole = fs::read(place.kept()).unwrap();
+fn damaged_or_partial_weights_are_packed_again() {
+    let dir = ModelFolder::new("damaged");
+    let (made, _) = dir.load();
+    let whole = fs::read(dir.packed_file()).unwrap();
     let version = |bytes: &mut Vec<u8>| bytes[8] ^= 1;
     let record = |bytes: &mut Vec<u8>| bytes[HEADER_BYTES + 8] ^= 64;
     let partition = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - 1);
@@ -147,16 +147,16 @@ fn what_is_damaged_or_unfinished_is_made_again() {
     for damage in [version, record, partition, empty] {
         let mut bytes = whole.clone();
         damage(&mut bytes);
-        fs::write(place.kept(), bytes).unwrap();
-        assert_eq!(place.load(), (made.clone(), false));
-        assert_eq!(fs::read(place.kept()).unwrap(), whole);
+        fs::write(dir.packed_file(), bytes).unwrap();
+        assert_eq!(dir.load(), (made.clone(), false));
+        assert_eq!(fs::read(dir.packed_file()).unwrap(), whole);
     }
     // One bit, in the first and the last byte of every weight's chunks, in the middle of them, and in their checksums.
-    let mapped = Bytes::map(&place.kept()).unwrap();
-    let places = parse(&mapped).unwrap().places;
+    let mapped = Bytes::map(&dir.packed_file()).unwrap();
+    let ranges = parse(&mapped).unwrap().ranges;
     drop(mapped);
     let mut damaged: Vec<usize> = Vec::new();
-    for (weight, sums_at) in places.values() {
+    for (weight, sums_at) in ranges.values() {
         let middle = weight.start + CHUNK + CHUNK / 2;
         let boundary = weight.start + CHUNK;
         damaged.extend([weight.start, boundary - 1, boundary, middle, weight.end - 1]);
@@ -165,66 +165,66 @@ fn what_is_damaged_or_unfinished_is_made_again() {
     for at in damaged {
         let mut bytes = whole.clone();
         bytes[at] ^= 16;
-        fs::write(place.kept(), bytes).unwrap();
-        assert_eq!(place.load(), (made.clone(), false), "byte {at}");
-        assert_eq!(fs::read(place.kept()).unwrap(), whole, "byte {at}");
+        fs::write(dir.packed_file(), bytes).unwrap();
+        assert_eq!(dir.load(), (made.clone(), false), "byte {at}");
+        assert_eq!(fs::read(dir.packed_file()).unwrap(), whole, "byte {at}");
     }
     // A partial file of a killed process, for another model.
-    fs::write(place.folder().join(".gone-0.packed.partial"), "half").unwrap();
-    remove_stale_packed_files(&place.folder());
-    assert_eq!(fs::read(place.kept()).unwrap(), whole);
+    fs::write(dir.folder().join(".gone-0.packed.partial"), "half").unwrap();
+    remove_stale_packed_files(&dir.folder());
+    assert_eq!(fs::read(dir.packed_file()).unwrap(), whole);
 }
 
 #[test]
 fn a_file_that_was_written_to_loses_its_seal() {
-    let place = ModelFolder::new("sealed");
-    let (made, _) = place.load();
-    let modified = || fs::metadata(place.kept()).unwrap().modified().unwrap();
+    let dir = ModelFolder::new("sealed");
+    let (made, _) = dir.load();
+    let modified = || fs::metadata(dir.packed_file()).unwrap().modified().unwrap();
     let seal = modified();
-    let whole = fs::read(place.kept()).unwrap();
+    let whole = fs::read(dir.packed_file()).unwrap();
     assert_eq!(seal, parse(&whole).unwrap().seal);
 
     // A copy has no seal: it is verified, and sealed afterwards.
-    fs::write(place.kept(), &whole).unwrap();
+    fs::write(dir.packed_file(), &whole).unwrap();
     assert_ne!(modified(), seal);
-    assert_eq!(place.load(), (made.clone(), true));
+    assert_eq!(dir.load(), (made.clone(), true));
     assert_eq!(modified(), seal);
 
     // A damaged copy is not sealed, and is replaced.
     let mut bytes = whole.clone();
     *bytes.last_mut().unwrap() ^= 1;
-    fs::write(place.kept(), &bytes).unwrap();
-    assert_eq!(place.load(), (made, false));
-    assert_eq!(fs::read(place.kept()).unwrap(), whole);
+    fs::write(dir.packed_file(), &bytes).unwrap();
+    assert_eq!(dir.load(), (made, false));
+    assert_eq!(fs::read(dir.packed_file()).unwrap(), whole);
 }
 
 /// Damage without a write, as by a bad disk: the seal is intact.
 #[cfg(target_os = "linux")]
 #[test]
-fn what_comes_from_the_disk_is_verified_in_spite_of_a_seal() {
+fn chunks_read_from_disk_are_verified_despite_a_seal() {
     use std::os::fd::AsRawFd;
-    let place = ModelFolder::new("disk");
-    let (made, _) = place.load();
-    let seal = fs::metadata(place.kept()).unwrap().modified().unwrap();
-    let mut bytes = fs::read(place.kept()).unwrap();
+    let dir = ModelFolder::new("disk");
+    let (made, _) = dir.load();
+    let seal = fs::metadata(dir.packed_file()).unwrap().modified().unwrap();
+    let mut bytes = fs::read(dir.packed_file()).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
-    fs::write(place.kept(), &bytes).unwrap();
-    let file = File::open(place.kept()).unwrap();
+    fs::write(dir.packed_file(), &bytes).unwrap();
+    let file = File::open(dir.packed_file()).unwrap();
     file.set_modified(seal).unwrap();
     file.sync_all().unwrap();
     // SAFETY: the call takes numbers only.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    if is_resident(&Bytes::map(&place.kept()).unwrap()) {
+    if is_resident(&Bytes::map(&dir.packed_file()).unwrap()) {
         // Bypasses the test harness' capture, so that a run reports what it skipped.
         let why = "this file system keeps its files in memory";
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("skipped: {why}\n"));
         return;
     }
-    assert_eq!(place.load(), (made, false));
+    assert_eq!(dir.load(), (made, false));
 }
 
 #[test]
-fn no_head_makes_a_place_outside_the_file() {
+fn no_header_gives_a_range_outside_the_file() {
     let weights = [
         (1, Bytes::from(&[5; 64][..])),
         (2, Bytes::from(&[6; 128][..])),
@@ -234,11 +234,11 @@ fn no_head_makes_a_place_outside_the_file() {
     weights
         .iter()
         .for_each(|(_, bytes)| whole.extend(&bytes[..]));
-    let Contents { places, model, .. } = parse(&whole).unwrap();
+    let Contents { ranges, model, .. } = parse(&whole).unwrap();
     assert_eq!(model, path.as_bytes());
     for (key, bytes) in &weights {
-        let (place, sums_at) = places[key].clone();
-        assert_eq!(whole[place], bytes[..]);
+        let (range, sums_at) = ranges[key].clone();
+        assert_eq!(whole[range], bytes[..]);
         assert_eq!(whole[sums_at..][..8], xxh64(bytes, 0).to_le_bytes());
     }
     let end = HEADER_BYTES + weights.len() * (RECORD_BYTES + 8) + path.len();
@@ -263,10 +263,10 @@ fn no_head_makes_a_place_outside_the_file() {
         let sum = xxh64(&bytes[..end], 0);
         bytes[end..end + 8].copy_from_slice(&sum.to_le_bytes());
         match parse(&bytes) {
-            Some(Contents { places, .. }) => {
+            Some(Contents { ranges, .. }) => {
                 accepted += 1;
-                assert!(places.values().all(|(place, sums_at)| {
-                    place.end <= bytes.len() && sums_at + 8 * place.len().div_ceil(CHUNK) <= end
+                assert!(ranges.values().all(|(range, sums_at)| {
+                    range.end <= bytes.len() && sums_at + 8 * range.len().div_ceil(CHUNK) <= end
                 }));
             }
             None => refused += 1,
@@ -276,8 +276,8 @@ fn no_head_makes_a_place_outside_the_file() {
 }
 
 #[test]
-fn whoever_watches_is_told_all_and_can_end_it() {
-    let place = ModelFolder::new("watched");
+fn the_progress_callback_gets_every_byte_and_can_cancel() {
+    let dir = ModelFolder::new("watched");
     let told = Arc::new(Mutex::new(Vec::new()));
     let watch = |most: usize| {
         let told = told.clone();
@@ -286,17 +286,20 @@ fn whoever_watches_is_told_all_and_can_end_it() {
                 told.lock().unwrap().push((done, total));
                 done < most
             })),
-            ..place.options()
+            ..dir.options()
         }
     };
-    let error = place.load_with(&watch(0)).err().expect("it was ended");
+    let error = dir
+        .load_with(&watch(0))
+        .err()
+        .expect("loading was cancelled");
     assert!(matches!(error.kind(), BackendErrorKind::Interrupted));
-    assert_eq!(place.names(), [""; 0], "nothing is kept of half a model");
+    assert_eq!(dir.names(), [""; 0], "no file is written of half a model");
 
     // Once packed, once mapped.
     for _ in 0..2 {
         told.lock().unwrap().clear();
-        let packed = place.load_with(&watch(usize::MAX)).unwrap();
+        let packed = dir.load_with(&watch(usize::MAX)).unwrap();
         let size: usize = packed.iter().map(|packed| packed.len()).sum();
         let told = told.lock().unwrap();
         assert!(
@@ -305,7 +308,7 @@ fn whoever_watches_is_told_all_and_can_end_it() {
         );
         assert!(told.contains(&(size, size)) && told.len() > 1);
     }
-    assert!(place.load().1);
+    assert!(dir.load().1);
 }
 
 /// Packed files are read by later builds: when a layout changes, [`VERSION`] must change, and then the numbers here.
@@ -320,13 +323,13 @@ fn layouts_are_those_of_the_version() {
     let mut noise = TestRng::new(11);
     let mut sums = Vec::new();
     for dtype in DType::ALL {
-        let (Some(form), n, k) = (PackedFormat::of(dtype), 17, 512) else {
+        let (Some(format), n, k) = (PackedFormat::of(dtype), 17, 512) else {
             continue;
         };
         let rows = &noise.weights(dtype, n * k);
         let weight = WeightSource {
             dtype,
-            form,
+            format,
             rows,
             n,
             k,

@@ -34,15 +34,15 @@ pub(crate) struct RowScaledLayout {
 
 impl RowScaledLayout {
     /// The layout of `m` rows of `k` activations.
-    pub(crate) fn new(form: &PackedFormat, m: usize, k: usize, tiled: bool) -> RowScaledLayout {
+    pub(crate) fn new(format: &PackedFormat, m: usize, k: usize, tiled: bool) -> RowScaledLayout {
         let interleaved_rows = m.next_power_of_two().min(MAX_INTERLEAVED_ROWS);
         RowScaledLayout {
             tiled,
             interleaved_rows,
             rows: m.next_multiple_of(interleaved_rows),
             k,
-            group: form.group,
-            groups: k / form.group,
+            group: format.group,
+            groups: k / format.group,
         }
     }
 

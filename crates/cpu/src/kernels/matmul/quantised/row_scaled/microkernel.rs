@@ -1,6 +1,6 @@
 //! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{BLOCK, LINE};
+use super::super::format::{BLOCK, LINE, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::RowScaledActivations;
 use crate::isa::IntegerKernel;
@@ -60,7 +60,7 @@ impl IntegerKernel for RowScaledKernel<'_> {
     fn run<S: RowScaledDot>(self, s: S) {
         // SAFETY: `QuantisedLinear::run`'s caller guarantees the operands; the task stays inside its strips.
         unsafe {
-            if self.0.linear.form.group == BLOCK {
+            if self.0.linear.format.group == BLOCK {
                 run_strips::<S, BLOCK>(s, &self.0);
             } else {
                 run_strips::<S, { BLOCK / 2 }>(s, &self.0);
@@ -114,7 +114,11 @@ unsafe fn microkernel<S: RowScaledDot, const GROUP: usize, const R: usize>(
 ) {
     let linear = &task.linear;
     let x = &task.activations;
-    let (scales_at, _, strip_bytes) = linear.form.strip_offsets(linear.k);
+    let StripLayout {
+        scales: scales_at,
+        bytes: strip_bytes,
+        ..
+    } = linear.format.strip_layout(linear.k);
     const QUANTS: usize = 4 * LINE;
     let stride = QUANTS + BLOCK / GROUP * LINE;
     // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and a row of activations has as many.

@@ -19,13 +19,13 @@ fn largest_quant(dtype: DType) -> f32 {
 
 /// A row's groups: scale and min, so that a weight is `scale · quant + min`.
 fn groups(
-    form: PackedFormat,
+    format: PackedFormat,
     block_values: &QuantBlock,
     count: usize,
 ) -> impl Iterator<Item = [f32; 2]> {
     let (outer_scale, outer_min) = (half(block_values.scale), half(block_values.min));
     (0..count).map(move |group| {
-        let (scale, min) = if form.two_level_scales {
+        let (scale, min) = if format.two_level_scales {
             (
                 outer_scale * f32::from(block_values.scales[group]),
                 outer_min * f32::from(block_values.mins[group]),
@@ -33,10 +33,10 @@ fn groups(
         } else {
             (outer_scale, outer_min)
         };
-        if form.mins {
+        if format.mins {
             [scale, min]
         } else {
-            [scale, -scale * form.zero as f32]
+            [scale, -scale * format.zero as f32]
         }
     })
 }
@@ -63,7 +63,7 @@ pub(in super::super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>,
         DType::Q4_0 if whole => {
             let factors = |bits: u32| {
                 let scale = half(bits as u16);
-                [scale, -scale * rows.form.zero as f32]
+                [scale, -scale * rows.format.zero as f32]
             };
             pack_lines(s, rows, 2, factors, out);
         }
@@ -85,10 +85,12 @@ fn pack_lines<S: RowScaledDot>(
     factors: impl Fn(u32) -> [f32; 2],
     out: &mut [u8],
 ) {
-    let StripSource { dtype, form, k, .. } = rows;
+    let StripSource {
+        dtype, format, k, ..
+    } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let (scales_at, _, _) = form.strip_offsets(k);
-    let (stride, quants) = (form.block_stride(), form.block_bytes());
+    let scales_at = format.strip_layout(k).scales;
+    let (stride, quants) = (format.block_stride(), format.block_bytes());
     let bytes = dtype.block_bytes();
     let most = largest_quant(dtype);
     let (blocks, scales) = out.split_at_mut(scales_at);
@@ -136,23 +138,25 @@ fn pack_lines<S: RowScaledDot>(
 
 /// Packs rows one after the other.
 fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
-    let StripSource { dtype, form, k, .. } = rows;
+    let StripSource {
+        dtype, format, k, ..
+    } = rows;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let (scales_at, _, _) = form.strip_offsets(k);
+    let scales_at = format.strip_layout(k).scales;
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
-    let count = len / form.group;
+    let count = len / format.group;
     let most = largest_quant(dtype);
     let mut block_values = QuantBlock::default();
-    let mut row_groups: Vec<[f32; 2]> = Vec::with_capacity(k / form.group);
+    let mut row_groups: Vec<[f32; 2]> = Vec::with_capacity(k / format.group);
     for (r, row) in rows.chunks(row_bytes).enumerate() {
         row_groups.clear();
         for (i, block) in row.chunks(bytes).enumerate() {
             parse_block(dtype, block, &mut block_values);
-            row_groups.extend(groups(form, &block_values, count));
+            row_groups.extend(groups(format, &block_values, count));
             let blocks = block_values.quants[..len].as_chunks::<BLOCK>().0;
             for (j, quants) in blocks.iter().enumerate() {
-                let at = (i * (len / BLOCK) + j) * form.block_stride();
-                put_quants(form, quants, r, &mut out[at..][..form.block_bytes()]);
+                let at = (i * (len / BLOCK) + j) * format.block_stride();
+                put_quants(format, quants, r, &mut out[at..][..format.block_bytes()]);
             }
         }
         let extents = row_groups
@@ -161,9 +165,9 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
         let unit = row_scale(extents.max().unwrap_or(0));
         out[scales_at + 4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
         let inverse = inverse_row_scale(unit);
-        let blocks = out[..scales_at].chunks_mut(form.block_stride());
-        for (block, groups) in blocks.zip(row_groups.chunks(BLOCK / form.group)) {
-            let lines = block[form.block_bytes()..].as_chunks_mut::<LINE>().0;
+        let blocks = out[..scales_at].chunks_mut(format.block_stride());
+        for (block, groups) in blocks.zip(row_groups.chunks(BLOCK / format.group)) {
+            let lines = block[format.block_bytes()..].as_chunks_mut::<LINE>().0;
             for (line, [scale, min]) in lines.iter_mut().zip(groups) {
                 let pair = to_row_units(*scale, *min, most, inverse);
                 line[4 * r..][..4].copy_from_slice(&pair);
@@ -220,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_what_they_are() {
+    fn half_equals_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (found, expected) = (half(bits), half::f16::from_bits(bits).to_f32());
             let same = found.to_bits() == expected.to_bits();

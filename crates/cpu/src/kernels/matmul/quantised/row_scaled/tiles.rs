@@ -3,7 +3,7 @@
 //! Weights are expanded to two-byte integers. The tiles compute the same exact sums as the vector microkernel, and the
 //! f32 operations that follow are the same in the same order, so both paths are bit-identical.
 
-use super::super::format::{BLOCK, LINE, PackedFormat};
+use super::super::format::{BLOCK, LINE, PackedFormat, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::{RowScaledActivations, TILE};
 use crate::isa::TileKernel;
@@ -35,7 +35,11 @@ impl TileKernel for RowScaledTiles<'_> {
     fn run(self, s: S) {
         let task = &self.0;
         let linear = &task.linear;
-        let (scales_at, _, packed) = linear.form.strip_offsets(linear.k);
+        let StripLayout {
+            scales: scales_at,
+            bytes: packed,
+            ..
+        } = linear.format.strip_layout(linear.k);
         let written = expanded_strip_bytes(linear.k);
         let mut products = PlaneProducts([0; 4 * TILE_ROWS * TILE_ROWS]);
         // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.
@@ -45,7 +49,7 @@ impl TileKernel for RowScaledTiles<'_> {
             for (i, strip) in task.strips.clone().enumerate() {
                 let from = task.operands.weight.add(strip * packed);
                 let to = task.expanded.add(i * written);
-                expand_inputs(s, &linear.form, None, from, 0..linear.k, to);
+                expand_inputs(s, &linear.format, None, from, 0..linear.k, to);
             }
             for first in (0..linear.m).step_by(TILE_ROWS) {
                 let rows = (linear.m - first).min(TILE_ROWS);
@@ -80,7 +84,7 @@ unsafe fn tile(
     unsafe {
         for row in first..first + rows {
             // The output is not read, but its lines are fetched before they are written.
-            s.prefetch(task.place(row, strip).cast());
+            s.prefetch(task.output_address(row, strip).cast());
         }
         let mut out = [s.zero(); TILE_ROWS];
         for chunk in 0..x.layout.chunks() {
@@ -110,7 +114,7 @@ unsafe fn tile(
 #[inline(always)]
 pub(super) unsafe fn expand_inputs(
     s: S,
-    form: &PackedFormat,
+    format: &PackedFormat,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
     from: *const u8,
     inputs: Range<usize>,
@@ -118,7 +122,7 @@ pub(super) unsafe fn expand_inputs(
 ) {
     const STEP: usize = 2 * TILE_ROWS * LINE;
     const HALF: usize = TILE_ROWS / 2 * LINE;
-    let (stride, quants) = (form.block_stride(), form.block_bytes());
+    let (stride, quants) = (format.block_stride(), format.block_bytes());
     let first = inputs.start / BLOCK;
     // SAFETY: as the caller guarantees.
     unsafe {

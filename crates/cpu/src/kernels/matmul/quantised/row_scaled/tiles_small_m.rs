@@ -4,7 +4,7 @@
 //! each step is multiplied as soon as its stores are visible to tile loads; expanding a whole strip first made sixteen
 //! rows 1.5 times as slow.
 
-use super::super::format::{BLOCK, LINE};
+use super::super::format::{BLOCK, LINE, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::{RowScaledActivations, TILE};
 use super::tiles::expand_inputs;
@@ -48,7 +48,11 @@ impl TileKernel for RowScaledSmallM<'_> {
 unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let (scales_at, _, packed) = linear.form.strip_offsets(linear.k);
+    let StripLayout {
+        scales: scales_at,
+        bytes: packed,
+        ..
+    } = linear.format.strip_layout(linear.k);
     let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut ring = ExpandRing {
         weights: [[0; STEP]; PIPELINE_STEPS + 1],
@@ -71,7 +75,7 @@ unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
                         let first = inputs.start + step * TILE;
                         let inputs = first..inputs.end.min(first + TILE);
                         let to = ring.weights[turn].as_mut_ptr();
-                        expand_inputs(s, &linear.form, Some(&mut prefetcher), from, inputs, to);
+                        expand_inputs(s, &linear.format, Some(&mut prefetcher), from, inputs, to);
                     }
                     // The next slot to overwrite is the oldest one.
                     turn = if turn == PIPELINE_STEPS { 0 } else { turn + 1 };
