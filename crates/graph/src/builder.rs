@@ -26,16 +26,18 @@ impl GraphBuilder {
         GraphBuilder { graph }
     }
 
-    /// A dimension that is known only at run time and may have any value.
+    /// Adds a dynamic dimension without bounds.
     ///
-    /// Panics past [`MAX_SYMBOLS`]: importers count their symbols first.
+    /// # Panics
+    /// If the graph already has [`MAX_SYMBOLS`] symbols: importers count their symbols first.
     pub fn symbol(&mut self, name: &str) -> Dim {
         self.symbol_in(name, 0..=usize::MAX)
     }
 
-    /// A dimension that is known only at run time and must lie in `range`.
+    /// Adds a dynamic dimension with values in `range`.
     ///
-    /// Panics as [`GraphBuilder::symbol`] does.
+    /// # Panics
+    /// As [`GraphBuilder::symbol`].
     pub fn symbol_in(&mut self, name: &str, range: RangeInclusive<usize>) -> Dim {
         assert!(
             self.graph.symbols.len() < MAX_SYMBOLS,
@@ -46,7 +48,7 @@ impl GraphBuilder {
         Symbol(self.graph.symbols.len() as u8 - 1).into()
     }
 
-    /// A tensor that the caller gives at every run.
+    /// Adds a graph input.
     pub fn input(&mut self, name: &str, dtype: DType, shape: impl Into<Vec<Dim>>) -> TensorId {
         let id = self.push(
             name,
@@ -60,7 +62,7 @@ impl GraphBuilder {
         id
     }
 
-    /// A tensor of the model, its shape outermost first.
+    /// Adds a constant; `shape` is outermost first.
     pub fn constant(
         &mut self,
         name: &str,
@@ -74,11 +76,8 @@ impl GraphBuilder {
         };
         let wanted = ty.bytes(&Default::default());
         if wanted != Some(data.len()) {
-            let wanted = wanted.map_or("no whole number".to_owned(), |n| n.to_string());
-            let reason = format!(
-                "{dtype}{shape:?} takes {wanted} of bytes, {} were given",
-                data.len()
-            );
+            let wanted = wanted.map_or("no whole number of".to_owned(), |n| n.to_string());
+            let reason = format!("{dtype}{shape:?} takes {wanted} bytes, got {}", data.len());
             return Err(GraphErrorKind::Size {
                 tensor: name.to_owned(),
                 reason,

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::ops::{Add, Mul, Neg, Sub};
 
-/// Most symbols a graph may have.
+/// Maximum number of symbols of a graph.
 pub const MAX_SYMBOLS: usize = 4;
 
 /// A size that is known only when a step is run, such as its number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symbol(pub u8);
 
-/// `constant + Σ coefficient · symbol`. Arithmetic saturates: what is too large has no value when it is asked for.
+/// `constant + Σ coefficient · symbol`. Arithmetic saturates at the limits of `i64`; evaluation
+/// returns `None` on overflow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim {
     constant: i64,
@@ -60,7 +61,7 @@ impl Dim {
         Some(sum)
     }
 
-    /// This dimension divided by `divisor` when nothing is left over.
+    /// Exact quotient by `divisor`; `None` if there is a remainder.
     pub fn checked_div(&self, divisor: usize) -> Option<Dim> {
         let divisor = i64::try_from(divisor).ok().filter(|d| *d > 0)?;
         let whole = |n: &i64| n % divisor == 0;
@@ -70,7 +71,7 @@ impl Dim {
         })
     }
 
-    /// The largest number that divides every term, and what is left; `(0, 1)` for zero.
+    /// Greatest common divisor of all terms, and the quotient; `(0, 1)` for zero.
     pub fn content(&self) -> (usize, Dim) {
         let gcd = self
             .coefficients

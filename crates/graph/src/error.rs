@@ -1,4 +1,4 @@
-//! What is wrong with a graph, and at which node.
+//! Graph errors.
 
 /// A graph that cannot be built, verified or planned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -7,7 +7,7 @@ pub struct GraphError {
     kind: GraphErrorKind,
 }
 
-/// Why a graph was refused.
+/// Reason why a graph was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphErrorKind {
@@ -21,12 +21,12 @@ pub enum GraphErrorKind {
         /// What does not fit.
         reason: String,
     },
-    /// The graph as a whole breaks a rule.
+    /// The graph violates an invariant.
     #[error("graph {graph}: {reason}")]
     Graph {
         /// Name of the graph.
         graph: String,
-        /// The broken rule.
+        /// The violated invariant.
         reason: String,
     },
     /// A dimension or size has no value under the given symbols.

@@ -1,5 +1,5 @@
-//! The graph: single-output nodes over typed tensors, the closed set of ops, the passes that rewrite it and the planner
-//! that gives every byte of a step its place.
+//! The graph IR: single-output nodes over typed tensors, a closed set of ops, the passes that rewrite a graph, and the
+//! memory planner that assigns arena offsets.
 //!
 //! ```
 //! use graph::{Dim, GraphBuilder, ops::{Activation, Unary}};

@@ -1,7 +1,7 @@
-//! Gives every intermediate of a step its place in one arena.
+//! Assigns every intermediate tensor of a step an offset in one arena.
 //!
-//! Aliases and in-place results share their operand's memory by one mechanism: every tensor has a *root*, and only
-//! roots get memory. AliasAnalysis are placed first-fit, in the order that needs least of a few.
+//! Each tensor has a storage owner; aliases and in-place results use their operand's owner, and only owners get a slot.
+//! Slots are assigned first-fit in several orders, and the smallest arena is kept.
 
 mod alias;
 mod placement;
@@ -13,7 +13,7 @@ use crate::{Bindings, GraphError, GraphErrorKind};
 use alias::AliasAnalysis;
 use placement::{Lifetime, lower_bound, smallest};
 
-/// Every offset is a multiple of this, so that vector loads never straddle lines.
+/// Alignment of every offset in bytes: a cache line, so that vector loads never straddle lines.
 pub const ALIGNMENT: usize = 64;
 
 /// A range of the arena, in bytes.
@@ -28,14 +28,14 @@ pub struct Slot {
 /// Where a tensor's contents are during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the caller's input of this index, from this byte on.
+    /// In a graph input, at a byte offset.
     Input {
         /// Index of the graph input.
         index: usize,
         /// Bytes of it before the tensor.
         offset: usize,
     },
-    /// In the constant with this id, from this byte on.
+    /// In a constant, at a byte offset.
     Constant {
         /// The constant.
         id: TensorId,
@@ -46,7 +46,7 @@ pub enum Place {
     Arena(Slot),
 }
 
-/// One piece of the arena over its lifetime.
+/// An arena buffer with its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Where it is.
@@ -64,7 +64,7 @@ pub struct Buffer {
 pub enum Holds {
     /// This tensor, and those that share its memory.
     Tensor(TensorId),
-    /// The work space of the node with this index.
+    /// Scratch of the node with this index.
     Scratch(usize),
 }
 
@@ -75,19 +75,18 @@ pub struct MemoryPlan {
     pub bindings: Bindings,
     /// Bytes the arena must have.
     pub arena_bytes: usize,
-    /// The largest set of bytes alive at once: no plan can do with less.
+    /// Largest number of bytes alive at once, a lower bound of the arena.
     pub lower_bound: usize,
-    /// What every order of placement that was tried would need; the arena is the smallest.
+    /// Arena size of every placement order that was tried; the smallest is used.
     pub attempts: Vec<(PlacementOrder, usize)>,
-    /// Every piece of the arena, by birth.
+    /// All buffers of the arena, ordered by first use.
     pub buffers: Vec<Buffer>,
     places: Vec<Place>,
     scratch: Vec<Option<Slot>>,
 }
 
 impl MemoryPlan {
-    /// Plans `graph` for these symbols. `scratch` says how many bytes of work space the
-    /// kernel of the node with a given index wants.
+    /// Plans `graph` for these symbols. `scratch` returns the scratch bytes of the kernel of the node with a given index.
     pub fn new(
         graph: &Graph,
         bindings: Bindings,
@@ -197,7 +196,7 @@ impl MemoryPlan {
         self.places[id.0 as usize]
     }
 
-    /// The work space of the `i`-th node.
+    /// Scratch of the `i`-th node.
     pub fn scratch(&self, node: usize) -> Option<Slot> {
         self.scratch[node]
     }

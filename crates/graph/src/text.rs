@@ -1,4 +1,4 @@
-//! The graph as text: one line a node, for tests, `inspect` and people.
+//! Text form of a graph, one line per node, for tests and `inspect`.
 
 use crate::graph::{Graph, TensorType};
 use crate::{Dim, TensorId};

@@ -1,4 +1,4 @@
-//! A concrete tensor: what goes into and comes out of a run.
+//! Concrete tensors: inputs and outputs of a run.
 
 use base::{Bytes, DType};
 
@@ -21,7 +21,7 @@ pub enum Data {
     Bool(Vec<bool>),
 }
 
-/// Does the same to the elements of every type; the result is [`Data`] of that type.
+/// Applies an expression to the elements of any type; the result is [`Data`] of that type.
 macro_rules! map_data {
     ($data:expr, $elements:ident => $body:expr) => {
         match $data {
@@ -70,7 +70,7 @@ impl Data {
         }
     }
 
-    /// The elements of `bytes`; real types are converted to f32, other types that a run does not have give `None`.
+    /// Reads elements from `bytes`. Real types are converted to f32; `None` for types that are not compute types.
     pub fn from_bytes(dtype: DType, bytes: &[u8], elements: usize) -> Option<Data> {
         fn read<T, const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T> {
             bytes.as_chunks().0.iter().map(|b| from(*b)).collect()
@@ -89,7 +89,7 @@ impl Data {
         })
     }
 
-    /// Adds elements of the same type at the end.
+    /// Appends elements of the same type.
     pub(crate) fn append(&mut self, other: &Data) -> Result<(), String> {
         match (self, other) {
             (Data::F32(a), Data::F32(b)) => a.extend_from_slice(b),
@@ -108,7 +108,7 @@ impl Data {
 }
 
 impl Value {
-    /// A vector of f32.
+    /// An f32 tensor.
     pub fn f32(shape: impl Into<Vec<usize>>, data: Vec<f32>) -> Value {
         Value {
             shape: shape.into(),
@@ -116,7 +116,7 @@ impl Value {
         }
     }
 
-    /// A vector of i32.
+    /// An i32 tensor.
     pub fn i32(shape: impl Into<Vec<usize>>, data: Vec<i32>) -> Value {
         Value {
             shape: shape.into(),
@@ -124,7 +124,7 @@ impl Value {
         }
     }
 
-    /// A vector of i64.
+    /// An i64 tensor.
     pub fn i64(shape: impl Into<Vec<usize>>, data: Vec<i64>) -> Value {
         Value {
             shape: shape.into(),
@@ -132,7 +132,7 @@ impl Value {
         }
     }
 
-    /// A vector of truths.
+    /// A bool tensor.
     pub fn bool(shape: impl Into<Vec<usize>>, data: Vec<bool>) -> Value {
         Value {
             shape: shape.into(),
@@ -179,7 +179,7 @@ impl Value {
         }
     }
 
-    /// The elements when they are truths.
+    /// The elements when they are bool.
     pub fn as_bool(&self) -> Option<&[bool]> {
         match &self.data {
             Data::Bool(v) => Some(v),
@@ -187,7 +187,7 @@ impl Value {
         }
     }
 
-    /// Size of the last dimension and the number of such rows.
+    /// Returns the number of rows and the row width, which is the size of the last dimension (1 for a scalar).
     pub fn rows(&self) -> (usize, usize) {
         let (last, outer) = self
             .shape

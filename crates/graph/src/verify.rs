@@ -1,4 +1,4 @@
-//! The rules every graph keeps, checked after it is built and after every pass.
+//! Invariants of a graph, verified after it is built and after every pass.
 
 use crate::graph::{Graph, TensorKind, TensorType};
 use crate::{Dim, GraphError, GraphErrorKind, Symbol};

@@ -39,7 +39,7 @@ fn each_bad_input_is_named_on_one_line() {
         (&["run", half, "-p", "a"], "half.gguf: tensor"),
         (
             &["run", architecture, "-p", "a"],
-            "architecture \"lmaoa\" is not one that kvark builds",
+            "architecture \"lmaoa\" is not supported",
         ),
         (&["run", dtype, "-p", "a"], "blk.0.attn_q.weight"),
         (

@@ -1,4 +1,4 @@
-//! Attention over keys and values that the graph itself computes; nothing is kept.
+//! Attention over keys and values computed in the same graph, without a cache.
 
 use super::elementwise::Broadcast;
 use super::operands::{f32s, require_broadcast, require_dtype, require_f32};
@@ -22,7 +22,7 @@ pub struct Attention {
     pub causal: bool,
     /// `cap · tanh(score / cap)` before the mask.
     pub softcap: Option<f32>,
-    /// Whether the heads of a token lie side by side in `q`, `k`, `v` and the result; the mask is as ever.
+    /// Whether `q`, `k`, `v` and the result are token-major; the mask layout does not change.
     pub token_major: bool,
 }
 

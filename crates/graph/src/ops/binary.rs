@@ -189,7 +189,7 @@ impl OpDefinition for Binary {
             (Data::Bool(a), Data::Bool(b)) => {
                 Data::Bool(zip((a, b), walks, |a, b| f.apply_bool(a, b)))
             }
-            _ => return Err("its operands have two types".into()),
+            _ => return Err("its operands have different types".into()),
         };
         let shape = shape.to_vec();
         Ok(Value { shape, data })

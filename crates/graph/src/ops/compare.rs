@@ -94,7 +94,7 @@ impl OpDefinition for Compare {
             (Data::I32(a), Data::I32(b)) => zip((a, b), walks, |a, b| f.apply(a, b)),
             (Data::I64(a), Data::I64(b)) => zip((a, b), walks, |a, b| f.apply(a, b)),
             (Data::Bool(a), Data::Bool(b)) => zip((a, b), walks, |a, b| f.apply(a, b)),
-            _ => return Err("its operands have two types".into()),
+            _ => return Err("its operands have different types".into()),
         };
         Ok(Value::bool(shape, truths))
     }

@@ -50,7 +50,7 @@ impl OpDefinition for CumSum {
             Data::F32(x) => Data::F32(run(&lines, x, |a, b| a + b)),
             Data::I32(x) => Data::I32(run(&lines, x, i32::wrapping_add)),
             Data::I64(x) => Data::I64(run(&lines, x, i64::wrapping_add)),
-            Data::Bool(_) => return Err("has no sums of truths".into()),
+            Data::Bool(_) => return Err("is not defined for bool".into()),
         };
         let shape = shape.to_vec();
         Ok(Value { shape, data })

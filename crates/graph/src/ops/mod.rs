@@ -1,5 +1,4 @@
-//! The closed set of ops. Each file holds one op's whole meaning: attributes, type inference, memory behaviour and the
-//! plainest evaluator.
+//! The closed set of ops. Each file defines one op: attributes, type inference, buffer reuse and reference evaluator.
 
 mod activation;
 mod attention;
@@ -76,12 +75,12 @@ pub use where_::Where;
 use crate::graph::TensorType;
 use crate::{Bindings, Dim, Value};
 
-/// How an op's result may share memory with its operands.
+/// Whether an op's result needs its own buffer, aliases operand 0, or may overwrite an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferReuse {
-    /// The result needs memory of its own.
+    /// The result needs its own buffer.
     None,
-    /// The result is operand 0 under another shape, from this byte on; nothing is computed.
+    /// The result is a view of operand 0 at a byte offset; nothing is computed.
     Alias {
         /// Bytes of operand 0 before the result.
         offset: usize,
@@ -91,14 +90,14 @@ pub enum BufferReuse {
 }
 
 impl BufferReuse {
-    /// Operand 0 under another shape.
+    /// A view of all of operand 0.
     pub const ALIAS: BufferReuse = BufferReuse::Alias { offset: 0 };
 }
 
-/// How dimensions are written: with a graph's symbol names.
+/// Formats a dimension with the graph's symbol names.
 pub type DimFormatter<'a> = &'a dyn Fn(&Dim) -> String;
 
-/// What every op defines. Errors are reasons; the caller adds the node's name.
+/// Trait that every op implements. Errors are reasons only; the caller adds the node's name.
 pub(crate) trait OpDefinition {
     /// Name in text form.
     fn name(&self) -> &'static str;
@@ -108,15 +107,15 @@ pub(crate) trait OpDefinition {
         Vec::new()
     }
 
-    /// The result's type, or what does not fit.
+    /// Infers the type of the result, or returns the reason why the operands do not fit.
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String>;
 
-    /// How the result may share memory under concrete symbols, or why the op cannot run with them.
+    /// Buffer reuse under concrete symbols, or the reason why the op cannot run with them.
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::None)
     }
 
-    /// The result by the plainest f32 loops. Operands have the inferred types, quantised ones dequantised.
+    /// Reference evaluator in plain f32 loops. Operands have the inferred types, dequantised if they were quantised.
     fn evaluate(
         &self,
         inputs: &[&Value],
@@ -192,18 +191,17 @@ impl Op {
         self.definition().attributes(dim)
     }
 
-    /// The type of the result for operands of these types, or what does not fit.
+    /// Infers the type of the result, or returns the reason why the operands do not fit.
     pub fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         self.definition().infer(inputs)
     }
 
-    /// How the result may share memory with operands of these types under concrete symbols, or why the op cannot run
-    /// with them.
+    /// Buffer reuse with operands of these types under concrete symbols, or the reason why the op cannot run with them.
     pub fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<BufferReuse, String> {
         self.definition().sharing(inputs, at)
     }
 
-    /// The result by the op's plain evaluator; `shape` is the result's under concrete symbols.
+    /// Runs the reference evaluator; `shape` is the result's shape under concrete symbols.
     pub fn evaluate(
         &self,
         inputs: &[&Value],

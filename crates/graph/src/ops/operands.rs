@@ -1,4 +1,5 @@
-//! What ops ask of their operands. Errors are reasons; the caller adds the node's name.
+//! Operand checks for type inference, and typed access to evaluator operands. Errors are reasons only; the caller adds the
+//! node's name.
 
 use crate::graph::TensorType;
 use crate::{Dim, Value};
@@ -61,18 +62,18 @@ pub(super) fn require_axis(what: &str, ty: &TensorType, axis: usize) -> Result<(
         Ok(())
     } else {
         Err(format!(
-            "axis {axis} is none of the {} of {what}",
+            "axis {axis} is out of range for the {} axes of {what}",
             ty.shape.len()
         ))
     }
 }
 
-/// The last dimension, which must be there and known.
+/// The last dimension, which must be a constant.
 pub(super) fn last_dim(what: &str, ty: &TensorType) -> Result<usize, String> {
     ty.shape
         .last()
         .and_then(Dim::as_const)
-        .ok_or_else(|| format!("the last dimension of {what} is not a number"))
+        .ok_or_else(|| format!("the last dimension of {what} must be a constant"))
 }
 
 /// The shape that both broadcast to, as numpy has it.

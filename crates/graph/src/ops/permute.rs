@@ -67,7 +67,7 @@ impl OpDefinition for Permute {
         };
         if self.axes.len() != x.shape.len() || !self.axes.iter().all(&mut once) {
             return Err(format!(
-                "axes {:?} are not an order of the {} of x",
+                "axes {:?} are not a permutation of the {} axes of x",
                 self.axes,
                 x.shape.len()
             ));

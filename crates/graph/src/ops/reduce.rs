@@ -7,16 +7,16 @@ use crate::graph::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
 
-/// What many elements become.
+/// Reduction function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceFunction {
     /// Their sum.
     Sum,
     /// Their mean; f32 only.
     Mean,
-    /// The largest; of truths, whether any holds.
+    /// Maximum; for bool, whether any element is true.
     Max,
-    /// The smallest; of truths, whether all hold.
+    /// Minimum; for bool, whether all elements are true.
     Min,
     /// Their product.
     Prod,
@@ -70,11 +70,11 @@ impl ReduceFunction {
 /// `function` over `axes` of `x`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {
-    /// What many elements become.
+    /// Reduction function.
     pub function: ReduceFunction,
-    /// The axes that are reduced, rising.
+    /// The reduced axes, in ascending order.
     pub axes: Vec<usize>,
-    /// Whether they stay as axes of size one.
+    /// Whether reduced axes stay as axes of size one.
     pub keep: bool,
 }
 
@@ -101,7 +101,7 @@ impl OpDefinition for Reduce {
             require_axis("x", x, *axis)?;
         }
         if !self.axes.is_sorted_by(|a, b| a < b) {
-            return Err(format!("axes {:?} do not rise", self.axes));
+            return Err(format!("axes {:?} are not in ascending order", self.axes));
         }
         if self.function.is_index() && self.axes.len() != 1 {
             return Err(format!(
@@ -132,7 +132,10 @@ impl OpDefinition for Reduce {
             ReduceFunction::Sum | ReduceFunction::Prod | ReduceFunction::Mean
         );
         if needs_one && groups.inner.contains(&0) {
-            return Err(format!("has no {} of nothing", self.function.name()));
+            return Err(format!(
+                "{} over zero elements is undefined",
+                self.function.name()
+            ));
         }
         let data = match (self.function, &inputs[0].data) {
             (ReduceFunction::Sum, Data::F32(x)) => {
@@ -166,7 +169,11 @@ impl OpDefinition for Reduce {
                 Data::I64(best.map(|(_, index)| index as i64).collect())
             }
             (function, data) => {
-                return Err(format!("has no {} of {}", function.name(), data.dtype()));
+                return Err(format!(
+                    "{} is not defined for {}",
+                    function.name(),
+                    data.dtype()
+                ));
             }
         };
         let shape = shape.to_vec();
@@ -184,7 +191,7 @@ impl Reduce {
             largest: bool,
         ) -> Vec<(usize, usize)> {
             groups.fold(|best, at| match best {
-                // What is not a number beats every number, as in PyTorch.
+                // NaN wins over every number, as in PyTorch.
                 Some(old) => {
                     let (new, old) = (x[at], x[old]);
                     let ordered = old.partial_cmp(&old).is_some();
@@ -207,7 +214,7 @@ fn sum64(group: impl Iterator<Item = f32>) -> f64 {
     group.map(f64::from).sum()
 }
 
-/// The elements that become one, for every element of the result.
+/// Offsets of the elements that reduce to each result element.
 struct Groups {
     outer: Vec<usize>,
     outer_strides: Vec<usize>,

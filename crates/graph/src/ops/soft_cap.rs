@@ -1,4 +1,4 @@
-//! The smooth limit that some models put on logits.
+//! The soft cap that some models apply to logits and scores.
 
 use super::elementwise::{infer_f32, map_f32};
 use super::{BufferReuse, DimFormatter, OpDefinition};

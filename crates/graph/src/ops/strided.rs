@@ -1,4 +1,4 @@
-//! Walks over strided views: what permutes, slices, broadcasts and reductions have in common.
+//! Row-major strides, broadcast strides and iteration over strided views.
 
 /// Row-major strides of a shape, in elements.
 pub fn strides(shape: &[usize]) -> Vec<usize> {
@@ -60,7 +60,7 @@ impl Iterator for Offsets {
     }
 }
 
-/// The lines along one axis of a tensor: how many, how long, and where each begins and steps.
+/// One-dimensional lanes of a tensor along one axis: count, length, stride and start offsets.
 pub(crate) struct Lines {
     pub(crate) len: usize,
     pub(crate) stride: usize,

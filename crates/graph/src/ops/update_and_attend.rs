@@ -1,11 +1,12 @@
-//! The op behind which KV caches are swapped.
+//! Attention over a KV cache, which the backend binds at run time.
 
 use super::operands::{operands, require_f32, require_index};
 use super::{DimFormatter, OpDefinition};
 use crate::graph::TensorType;
 use crate::{Bindings, Value};
 
-/// Stores this step's keys and values in the cache bound to the run and attends what the cache lets each query see.
+/// Stores this step's keys and values in the bound cache and attends over the rows that the cache makes visible to each
+/// query.
 ///
 /// Operands `q [T, Hq, D]`, `k [T, Hkv, D]`, `v [T, Hkv, Dv]` (f32, `Hkv` divides `Hq`) and `position [T]` or `[T, n]`, i32
 /// or i64; the result is `[T, Hq, Dv]`. There is no causal flag: visibility is the cache's answer.
@@ -70,7 +71,7 @@ impl OpDefinition for UpdateAndAttend {
 }
 
 impl UpdateAndAttend {
-    /// How scores are made.
+    /// Score parameters.
     pub fn scoring(&self) -> ScoreParams {
         ScoreParams {
             scale: self.scale,
@@ -79,7 +80,7 @@ impl UpdateAndAttend {
     }
 }
 
-/// How a score is made of a query's and a key's product.
+/// Scale and soft cap that turn a query-key product into an attention score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreParams {
     /// Factor on the product.
@@ -98,8 +99,8 @@ pub struct AttendedRow<'a> {
     pub bias: f32,
 }
 
-/// The attention of one query over the rows it sees, by the plainest loops: the oracle for every attention kernel. A
-/// query that sees nothing gets zeros.
+/// Reference attention of one query over its visible rows; every attention kernel is tested against it. A query without
+/// visible rows gets zeros.
 pub fn attend_row(scoring: ScoreParams, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
     let score = |row: &AttendedRow<'_>| {
         let dot: f32 = query.iter().zip(row.key).map(|(a, b)| a * b).sum();

@@ -49,7 +49,7 @@ impl OpDefinition for Where {
             (Data::I32(a), Data::I32(b)) => Data::I32(choose(&walks, condition, a, b)),
             (Data::I64(a), Data::I64(b)) => Data::I64(choose(&walks, condition, a, b)),
             (Data::Bool(a), Data::Bool(b)) => Data::Bool(choose(&walks, condition, a, b)),
-            _ => return Err("its operands have two types".into()),
+            _ => return Err("its operands have different types".into()),
         };
         let shape = shape.to_vec();
         Ok(Value { shape, data })

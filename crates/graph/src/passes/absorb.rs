@@ -1,10 +1,10 @@
-//! Lets matrix products take in what surrounds them: transposes, numbers, and constant weights.
+//! Canonicalises matrix products: folds scales and transposes into them, and turns constant products into `linear`.
 //!
-//! - Arithmetic with a constant number becomes `scale`, and a scale before or behind a product becomes its `alpha`.
-//! - A transposed operand is read where it lies, with `transpose_b`; a constant one is transposed once, here.
-//! - A product with a constant matrix is a `linear`, whose kernels have the weight `[N, K]`; one that is only cut into
-//!   columns afterwards is several, with parts of the weight.
-//! - Rows of a constant table by index are `gather_rows`, which takes tables of any type.
+//! - Arithmetic with a constant number becomes `scale`, and a scale before or after a product becomes its `alpha`.
+//! - A transposed operand is read in place, with `transpose_b`; a constant one is transposed here, once.
+//! - A product with a constant matrix becomes a `linear` with the weight as `[N, K]`; a `linear` whose result is only
+//!   sliced by columns is split into several with parts of the weight.
+//! - A gather of rows of a constant table becomes `gather_rows`, which takes tables of any real type.
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
@@ -27,7 +27,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     })
 }
 
-/// Arithmetic with a number as `scale`; two scales as one; a scale behind a product as part of it.
+/// Turns arithmetic with a constant into `scale`, merges two scales, and folds a scale after a product into it.
 fn arithmetic_to_scale(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     if view.ty(node.output).dtype != DType::F32 {
         return None;
@@ -52,7 +52,7 @@ fn arithmetic_to_scale(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     }
 }
 
-/// A product whose second operand is permuted reads it as it lies, when that keeps rows whole.
+/// Folds a permute of the second operand into `transpose_b`, if rows stay contiguous.
 fn transposed(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     let (Op::Permute(permute), &[source]) = view.defining_op(node.inputs[1])? else {
         return None;
@@ -80,7 +80,7 @@ fn transposed(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     )
 }
 
-/// A scale of either operand becomes part of the product.
+/// Folds a scale of either operand into the product.
 fn scaled_operand(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     let &[a, b] = &node.inputs[..] else {
         return None;
@@ -101,7 +101,7 @@ fn scaled_operand(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patc
     )
 }
 
-/// A product with a constant matrix is a linear layer.
+/// Turns a product with a constant matrix into `linear`.
 fn mat_mul_to_linear(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<Patch> {
     let weight = node.inputs[1];
     let width = view.shape(node.inputs[0]).last().and_then(Dim::as_const);
@@ -122,12 +122,12 @@ fn mat_mul_to_linear(view: &GraphView<'_>, node: &Node, op: &MatMul) -> Option<P
     if op.alpha == 1.0 {
         return patch.replace(Linear::default(), &inputs);
     }
-    // The factor is not on the bias, and a linear layer has none: it goes to the smaller side, the activations.
+    // `linear` has no `alpha`, and the factor must not scale the bias: scale the activations, the smaller operand.
     inputs[0] = patch.node(Scale { factor: op.alpha }, &[inputs[0]])?;
     patch.replace(Linear::default(), &inputs)
 }
 
-/// Some columns of a linear layer are a linear layer with some rows of the weight, which are cut without copying.
+/// Turns a column slice of a linear into a linear with a row slice of the weight, without copying.
 fn split_linear(view: &GraphView<'_>, node: &Node, op: &Slice) -> Option<Patch> {
     let whole = node.inputs[0];
     let (Op::Linear(linear), operands) = view.defining_op(whole)? else {
@@ -138,7 +138,7 @@ fn split_linear(view: &GraphView<'_>, node: &Node, op: &Slice) -> Option<Patch> 
         let (start, len) = op.start.as_const().zip(op.len.as_const())?;
         along.then_some(start..start + len)
     };
-    // Every reader cuts, and nothing is computed twice.
+    // All readers must be slices that do not overlap, so that nothing is computed twice.
     let cuts = view.readers(whole).map(|reader| match &reader.op {
         Op::Slice(op) => columns(op),
         _ => None,
@@ -184,7 +184,7 @@ fn gather_to_gather_rows(view: &GraphView<'_>, node: &Node, op: &Gather) -> Opti
     patch.replace(Reshape { shape }, &[rows])
 }
 
-/// A scaled query is a scale of the scores.
+/// Folds a scale of the queries into the scale of the scores.
 fn scaled_query(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let mut inputs = node.inputs.clone();
     let factor = inputs[..2].iter_mut().find_map(|id| {

@@ -1,12 +1,12 @@
-//! Replaces nodes whose operands are all constants by their results.
+//! Constant folding: replaces nodes whose operands are all constants by their results.
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node};
 use crate::ops::Op;
 use crate::{Dim, GraphError, Value};
 
-/// Results up to this many bytes are folded whatever they are made of; larger ones only if they are no larger than
-/// their operands, so that a fill or an expand of a model never becomes a constant that the file did not hold.
+/// Results up to this many bytes are always folded; larger ones only if they are no larger than their operands, so that a
+/// fill or an expand never becomes a large constant.
 const ALWAYS_FOLDED_BYTES: usize = 4 << 20;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
@@ -28,14 +28,14 @@ fn rule(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let operands: Option<Vec<Value>> = node.inputs.iter().map(|id| view.constant(*id)).collect();
     let operands = operands?;
     let operands: Vec<&Value> = operands.iter().collect();
-    // What cannot be computed is left for the run, whose error names the node.
+    // If evaluation fails, the node stays, and the run reports the error with the node's name.
     let result = node.op.evaluate(&operands, &shape, &Default::default());
     let mut patch = PatchBuilder::new(view, node);
     let folded = patch.constant("folded", &result.ok()?);
     patch.redirect(folded)
 }
 
-/// Whether no attribute of the op depends on a symbol, but for the shapes that inference sees anyway.
+/// Whether no attribute of the op depends on a symbol. Shapes are checked by type inference.
 fn is_fixed(op: &Op) -> bool {
     let fixed = |dim: &Dim| dim.terms().1.next().is_none();
     match op {

@@ -1,4 +1,4 @@
-//! Fuses chains: products with their bias and activation, and scores, softmax and values into attention.
+//! Fuses bias and activation into products, and product, softmax and product into `attention`.
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
@@ -8,7 +8,7 @@ use crate::ops::{
 };
 use crate::{Dim, GraphError, Value};
 
-/// A score at most this is never seen: its weight is zero in f32 beside any that is.
+/// A score bias at or below this value hides a key: its softmax weight is zero in f32.
 pub(super) const MASKED_SCORE: f32 = -1e4;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
@@ -21,7 +21,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     })
 }
 
-/// `product + bias` as one product.
+/// Fuses `product + bias`.
 fn with_bias(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     view.either(node.output, BinaryFunction::Add)
         .find_map(|(product, bias)| {
@@ -45,7 +45,7 @@ fn with_bias(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
         })
 }
 
-/// `activation(linear)` as one op, unless the activation is the gate of a product, which is another fusion.
+/// Fuses `activation(linear)`, unless the activation is part of a gate, which is another fusion.
 fn with_activation(view: &GraphView<'_>, node: &Node, function: UnaryFunction) -> Option<Patch> {
     let UnaryFunction::Activation(activation) = function else {
         return None;
@@ -62,7 +62,7 @@ fn with_activation(view: &GraphView<'_>, node: &Node, function: UnaryFunction) -
     PatchBuilder::new(view, node).fuse(Linear { activation }, operands)
 }
 
-/// `softmax(mask(q · kᵀ)) · v` as attention.
+/// Fuses `softmax(mask(q · kᵀ)) · v` into attention.
 fn attention(view: &GraphView<'_>, node: &Node, values: &MatMul) -> Option<Patch> {
     let &[weights, v] = &node.inputs[..] else {
         return None;
@@ -96,7 +96,7 @@ fn attention(view: &GraphView<'_>, node: &Node, values: &MatMul) -> Option<Patch
         inputs.extend(masked.mask);
         return patch.fuse(op, &inputs);
     }
-    // One head without an axis for it.
+    // A single head without a head axis.
     let headed = |patch: &mut PatchBuilder<'_, '_>, id: TensorId| {
         let mut shape = patch.ty(id).shape.clone();
         shape.insert(0, Dim::from(1));
@@ -113,7 +113,7 @@ fn attention(view: &GraphView<'_>, node: &Node, values: &MatMul) -> Option<Patch
     patch.fuse(Reshape { shape }, &[result])
 }
 
-/// Scores as they come out of a product, and what is done to them before the softmax.
+/// Raw scores of a product with the scale, soft cap and mask applied before the softmax.
 struct ScoreModifiers {
     scores: TensorId,
     scale: f32,
@@ -141,7 +141,7 @@ impl ScoreModifiers {
         })
     }
 
-    /// The scores before a mask, and the mask: a tensor that is added, or a choice between scores and a hidden one.
+    /// Matches masked scores: an added mask, or a `where` between scores and a masking value.
     fn mask(
         view: &GraphView<'_>,
         masked: TensorId,
@@ -178,7 +178,7 @@ impl ScoreModifiers {
                 let function = UnaryFunction::Not;
                 patch.node(Unary { function }, &[condition])
             }
-            // A query that sees nothing then takes the mean of all, which only an added mask keeps.
+            // A fully masked query then averages all values; only an additive mask preserves that.
             (false, _) => {
                 let zero = patch.constant("zero", &Value::f32([], vec![0.0]));
                 let choices = if seen { [zero, b] } else { [a, zero] };
@@ -189,7 +189,7 @@ impl ScoreModifiers {
     }
 }
 
-/// Keys and values that were repeated for groups of query heads are read by the group.
+/// Removes a repeat of key and value heads: attention supports grouped query heads.
 fn shared_heads(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     if op.token_major {
         return None;
@@ -202,7 +202,7 @@ fn shared_heads(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Pat
     patch.replace(op.clone(), &inputs)
 }
 
-/// `x [.., Hkv, S, D]` of which every head was repeated in place to make `[.., H, S, D]`.
+/// Source `[.., Hkv, S, D]` of a tensor `[.., H, S, D]` whose heads are consecutive repeats.
 fn unrepeated(
     view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,

@@ -26,7 +26,7 @@ pub type Pass = fn(&mut Graph) -> Result<bool, GraphError>;
 
 /// The passes in the order they run.
 ///
-/// Matrix products take in transposes before constants are folded: folding would materialise them.
+/// `absorb` precedes `fold`: folding first would materialise transposed weights.
 pub const PIPELINE: [(&str, Pass); 10] = [
     ("absorb", absorb::run),
     ("permutes", permutes::run),
@@ -40,7 +40,7 @@ pub const PIPELINE: [(&str, Pass); 10] = [
     ("schedule", schedule::run),
 ];
 
-/// Most rounds over the pipeline: what one pass leaves may be what an earlier one looks for.
+/// Limit on rounds of the pipeline. A pass may create patterns that an earlier pass matches in the next round.
 const MAX_ROUNDS: usize = 16;
 
 /// Runs all passes until nothing changes and verifies the result.
@@ -95,7 +95,7 @@ fn retain(graph: &mut Graph, keep_node: &[bool], keep_tensor: &[bool]) {
     renumber(graph);
 }
 
-/// Tells every computed tensor which node makes it.
+/// Updates the producer of every computed tensor.
 fn renumber(graph: &mut Graph) {
     for (i, node) in graph.nodes.iter().enumerate() {
         graph.tensors[node.output.0 as usize].kind = TensorKind::Value(NodeId(i as u32));

@@ -1,4 +1,4 @@
-//! Composes and cancels ops that only move or rename elements, and brings permutes together so that they cancel.
+//! Removes identities, merges reshapes and permutes, and moves them until they cancel.
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
@@ -17,7 +17,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     })
 }
 
-/// Ops that change nothing.
+/// Removes ops that change nothing.
 fn identity(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let [x, ..] = node.inputs[..] else {
         return None;
@@ -43,7 +43,7 @@ fn identity(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
         .flatten()
 }
 
-/// An index that was only made wider is as good before.
+/// Reads an index before its i32-to-i64 cast: index operands may have either type.
 fn bypass_index_cast(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let first = match node.op {
         Op::Gather(_) | Op::GatherElements(_) | Op::GatherRows(_) | Op::Index(_) => 1,
@@ -61,8 +61,8 @@ fn bypass_index_cast(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     (changed > 0).then(|| PatchBuilder::new(view, node).replace(node.op.clone(), &inputs))?
 }
 
-/// A reshape of a reshape is one; others move up, where they meet: before a permute when they only drop or add axes of
-/// size one, before ops that work on each row when they keep rows, and before functions of single elements.
+/// Merges a reshape of a reshape, and moves other reshapes up: above a permute if they only drop or add axes of size one,
+/// above row-wise ops if they keep rows, and above elementwise functions.
 fn reshaped(view: &GraphView<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
     let (before, operands) = view.defining_op(node.inputs[0])?;
     let &[x, ..] = operands else {
@@ -95,15 +95,15 @@ fn reshaped(view: &GraphView<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
     patch.replace(before.clone(), &operands)
 }
 
-/// The reshape and the permute, in this order, that do what `permute` and a reshape to `target` do, when the latter
-/// only drops or adds axes of size one.
+/// Exchanges a permute and a following reshape to `target` that only drops or adds axes of size one: returns the reshape
+/// and the permute to apply in this order.
 fn unit_axes_first(
     source: &[Dim],
     permute: &Permute,
     target: &[Dim],
 ) -> Option<(Vec<Dim>, Permute)> {
     let is_long = |dim: &Dim| dim.as_const() != Some(1);
-    // The long axes of the source, in the order of the target.
+    // Source axes of size other than one, in the order of the target.
     let mut long = permute.axes.iter().filter(|axis| is_long(&source[**axis]));
     let mut origin = Vec::with_capacity(target.len());
     for dim in target {
@@ -115,7 +115,7 @@ fn unit_axes_first(
     if long.next().is_some() {
         return None;
     }
-    // Added axes of size one go in front, the others stay in the order of the source.
+    // New axes of size one go first; the others keep the order of the source.
     let mut order: Vec<usize> = (0..target.len()).collect();
     order.sort_by_key(|i| origin[*i].map(|axis| axis + 1));
     let shape = order.iter().map(|i| target[*i]).collect();
@@ -123,8 +123,8 @@ fn unit_axes_first(
     Some((shape, axes))
 }
 
-/// A permute of a permute is one; one that moves only axes of size one is a reshape; one behind elementwise ops whose
-/// operands were all permuted the other way cancels them.
+/// Merges a permute of a permute, turns a permute of unit axes into a reshape, and cancels a permute after elementwise ops
+/// whose operands all have the inverse permute.
 fn permuted(view: &GraphView<'_>, node: &Node, op: &Permute) -> Option<Patch> {
     let x = node.inputs[0];
     let long = |axis: &&usize| view.shape(x)[**axis].as_const() != Some(1);
@@ -155,8 +155,8 @@ fn permuted(view: &GraphView<'_>, node: &Node, op: &Permute) -> Option<Patch> {
     }
 }
 
-/// Attention of queries, keys and values whose heads were all brought before their tokens reads them as they were; what
-/// it gives is turned instead, which most often meets the permute that turns it back.
+/// If q, k and v are all permuted from token-major to head-major, runs attention token-major on their sources and permutes
+/// the result instead; that permute usually cancels with the one after attention.
 fn token_major(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let heads = view.rank(node.output).checked_sub(3)?;
     let mut axes: Vec<usize> = (0..heads + 3).collect();
@@ -178,7 +178,8 @@ fn token_major(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patc
     patch.replace(turn, &[attended])
 }
 
-/// The tensor that permuting `id` would give, when that takes no permute: those above cancel with it.
+/// Returns a tensor equal to `id` permuted by `op` if the permutes of its operands cancel; constants are permuted when they
+/// are folded.
 fn cancel_permute(
     view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,
@@ -187,7 +188,7 @@ fn cancel_permute(
 ) -> Option<TensorId> {
     let (rank, full) = (view.rank(id), op.axes.len());
     if rank < full {
-        // It is repeated over the axes before its own, which must be those that stay.
+        // The operand broadcasts over leading axes; the permute must not move them.
         let stays = (full - rank..full).all(|axis| op.axes[axis] == axis);
         return stays.then_some(id);
     }
@@ -207,14 +208,14 @@ fn cancel_permute(
     }
 }
 
-/// Whether an op of permuted operands is the permuted op of the operands.
+/// Whether an op commutes with a permute of all its operands.
 fn commutes_with_permute(inner: &Op, op: &Permute) -> bool {
     let last = op.axes.len() - 1;
     let rows_stay = op.axes[last] == last;
     is_elementwise(inner) || (rows_stay && matches!(inner, Op::RmsNorm(_) | Op::LayerNorm(_)))
 }
 
-/// Whether an op computes each element from the elements at its place.
+/// Whether an op is elementwise.
 fn is_elementwise(op: &Op) -> bool {
     matches!(
         op,

@@ -8,10 +8,10 @@ use base::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Most sweeps of one pass; each at least removes a node, so that this is reached only by a rule that undoes another.
+/// Limit on the sweeps of one pass. It is reached only if two rules undo each other's patches.
 const MAX_SWEEPS: usize = 64;
 
-/// What a rule sees of the graph.
+/// Read-only graph with reader lists and pattern-matching helpers, as rules see it.
 pub(super) struct GraphView<'g> {
     pub(super) graph: &'g Graph,
     /// Per tensor, the nodes that read it, once for each operand.
@@ -54,7 +54,7 @@ impl<'g> GraphView<'g> {
         self.producer(id).map(|node| (&node.op, &node.inputs[..]))
     }
 
-    /// How many operands and graph outputs are this tensor.
+    /// Number of operands and graph outputs that read this tensor.
     pub(super) fn uses(&self, id: TensorId) -> usize {
         let outputs = self.graph.outputs.iter().filter(|o| **o == id).count();
         self.readers[id.0 as usize].len() + outputs
@@ -72,7 +72,7 @@ impl<'g> GraphView<'g> {
         self.graph.tensor(id).constant().is_some()
     }
 
-    /// A constant's value. Quantised and half-precision weights have none: unpacking them would cost memory.
+    /// Value of a constant. `None` for quantised and half-precision weights: converting them would cost memory.
     pub(super) fn constant(&self, id: TensorId) -> Option<Value> {
         let tensor = self.graph.tensor(id);
         let bytes = tensor.constant()?;
@@ -93,7 +93,7 @@ impl<'g> GraphView<'g> {
         self.constant(id)?.as_f32().map(|x| x[0])
     }
 
-    /// Whether a tensor is a constant of one element, which is this number.
+    /// Whether a tensor is a one-element constant equal to a number.
     pub(super) fn is_number(&self, id: TensorId, number: i64) -> bool {
         let small = |bytes: &Bytes| bytes.len() <= size_of::<i64>();
         let value = match self.graph.tensor(id).constant() {
@@ -108,7 +108,7 @@ impl<'g> GraphView<'g> {
         })
     }
 
-    /// The operands of this arithmetic.
+    /// Operands of a binary op with this function.
     pub(super) fn binary(
         &self,
         id: TensorId,
@@ -120,7 +120,7 @@ impl<'g> GraphView<'g> {
         }
     }
 
-    /// The operands of this arithmetic, both ways around.
+    /// Operands of a commutative binary op, in both orders.
     pub(super) fn either(
         &self,
         id: TensorId,
@@ -130,7 +130,7 @@ impl<'g> GraphView<'g> {
         operands.into_iter().flat_map(|(a, b)| [(a, b), (b, a)])
     }
 
-    /// The operand of this function.
+    /// Operand of a unary op with this function.
     pub(super) fn unary(&self, id: TensorId, wanted: impl Into<UnaryFunction>) -> Option<TensorId> {
         match self.defining_op(id)? {
             (Op::Unary(Unary { function }), &[x]) if *function == wanted.into() => Some(x),
@@ -138,7 +138,7 @@ impl<'g> GraphView<'g> {
         }
     }
 
-    /// A tensor as a number times another, where it is made so: by `scale`, or by arithmetic with a constant number.
+    /// Matches a tensor as `factor · x`: a `scale`, or arithmetic with a constant scalar.
     pub(super) fn scaled(&self, id: TensorId) -> Option<(f32, TensorId)> {
         if let (Op::Scale(op), &[x]) = self.defining_op(id)? {
             return Some((op.factor, x));
@@ -153,7 +153,7 @@ impl<'g> GraphView<'g> {
         product.or(quotient).filter(|(_, x)| same(*x))
     }
 
-    /// A tensor as a number plus another, where it is made so.
+    /// Matches a tensor as `x + constant` with a constant scalar.
     pub(super) fn shifted(&self, id: TensorId) -> Option<(f32, TensorId)> {
         let sum = self
             .either(id, BinaryFunction::Add)
@@ -161,7 +161,7 @@ impl<'g> GraphView<'g> {
         sum.filter(|(_, x)| self.ty(*x) == self.ty(id))
     }
 
-    /// Whether two tensors hold the same by construction.
+    /// Whether two tensors are computed by equal ops from equal operands.
     pub(super) fn same(&self, a: TensorId, b: TensorId) -> bool {
         let alike = || {
             let ((op_a, in_a), (op_b, in_b)) = (self.defining_op(a)?, self.defining_op(b)?);
@@ -181,10 +181,10 @@ impl TensorType {
     }
 }
 
-/// New nodes whose last result takes the place of one tensor of the graph.
+/// New nodes whose last result replaces one tensor of the graph.
 pub(super) struct Patch {
     replaced: TensorId,
-    /// New tensors; their ids follow those of the graph that was seen.
+    /// New tensors; their ids follow those of the viewed graph.
     tensors: Vec<Tensor>,
     nodes: Vec<Node>,
     first: u32,
@@ -217,7 +217,7 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
         }
     }
 
-    /// Adds a node; `None` when its op does not take these operands.
+    /// Adds a node; `None` if its op rejects the operands.
     pub(super) fn node(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Option<TensorId> {
         let op = op.into();
         let types: Vec<&TensorType> = inputs.iter().map(|id| self.ty(*id)).collect();
@@ -247,7 +247,7 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
         let count = whole.ty.shape.first()?.as_const().filter(|n| *n > 0)?;
         let bytes = whole.constant()?;
         let row = bytes.len() / count;
-        // Blocks of a quantised vector are no rows.
+        // A quantised vector has blocks, not rows.
         if row * count != bytes.len()
             || (whole.ty.shape.len() == 1 && whole.ty.dtype.is_quantised())
         {
@@ -269,24 +269,24 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
         TensorId(self.patch.first + self.patch.tensors.len() as u32 - 1)
     }
 
-    /// The patch whose result is what this op computes.
+    /// Finishes the patch with this op as the replacement.
     pub(super) fn replace(mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Option<Patch> {
         let result = self.node(op, inputs)?;
         self.redirect(result)
     }
 
-    /// The patch whose result is a tensor that is there already, or was added before.
+    /// Finishes the patch with an existing or added tensor as the replacement.
     pub(super) fn redirect(mut self, result: TensorId) -> Option<Patch> {
         let replaced = self.patch.replaced;
         let old = result.0 < self.patch.first;
-        // An output keeps its name, so that it must stay a tensor of its own.
+        // A graph output keeps its name, so it must stay a separate tensor.
         let keeps_name = !old || !self.view.graph.outputs.contains(&replaced);
         self.patch.result = result;
         (self.ty(result) == self.view.ty(replaced) && keeps_name).then_some(self.patch)
     }
 
-    /// As [`PatchBuilder::replace`], if everything between the patch's operands and the replaced tensor is read by
-    /// nothing else: fusing must not compute anything twice.
+    /// As [`PatchBuilder::replace`], but `None` if a tensor between the patch's operands and the replaced tensor has other
+    /// readers: fusing must not compute anything twice.
     pub(super) fn fuse(self, op: impl Into<Op>, inputs: &[TensorId]) -> Option<Patch> {
         let view = self.view;
         let patch = self.replace(op, inputs)?;
@@ -295,7 +295,7 @@ impl<'v, 'g> PatchBuilder<'v, 'g> {
 }
 
 impl Patch {
-    /// Whether all reads of what the patch replaces come from what it replaces.
+    /// Whether every tensor that the patch makes redundant is read only inside the replaced subgraph.
     fn has_no_outside_readers(&self, view: &GraphView<'_>) -> bool {
         let leaves: HashSet<TensorId> =
             self.nodes.iter().flat_map(|n| &n.inputs).copied().collect();
@@ -318,7 +318,7 @@ impl Patch {
     }
 }
 
-/// Applies a rule to every node, again and again until it proposes nothing; returns whether anything changed.
+/// Applies a rule to every node until it proposes no patch; returns whether anything changed.
 pub(super) fn rewrite(
     graph: &mut Graph,
     rule: impl Fn(&GraphView<'_>, &Node) -> Option<Patch>,
@@ -337,9 +337,9 @@ pub(super) fn rewrite(
     Ok(changed)
 }
 
-/// Puts patches in the place of the nodes that compute what they replace.
+/// Applies patches at the nodes whose results they replace.
 ///
-/// Each patch says that a tensor equals an expression of tensors computed before it, so that any set of them is sound.
+/// Each patch states that a tensor equals an expression of earlier tensors, so any set of patches can be applied together.
 fn apply(graph: &mut Graph, patches: Vec<Option<Patch>>) {
     let mut names: HashSet<String> = graph.tensors.iter().map(|t| t.name.clone()).collect();
     let mut renamed: HashMap<TensorId, TensorId> = HashMap::new();
@@ -355,7 +355,7 @@ fn apply(graph: &mut Graph, patches: Vec<Option<Patch>>) {
             continue;
         };
         let base = graph.tensors.len() as u32;
-        // The last result of a patch is the replaced tensor itself; other new tensors come behind the graph's.
+        // The last result of a patch takes the id of the replaced tensor; other new tensors are appended to the graph's.
         let place = |id: TensorId| match id.0.checked_sub(patch.first) {
             Some(_) if id == patch.result => patch.replaced,
             Some(i) => TensorId(base + i),
@@ -383,7 +383,7 @@ fn apply(graph: &mut Graph, patches: Vec<Option<Patch>>) {
         }
         if result != patch.replaced {
             renamed.insert(patch.replaced, result);
-            // The replaced tensor stays as dead weight until dead code is removed; it needs a maker until then.
+            // The old node stays as the producer of the replaced tensor until `dead_code` removes both.
             for id in &mut node.inputs {
                 *id = current(&renamed, *id);
             }

@@ -1,7 +1,7 @@
-//! Orders nodes so that little memory is alive at once.
+//! Reorders nodes to reduce the peak of live memory.
 //!
-//! Kahn's algorithm, taking among the nodes that can run the one that frees most and allocates least. Greed can lose, so
-//! that the new order is kept only where the planner says it needs less. Attention keeps its order: layers that share a
+//! Kahn's algorithm, taking among the nodes that can run the one that frees most and allocates least. The greedy
+//! order can be worse, so it is kept only if the planner needs less memory. Attention keeps its order: layers that share a
 //! cache depend on each other through it.
 
 use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
@@ -11,7 +11,7 @@ use crate::{Bindings, GraphError, MAX_SYMBOLS};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The size that unknown dimensions are taken to have, if they may.
+/// Assumed value of dynamic dimensions, if it is in their range.
 const NOMINAL: usize = 64;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
@@ -46,18 +46,18 @@ struct Scheduler<'g> {
     graph: &'g Graph,
     sizes: Vec<usize>,
     sharing: Vec<BufferReuse>,
-    /// Per tensor: the tensor whose memory it is in, seen through aliases.
+    /// Per tensor: the owner of its storage, resolved through aliases.
     root: Vec<TensorId>,
-    /// Per root: reads that are still to come; outputs are read forever.
+    /// Per storage owner: number of remaining reads; outputs never reach zero.
     reads_left: Vec<usize>,
-    /// Per node: operands, and earlier attention, that are still to come.
+    /// Per node: number of unscheduled operands and earlier attention nodes.
     waits_for: Vec<usize>,
-    /// Per node: the nodes that wait for it, once for each operand.
+    /// Per node: its readers, once for each operand.
     unlocks: Vec<Vec<usize>>,
 }
 
 impl<'g> Scheduler<'g> {
-    /// `None` when something has no size.
+    /// `None` if a tensor has no size under the nominal symbols.
     fn new(graph: &'g Graph, bindings: &Bindings) -> Option<Scheduler<'g>> {
         let tensors = graph.tensors().iter();
         let sizes = tensors
@@ -108,7 +108,7 @@ impl<'g> Scheduler<'g> {
         let count = self.graph.nodes().len();
         let mut done = vec![false; count];
         let mut order = Vec::with_capacity(count);
-        // Entries go stale when a score changes; the score is looked up again when an entry comes up.
+        // Heap entries go stale when a score changes; the score is checked again when an entry is popped.
         let mut ready: BinaryHeap<(i64, Reverse<usize>)> = BinaryHeap::new();
         for node in (0..count).filter(|i| self.waits_for[*i] == 0) {
             ready.push((self.score(node), Reverse(node)));
@@ -140,7 +140,7 @@ impl<'g> Scheduler<'g> {
         order
     }
 
-    /// Nodes that read what `node` read may now be the last to do so.
+    /// Updates nodes that share operands with `node`: one of them may now be the last reader.
     fn rescore_siblings(
         &self,
         node: usize,
@@ -163,7 +163,7 @@ impl<'g> Scheduler<'g> {
         let node: &Node = &self.graph.nodes()[index];
         let size = |id: TensorId| self.sizes[id.0 as usize] as i64;
         if let BufferReuse::Alias { .. } = self.sharing[index] {
-            // Nothing is computed: the sooner, the sooner its readers can be weighed.
+            // Aliases compute nothing; scheduling them early makes their readers available.
             return i64::MAX;
         }
         let mut roots: Vec<TensorId> = node.inputs.iter().map(|id| self.root_of(*id)).collect();

@@ -1,4 +1,4 @@
-//! Moves the choice of rows before what is computed for each row on its own, so that a head works on wanted rows only.
+//! Moves `gather_rows` above row-wise ops, so that the head only computes the selected rows.
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
@@ -39,7 +39,7 @@ fn before_rows(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     patch.replace(op.clone(), &operands)
 }
 
-/// The one operand with a row for each row of the result, when the others serve every row alike.
+/// The one operand with a row per result row, if all other operands are independent of the row.
 fn by_row(view: &GraphView<'_>, op: &Op, operands: &[TensorId]) -> Option<TensorId> {
     let alike = |id: TensorId| view.rank(id) <= 1;
     match (op, operands) {

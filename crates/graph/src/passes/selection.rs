@@ -10,9 +10,9 @@ pub struct PassSelection {
     enabled: [bool; PIPELINE.len()],
 }
 
-/// A name that no pass has.
+/// Error for an unknown pass name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no pass is named {name}; there are all, none, {}", names())]
+#[error("unknown pass {name}; must be one of all, none, {}", names())]
 pub struct UnknownPass {
     /// The name.
     pub name: String,
@@ -34,7 +34,7 @@ impl PassSelection {
         enabled: [false; PIPELINE.len()],
     };
 
-    /// Reads `all`, `none`, or names with commas between them: those alone, or, each with a `-` before it, all but those.
+    /// Parses `all`, `none`, a comma-separated list of passes to run, or a list with `-` before each name of passes to skip.
     pub fn parse(text: &str) -> Result<PassSelection, UnknownPass> {
         let words: Vec<&str> = text.split(',').map(str::trim).collect();
         let mut selection = match words[0].starts_with('-') {
@@ -102,7 +102,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("no pass is named flod; there are all, none, absorb")
+                .starts_with("unknown pass flod; must be one of all, none, absorb")
         );
     }
 }

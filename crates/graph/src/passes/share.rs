@@ -1,4 +1,4 @@
-//! Computes only once what several nodes compute alike, such as one rotary table for all layers.
+//! Common subexpression elimination, such as one rotary table for all layers.
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::GraphError;

@@ -1,14 +1,14 @@
-//! Which tensors share memory: aliases and results that overwrite a dying operand, by one mechanism.
+//! Alias analysis: which storage each tensor uses, and its last use. Aliases and in-place results use one mechanism.
 
 use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
 use crate::ops::BufferReuse;
 use crate::{Bindings, GraphError, GraphErrorKind};
 
-/// Which memory every tensor is in, and until when it is needed.
+/// Storage owner of every tensor, and the last use of every owner.
 pub(super) struct AliasAnalysis {
-    /// Per tensor: the tensor whose memory it is in, and from which byte on.
+    /// Per tensor: the tensor that owns its storage, and the byte offset in it.
     pub(super) host: Vec<(TensorId, usize)>,
-    /// Per root: the last step that reads any tensor in its memory (`usize::MAX` for outputs).
+    /// Per storage owner: the last step that reads any tensor in its storage (`usize::MAX` for outputs).
     pub(super) last_use: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl AliasAnalysis {
         Ok(roots)
     }
 
-    /// Where a node's result goes when it needs no memory of its own.
+    /// Storage owner and offset of a node's result, if the result needs no storage of its own.
     fn shared(
         &self,
         graph: &Graph,
@@ -71,7 +71,7 @@ impl AliasAnalysis {
                 let dies = self.last_use[root.0 as usize] <= step;
                 let computed = matches!(graph.tensor(root).kind, TensorKind::Value(_));
                 let fits = size == sizes[node.output.0 as usize];
-                // Another operand in the same memory is safe only when the op reads and writes both in step.
+                // Another operand in the same storage is safe only if the op reads and writes both element by element.
                 let safe = |(i, other): (usize, &TensorId)| {
                     let same = host_of(*other) == (root, offset) && sizes[other.0 as usize] == size;
                     host_of(*other).0 != root || (i < n && same)

@@ -1,9 +1,9 @@
-//! Places buffers with known lifetimes in one arena.
+//! First-fit placement of buffers with known lifetimes in one arena.
 
 use super::{ALIGNMENT, Slot};
 use std::cmp::Reverse;
 
-/// Memory that is needed from one step to another, both included.
+/// A buffer with its lifetime: first and last step, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lifetime {
     pub(super) len: usize,
@@ -24,24 +24,24 @@ impl Lifetime {
 /// The order in which buffers are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementOrder {
-    /// As they come to life.
+    /// By first use.
     ByFirstUse,
-    /// The largest first.
+    /// Largest first.
     BySize,
-    /// Those alive when most is alive first, the largest of them first.
+    /// Buffers alive at the memory peak first, the largest of them first.
     ByPeak,
-    /// As the best before, but what stood out at the top comes first.
+    /// The best order so far, with the buffers at the top of the arena moved to the front.
     Refined,
 }
 
-/// Bytes of an arena and the place of every buffer in it.
+/// Size of an arena and the offset of every buffer in it.
 pub(super) struct Placement {
     pub(super) bytes: usize,
     pub(super) slots: Vec<Slot>,
 }
 
-/// The smallest arena that a few attempts find, and what each attempt needed; the next is made only while there is
-/// something to gain.
+/// Tries several orders and returns the smallest arena, with the size of each attempt. Stops when the lower bound is
+/// reached.
 pub(super) fn smallest(
     buffers: &[Lifetime],
     bound: usize,
@@ -66,7 +66,7 @@ pub(super) fn smallest(
         if best.bytes == bound {
             break;
         }
-        // Stable: what stands out comes first, the rest keeps its order.
+        // Stable sort: buffers above the bound come first, the others keep their order.
         sequence.sort_by_key(|i| slots[*i].offset + buffers[*i].size() != bytes);
         let packed = pack(buffers, &sequence);
         attempts.push((PlacementOrder::Refined, packed.bytes));
@@ -78,7 +78,7 @@ pub(super) fn smallest(
     (best, attempts)
 }
 
-/// Attempts at improving an order.
+/// Limit on refinements of an order.
 const MAX_REFINEMENTS: usize = 8;
 
 fn order(buffers: &[Lifetime], packing: PlacementOrder) -> Vec<usize> {
@@ -95,13 +95,13 @@ fn order(buffers: &[Lifetime], packing: PlacementOrder) -> Vec<usize> {
     order
 }
 
-/// For each buffer, the most bytes that are alive at any time while it is.
+/// For each buffer, the most bytes alive at any step of its lifetime.
 fn peak_bytes(buffers: &[Lifetime]) -> Vec<usize> {
     let alive = |step: usize| -> usize {
         let at = |b: &&Lifetime| b.first <= step && step <= b.last;
         buffers.iter().filter(at).map(Lifetime::size).sum()
     };
-    // What is alive grows only where a buffer begins.
+    // The live bytes only grow at a buffer's first step.
     let mut steps: Vec<usize> = buffers.iter().map(|b| b.first).collect();
     steps.dedup();
     let totals: Vec<(usize, usize)> = steps.into_iter().map(|s| (s, alive(s))).collect();
@@ -114,7 +114,7 @@ fn peak_bytes(buffers: &[Lifetime]) -> Vec<usize> {
     buffers.iter().map(most).collect()
 }
 
-/// First-fit: every buffer goes to the lowest gap between those that live at the same time and were placed before.
+/// First-fit: every buffer goes to the lowest gap between already placed buffers with an overlapping lifetime.
 fn pack(buffers: &[Lifetime], order: &[usize]) -> Placement {
     let mut bytes = 0;
     let mut slots = vec![Slot { offset: 0, len: 0 }; buffers.len()];
@@ -144,9 +144,9 @@ fn pack(buffers: &[Lifetime], order: &[usize]) -> Placement {
     Placement { bytes, slots }
 }
 
-/// The largest sum of sizes alive at once: no arena can be smaller.
+/// Largest sum of sizes alive at once, a lower bound of the arena.
 pub(super) fn lower_bound(buffers: &[Lifetime]) -> usize {
-    // What is alive grows only where a buffer begins.
+    // The live bytes only grow at a buffer's first step.
     let mut ends: Vec<(usize, usize)> = buffers.iter().map(|b| (b.last, b.size())).collect();
     ends.sort_unstable();
     let mut starts: Vec<&Lifetime> = buffers.iter().collect();

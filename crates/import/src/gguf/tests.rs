@@ -181,7 +181,7 @@ fn open_names_the_file() {
     let error = Gguf::open("src/lib.rs".as_ref()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "src/lib.rs: not a GGUF file: it starts with \"//! Model files \" instead of \"GGUF\""
+        "src/lib.rs: not a GGUF file: it starts with \"//! Imports mode\" instead of \"GGUF\""
     );
 }
 

@@ -1,5 +1,5 @@
-//! What a mask holds at each of its places, as a function of the place: ranges, comparisons, triangles, choices and
-//! constants, followed through the ops that combine them.
+//! Symbolic evaluation of mask tensors as functions of the element index: ranges, comparisons, triangles, selections and
+//! constants, and the ops that combine them.
 
 use crate::ops::{BinaryFunction, CompareFunction, Op, Scalar, UnaryFunction};
 use crate::passes::rewrite::GraphView;
@@ -7,7 +7,7 @@ use crate::{Data, Dim, TensorId, Value};
 use base::DType;
 use std::ops::{Add, Neg};
 
-/// Axes that a place is counted in, from the last one.
+/// Maximum number of axes of a mask, counted from the last.
 const MAX_MASK_AXES: usize = 8;
 
 /// `constant + Σ coefficient · index`; axes are counted from the last.
@@ -17,7 +17,7 @@ pub(super) struct IndexExpr {
     constant: Dim,
 }
 
-/// What holds at a place.
+/// Condition on an element's index: always, never, or an index expression being at most zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Predicate {
     Always,
@@ -25,14 +25,14 @@ pub(super) enum Predicate {
     AtMostZero(IndexExpr),
 }
 
-/// What a tensor's elements are.
+/// Symbolic elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MaskValue {
     /// Integers.
     Number(IndexExpr),
-    /// Truths.
+    /// Booleans.
     Predicate(Predicate),
-    /// One number where something holds and another elsewhere.
+    /// `yes` where the predicate holds, `no` elsewhere.
     TwoValued { truth: Predicate, yes: f32, no: f32 },
 }
 
@@ -44,21 +44,21 @@ impl IndexExpr {
         }
     }
 
-    /// The index along one axis times a number.
+    /// The index along one axis times a coefficient.
     pub(super) fn axis(axis: usize, coefficient: i64) -> IndexExpr {
         let mut affine = IndexExpr::constant(Dim::from(0));
         affine.coefficients[axis] = coefficient;
         affine
     }
 
-    /// The number, when it does not depend on the place.
+    /// The value, if it depends on neither index nor symbols.
     fn number(&self) -> Option<i64> {
         let (constant, mut terms) = self.constant.terms();
         let fixed = self.coefficients == [0; MAX_MASK_AXES] && terms.next().is_none();
         fixed.then_some(constant)
     }
 
-    /// The same with every axis moved to where `to` says.
+    /// Renumbers the axes by `to`.
     fn moved(&self, to: impl Fn(usize) -> Option<usize>) -> Option<IndexExpr> {
         let mut moved = IndexExpr::constant(self.constant);
         for (axis, coefficient) in self.coefficients.into_iter().enumerate() {
@@ -124,7 +124,7 @@ impl Predicate {
 }
 
 impl MaskValue {
-    /// What a tensor holds, if it can be said.
+    /// Evaluates a tensor symbolically; `None` if it has no such form.
     pub(super) fn of(view: &GraphView<'_>, id: TensorId) -> Option<MaskValue> {
         if let Some(value) = view.constant(id) {
             return MaskValue::of_constant(&value);
@@ -162,7 +162,7 @@ impl MaskValue {
                 let side = if op.upper { -beyond } else { beyond };
                 operand(0)?.where_(Predicate::at_most_zero(side))
             }
-            // Positions that begin before the first: each part goes on where the one before ended.
+            // A concatenation of ranges is one range if each part continues the one before.
             Op::Concat(op) => {
                 let axis = view.rank(id) - 1 - op.axis;
                 let (mut at, first) = (Dim::from(0), operand(0)?);
@@ -174,7 +174,7 @@ impl MaskValue {
                 }
                 Some(first)
             }
-            // Of what is the same everywhere, any part is the same; sums of nothing are nothing.
+            // A gather of a uniform tensor is uniform with the same value; a running sum of zeros is zero.
             Op::Gather(_) | Op::GatherElements(_) | Op::Index(_) => {
                 operand(0)?.even().map(MaskValue::number)
             }
@@ -221,7 +221,7 @@ impl MaskValue {
         }
     }
 
-    /// A constant that is even, counts along one axis, or has two sides of a diagonal.
+    /// Matches a constant that is uniform, an arithmetic sequence along one axis, or two-valued around a diagonal.
     fn of_constant(value: &Value) -> Option<MaskValue> {
         match &value.data {
             Data::F32(x) => {
@@ -249,7 +249,7 @@ impl MaskValue {
         self.with_places(|affine| affine.moved(&to))
     }
 
-    /// The same read from `start` on along an axis.
+    /// Shifts the index of an axis by `start`.
     fn shifted(self, axis: usize, start: Dim) -> Option<MaskValue> {
         self.with_places(|affine| {
             let steps = *affine.coefficients.get(axis)?;
@@ -276,7 +276,7 @@ impl MaskValue {
         })
     }
 
-    /// Truths and integers as numbers, where they have two values at most.
+    /// As a two-valued number.
     fn level(self) -> Option<(Predicate, f32, f32)> {
         match self {
             MaskValue::TwoValued { truth, yes, no } => Some((truth, yes, no)),
@@ -285,7 +285,7 @@ impl MaskValue {
         }
     }
 
-    /// The number, when it is the same everywhere.
+    /// The value of a uniform tensor.
     fn even(self) -> Option<f32> {
         let (truth, yes, no) = self.level()?;
         match truth {
@@ -316,7 +316,7 @@ impl MaskValue {
         }
     }
 
-    /// This where something holds, zero elsewhere.
+    /// Multiplies by a predicate: the value where it holds, zero elsewhere.
     fn where_(self, truth: Predicate) -> Option<MaskValue> {
         match self {
             MaskValue::Predicate(own) => own.and(truth).map(MaskValue::Predicate),
@@ -399,7 +399,7 @@ impl MaskValue {
     }
 }
 
-/// Where every axis of `from` is in `to`, both counted from the last, when the reshape only adds or drops axes of one.
+/// Maps axes of `from` to axes of `to`, both counted from the last; `None` unless the reshape only adds or drops unit axes.
 fn unit_axes(from: &[Dim], to: &[Dim]) -> Option<Vec<Option<usize>>> {
     let is_long = |dim: &&Dim| dim.as_const() != Some(1);
     let mut targets = to.iter().rev().enumerate().filter(|(_, d)| is_long(d));
@@ -413,7 +413,7 @@ fn unit_axes(from: &[Dim], to: &[Dim]) -> Option<Vec<Option<usize>>> {
     targets.next().is_none().then_some(places)
 }
 
-/// The two values of a constant on both sides of a diagonal, and which places have the first.
+/// Matches a constant with one value on each side of a diagonal: both values, and the predicate of the first.
 fn sides<T: Copy + PartialEq>(shape: &[usize], x: &[T]) -> Option<(Predicate, T, T)> {
     let first = *x.first()?;
     if x.iter().all(|x| *x == first) {
@@ -444,7 +444,7 @@ fn sides<T: Copy + PartialEq>(shape: &[usize], x: &[T]) -> Option<(Predicate, T,
         .then_some((Predicate::AtMostZero(affine), low, high))
 }
 
-/// Integers that are even or count along the only long axis.
+/// Matches integers that are uniform or an arithmetic sequence along the only axis longer than one.
 fn counted(shape: &[usize], x: &[i64]) -> Option<MaskValue> {
     let start = *x.first()?;
     let affine = IndexExpr::constant(Dim::constant(start));

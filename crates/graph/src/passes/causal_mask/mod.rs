@@ -1,4 +1,4 @@
-//! Recognises masks that only hide the future, however they are made, and turns them into a flag of attention.
+//! Recognises causal masks by symbolic evaluation and replaces them by the `causal` flag of attention.
 
 mod mask_value;
 
@@ -16,7 +16,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     })
 }
 
-/// Attention without a mask that hides nothing, or nothing but the future.
+/// Removes a mask that hides nothing, and replaces a causal mask by the flag.
 fn absorbed(view: &GraphView<'_>, node: &Node, op: &Attention) -> Option<Patch> {
     let &[q, k, v, mask] = &node.inputs[..] else {
         return None;

@@ -1,4 +1,4 @@
-//! Fuses shapes that are no chains: activations, norms, rotary embeddings and softmax, spelled out in arithmetic.
+//! Recognises activations, gates, norms, rotary embeddings, softmax and soft caps that a model decomposed into arithmetic.
 
 mod activation;
 mod norm;

@@ -1,4 +1,4 @@
-//! Norms over the last axis: first without weights, which the rules behind then take in.
+//! Norms over the last axis: matched without weights first; further rules then fold weight and bias.
 
 use super::product::square_of;
 use crate::graph::Node;
@@ -75,7 +75,7 @@ pub(super) fn with_bias(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     })
 }
 
-/// The dividend, whose square's mean is under the root, and what is added to it: `x / √(mean(y²) + eps)`.
+/// Matches `x / √(mean(y²) + eps)`: returns `x`, `y` and `eps`.
 fn normalised(view: &GraphView<'_>, node: &Node) -> Option<(TensorId, TensorId, f32)> {
     let root = |id: TensorId| {
         let (eps, mean) = view.shifted(id)?;
@@ -98,7 +98,7 @@ fn normalised(view: &GraphView<'_>, node: &Node) -> Option<(TensorId, TensorId, 
     })
 }
 
-/// What is averaged over the last axis, which stays.
+/// Operand of a mean over the last axis that keeps the axis.
 fn row_mean(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     let (Op::Reduce(op), &[x]) = view.defining_op(id)? else {
         return None;

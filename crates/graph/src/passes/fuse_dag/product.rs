@@ -1,4 +1,4 @@
-//! A tensor as a number times tensors, however the product was written.
+//! Normal form of products: a constant factor times a multiset of tensors.
 
 use crate::TensorId;
 use crate::ops::BinaryFunction;
@@ -12,7 +12,7 @@ pub(super) struct FactoredProduct {
 }
 
 impl FactoredProduct {
-    /// Takes `id` apart down to tensors that are no products; `atoms` are not taken apart.
+    /// Factors `id` down to tensors that are not products; `atoms` are not factored.
     pub(super) fn of(view: &GraphView<'_>, id: TensorId, atoms: &[TensorId]) -> FactoredProduct {
         let mut product = FactoredProduct {
             factor: 1.0,
@@ -39,7 +39,7 @@ impl FactoredProduct {
         }
     }
 
-    /// Whether this is `factor · Π factors`, the factor to a few digits: constants are written with few.
+    /// Whether this equals `factor · Π factors`. The constant is compared with a tolerance, because models round it.
     pub(super) fn is(&self, factor: f32, factors: &[TensorId]) -> bool {
         let mut wanted = factors.to_vec();
         wanted.sort();
@@ -65,7 +65,7 @@ pub(super) fn square_of(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> 
     }
 }
 
-/// Whether two constants are meant to be the same.
+/// Whether two constants are equal to a relative 1e-4.
 pub(super) fn close(a: f32, b: f32) -> bool {
     (a - b).abs() <= 1e-4 * b.abs()
 }

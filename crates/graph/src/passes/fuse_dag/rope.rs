@@ -1,4 +1,4 @@
-//! The rotary embedding as models spell it: `t · cos + cat(−t[half:], t[:half]) · sin`.
+//! The decomposed rotary embedding: `t · cos + cat(−t[half:], t[:half]) · sin`.
 
 use crate::graph::Node;
 use crate::ops::{
@@ -54,7 +54,7 @@ pub(super) fn rope(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let x = patch.node(Rope { layout }, &[x, table])?;
     let x = patch.node(swap, &[x])?;
     let shape = view.shape(t).to_vec();
-    // Angles serve many rotations, so that they are read elsewhere too.
+    // Angles are shared by many rotations, so they have other readers.
     patch.replace(Reshape { shape }, &[x])
 }
 
@@ -109,7 +109,7 @@ impl TrigFactor {
             }
             _ => None,
         };
-        // Doubled before or behind the function.
+        // The halves are concatenated before or after the function.
         let angles = match view.unary(wave, function) {
             Some(angles) => doubled(plain(view, angles))?,
             None => view
@@ -164,7 +164,7 @@ impl Angles {
     }
 }
 
-/// The integers that became these numbers.
+/// The integer tensor before its cast to f32.
 fn integers(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     let id = plain(view, id);
     let (Op::Cast(Cast { to: DType::F32 }), &[x]) = view.defining_op(id)? else {

@@ -1,4 +1,4 @@
-//! The softmax and the soft cap, spelled out.
+//! The decomposed softmax and soft cap.
 
 use super::product::close;
 use crate::TensorId;
@@ -26,7 +26,7 @@ pub(super) fn softmax(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     PatchBuilder::new(view, node).fuse(Softmax { axis, log: false }, &[x])
 }
 
-/// What is reduced along one axis, which stays, and the axis.
+/// Operand and axis of a reduction along one axis that keeps the axis.
 fn reduced(
     view: &GraphView<'_>,
     id: TensorId,

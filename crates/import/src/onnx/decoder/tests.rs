@@ -228,6 +228,7 @@ fn circles_are_refused() {
         name: "mode".into(),
         value: AttributeValue::Text(base::Bytes::from(&b"circular"[..])),
     });
-    let message = "node TensorScatter of k (TensorScatter): writes into a cache in circles, which is not supported";
+    let message = "node TensorScatter of k (TensorScatter): has a TensorScatter mode other than \"linear\", \
+        which is not supported for a cache";
     assert_eq!(windows(&file), Err(message.into()));
 }
