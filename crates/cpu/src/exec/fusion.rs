@@ -94,13 +94,13 @@ pub(super) fn product(entry: &TapeCall) -> Option<QuantisedLinear> {
 
 impl FusionFinder<'_> {
     fn group(&self, calls: &[TapeCall]) -> FusedGroup {
-        let before = FusedGroup {
+        let with_prologue = FusedGroup {
             has_prologue: true,
             ..FusedGroup::ONE
         };
         match (&calls[0].call, calls) {
             (Call::Rope(_), [rotation, attend, ..]) if self.rotates_keys(rotation, attend) => {
-                before
+                with_prologue
             }
             (Call::Norm(_), [norm, products @ ..]) if !products.is_empty() => {
                 let group = self.products(products);
