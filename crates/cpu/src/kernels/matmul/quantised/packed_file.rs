@@ -133,8 +133,12 @@ impl PackedFile {
 /// The model file, if all weights are mapped from one.
 fn origin<'a>(weights: &[WeightSource<'a>]) -> Option<&'a FileIdentity> {
     let (first, _) = weights.first()?.rows.file_identity()?;
-    let same =
-        |weight: &WeightSource<'_>| weight.rows.file_identity().is_some_and(|(own, _)| own == first);
+    let same = |weight: &WeightSource<'_>| {
+        weight
+            .rows
+            .file_identity()
+            .is_some_and(|(own, _)| own == first)
+    };
     weights.iter().all(same).then_some(first)
 }
 
