@@ -205,7 +205,7 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     vocab.unk = unknown_id;
     vocab.merges = merges(model)?;
     if kind == VocabModel::SentencePiece {
-        // The order of the merges becomes the scores.
+        // The listed merges determine the order; the scores are not used but must be present.
         vocab.scores = vec![0.0; vocab.tokens.len()];
     }
     vocab.ignore_merges = model.get("ignore_merges").and_then(Value::as_bool);
