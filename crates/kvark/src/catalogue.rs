@@ -1,4 +1,4 @@
-//! Models that can be had by name: what they are, where they are kept, and how they come there.
+//! The model catalogue: models by name, the folder that stores them, and how they are fetched.
 //!
 //! ```no_run
 //! use kvark::catalogue::{self, ModelStore};
@@ -26,11 +26,11 @@ use std::path::{Path, PathBuf};
 /// A model of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CatalogueEntry {
-    /// The name that commands take, lower case; also the file's stem.
+    /// The name used in commands, in lower case; also the stem of the file name.
     pub name: &'static str,
     /// Other names, lower case.
     pub aliases: &'static [&'static str],
-    /// The packages whose files, one after the other, are the model.
+    /// The packages whose files, concatenated, are the model file.
     pub parts: &'static [WheelPart],
     /// Bytes of the model file.
     pub bytes: u64,
@@ -42,14 +42,14 @@ pub struct CatalogueEntry {
     pub description: &'static str,
 }
 
-/// A Python package that carries a model file or a part of one.
+/// A Python package that contains a model file or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WheelPart {
     /// The package's name in the Python package index.
     pub package: &'static str,
     /// Its version.
     pub version: &'static str,
-    /// The file inside its wheel. Nothing else is taken out of it, and nothing in it is run.
+    /// Path of the file inside the wheel. Nothing else is extracted from the wheel, and no code of it is run.
     pub member: &'static str,
     /// Bytes of the wheel, for progress only.
     pub wheel_bytes: u64,
@@ -157,12 +157,12 @@ pub const MODELS: &[CatalogueEntry] = &[
     },
 ];
 
-/// The model that is taken when none is named.
+/// The default model.
 pub fn default_entry() -> &'static CatalogueEntry {
     &MODELS[0]
 }
 
-/// The model with this name or alias, whatever its case.
+/// The model with this name or alias, ignoring case.
 pub fn find(name: &str) -> Option<&'static CatalogueEntry> {
     let name = name.to_lowercase();
     MODELS
@@ -177,10 +177,10 @@ impl CatalogueEntry {
     }
 }
 
-/// How far a fetch or a check has come.
+/// The progress of a fetch or verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchProgress {
-    /// What is going on.
+    /// The current stage.
     pub stage: FetchStage,
     /// Bytes done in this stage.
     pub done: u64,
@@ -188,19 +188,19 @@ pub struct FetchProgress {
     pub total: u64,
 }
 
-/// What a fetch does at a time.
+/// A stage of a fetch or verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchStage {
-    /// Packages come from the index.
+    /// Packages are downloaded from the package index.
     Download,
     /// The model is unpacked and its checksum computed.
     Unpack,
-    /// The checksum of a file that is there is computed.
+    /// The checksum of an installed file is computed.
     Verify,
 }
 
 impl FetchStage {
-    /// A word for it, to show.
+    /// The name to show.
     pub fn name(self) -> &'static str {
         match self {
             FetchStage::Download => "download",
@@ -210,21 +210,21 @@ impl FetchStage {
     }
 }
 
-/// Is told how far the work has come, and ends it by returning false.
+/// A callback that receives the progress of a fetch or verification. It returns `false` to cancel.
 pub type FetchCallback<'a> = &'a mut dyn FnMut(FetchProgress) -> bool;
 
-/// Whether a model's file is there.
+/// The state of a model's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileState {
-    /// It is not.
+    /// There is no file.
     Absent,
-    /// It is, with the right size.
+    /// The file has the right size.
     Present,
-    /// A file is there that has another size.
+    /// The file has another size.
     WrongSize,
 }
 
-/// The folder where kvark keeps models.
+/// The folder that stores models and packed weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelStore {
     root: PathBuf,
@@ -262,7 +262,7 @@ impl ModelStore {
         &self.root
     }
 
-    /// Where the model's file is when it is there.
+    /// The path of the model's file, which may not exist.
     pub fn model_path(&self, entry: &CatalogueEntry) -> PathBuf {
         self.models_folder().join(format!("{}.gguf", entry.name))
     }
@@ -271,7 +271,7 @@ impl ModelStore {
         self.root.join("models")
     }
 
-    /// Whether the model's file is there; judged by its size.
+    /// The state of the model's file. Checks its size, not its checksum.
     pub fn state(&self, entry: &CatalogueEntry) -> FileState {
         match self.model_path(entry).metadata() {
             Ok(meta) if meta.is_file() && meta.len() == entry.bytes => FileState::Present,
@@ -280,7 +280,7 @@ impl ModelStore {
         }
     }
 
-    /// Deletes the model's file, and its packed weights.
+    /// Deletes the model's file and its packed weights.
     pub fn remove(&self, entry: &CatalogueEntry) -> Result<(), CatalogueError> {
         let path = self.model_path(entry);
         std::fs::remove_file(&path).map_err(|error| match error.kind() {
@@ -291,8 +291,7 @@ impl ModelStore {
         Ok(())
     }
 
-    /// Where packed weights are kept, of models of the catalogue and of others; it need not exist. See
-    /// [`CompileOptions`](crate::CompileOptions).
+    /// The folder of packed weights, of all models; it need not exist. See [`CompileOptions`](crate::CompileOptions).
     pub fn packed_folder(&self) -> PathBuf {
         self.root.join("packed")
     }
@@ -306,7 +305,7 @@ impl ModelStore {
         sizes.map(|meta| meta.len()).sum()
     }
 
-    /// Deletes all packed weights; they are made again when they are needed.
+    /// Deletes all packed weights. They are packed again when they are needed.
     pub fn remove_packed(&self) -> Result<(), CatalogueError> {
         let folder = self.packed_folder();
         match std::fs::remove_dir_all(&folder) {
@@ -317,15 +316,15 @@ impl ModelStore {
         }
     }
 
-    /// Removes what fetches left whose processes were killed; see [`fetch`](ModelStore::fetch), which does it too.
+    /// Removes temporary files of fetches whose processes were killed. [`fetch`](ModelStore::fetch) does this too.
     pub fn remove_leftovers(&self) {
         fetch::remove_leftovers(self);
     }
 
-    /// Computes the checksum of the model's file.
+    /// Verifies the checksum of the model's file.
     ///
     /// # Errors
-    /// When it is absent, cannot be read, has another size or another checksum, or the caller ended the work.
+    /// If the file is absent, cannot be read, has another size or checksum, or the caller cancelled.
     pub fn verify(
         &self,
         entry: &CatalogueEntry,
@@ -337,13 +336,13 @@ impl ModelStore {
         verify::verify(&self.model_path(entry), entry, on)
     }
 
-    /// Fetches the model with the machine's own pip and puts its file in place, whether or not one is there.
+    /// Fetches the model with the machine's own pip and replaces an existing file.
     ///
-    /// The file appears whole and checked or not at all; several processes may fetch at once. Nothing is left of a fetch
-    /// that fails or is ended; what a killed process left is removed by the next fetch.
+    /// The file is verified and then moved to its place atomically; several processes may fetch at once. A fetch that
+    /// fails or is cancelled leaves no files. Files of a killed process are removed by the next fetch.
     ///
     /// # Errors
-    /// When the folder cannot be written, pip is missing or fails, the download is damaged, or the caller ended it.
+    /// If the folder cannot be written, pip is missing or fails, the download is damaged, or the caller cancelled.
     pub fn fetch(
         &self,
         entry: &CatalogueEntry,

@@ -34,7 +34,7 @@ pub use import::{
     onnx, pt2,
 };
 pub use kv::metadata::MetadataValue as CacheMetadata;
-/// The neutral cache: sessions of every kind, their verbs, and the plans that a backend follows.
+/// The backend-neutral cache: sessions of every kind, their verbs, and the plans that a backend executes.
 pub mod cache {
     pub use kv::{
         Bookkeeping, Cache, CacheConfig, CacheSession, Cells, Contiguous, LayerConfig, RingPolicy,

@@ -1,10 +1,8 @@
 //! Exported models (`.pt2`) on the CPU backend with the passes that every model gets.
 //!
-//! - The toy export of `../shared/fixtures`, when it is there, against ExecuTorch's reference caches: every cache,
-//! tier.
+//! - The toy export of `../shared/fixtures`, when it is there, against ExecuTorch's reference caches: every cache, tier.
 //! - The tiny decoders that are checked in, against transformers, and their cache uses bit for bit.
-//! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's,
-//! which
+//! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's, which
 //!   the JSON file `KVARK_TEST_PT2_TOKENS` holds. `cargo xtask check-export` makes both.
 
 use kvark::cache::{

@@ -1,21 +1,21 @@
-//! Going on past the end of the context: the older half of what is not to be kept makes room.
+//! Context shifts: a full context keeps its first tokens and drops the older half of the others.
 
 use crate::RuntimeError;
 use backend::KeyRotations;
 use graph::Graph;
 use kv::{Bookkeeping, CacheSession, Restorable, SeqId};
 
-/// Tokens that were taken out of a sequence.
+/// A context shift: the tokens that were dropped from a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextShift {
-    /// Tokens before the gap.
+    /// Tokens kept at the start of the sequence.
     pub keep: usize,
-    /// Tokens taken out.
+    /// Tokens dropped after them.
     pub dropped: usize,
 }
 
 impl ContextShift {
-    /// Takes the same tokens out of a list; false, and nothing is done, where it does not have them.
+    /// Drops the same tokens from a list. Returns false and leaves the list unchanged if it is too short.
     pub fn apply(&self, tokens: &mut Vec<u32>) -> bool {
         let gap = self.keep..self.keep.saturating_add(self.dropped);
         let fits = gap.end <= tokens.len();
@@ -26,14 +26,17 @@ impl ContextShift {
     }
 }
 
-/// How a session shifts its sequences.
+/// Shifts the sequences of a session.
 pub(crate) struct ContextShifter {
     rotations: KeyRotations,
     keep: usize,
 }
 
 impl ContextShifter {
-    /// Shifts that keep the first `keep` tokens, if the model's keys can be moved.
+    /// A shifter that keeps the first `keep` tokens.
+    ///
+    /// # Errors
+    /// `Backend` if the keys of the model cannot be moved to other positions.
     pub(crate) fn new(
         graph: &Graph,
         layers: usize,
@@ -43,8 +46,8 @@ impl ContextShifter {
         Ok(ContextShifter { rotations, keep })
     }
 
-    /// Drops the older half of what a sequence of `len` tokens has behind those to keep, or as much of that as its windows
-    /// let go; `None` where that is nothing.
+    /// Drops the older half of the tokens after those to keep, of a sequence of `len` tokens, or fewer if ring layers
+    /// would lose rows of their window. Returns `None` if nothing can be dropped.
     pub(crate) fn shift<K: Bookkeeping + Restorable>(
         &self,
         session: &CacheSession<K>,

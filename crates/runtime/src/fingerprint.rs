@@ -1,18 +1,18 @@
-//! A number that tells models apart.
+//! The fingerprint of a model.
 
 use base::xxh64;
 use graph::TensorId;
 use import::Artifact;
 
-/// Constants up to so many bytes are read whole.
+/// Constants of up to this many bytes are hashed fully.
 const MAX_FULLY_HASHED_BYTES: usize = 64 << 10;
-/// Of larger ones, so many pieces of this size are read, from the first bytes to the last.
+/// Larger constants are hashed by this many evenly spaced samples of [`SAMPLE_BYTES`], from the first byte to the last.
 const SAMPLE_COUNT: usize = 16;
 const SAMPLE_BYTES: usize = 4 << 10;
 
-/// The fingerprint of a model as it is run: of its graphs, node by node, and of the names, types, shapes and bytes of its
-/// constants. Of large constants only samples are read, so that it costs the same for a model of any size: two models of
-/// one shape differ in it unless they differ in nothing but some bytes of large tensors that no sample meets.
+/// A hash of the optimised graphs, node by node, and of the names, types, shapes and bytes of the constants. Only
+/// samples of large constants are hashed, so that the cost does not depend on the model's size. Two models that differ
+/// only in bytes of large constants outside the samples have the same fingerprint.
 pub(crate) fn fingerprint(artifact: &Artifact) -> u64 {
     let mut hash = xxh64(artifact.architecture.as_bytes(), 0);
     for method in &artifact.methods {

@@ -1,4 +1,4 @@
-//! One graph with named inputs and outputs: for models that are no conversation, and for one step of those that are.
+//! `InferenceSession`: runs one graph on named tensors, for models that are not decoders and for single decoder steps.
 
 mod random;
 
@@ -18,20 +18,20 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a session is told.
+/// The options of an [`InferenceSession`].
 #[derive(Clone, Debug, Default)]
 pub struct InferenceOptions {
     /// Threads and executor.
     pub compile: CompileOptions,
-    /// The passes that the graph is optimised with.
+    /// The optimisation passes to run on the graph.
     pub passes: PassSelection,
-    /// The method to run; the model's only one, or `forward`, when `None`.
+    /// The method to run; `None` for the model's only method or `forward`.
     pub method: Option<String>,
-    /// The cache that a graph with `update_and_attend` works on. [`InferenceSession::load`] makes one when none is named.
+    /// The cache of a graph with `update_and_attend`. [`InferenceSession::load`] creates one if this is empty.
     pub backend: BackendOptions,
 }
 
-/// A tensor that a session takes or gives.
+/// The name, type and shape of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Its name.
@@ -42,12 +42,12 @@ pub struct TensorInfo {
     pub shape: Vec<Size>,
 }
 
-/// A size of a [`TensorInfo`].
+/// A dimension of a [`TensorInfo`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// Always this.
+    /// A constant size.
     Fixed(usize),
-    /// Known with the inputs: a symbol's name, or a sum of such.
+    /// A dynamic size: the name of a symbol, or an expression of symbols.
     Dynamic(String),
 }
 
@@ -72,18 +72,19 @@ pub struct InferenceSession {
     runnable: Runnable,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
-    /// The cache of the session's own, which is empty when a run begins.
+    /// The session's own cache, cleared before every run.
     cache: Option<CacheSession<Contiguous>>,
-    /// Bytes that the backend's device had free when the session was made, where it tells.
+    /// Free bytes of the backend's device when the session was created, if it reports them.
     free_memory: Option<u64>,
 }
 
 impl InferenceSession {
-    /// Loads a model file, with the inputs and outputs it was exported with. A decoder that cannot run on those, as one of
-    /// ONNX whose caches are inputs with sizes of their own, is loaded as runners load it: on tokens, positions and rows.
+    /// Loads a model file with the inputs and outputs that it was exported with. A decoder that cannot run on those
+    /// (for instance an ONNX file whose caches are inputs of dynamic size) is loaded like in a runner: its inputs are
+    /// tokens, positions and rows.
     ///
-    /// A decoder that keeps its history in a cache gets a cache of its own, unless the options name one: every run then
-    /// begins with an empty cache.
+    /// A decoder with cached attention gets its own cache, unless the options name one. Every run then starts with an
+    /// empty cache.
     pub fn load(
         path: &Path,
         backend: &dyn Backend,
@@ -96,7 +97,7 @@ impl InferenceSession {
         if !attends || options.backend.cache_key.is_some() {
             return InferenceSession::from_graph(graph, backend, options);
         }
-        // A step may be as long as the context: no layer drops rows that the step still sees.
+        // A step may be as long as the context, so no layer is a ring.
         let policy = Policy {
             rings: false,
             ..Policy::default()
@@ -118,7 +119,7 @@ impl InferenceSession {
         backend: &dyn Backend,
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
-        // Passes may give an output the name of the tensor it turns out to be.
+        // Keep the output names: a pass may replace an output by a tensor of another name.
         let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
         let (inputs, outputs) = (info(graph.inputs()), info(graph.outputs()));
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
@@ -137,12 +138,12 @@ impl InferenceSession {
         })
     }
 
-    /// What [`run`](InferenceSession::run) takes.
+    /// The inputs of [`run`](InferenceSession::run).
     pub fn inputs(&self) -> &[TensorInfo] {
         &self.inputs
     }
 
-    /// What [`run`](InferenceSession::run) gives.
+    /// The outputs of [`run`](InferenceSession::run).
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.outputs
     }
@@ -152,7 +153,8 @@ impl InferenceSession {
         self.runnable.graph()
     }
 
-    /// Runs the graph on its named inputs, in any order; the outputs come in theirs.
+    /// Runs the graph on named inputs, given in any order. Outputs are in the order of
+    /// [`outputs`](InferenceSession::outputs).
     pub fn run<N: AsRef<str>>(
         &mut self,
         inputs: impl IntoIterator<Item = (N, Value)>,
@@ -163,8 +165,8 @@ impl InferenceSession {
         Ok(self.named(outputs))
     }
 
-    /// As [`run`](InferenceSession::run); `trace` is shown every node's name, op and result. Only the interpreted executor
-    /// can do that.
+    /// Like [`run`](InferenceSession::run), and calls `trace` with the name, op and result of every node. Needs the
+    /// interpreted executor.
     pub fn run_traced<N: AsRef<str>>(
         &mut self,
         inputs: impl IntoIterator<Item = (N, Value)>,
@@ -176,17 +178,17 @@ impl InferenceSession {
         Ok(self.named(outputs))
     }
 
-    /// Measures every node from now on, or no longer; only the compiled executor can.
+    /// Starts or stops measuring nodes. Needs the compiled executor.
     pub fn set_profiling(&mut self, on: bool) {
         self.runnable.set_profiling(on);
     }
 
-    /// Where the time went since profiling began.
+    /// The measurements since profiling was started.
     pub fn profile(&self) -> Vec<NodeProfile> {
         self.runnable.profile()
     }
 
-    /// Bytes of activations and scratch held now.
+    /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
         self.runnable.arena_bytes()
     }
@@ -248,7 +250,7 @@ fn list(tensors: &[TensorInfo]) -> String {
     texts.join(", ")
 }
 
-/// Imports a model as it was exported or, where that fails, as a decoder.
+/// Imports a model as it was exported or, if that fails, as a decoder.
 fn open(path: &Path) -> Result<Artifact, RuntimeError> {
     let exported = ImportOptions {
         as_exported: true,
@@ -264,7 +266,7 @@ fn open(path: &Path) -> Result<Artifact, RuntimeError> {
     }
 }
 
-/// The method that is meant when none is named: the only one, or `forward`.
+/// The method to run: the named one, else the only one, else `forward`.
 fn choose(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError> {
     let wanted = match (name, &artifact.methods[..]) {
         (Some(name), _) => name,

@@ -1,21 +1,21 @@
-//! Chooses the next token from logits.
+//! `Sampler`: samples the next token from logits.
 
-/// How a token is chosen. The defaults are llama.cpp's.
+/// The options of a [`Sampler`]. The defaults are llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerOptions {
-    /// Divides the logits; 0 always takes the most likely token.
+    /// Temperature: divides the logits; 0 always selects the most likely token.
     pub temperature: f32,
-    /// Only the `top_k` most likely tokens; 0 for all.
+    /// Sample from the `top_k` most likely tokens; 0 for all.
     pub top_k: usize,
-    /// Only the most likely tokens whose probabilities add up to this.
+    /// Sample from the most likely tokens whose probabilities add up to this.
     pub top_p: f32,
-    /// Only tokens at least this likely relative to the most likely one.
+    /// Sample from tokens with at least this probability relative to the most likely one.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen lately; 1 for none.
+    /// Repetition penalty: divides positive and multiplies negative logits of recent tokens; 1 for none.
     pub repeat_penalty: f32,
-    /// How many tokens back count as lately.
+    /// The number of recent tokens that are penalised.
     pub repeat_last_n: usize,
-    /// Makes a run reproducible.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -33,7 +33,7 @@ impl Default for SamplerOptions {
     }
 }
 
-/// A sampler with its random state and working memory.
+/// Samples tokens; holds its random state and scratch.
 pub struct Sampler {
     options: SamplerOptions,
     state: u64,
@@ -43,7 +43,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler at the start of its random sequence.
+    /// A sampler with the seed of the options.
     pub fn new(options: SamplerOptions) -> Sampler {
         let state = options.seed;
         Sampler {
@@ -54,7 +54,7 @@ impl Sampler {
         }
     }
 
-    /// The next token after `history`, given the logits behind it. Equal logits go to the lower id.
+    /// Samples the token after `history` from its logits. Of equal logits, the lower id is preferred.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> u32 {
         let mut penalised = std::mem::take(&mut self.penalised);
         let logits = if self.options.repeat_penalty == 1.0 {
@@ -77,7 +77,7 @@ impl Sampler {
     fn penalise(&self, logits: &mut [f32], history: &[u32]) {
         let recent = &history[history.len().saturating_sub(self.options.repeat_last_n)..];
         for (i, token) in recent.iter().enumerate() {
-            // Each token once, however often it occurred.
+            // Each token is penalised once, however often it occurred.
             if let Some(logit) = logits
                 .get_mut(*token as usize)
                 .filter(|_| !recent[..i].contains(token))
@@ -105,7 +105,7 @@ impl Sampler {
         }
         list.sort_unstable_by(by_logit);
         let top = list[0].0;
-        // The cuts are made on the untempered distribution, the draw on the tempered one.
+        // The filters use the distribution without temperature; the draw uses the one with temperature.
         let total: f64 = list.iter().map(|(l, _)| f64::from(l - top).exp()).sum();
         let mut cumulative = 0.0;
         let mut keep = 0;

@@ -1,4 +1,4 @@
-//! Teacher-forced scoring: how likely the model finds a given sequence.
+//! Teacher-forced scoring: the probability that the model gives to a sequence.
 
 use crate::sampler::argmax;
 use crate::{Runner, RuntimeError, RuntimeErrorKind};
@@ -6,9 +6,9 @@ use crate::{Runner, RuntimeError, RuntimeErrorKind};
 /// A scored sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// Per position, the most likely next token.
+    /// The most likely next token at each position.
     pub argmax: Vec<u32>,
-    /// Per position but the last, the natural logarithm of the probability of the token that follows.
+    /// For each position but the last, the natural logarithm of the probability of the next token.
     pub logprob: Vec<f64>,
 }
 
@@ -18,7 +18,7 @@ impl Score {
         -self.logprob.iter().sum::<f64>() / self.logprob.len().max(1) as f64
     }
 
-    /// `e` to the mean negative log-probability.
+    /// The perplexity: `e` to the power of the mean negative log-probability.
     pub fn perplexity(&self) -> f64 {
         self.nll().exp()
     }
@@ -32,11 +32,11 @@ pub fn log_softmax_at(logits: &[f32], index: usize) -> f64 {
 }
 
 impl Runner {
-    /// Scores a sequence behind what the context holds; `progress` is told how many tokens are done and may stop the
-    /// run by returning false, which leaves the score short.
+    /// Appends a sequence to the context and scores it. `progress` receives the number of tokens done and returns false
+    /// to cancel; the score then covers only the tokens done.
     ///
     /// # Errors
-    /// When there are fewer than two tokens: the first is only given, and no other is left to predict.
+    /// If there are fewer than two tokens: the first one is not predicted.
     pub fn score(
         &mut self,
         tokens: &[u32],

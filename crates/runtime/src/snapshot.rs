@@ -1,9 +1,9 @@
-//! A sequence in a file: its tokens, and their keys and values as they are stored.
+//! `Snapshot`: a file with the tokens of a sequence and their encoded keys and values.
 //!
-//! All numbers are little-endian. The *head* is 64 bytes, then the tokens, a record for each layer, the caller's notes,
-//! zeros up to eight bytes before a multiple of 64, and a checksum of all that:
+//! All numbers are little-endian. The file starts with a *header* of 64 bytes, the tokens, one record per layer, the
+//! caller's notes, zero padding, and a checksum of all these, which ends at a multiple of 64 bytes. The header is:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 8 | `KVARKSNP` |
 //! | 4, 4 | version, layers |
@@ -13,9 +13,10 @@
 //! | 4, 4 | tokens, zero |
 //! | 8 | bytes of the notes |
 //!
-//! A layer's record is 40 bytes: heads, elements of a key, elements of a value, window (0 for none), first position held,
-//! zero (4 bytes each), checksums of its keys and its values (8 bytes each). Behind the head lie the rows, layer after
-//! layer, keys before values, `[heads, rows, row]` in the order of positions: no backend's own layout. Checksums are XXH64.
+//! A layer record is 40 bytes: heads, elements of a key, elements of a value, window (0 for none), first position held,
+//! zero (4 bytes each), checksums of its keys and of its values (8 bytes each). After the checksum follow the rows,
+//! layer by layer, keys before values, each `[heads, rows, row]` in position order, independent of the backend.
+//! Checksums are XXH64.
 
 mod error;
 mod write;
@@ -31,22 +32,22 @@ use kv::{Bookkeeping, CacheConfig, CacheSession, LayerConfig, Restorable, SeqId,
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The version that is written, and the only one that is read.
+/// The version of the format: the one that is written, and the only one that is read.
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"KVARKSNP";
 const HEADER_BYTES: usize = 64;
 const LAYER_RECORD_BYTES: usize = 40;
-/// Rows begin at a multiple of this.
+/// The rows begin at a multiple of this many bytes.
 const ALIGNMENT: usize = 64;
 
-/// A whole, undamaged snapshot. Its rows stay in the mapped file until they are copied into a cache.
+/// A checked snapshot. Its rows stay in the mapped file until they are copied to a cache.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The file it was opened from.
     path: Option<PathBuf>,
     bytes: Bytes,
     fingerprint: u64,
-    /// Of keys and of values.
+    /// Storage types of keys and values.
     storage: [Storage; 2],
     tokens: Vec<u32>,
     layers: Vec<LayerRecord>,
@@ -57,12 +58,12 @@ pub struct Snapshot {
 struct LayerRecord {
     facts: LayerConfig,
     first: u32,
-    /// Where its keys and its values lie, and their checksums.
+    /// Byte ranges and checksums of its keys and values.
     sides: [(Range<usize>, u64); 2],
 }
 
 impl Snapshot {
-    /// Maps the snapshot at `path` and checks every byte of it.
+    /// Maps the snapshot at `path` and verifies all its checksums.
     pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
         let bytes = Bytes::map(path).map_err(|e| SnapshotErrorKind::Io(e.source));
         let snapshot = bytes.map_err(SnapshotError::from).and_then(Snapshot::parse);
@@ -73,10 +74,10 @@ impl Snapshot {
         })
     }
 
-    /// Tells whether a snapshot could be written to `path`, before there is one: its folder is there and takes files.
+    /// Checks that a snapshot can be written to `path`: that its folder exists and is writable.
     ///
     /// # Errors
-    /// Why it could not.
+    /// `Io` if it cannot be written.
     pub fn check_place(path: &Path) -> Result<(), SnapshotError> {
         let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
         let name = path.file_name().filter(|_| !path.is_dir());
@@ -89,7 +90,7 @@ impl Snapshot {
         std::fs::remove_file(&trial).map_err(failed)
     }
 
-    /// Reads a snapshot and checks every byte of it.
+    /// Parses a snapshot and verifies all its checksums.
     pub fn parse(bytes: Bytes) -> Result<Snapshot, SnapshotError> {
         let mut reader = ByteReader {
             bytes: &bytes,
@@ -116,10 +117,10 @@ impl Snapshot {
         }
         let damaged = |part: String| SnapshotErrorKind::Damaged { part };
         let rows = header.rows_at().filter(|at| *at <= bytes.len());
-        let rows = rows.ok_or_else(|| damaged("the head".into()))?;
+        let rows = rows.ok_or_else(|| damaged("the header".into()))?;
         let (covered, sum) = bytes[..rows].split_at(rows - 8);
         if xxh64(covered, 0).to_le_bytes() != *sum {
-            return Err(damaged("the head".into()).into());
+            return Err(damaged("the header".into()).into());
         }
         let snapshot = header.parse_body(&mut reader, &bytes, rows)?;
         snapshot.check_rows()?;
@@ -131,12 +132,12 @@ impl Snapshot {
         &self.tokens
     }
 
-    /// What whoever saved it wrote beside the tokens.
+    /// The notes that the caller saved with the tokens.
     pub fn notes(&self) -> &[u8] {
         &self.bytes[self.notes.clone()]
     }
 
-    /// The shortest beginning that can be restored: what the windows of the model kept.
+    /// The length of the shortest prefix that can be restored. Ring layers lack the rows that a shorter one needs.
     pub fn floor(&self) -> usize {
         let floor = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
             (0, _) | (_, None) => 0,
@@ -145,7 +146,7 @@ impl Snapshot {
         self.layers.iter().map(floor).max().unwrap_or(0)
     }
 
-    /// Refuses a snapshot of another model, or one whose rows are stored otherwise.
+    /// Returns an error if the snapshot belongs to another model or has other storage types.
     pub(crate) fn check(&self, model: &Model, config: &CacheConfig) -> Result<(), RuntimeError> {
         if self.fingerprint != model.fingerprint() {
             return Err(self.refused(SnapshotErrorKind::ModelMismatch));
@@ -213,7 +214,8 @@ impl Snapshot {
     }
 }
 
-/// Puts the first `len` tokens of a snapshot in the place of what `seq` holds. What is refused changes nothing.
+/// Replaces the content of `seq` by the first `len` tokens of a snapshot. An error leaves the cache unchanged, except
+/// that a device error leaves `seq` empty.
 pub(crate) fn restore<K: Bookkeeping + Restorable>(
     snapshot: &Snapshot,
     model: &Model,
@@ -232,7 +234,7 @@ pub(crate) fn restore<K: Bookkeeping + Restorable>(
     Ok(snapshot.rows().restore(session, seq, len as u32)?)
 }
 
-/// The numbers of the head, behind magic and version.
+/// The fields of the header after magic and version.
 struct Header {
     layers: u32,
     file: u64,
@@ -257,7 +259,7 @@ impl Header {
         })
     }
 
-    /// Where the rows begin.
+    /// The offset of the rows.
     fn rows_at(&self) -> Option<usize> {
         let size = |count: u32, each: usize| usize::try_from(count).ok()?.checked_mul(each);
         let notes = usize::try_from(self.notes).ok()?;
@@ -266,7 +268,7 @@ impl Header {
         all.checked_add(8)?.checked_next_multiple_of(ALIGNMENT)
     }
 
-    /// What follows a head whose checksum is right, and that says where the rows begin.
+    /// Parses the tables after the header. The caller has verified their checksum; the rows begin at `rows`.
     fn parse_body(
         &self,
         reader: &mut ByteReader<'_>,
@@ -309,7 +311,7 @@ impl Header {
 }
 
 impl LayerRecord {
-    /// The layer whose rows begin at `at`, which moves behind them.
+    /// Reads the record of the layer whose rows begin at `at`, and advances `at` past them.
     fn read(
         reader: &mut ByteReader<'_>,
         tokens: u32,
@@ -324,7 +326,7 @@ impl LayerRecord {
             numbers
         };
         let sums = [reader.u64()?, reader.u64()?];
-        // No element takes more than four bytes, so such a row's size is a number.
+        // An element takes at most four bytes, so the size of a row does not overflow.
         let small = |n: u32| (n < 1 << 24).then_some(n as usize);
         let facts = LayerConfig {
             kv_heads: kv_heads as usize,
@@ -348,7 +350,7 @@ impl LayerRecord {
     }
 }
 
-/// Numbers one after another; `None` behind the end.
+/// Reads little-endian numbers in order; `None` after the end.
 struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,10 +1,10 @@
-//! Ends a stream of text at a stop string, without showing any part of it.
+//! `StopFilter`: ends a stream of text at a stop string, without showing any part of the stop string.
 
-/// Text that may still turn out to begin a stop string is held back.
+/// Finds stop strings in a stream of text. Text that may be the start of a stop string stays pending.
 pub(crate) struct StopFilter {
     stops: Vec<String>,
     held: String,
-    /// A stop string was reached: nothing more is shown.
+    /// Whether a stop string was found. No text is shown after it.
     ended: bool,
 }
 
@@ -18,7 +18,7 @@ impl StopFilter {
         }
     }
 
-    /// Takes new text; returns what may be shown, and whether a stop string has been reached.
+    /// Appends text. Returns the text that can be shown now, and whether a stop string was found.
     pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
         if self.ended {
             return (String::new(), true);
@@ -49,7 +49,7 @@ impl StopFilter {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// What was held back when the stream ends without a stop string.
+    /// Ends the stream and returns the pending text.
     pub(crate) fn finish(self) -> String {
         self.held
     }

@@ -1,4 +1,4 @@
-//! What a model file says about its tokens and its conversations, whatever its format.
+//! `TokenizerSource`: the part of a model file that tokenizer and chat template are read from, for every format.
 
 use base::StringTable;
 use import::genai::{self, SidecarFiles};
@@ -8,7 +8,7 @@ use import::{Artifact, Format, ImportError};
 use std::path::Path;
 use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource};
 
-/// The part of a file that holds its vocabulary and its chat template.
+/// The part of a model file, or its sidecar files, that contains vocabulary and chat template.
 pub(crate) enum TokenizerSource<'a> {
     Gguf(&'a Metadata),
     Pt2(&'a ExtraFiles),
@@ -17,7 +17,7 @@ pub(crate) enum TokenizerSource<'a> {
 }
 
 impl<'a> TokenizerSource<'a> {
-    /// That of an imported file.
+    /// The source of an imported file.
     pub(crate) fn from_artifact(artifact: &'a Artifact) -> TokenizerSource<'a> {
         match (&artifact.gguf, &artifact.pt2) {
             (Some(file), _) => TokenizerSource::Gguf(&file.metadata),
@@ -27,7 +27,7 @@ impl<'a> TokenizerSource<'a> {
         }
     }
 
-    /// Asks that of a file which is not imported.
+    /// Calls `ask` with the source of a file that is not imported.
     pub(crate) fn with_file<T>(
         path: &Path,
         ask: impl FnOnce(&TokenizerSource<'_>) -> T,
@@ -40,7 +40,10 @@ impl<'a> TokenizerSource<'a> {
         })
     }
 
-    /// The tokenizer, or why the file has none that can be used.
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// Why the file has no usable tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer, TextError> {
         Tokenizer::new(match self {
             TokenizerSource::Gguf(metadata) => Vocab::from_source(&GgufSource(metadata))?,
@@ -57,7 +60,10 @@ impl<'a> TokenizerSource<'a> {
         })
     }
 
-    /// The chat template, or why the file has none that can be used.
+    /// The chat template.
+    ///
+    /// # Errors
+    /// Why the file has no usable chat template.
     pub(crate) fn template(
         &self,
         tokenizer: Option<&Tokenizer>,
@@ -76,7 +82,7 @@ impl<'a> TokenizerSource<'a> {
     }
 }
 
-/// Compiles a chat template that may write the tokenizer's BOS and EOS.
+/// Compiles a chat template that can use the tokenizer's BOS and EOS.
 pub(crate) fn compile_template(
     source: &str,
     tokenizer: Option<&Tokenizer>,
@@ -110,7 +116,7 @@ fn sidecar_files(files: &SidecarFiles) -> HuggingFace<'_> {
     }
 }
 
-/// GGUF metadata as the tokenizer reads it.
+/// GGUF metadata as a [`VocabSource`].
 struct GgufSource<'a>(&'a Metadata);
 
 impl VocabSource for GgufSource<'_> {

@@ -9,22 +9,22 @@ use crate::merge::{Merge, Symbol, merge_all};
 use crate::pretokenize::PreTokenizer;
 use crate::{TextError, TokenKind, Vocab};
 
-/// Merge ranks over token ids, and the words they apply to.
+/// A byte-level BPE encoder: merge ranks over token ids, and the pre-tokenizer.
 #[derive(Debug)]
 pub(crate) struct Bpe {
     words: PreTokenizer,
-    /// The token of each byte. Some vocabularies lack rare bytes: text loses those, as in the models' own tokenizers.
+    /// The token of each byte. Some vocabularies lack rare bytes; these are dropped, as in the models' own tokenizers.
     bytes: Vec<Option<u32>>,
     merges: Merges,
-    /// Tokens by their bytes; filled only where whole words need no merging.
+    /// Tokens by their bytes; filled only if words that are tokens skip merging.
     whole: HashMap<Box<[u8]>, u32>,
 }
 
 impl Bpe {
-    /// Takes the vocabulary's tokens, merges and pre-tokenizer.
+    /// Builds the encoder from a vocabulary.
     ///
     /// # Errors
-    /// When the pre-tokenizer is unknown, or a merge is malformed or joins what is no token.
+    /// If the pre-tokenizer is unknown, or a merge is malformed or uses a string that is not a token.
     pub(crate) fn new(vocab: &Vocab) -> Result<Self, TextError> {
         let mut words = match vocab.split_stages.is_empty() {
             true => PreTokenizer::new(&vocab.pre_tokenizer)?,
@@ -48,7 +48,7 @@ impl Bpe {
         })
     }
 
-    /// Whether prompts begin with BOS when the file does not say.
+    /// Whether prompts begin with BOS by default.
     pub(crate) fn adds_bos(&self) -> bool {
         self.words.adds_bos
     }
@@ -80,7 +80,7 @@ impl Bpe {
     }
 }
 
-/// Token ids by text. All are looked up at every start, so the hash is a fast one.
+/// Token ids by text. Uses a fast hash, because all tokens are looked up at every start.
 pub(crate) type Ids<'a> = HashMap<&'a str, u32, RandomState>;
 /// Merges by the tokens they join.
 pub(crate) type Merges = HashMap<(u32, u32), Merge, RandomState>;
@@ -94,7 +94,7 @@ pub(crate) fn ids(vocab: &Vocab) -> Ids<'_> {
 /// The merges by the pair they join.
 ///
 /// # Errors
-/// When one is malformed or joins what is no token.
+/// If a merge is malformed or uses a string that is not a token.
 pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, TextError> {
     let mut merges = Merges::with_capacity_and_hasher(vocab.merges.len(), RandomState::default());
     let unique = ids.len() == vocab.tokens.len();
@@ -116,7 +116,7 @@ pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, TextError> 
         let pair = (id(left)?, id(right)?);
         joined.clear();
         joined.extend([left, right]);
-        // Most vocabularies list what merges make in the merges' order.
+        // Most vocabularies list the results of merges in merge order, so the next id is tried first.
         let guessed = unique && vocab.tokens.get(next as usize) == Some(&*joined);
         let id = if guessed { next } else { id(&joined)? };
         next = id.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Chat templates: a conversation to the text the model was trained to continue.
+//! Chat templates: render a conversation to the prompt text that the model was trained on.
 
 mod builtin;
 mod json;
@@ -23,22 +23,22 @@ use json::JsonStyle;
 
 /// The template's name inside its environment; has no extension, so nothing is HTML-escaped.
 const TEMPLATE_NAME: &str = "chat";
-/// Instructions a rendering may take: far more than a long conversation needs, and no endless loops.
+/// The maximum number of template instructions of a rendering: far more than a long conversation needs.
 const MAX_INSTRUCTIONS: u64 = 10_000_000;
-/// How deeply lists and maps may be nested when written.
+/// The maximum nesting of lists and maps that are written.
 const MAX_NESTING: usize = 128;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant` in most templates.
+    /// The role: `system`, `user` or `assistant` in most templates.
     pub role: String,
-    /// What is said.
+    /// The text of the message.
     pub content: String,
 }
 
 impl Message {
-    /// A turn of `role` that says `content`.
+    /// A message with this role and content.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
@@ -47,7 +47,7 @@ impl Message {
     }
 }
 
-/// A model's Jinja template, with the Python habits such templates rely on.
+/// A compiled Jinja chat template, with the Python functions and methods that such templates use.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -58,7 +58,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template that may write the texts of the model's BOS and EOS.
+    /// Compiles a template that can use the texts of the model's BOS and EOS.
     ///
     /// # Errors
     /// [`TextError::Template`] with the line when `source` does not parse.
@@ -111,7 +111,7 @@ impl ChatTemplate {
     /// The text of a conversation, ending where the assistant begins to speak if `add_generation_prompt`.
     ///
     /// # Errors
-    /// [`TextError::TemplateRaised`] when the template refuses the conversation, [`TextError::Template`] when it fails.
+    /// [`TextError::TemplateRaised`] if the template rejects the conversation, [`TextError::Template`] if it fails.
     pub fn render(
         &self,
         messages: &[Message],
@@ -130,7 +130,7 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         variables: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<String, TextError> {
-        // Templates ask `tools is none`, so the absent must be none and not undefined.
+        // Templates test `tools is none`, so a missing variable must be none, not undefined.
         let absent = ["tools", "documents"].map(|name| (name, Value::from(())));
         let given = variables
             .iter()
@@ -178,7 +178,7 @@ fn raise(message: String) -> Result<Value, minijinja::Error> {
     )
 }
 
-/// Refuses values nested so deeply that writing them could exhaust the stack.
+/// Returns an error for values that are nested so deeply that writing them could overflow the stack.
 fn check_depth(value: &Value) -> Result<(), minijinja::Error> {
     let mut open = vec![(value.clone(), 0)];
     while let Some((value, depth)) = open.pop() {

@@ -1,19 +1,19 @@
-//! The crate's one error type.
+//! The error type of the crate.
 
-/// Why a vocabulary, a tokenizer or a chat template was refused.
+/// Why a vocabulary, a tokenizer or a chat template cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
     /// The metadata lack a key that every vocabulary needs, or its value has the wrong type.
     #[error("metadata key `{0}` is missing or has the wrong type")]
     MissingKey(&'static str),
-    /// A file of a Hugging Face folder is damaged or asks for what kvark does not do.
+    /// A file of a Hugging Face folder is damaged or needs a feature that is not supported.
     #[error("{0}")]
     TokenizerFile(String),
-    /// `tokenizer.ggml.model` names an algorithm kvark does not have.
+    /// `tokenizer.ggml.model` names an unknown algorithm.
     #[error("unknown tokenizer model `{0}` (known: gpt2, llama, bert; BPE, WordPiece)")]
     UnknownModel(String),
-    /// `tokenizer.ggml.pre` names a pre-tokenizer kvark does not have.
+    /// `tokenizer.ggml.pre` names an unknown pre-tokenizer.
     #[error("unknown pre-tokenizer `{0}`")]
     UnknownPreTokenizer(String),
     /// A per-token list is not as long as the token list.
@@ -55,23 +55,23 @@ pub enum TextError {
         /// The merge as found.
         merge: String,
     },
-    /// A merge joins or makes something that is no token.
+    /// A part or the result of a merge is not a token.
     #[error("merge {index} (`{merge}`) needs `{part}`, which is not in the vocabulary")]
     MergeOutsideVocab {
         /// Its place in the list, which is its rank.
         index: usize,
         /// The merge as found.
         merge: String,
-        /// The string that is no token.
+        /// The string that is not a token.
         part: String,
     },
     /// A SentencePiece vocabulary came without scores, which are its merge order.
     #[error("a SentencePiece vocabulary needs one score per token")]
     NoScores,
-    /// Text outside the vocabulary could not be written: no unknown token and not every byte has one.
-    #[error("the vocabulary has no unknown token and cannot spell every text")]
+    /// The vocabulary has neither an unknown token nor a token for every byte, so it cannot encode every text.
+    #[error("the vocabulary has no unknown token and cannot encode every text")]
     NoUnknownToken,
-    /// The model carries no chat template.
+    /// The model file has no chat template.
     #[error(
         "the model file has no chat template, as base models have none: they continue texts and do not answer"
     )]
@@ -89,7 +89,7 @@ pub enum TextError {
     TemplateRaised {
         /// The template's line, counted from 1, where it is known.
         line: Option<usize>,
-        /// The template's own words.
+        /// The message of the template.
         message: String,
     },
 }

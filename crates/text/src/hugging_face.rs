@@ -1,4 +1,4 @@
-//! Reads a vocabulary from the files of a Hugging Face folder: `tokenizer.json` and those beside it.
+//! Reads a vocabulary from the files of a Hugging Face folder: `tokenizer.json` and its sidecar files.
 
 mod pipeline;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::sentencepiece::byte_of;
 use crate::{TextError, TokenKind, Vocab, VocabModel};
 
-/// The files of a folder, as bytes. Only `tokenizer` must be there.
+/// The tokenizer files of a Hugging Face folder, as bytes. Only `tokenizer` is required.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HuggingFace<'a> {
     /// `tokenizer.json`.
@@ -28,7 +28,7 @@ impl HuggingFace<'_> {
     /// The vocabulary.
     ///
     /// # Errors
-    /// When the file is damaged, or asks for something that kvark's tokenizers do not do.
+    /// If a file is damaged or needs a feature that is not supported.
     pub fn vocab(&self) -> Result<Vocab, TextError> {
         let file = object("tokenizer.json", self.tokenizer)?;
         let config = match self.config {
@@ -70,7 +70,7 @@ impl HuggingFace<'_> {
             pad,
             mask,
         );
-        // The post-processor is what runs; the flags speak where there is none.
+        // The post-processor decides about BOS and EOS; the flags count only if there is none.
         vocab.add_bos = Some(match affix_tokens.stated {
             true => affix_tokens.first.is_some(),
             false => flag("add_bos_token").unwrap_or(false),
@@ -86,7 +86,7 @@ impl HuggingFace<'_> {
     /// The chat template, if there is one.
     ///
     /// # Errors
-    /// When a file is no JSON or no text.
+    /// If a file is not valid JSON or not UTF-8.
     pub fn chat_template(&self) -> Result<Option<String>, TextError> {
         if let Some(bytes) = self.template {
             let text = String::from_utf8(bytes.to_vec());
@@ -100,7 +100,7 @@ impl HuggingFace<'_> {
         let config = object("tokenizer_config.json", bytes)?;
         Ok(match config.get("chat_template") {
             Some(Value::String(text)) => Some(text.clone()),
-            // Several by name; the one for conversations is called "default".
+            // A list of named templates; the one for conversations is "default".
             Some(Value::Array(list)) => {
                 let named = list.iter().find(|t| t["name"] == "default");
                 let template = named.or(list.first()).map(|t| &t["template"]);
@@ -156,7 +156,7 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     let added = file.get("added_tokens").and_then(Value::as_array);
     let added: Vec<&Value> = added.into_iter().flatten().collect();
     let id_of = |id: Option<u64>| {
-        // Ids are dense but for a few that were left out; a hostile file could ask for billions.
+        // Ids may have a few gaps. The limit prevents a hostile file from requesting billions of tokens.
         let most = 4 * (list.len() + added.len()) as u64 + 1024;
         let id = id.filter(|id| *id < most);
         id.map(|id| id as usize)
@@ -205,14 +205,15 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     vocab.unk = unknown_id;
     vocab.merges = merges(model)?;
     if kind == VocabModel::SentencePiece {
-        // The merges say what comes first.
+        // The listed merges determine the order; the scores are not used but must be present.
         vocab.scores = vec![0.0; vocab.tokens.len()];
     }
     vocab.ignore_merges = model.get("ignore_merges").and_then(Value::as_bool);
     Ok(vocab)
 }
 
-/// A token as kvark's algorithms spell it: WordPiece marks what begins a word, not what goes on.
+/// Converts a token to the encoding of this crate's algorithms: WordPiece marks the start of a word, not its
+/// continuation.
 fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
     match (kind, text.strip_prefix("##")) {
         (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.into(),

@@ -1,4 +1,4 @@
-//! Metadata as one JSON object: how archives carry the `tokenizer.*` keys of a GGUF file.
+//! `JsonMetadata`: the `tokenizer.*` keys of a GGUF file as one JSON object, the form used in archives.
 
 use base::StringTable;
 use serde_json::Value;
@@ -13,7 +13,7 @@ impl JsonMetadata {
     /// Reads a JSON object.
     ///
     /// # Errors
-    /// [`TextError::TokenizerFile`] when it is no JSON object.
+    /// [`TextError::TokenizerFile`] if it is not a JSON object.
     pub fn parse(bytes: &[u8]) -> Result<Self, TextError> {
         match serde_json::from_slice(bytes) {
             Ok(object @ Value::Object(_)) => Ok(Self(object)),

@@ -2,14 +2,14 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | hold what a model file says about its tokens | [`Vocab`], read from metadata through [`VocabSource`] or by [`HuggingFace`] |
+//! | read the vocabulary of a model file | [`Vocab`], from metadata through [`VocabSource`] or with [`HuggingFace`] |
 //! | turn text into ids and ids into text | [`Tokenizer`] |
 //! | show text while its tokens arrive | [`Utf8Stream`] |
 //! | turn a conversation into a prompt | [`ChatTemplate`], [`Message`] and [`Prompt`] |
 //!
-//! The crate takes plain data and knows no model format. A vocabulary gives a tokenizer; a template gives the prompt of a
-//! conversation, which tells the template's own text from that of the messages; the tokenizer reads control tokens only in
-//! the former.
+//! The crate takes plain data and does not depend on a model format. A tokenizer is built from a vocabulary. A chat
+//! template renders a conversation to a prompt, which separates the template's text from the text of the messages: the
+//! tokenizer recognises control tokens only in the template's text.
 //!
 //! ```
 //! use text::{ChatTemplate, EncodeOptions, Message, TokenKind, Tokenizer, Utf8Stream, Vocab};
@@ -22,7 +22,7 @@
 //!     tokens: tokens.iter().collect(),
 //!     kinds,
 //!     merges: ["H i", "Ġ Hi"].iter().collect(),
-//!     pre: "gpt-2".into(),
+//!     pre_tokenizer: "gpt-2".into(),
 //!     eos: Some(8),
 //!     ..Vocab::default()
 //! })?;
@@ -35,7 +35,7 @@
 //! assert_eq!(ids, [7, 6, 5, 2, 8, 5]);
 //! assert!(tokenizer.is_eog(ids[4]));
 //!
-//! // Tokens as they arrive, never cut inside a character.
+//! // Streamed text never ends inside a character.
 //! let mut stream = Utf8Stream::default();
 //! let shown: String = [2, 4].iter().filter_map(|&id| tokenizer.token_bytes(id)).map(|b| stream.push(b)).collect();
 //! assert_eq!(shown + &stream.finish(), "Hi Hi");

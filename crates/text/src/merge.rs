@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A stretch of the text and, where it is one, its token.
+/// A byte range of the text and its token, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Symbol {
     /// Byte offset of its first byte.
@@ -14,7 +14,7 @@ pub(crate) struct Symbol {
     pub(crate) id: Option<u32>,
 }
 
-/// What two neighbours become.
+/// The result of merging two neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Merge {
     /// Lower ranks merge earlier; equal ranks from left to right.
@@ -23,7 +23,7 @@ pub(crate) struct Merge {
     pub(crate) id: u32,
 }
 
-/// Merges neighbours until `pair` finds nothing more to merge.
+/// Merges neighbours until `pair` returns `None` for all of them.
 ///
 /// Takes `O(n log n)` calls of `pair` and heap steps for `n` symbols, however long the word is.
 pub(crate) fn merge_all(
@@ -52,7 +52,7 @@ pub(crate) fn merge_all(
 struct MergeCandidate {
     rank: u32,
     left: usize,
-    /// Where the two parts end: tells a stale candidate from a live one.
+    /// The ends of the two parts, to detect stale candidates.
     ends: (usize, usize),
     id: u32,
 }
@@ -99,7 +99,7 @@ impl SymbolList {
         }))
     }
 
-    /// Carries a merge out and says where the result is, unless its parts have changed since.
+    /// Applies a merge and returns the index of the result; `None` if the candidate is stale.
     fn apply(&mut self, candidate: &MergeCandidate) -> Option<usize> {
         let left = candidate.left;
         let SymbolLink { after, alive, .. } = self.links[left];

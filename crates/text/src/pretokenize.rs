@@ -1,9 +1,9 @@
-//! Cuts text into the words that byte-level BPE may merge within.
+//! Splits text into words. Byte-level BPE merges only within a word.
 //!
 //! Each named pre-tokenizer is a list of stages. A stage isolates what its pattern matches in every piece the stage
-//! before left over, and what lies between two matches is a piece too. The published patterns end in
-//! `\s+(?!\S)|\s+`; here that look-ahead is a rule about gaps ([`GapRule::SplitLastSpace`]), so every pattern is a plain
-//! regular expression: matching is linear in the text and cannot fail.
+//! before left over, and what lies between two matches is a piece too. The published patterns end in `\s+(?!\S)|\s+`;
+//! here that look-ahead is a rule about gaps ([`GapRule::SplitLastSpace`]), so every pattern is a plain regular
+//! expression: matching is linear in the text and cannot fail.
 
 use regex::Regex;
 
@@ -44,22 +44,22 @@ const SIGNS: &str = r"[\p{P}$+<=>^~|]+";
 const FALCON_SIGNS: &str = r"[\p{P}$+<=>^~|`]+";
 const THREE_DIGITS: &str = "[0-9][0-9][0-9]";
 
-/// What becomes of the text between two matches.
+/// The rule for text between two matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GapRule {
     /// One piece.
     Whole,
-    /// White space before a match that begins without any: its last character is a piece of its own.
+    /// If a match does not begin with white space, the last white-space character before it is a separate piece.
     SplitLastSpace,
 }
 
-/// A named way to cut text into words.
+/// A pre-tokenizer: a list of regex stages.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
     stages: Vec<(Regex, GapRule)>,
-    /// Whether a word that is a token needs no merging.
+    /// Whether a word that is a token skips merging.
     pub(crate) ignore_merges: bool,
-    /// Whether prompts begin with BOS when the file does not say.
+    /// Whether prompts begin with BOS by default.
     pub(crate) adds_bos: bool,
 }
 
@@ -116,10 +116,10 @@ impl PreTokenizer {
         })
     }
 
-    /// The pre-tokenizer of a file that spells out its patterns.
+    /// The pre-tokenizer with the stages that a file lists.
     ///
     /// # Errors
-    /// [`TextError::UnknownPreTokenizer`] with a pattern that is no plain regular expression.
+    /// [`TextError::UnknownPreTokenizer`] with a pattern that is not a supported regular expression.
     pub(crate) fn from_splits(
         splits: &[SplitStage],
         ignore_merges: bool,
@@ -140,7 +140,7 @@ impl PreTokenizer {
         })
     }
 
-    /// The words of `text`, in order and without a byte left out.
+    /// The words of `text` in order. Together they contain every byte of it.
     pub(crate) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut pieces = vec![text];
         for (regex, gap) in &self.stages {

@@ -1,4 +1,5 @@
-//! SentencePiece's BPE: neighbours merge in the order of the merged piece's score, and bytes stand in for the rest.
+//! SentencePiece's BPE: neighbours merge in the order of the merged piece's score; unknown characters become byte
+//! tokens.
 
 use std::hash::BuildHasher;
 
@@ -11,14 +12,14 @@ use crate::bpe::{self, Merges};
 use crate::merge::{Merge, Symbol, merge_all};
 use crate::{TextError, TokenKind, Vocab};
 
-/// How SentencePiece writes a space.
+/// The character that SentencePiece uses for a space.
 pub(crate) const METASPACE: char = '▁';
 
-/// Pieces by text with the order in which they form.
+/// A SentencePiece BPE encoder: pieces by text, with their merge order.
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
     pieces: PieceIndex,
-    /// Which pairs merge, where the file lists them; else the pieces' scores decide.
+    /// The merges, if the file lists them; otherwise the scores of the pieces determine the order.
     merges: Merges,
     bytes: Vec<Option<u32>>,
     unknown: Option<u32>,
@@ -29,10 +30,10 @@ pub(crate) struct SentencePiece {
 }
 
 impl SentencePiece {
-    /// Takes the vocabulary's tokens and scores.
+    /// Builds the encoder from a vocabulary.
     ///
     /// # Errors
-    /// When there are no scores, or neither an unknown token nor a token for each byte.
+    /// If there are no scores, or neither an unknown token nor a token for each byte.
     pub(crate) fn new(vocab: &Vocab) -> Result<Self, TextError> {
         if vocab.scores.len() != vocab.tokens.len() {
             return Err(TextError::NoScores);
@@ -47,7 +48,7 @@ impl SentencePiece {
                         bytes[usize::from(byte)] = Some(id);
                     }
                 }
-                // Text must not be able to spell these.
+                // Text must not produce these tokens.
                 TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => {}
             }
         }
@@ -71,17 +72,17 @@ impl SentencePiece {
         })
     }
 
-    /// Whether a text's first piece begins with a space that is not in the text.
+    /// Whether a space is added at the start of a text.
     pub(crate) fn space_prefix(&self) -> bool {
         self.space_prefix
     }
 
-    /// Whether so does text behind special tokens.
+    /// Whether a space is also added after special tokens.
     pub(crate) fn space_prefix_everywhere(&self) -> bool {
         !self.space_prefix_once
     }
 
-    /// Appends the tokens of `text`, which begins a text (`first`) or follows a special token.
+    /// Appends the tokens of `text`, which is at the start of the whole text (`first`) or follows a special token.
     pub(crate) fn encode(&self, text: &str, first: bool, out: &mut Vec<u32>) {
         if text.is_empty() {
             return;
@@ -129,7 +130,7 @@ impl SentencePiece {
         escaped
     }
 
-    /// Appends a character that is no piece: its bytes if each has a token, else the unknown token.
+    /// Appends a character that is not a piece: its byte tokens if all exist, else the unknown token.
     fn spell(&self, character: &str, out: &mut Vec<u32>) {
         let bytes: Option<Vec<u32>> = character
             .bytes()
@@ -142,11 +143,11 @@ impl SentencePiece {
     }
 }
 
-/// What text can be cut into, found by its own text.
+/// The pieces, indexed by their text.
 #[derive(Debug)]
 struct PieceIndex {
     tokens: StringTable,
-    /// The place of each token's score.
+    /// The rank of each token's score.
     ranks: Vec<u32>,
     /// Ids, by the text of their token.
     ids: HashTable<u32>,
@@ -154,7 +155,7 @@ struct PieceIndex {
 }
 
 impl PieceIndex {
-    /// No tokens of the vocabulary yet.
+    /// An empty index over a vocabulary.
     fn new(vocab: &Vocab) -> PieceIndex {
         PieceIndex {
             tokens: vocab.tokens.clone(),
@@ -164,7 +165,7 @@ impl PieceIndex {
         }
     }
 
-    /// Adds a token, in the place of one with the same text.
+    /// Adds a token and replaces an earlier one with the same text.
     fn insert(&mut self, id: u32) {
         let text = |id: &u32| &self.tokens[*id as usize];
         let hash = |id: &u32| self.hasher.hash_one(text(id));
@@ -177,7 +178,7 @@ impl PieceIndex {
         }
     }
 
-    /// The piece with this text, and when it forms.
+    /// The piece with this text, and its rank.
     fn get(&self, text: &str) -> Option<Merge> {
         let same = |id: &u32| &self.tokens[*id as usize] == text;
         let id = *self.ids.find(self.hasher.hash_one(text), same)?;
@@ -193,7 +194,7 @@ pub(crate) fn byte_of(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| plain)
 }
 
-/// The place of each score in descending order; equal scores share a place.
+/// The rank of each score in descending order; equal scores share a rank.
 fn ranks(scores: &[f32]) -> Vec<u32> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));

@@ -3,9 +3,9 @@
 use crate::{TextError, TokenKind, Vocab, VocabModel};
 use base::StringTable;
 
-/// Key–value metadata to read a vocabulary from; a model reader implements it in a few lines.
+/// Key–value metadata that a vocabulary is read from.
 ///
-/// Every method answers `None` when the key is absent or its value has another type.
+/// Every method returns `None` if the key is absent or its value has another type.
 pub trait VocabSource {
     /// A string.
     fn string(&self, key: &str) -> Option<String>;
@@ -25,7 +25,7 @@ impl Vocab {
     /// Reads GGUF's `tokenizer.ggml.*` keys.
     ///
     /// # Errors
-    /// When the model's name or its tokens are missing, a type code is unknown, or [`Vocab::check`] fails.
+    /// If the name of the algorithm or the tokens are missing, a type code is unknown, or [`Vocab::check`] fails.
     pub fn from_source(source: &impl VocabSource) -> Result<Self, TextError> {
         const MODEL: &str = "tokenizer.ggml.model";
         const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -57,7 +57,7 @@ impl Vocab {
             id("eom", "tokenizer.ggml.eom_token_id")?,
         ];
         let model = VocabModel::from_name(&model)?;
-        // SentencePiece merges by its scores, whatever else a file lists.
+        // SentencePiece merges by scores, so listed merges are ignored.
         let merges = match model {
             VocabModel::SentencePiece => StringTable::default(),
             _ => source.strings("tokenizer.ggml.merges").unwrap_or_default(),

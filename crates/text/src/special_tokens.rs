@@ -1,14 +1,14 @@
-//! Finds special tokens written out in text.
+//! `SpecialTokens`: finds special tokens in text.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::{TokenKind, Vocab};
 
-/// A piece of text between special tokens, or one of them.
+/// A segment of a split text: plain text, or one special token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segment<'t> {
-    /// Text to be cut into tokens; never empty.
+    /// Text to tokenize; never empty.
     Text(&'t str),
     /// A token found in the text.
     Token(u32),
@@ -29,7 +29,7 @@ struct TrieEntry {
 }
 
 impl SpecialTokens {
-    /// Collects the vocabulary's special tokens; `spelling` gives the text each is written as.
+    /// Collects the special tokens of a vocabulary; `spelling` returns the text of each.
     pub(crate) fn new(vocab: &Vocab, spelling: impl Fn(&str) -> String) -> Self {
         let mut trie = Self::default();
         for (id, token) in (0u32..).zip(vocab.tokens.iter()) {
@@ -53,9 +53,9 @@ impl SpecialTokens {
         (len == text.len()).then_some(id)
     }
 
-    /// Cuts `text` at its special tokens: leftmost first, the longest at each place.
+    /// Splits `text` at its special tokens: leftmost first, the longest at each position.
     ///
-    /// User-defined tokens are always found, control and unknown tokens only where `hidden` allows their range.
+    /// User-defined tokens always match; control and unknown tokens match only if `hidden` allows their range.
     pub(crate) fn split<'t>(
         &self,
         text: &'t str,
@@ -100,7 +100,7 @@ impl SpecialTokens {
         self.ends.insert(node, end);
     }
 
-    /// Where `text` spells control and unknown tokens, overlapping ones joined, in order.
+    /// The ranges of control and unknown tokens in `text`, in order; overlapping ranges are merged.
     pub(crate) fn hidden_spans(&self, text: &str) -> Vec<Range<usize>> {
         let mut spans: Vec<Range<usize>> = Vec::new();
         for (start, _) in text.char_indices() {
@@ -117,7 +117,8 @@ impl SpecialTokens {
         spans
     }
 
-    /// Length and id of the longest token that `text` begins with; `hidden` allows control and unknown tokens by length.
+    /// Length and id of the longest token that `text` begins with; `hidden` allows control and unknown tokens by
+    /// length.
     fn longest(&self, text: &[u8], hidden: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
         let ends = self.tokens_at(text);
         let allowed = ends.filter(|(len, end)| end.user_defined || hidden(*len));

@@ -1,10 +1,10 @@
-//! What each token writes.
+//! `TokenBytes`: the decoded bytes of every token.
 
 use crate::byte_level::{ByteTable, push_bytes};
 use crate::sentencepiece::{METASPACE, byte_of};
 use crate::{TokenKind, Vocab, VocabModel};
 
-/// The bytes of all tokens in one buffer.
+/// The decoded bytes of all tokens in one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct TokenBytes {
     bytes: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct TokenBytes {
 }
 
 impl TokenBytes {
-    /// Translates each token from its algorithm's spelling.
+    /// Decodes every token from the encoding of its algorithm.
     pub(crate) fn new(vocab: &Vocab) -> Self {
         let table = ByteTable::new();
         let mut pieces = Self::default();
@@ -47,13 +47,13 @@ impl TokenBytes {
         Some(&self.bytes[start..end])
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 }
 
-/// A token's text with SentencePiece's spaces made plain.
+/// Replaces SentencePiece's `▁` in a token by spaces.
 pub(crate) fn unescape_metaspace(token: &str) -> String {
     token.replace(METASPACE, " ")
 }

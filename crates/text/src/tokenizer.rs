@@ -1,4 +1,4 @@
-//! The tokenizer: one front for the three algorithms.
+//! `Tokenizer`: one interface to the three algorithms.
 
 use crate::bpe::Bpe;
 use crate::sentencepiece::SentencePiece;
@@ -8,7 +8,7 @@ use crate::wordpiece::WordPiece;
 use crate::{Prompt, TextError, TokenKind, Utf8Stream, Vocab, VocabModel};
 use std::ops::Range;
 
-/// Texts of tokens that end a generation in one model family or another, whatever the file calls its EOS.
+/// Texts of the end-of-generation tokens of known model families, in addition to the file's EOS.
 const EOG_TOKEN_TEXTS: [&str; 12] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -24,23 +24,22 @@ const EOG_TOKEN_TEXTS: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// What [`Tokenizer::encode`] does beside cutting the text. The default does nothing more.
+/// The options of [`Tokenizer::encode`]. All are off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EncodeOptions {
-    /// Begin with the model's BOS, if it has one. [`Tokenizer::adds_bos`] says whether it wants that.
+    /// Add the model's BOS at the start, if it has one. [`Tokenizer::adds_bos`] is the model's default.
     pub bos: bool,
-    /// Take control tokens written in the text (such as `<|im_end|>`) for the tokens, not for their letters.
-    /// Leave it off for text from outside.
+    /// Convert the text of control tokens (such as `<|im_end|>`) to these tokens. Leave it off for untrusted text.
     pub special: bool,
-    /// End with the model's EOS, if it has one. [`Tokenizer::adds_eos`] says whether it wants that.
+    /// Add the model's EOS at the end, if it has one. [`Tokenizer::adds_eos`] is the model's default.
     pub eos: bool,
 }
 
 /// Turns text into token ids and back.
 ///
-/// Ids are those of the tokenizers the models were trained with, but for two things: nothing is normalised to NFC, so
-/// that byte-level BPE gives back every text as it was; and special tokens never swallow the white space beside them,
-/// because GGUF does not say which of them should.
+/// Ids are those of the models' own tokenizers, with two exceptions. Text is not normalised to NFC, so that byte-level
+/// BPE decodes to the original text. Special tokens do not absorb adjacent white space, because GGUF does not record
+/// which of them should.
 #[derive(Debug)]
 pub struct Tokenizer {
     algorithm: Algorithm,
@@ -65,7 +64,7 @@ impl Tokenizer {
     /// Builds the tables for a vocabulary.
     ///
     /// # Errors
-    /// When the vocabulary contradicts itself or names a pre-tokenizer that is not known.
+    /// If the vocabulary is inconsistent or its pre-tokenizer is unknown.
     pub fn new(vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
         let algorithm = match vocab.model {
@@ -122,8 +121,8 @@ impl Tokenizer {
         ids
     }
 
-    /// The tokens of a conversation: control tokens are read in the template's own text and nowhere else, and BOS comes
-    /// first where the model wants it and the template has not written it.
+    /// The tokens of a conversation. Control tokens are recognised only in the template's text. BOS is added at the
+    /// start if the model uses it and the template did not write it.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Vec<u32> {
         let mut ids = Vec::with_capacity(prompt.text().len() / 4 + 2);
         self.encode_parts(&self.prompt_parts(prompt), &mut ids);
@@ -147,7 +146,7 @@ impl Tokenizer {
         tokens.filter(hidden).collect()
     }
 
-    /// Where `text` spells control tokens.
+    /// The ranges of control tokens in `text`.
     pub(crate) fn control_spans(&self, text: &str) -> Vec<Range<usize>> {
         self.special.hidden_spans(text)
     }
@@ -176,7 +175,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `ids` taken as a whole text; bytes that are no UTF-8 become U+FFFD.
+    /// Decodes `ids` as a whole text; invalid UTF-8 becomes U+FFFD.
     ///
     /// See [`decode_bytes`](Self::decode_bytes).
     pub fn decode(&self, ids: &[u32], special: bool) -> String {
@@ -186,11 +185,10 @@ impl Tokenizer {
         text
     }
 
-    /// The bytes of `ids` taken as a whole text, with or without the text of control tokens.
+    /// Decodes `ids` as a whole text to bytes, with or without the text of control tokens.
     ///
-    /// Where encoding put a space before text (at the beginning and after special tokens), that space is taken away
-    /// again; a continuation is therefore better decoded with [`token_bytes`](Self::token_bytes). Ids outside the
-    /// vocabulary write nothing.
+    /// A space that encoding adds (at the start and after special tokens) is removed. To decode a continuation, use
+    /// [`token_bytes`](Self::token_bytes) instead. Ids outside the vocabulary are skipped.
     pub fn decode_bytes(&self, ids: &[u32], special: bool) -> Vec<u8> {
         let (prefixed, everywhere) = match &self.algorithm {
             Algorithm::Bpe(_) => (false, false),
@@ -218,7 +216,7 @@ impl Tokenizer {
         bytes
     }
 
-    /// What token `id` writes, be it a control token; `None` outside the vocabulary.
+    /// The bytes of token `id`, including control tokens; `None` outside the vocabulary.
     ///
     /// The bytes need not be whole characters: feed them to a [`Utf8Stream`].
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
@@ -250,17 +248,17 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Whether the model wants prompts to begin with [`bos`](Self::bos).
+    /// Whether prompts of the model begin with [`bos`](Self::bos).
     pub fn adds_bos(&self) -> bool {
         self.adds_bos && self.bos.is_some()
     }
 
-    /// Whether the model wants texts to end with [`eos`](Self::eos).
+    /// Whether texts of the model end with [`eos`](Self::eos).
     pub fn adds_eos(&self) -> bool {
         self.adds_eos && self.eos.is_some()
     }
 
-    /// How many tokens there are; ids are smaller.
+    /// The number of tokens. Ids are below it.
     pub fn vocab_size(&self) -> usize {
         self.token_bytes.len()
     }

@@ -1,9 +1,9 @@
-//! Text from bytes that arrive in pieces.
+//! `Utf8Stream`: text from a stream of bytes.
 
-/// Turns a stream of byte pieces into text that is never cut inside a character.
+/// Converts a stream of bytes to text that never ends inside a character.
 ///
-/// A character's bytes may be spread over several tokens. What is not complete is held back; what can no longer become
-/// valid is replaced by U+FFFD. All pieces together give what [`String::from_utf8_lossy`] gives for all bytes together.
+/// The bytes of a character may be spread over several tokens. An incomplete character stays pending; invalid bytes are
+/// replaced by U+FFFD. The concatenated output equals [`String::from_utf8_lossy`] of all bytes.
 ///
 /// ```
 /// let mut stream = text::Utf8Stream::default();
@@ -13,12 +13,12 @@
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Utf8Stream {
-    /// The beginning of a character, three bytes at most.
+    /// The first bytes of an incomplete character, at most three.
     held: Vec<u8>,
 }
 
 impl Utf8Stream {
-    /// Takes the next bytes and gives all text that is certain.
+    /// Appends bytes and returns the text of all complete characters.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.held.extend_from_slice(bytes);
         let mut out = String::with_capacity(self.held.len());
@@ -37,19 +37,19 @@ impl Utf8Stream {
         out
     }
 
-    /// Ends the stream: a character left incomplete becomes U+FFFD.
+    /// Ends the stream. An incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
         String::from_utf8_lossy(&held).into_owned()
     }
 
-    /// Whether bytes are held back.
+    /// Whether bytes are pending.
     pub fn is_pending(&self) -> bool {
         !self.held.is_empty()
     }
 }
 
-/// Whether more bytes could still make a character of these.
+/// Whether these bytes can be the start of a valid character.
 fn is_incomplete(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }

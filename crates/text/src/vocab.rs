@@ -1,9 +1,9 @@
-//! The vocabulary as a model file carries it: plain data, checked once.
+//! `Vocab`: the vocabulary of a model file as plain data.
 
 use crate::TextError;
 use base::StringTable;
 
-/// What a token is for; decides whether text can produce it and whether it is shown.
+/// The kind of a token. It determines whether text can produce the token and whether the token is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenKind {
     /// Ordinary text.
@@ -11,11 +11,11 @@ pub enum TokenKind {
     Normal,
     /// Stands for what the vocabulary cannot spell.
     Unknown,
-    /// Steers the model and has no text of its own, such as the beginning of a sequence.
+    /// A control token without text, such as the beginning of a sequence.
     Control,
-    /// Added by the model's makers; found in text before anything else is.
+    /// Added to the vocabulary by hand; matched in text before the algorithm runs.
     UserDefined,
-    /// A place that was left empty.
+    /// An unused id.
     Unused,
     /// One byte, written `<0xAB>`.
     Byte,
@@ -35,13 +35,13 @@ impl TokenKind {
         })
     }
 
-    /// Whether text shown to people leaves such tokens out.
+    /// Whether such tokens are left out of shown text.
     pub fn is_hidden(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 }
 
-/// The algorithm that cuts text into tokens.
+/// The tokenization algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VocabModel {
     /// Byte-level byte-pair encoding (`gpt2`).
@@ -68,30 +68,30 @@ impl VocabModel {
     }
 }
 
-/// One stage of a pre-tokenizer that a file spells out: what the pattern matches are words, and so is what lies between.
+/// One regex stage of a pre-tokenizer. The matches of the pattern and the text between them are words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitStage {
     /// A regular expression without look-around.
     pub pattern: String,
-    /// Whether the last character of white space before a word is a word of its own, which files write as
-    /// `|\s+(?!\S)|\s+` at the pattern's end.
+    /// Whether the last white-space character before a word is split off. Files write this as `|\s+(?!\S)|\s+` at the
+    /// end of the pattern.
     pub splits_last_space: bool,
 }
 
-/// Everything a model file says about its tokens (GGUF's `tokenizer.ggml.*` keys).
+/// The vocabulary and tokenizer settings of a model file (GGUF's `tokenizer.ggml.*` keys).
 #[derive(Debug, Clone, Default)]
 pub struct Vocab {
     /// The algorithm.
     pub model: VocabModel,
-    /// The pre-tokenizer's name; only byte-level BPE looks at it. Empty means `default`.
+    /// Name of the pre-tokenizer, for byte-level BPE only. Empty means `default`.
     pub pre_tokenizer: String,
-    /// The pre-tokenizer's stages where the file spells them out; then `pre` is not looked at.
+    /// Stages of the pre-tokenizer, if the file lists them; `pre_tokenizer` is then ignored.
     pub split_stages: Vec<SplitStage>,
-    /// Whether byte-level BPE takes a word that is a token without merging; `None` leaves it to `pre`.
+    /// Whether byte-level BPE uses a word that is a token without merging; `None` for the pre-tokenizer's default.
     pub ignore_merges: Option<bool>,
-    /// Token texts in id order, in the algorithm's own spelling.
+    /// Token texts in id order, in the encoding of the algorithm.
     pub tokens: StringTable,
-    /// One score per token (higher merges first); empty where the algorithm has none.
+    /// One score per token (higher merges first); empty if the algorithm has none.
     pub scores: Vec<f32>,
     /// One kind per token; empty means all normal.
     pub kinds: Vec<TokenKind>,
@@ -103,42 +103,42 @@ pub struct Vocab {
     pub eos: Option<u32>,
     /// Stands for what the vocabulary cannot spell.
     pub unk: Option<u32>,
-    /// Ends a sentence in BERT's manner.
+    /// BERT's separator token, at the end of a text.
     pub sep: Option<u32>,
-    /// Begins a text in BERT's manner.
+    /// BERT's classification token, at the start of a text.
     pub cls: Option<u32>,
-    /// Fills a batch.
+    /// Padding token.
     pub pad: Option<u32>,
-    /// Masks a token out.
+    /// Mask token.
     pub mask: Option<u32>,
     /// Further ids that end a generation, such as end of turn and end of message.
     pub extra_eos: Vec<u32>,
-    /// Whether prompts begin with `bos`; `None` leaves it to the algorithm's habit.
+    /// Whether prompts begin with `bos`; `None` for the algorithm's default.
     pub add_bos: Option<bool>,
-    /// Whether texts end with `eos`; `None` leaves it to the algorithm's habit.
+    /// Whether texts end with `eos`; `None` for the algorithm's default.
     pub add_eos: Option<bool>,
     /// Whether SentencePiece puts a space before the text; `None` means yes.
     pub add_space_prefix: Option<bool>,
-    /// Whether that space comes only before the whole text, and not also behind special tokens.
+    /// Whether that space is added only at the start of the text, not also after special tokens.
     pub space_prefix_once: bool,
-    /// Whether that space is left out before text that begins with one.
+    /// Whether that space is omitted if the text begins with one.
     pub space_prefix_if_missing: bool,
     /// Whether WordPiece keeps capitals and accents.
     pub cased: bool,
-    /// Whether SentencePiece trims spaces and makes one of several; `None` means no.
+    /// Whether SentencePiece trims spaces and collapses runs of them; `None` means no.
     pub remove_extra_whitespaces: Option<bool>,
 }
 
 impl Vocab {
-    /// The kind of token `id`; normal where the file names no kinds.
+    /// The kind of token `id`; normal if the file lists no kinds.
     pub fn kind(&self, id: usize) -> TokenKind {
         self.kinds.get(id).copied().unwrap_or_default()
     }
 
-    /// Checks that lists are as long as they must be and that ids lie inside.
+    /// Checks the lengths of the lists and the ranges of the ids.
     ///
     /// # Errors
-    /// Names the first list or id that is wrong.
+    /// The first list or id that is wrong.
     pub fn check(&self) -> Result<(), TextError> {
         let tokens = self.tokens.len();
         if u32::try_from(tokens).is_err() {

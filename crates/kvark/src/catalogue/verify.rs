@@ -1,4 +1,4 @@
-//! Reads a model once, counting and hashing what passes.
+//! Streaming size and SHA-256 check of a model file.
 
 use super::{
     CatalogueEntry, CatalogueError, CatalogueErrorKind, FetchCallback, FetchProgress, FetchStage,
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Bytes between two reports of progress.
 const CHUNK: usize = 1 << 20;
 
-/// The count and checksum of the bytes seen so far of a model.
+/// Counts and hashes the bytes of a transfer.
 pub(super) struct ChecksumMeter<'a> {
     entry: &'a CatalogueEntry,
     stage: FetchStage,
@@ -20,7 +20,7 @@ pub(super) struct ChecksumMeter<'a> {
     hash: Sha256,
 }
 
-/// Why a copy ended early.
+/// Why a transfer ended early.
 pub(super) enum TransferError {
     Read(io::Error),
     Write(io::Error),
@@ -37,7 +37,7 @@ impl<'a> ChecksumMeter<'a> {
         }
     }
 
-    /// Takes all of `from`, handing every chunk to `to`; stops after one byte more than the model has.
+    /// Reads all of `from` and passes every chunk to `to`. Stops one byte after the expected size.
     pub(super) fn transfer(
         &mut self,
         from: &mut dyn Read,
@@ -68,7 +68,7 @@ impl<'a> ChecksumMeter<'a> {
         Ok(())
     }
 
-    /// Compares what was seen with the catalogue.
+    /// Compares size and checksum with the catalogue.
     pub(super) fn check(self) -> Result<(), CatalogueError> {
         let CatalogueEntry {
             name: model,
@@ -102,7 +102,7 @@ impl<'a> ChecksumMeter<'a> {
     }
 }
 
-/// Checks the size and the checksum of a file that is in place.
+/// Checks the size and the checksum of an installed file.
 pub(super) fn verify(
     path: &Path,
     entry: &CatalogueEntry,

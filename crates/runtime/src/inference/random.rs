@@ -1,4 +1,4 @@
-//! Random inputs for a session, of chosen sizes.
+//! Random inputs for an inference session.
 
 use super::{InferenceSession, list};
 use crate::{RuntimeError, RuntimeErrorKind};
@@ -8,28 +8,29 @@ use graph::ops::Op;
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Data, Graph, TensorId, Value};
 
-/// Values for the inputs that a caller does not give.
+/// The options of random inputs.
 #[derive(Clone, Debug, Default)]
 pub struct RandomInputs {
-    /// Dynamic sizes by name. A size that is neither here nor in a given input is the least that the graph takes, from 1 on.
+    /// Dynamic sizes by name. A size that is neither here nor fixed by a given input is the smallest valid one, at
+    /// least 1.
     pub sizes: Vec<(String, usize)>,
-    /// Seed of the values.
+    /// Seed of the random values.
     pub seed: u64,
 }
 
 impl InferenceSession {
-    /// The names of the sizes that the inputs leave open.
+    /// The names of the dynamic sizes of the inputs.
     pub fn dynamic_sizes(&self) -> Vec<&str> {
         let symbols = self.graph().symbols();
         symbols.iter().map(|symbol| &symbol.name[..]).collect()
     }
 
-    /// The given inputs with random ones for the rest: uniform numbers from -1 to 1, indices that lie in the tables they
-    /// index, positions from 0 on in the cache, zeros for other integers, and truth.
+    /// The given inputs, and random values for the others: floats uniform from -1 to 1, valid indices for tensors that
+    /// are indexed, positions from 0 on, 0 for other integers and `true` for booleans.
     ///
     /// # Errors
-    /// When a size has no meaning for the graph or is outside its range, when an input has a type that cannot be made, and
-    /// when a run on the inputs would not fit the machine's free memory.
+    /// If the graph has no such dynamic size, a size is out of range, an input has an unsupported type, or a run on
+    /// these inputs would not fit in the available memory.
     pub fn random_inputs(
         &self,
         mut given: Vec<(String, Value)>,
@@ -43,7 +44,7 @@ impl InferenceSession {
             .map(|(i, _)| i)
             .collect();
         self.check_memory(&bindings)?;
-        // A generator of this kind never leaves zero.
+        // The state of an xorshift generator must not be zero.
         let mut noise = RandomSource(random.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for input in missing {
             let value = self.random(input, &bindings, &mut noise)?;
@@ -52,7 +53,7 @@ impl InferenceSession {
         Ok(given)
     }
 
-    /// Refuses sizes whose inputs and intermediates need more memory than the machine has free.
+    /// Returns an error if inputs and intermediates of these sizes need more than the available memory.
     fn check_memory(&self, bindings: &Bindings) -> Result<(), RuntimeError> {
         let graph = self.graph();
         let sizes = graph.inputs().iter().chain(graph.outputs()).map(|id| {
@@ -75,7 +76,7 @@ impl InferenceSession {
         }
     }
 
-    /// The value of every symbol: as chosen, or as a given input has it.
+    /// The value of every symbol: the chosen size, or the size in a given input.
     fn bindings(
         &self,
         given: &[(String, Value)],
@@ -113,7 +114,7 @@ impl InferenceSession {
         Ok(bindings)
     }
 
-    /// The value that the given inputs have for a symbol.
+    /// The value of a symbol in the given inputs.
     fn given_size(&self, symbol: usize, given: &[(String, Value)]) -> Option<usize> {
         given.iter().find_map(|(name, value)| {
             let input = self.inputs.iter().position(|info| info.name == *name)?;
@@ -162,16 +163,16 @@ impl InferenceSession {
     }
 }
 
-/// What an input of indices points into.
+/// The table that an input of indices refers to.
 #[derive(Clone, Copy)]
 enum Rows {
-    /// A constant of so many rows, such as the embeddings of a vocabulary.
+    /// A constant with this many rows, for instance an embedding table.
     Table(usize),
-    /// So many rows that the run computes.
+    /// A computed tensor with this many rows.
     Computed(usize),
 }
 
-/// The rows that an integer input indexes; the fewest, where it indexes several tensors.
+/// The rows that an integer input indexes; the smallest number if it indexes several tensors.
 fn rows_indexed(graph: &Graph, input: TensorId, bindings: &Bindings) -> Option<Rows> {
     let indexed = graph.nodes().iter().filter_map(|node| {
         let axis = match &node.op {
@@ -197,7 +198,7 @@ fn rows_indexed(graph: &Graph, input: TensorId, bindings: &Bindings) -> Option<R
     })
 }
 
-/// A small generator.
+/// A small xorshift random number generator.
 struct RandomSource(u64);
 
 impl RandomSource {

@@ -1,56 +1,56 @@
-//! Why a snapshot is refused.
+//! The error type of snapshots.
 
 use kv::Storage;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A snapshot that could not be written, or was refused; the session is as it was.
+/// A snapshot that could not be read, restored or written. The session is unchanged.
 #[derive(Debug)]
 pub struct SnapshotError {
     path: Option<PathBuf>,
     kind: SnapshotErrorKind,
 }
 
-/// Why a snapshot was refused.
+/// Why a snapshot could not be read, restored or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotErrorKind {
     /// The file could not be read or written.
     #[error("{0}")]
     Io(std::io::Error),
-    /// The file does not begin as a snapshot does.
+    /// The file does not start with the magic bytes of a snapshot.
     #[error("the file is no snapshot of kvark's")]
     NotASnapshot,
     /// The snapshot has another version.
     #[error(
-        "it is of version {found}, and only version {} is understood",
+        "it has version {found}, and only version {} is supported",
         super::VERSION
     )]
     Version {
-        /// The version it states.
+        /// The version of the file.
         found: u32,
     },
-    /// The file is not as long as it says.
-    #[error("the file is cut off or damaged: it has {found} bytes{}", stated.map_or(String::new(), |n| format!(" and says {n}")))]
+    /// The length of the file differs from the length in its header.
+    #[error("the file is truncated or damaged: it has {found} bytes{}", stated.map_or(String::new(), |n| format!(", and its header states {n}")))]
     Length {
-        /// Bytes it has.
+        /// Bytes of the file.
         found: u64,
-        /// Bytes it says it has.
+        /// Bytes according to the header, if it could be read.
         stated: Option<u64>,
     },
     /// A checksum is wrong.
     #[error("the file is damaged: the checksum of {part} is wrong")]
     Damaged {
-        /// What is damaged.
+        /// The damaged part.
         part: String,
     },
-    /// Numbers that cannot be, behind a right checksum.
+    /// The checksums are right, but the content is invalid.
     #[error("the file is malformed: {0}")]
     Malformed(String),
-    /// The snapshot was made with another model, or with the same one for another context or with other passes.
+    /// The snapshot belongs to another model, or to the same model with another context or other passes.
     #[error("it was made with another model, or with other options that change the model's graph")]
     ModelMismatch,
-    /// The rows are stored in another type.
+    /// The storage types differ from those of the session.
     #[error(
         "its keys are {} and its values {}, and the session stores {} and {}", found[0], found[1], wanted[0], wanted[1]
     )]
@@ -60,23 +60,23 @@ pub enum SnapshotErrorKind {
         /// Types of keys and values in the session.
         wanted: [Storage; 2],
     },
-    /// More tokens than the context holds.
+    /// The snapshot has more tokens than the context.
     #[error("it has {tokens} tokens, and the context holds {capacity}")]
     TooLong {
         /// Tokens of the snapshot.
         tokens: usize,
-        /// The whole context.
+        /// The size of the context in tokens.
         capacity: usize,
     },
 }
 
 impl SnapshotError {
-    /// Why it was refused.
+    /// Why it failed.
     pub fn kind(&self) -> &SnapshotErrorKind {
         &self.kind
     }
 
-    /// The same error, naming the file.
+    /// Adds the path of the file to the error.
     pub fn in_file(self, path: &Path) -> SnapshotError {
         SnapshotError {
             path: Some(path.to_owned()),

@@ -1,4 +1,4 @@
-//! Writes a snapshot, rows first: their checksums stand before them.
+//! Writes a snapshot. The rows are written before the header, which contains their checksums.
 
 use super::{
     ALIGNMENT, HEADER_BYTES, LAYER_RECORD_BYTES, MAGIC, SnapshotError, SnapshotErrorKind, VERSION,
@@ -10,13 +10,13 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// What stands in the header.
+/// The content of a snapshot, except its rows.
 pub(crate) struct Contents<'a> {
     pub(crate) tokens: &'a [u32],
     pub(crate) notes: &'a [u8],
 }
 
-/// Writes a sequence to `path`, in the place of what is there; the old file stays whole until the new one is.
+/// Writes a sequence to `path`. An existing file is replaced atomically.
 pub(crate) fn save<K: Bookkeeping + Restorable>(
     path: &Path,
     model: &Model,

@@ -1,4 +1,4 @@
-//! What `tokenizer.json` does to text around its model: normalizer, pre-tokenizer and post-processor.
+//! The normalizer, pre-tokenizer and post-processor of `tokenizer.json`.
 
 use serde_json::{Map, Value};
 
@@ -6,21 +6,21 @@ use super::wrong;
 use crate::pretokenize::GPT2;
 use crate::{SplitStage, TextError, Vocab, VocabModel};
 
-/// The steps of a file, sequences taken apart.
+/// The steps of a file, with nested sequences flattened.
 pub(super) struct Pipeline<'a> {
     normalizers: Vec<&'a Value>,
     pre_tokenizers: Vec<&'a Value>,
     post_processors: Vec<&'a Value>,
 }
 
-/// What a post-processor puts around a text.
+/// The tokens that a post-processor adds around a text.
 #[derive(Default)]
 pub(super) struct AffixTokens {
-    /// Whether the file says.
+    /// Whether the file has a post-processor that determines them.
     pub(super) stated: bool,
     /// Before the text.
     pub(super) first: Option<u32>,
-    /// Behind it.
+    /// After the text.
     pub(super) last: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// Writes into the vocabulary what its algorithm must know of the steps.
+/// Sets the fields of the vocabulary that correspond to the steps.
 pub(super) fn apply(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     match vocab.model {
         VocabModel::Bpe => byte_level(steps, vocab),
@@ -93,10 +93,10 @@ fn refuse(kind: &str, step: &Value) -> TextError {
     )
 }
 
-/// Byte-level BPE: a list of patterns that cut text into words.
+/// Byte-level BPE: a list of patterns that split text into words.
 fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     for step in &steps.normalizers {
-        // NFC is left out on purpose: text comes back as it was.
+        // NFC is not applied, so that decoding returns the original text.
         if step["type"] != "NFC" {
             return Err(refuse("normalizer", step));
         }
@@ -148,7 +148,7 @@ fn split(step: &Value) -> Result<SplitStage, TextError> {
     let (Some(pattern), true) = (pattern, isolates || keeps) else {
         return Err(refuse("pre-tokenizer", step));
     };
-    // The published patterns end in a look-ahead that is a rule about gaps here.
+    // The published patterns end in a look-ahead, which becomes the rule `splits_last_space`.
     let tail = r"|\s+(?!\S)|\s+";
     let bare = pattern.strip_suffix(tail);
     Ok(SplitStage {
@@ -157,7 +157,7 @@ fn split(step: &Value) -> Result<SplitStage, TextError> {
     })
 }
 
-/// SentencePiece's BPE: only where spaces come from is left to say.
+/// SentencePiece's BPE: the steps only determine where spaces are added.
 fn sentence_piece(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
     let mut prefix = false;
     for step in &steps.normalizers {
@@ -169,7 +169,7 @@ fn sentence_piece(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextErr
     }
     for step in &steps.pre_tokenizers {
         match step["type"].as_str() {
-            // After the replacement there is no space left to split at.
+            // Spaces were already replaced, so this split does nothing.
             Some("Split") if step["pattern"]["String"] == " " => {}
             Some("Metaspace") if step["split"] == false => {
                 vocab.space_prefix_if_missing = true;
