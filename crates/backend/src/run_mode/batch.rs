@@ -1,15 +1,15 @@
-//! The size of a step, as recordings are keyed by it.
+//! `BatchDescriptor`: the size of a step, which is the key of its recording.
 
 use kv::Step;
 
-/// What tells recordings apart: everything about a step that decides which work is done.
+/// The key of a recording: everything about a step that determines the recorded work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchDescriptor {
     /// Tokens, padding included.
     pub tokens: usize,
     /// Rows whose outputs are wanted, padding included.
     pub rows: usize,
-    /// Sequences; `None` where a recording serves any number of them.
+    /// Sequences; `None` if the recording serves any number of them.
     pub sequences: Option<usize>,
     /// Whether every sequence has the same number of tokens, that of a decode.
     pub uniform: bool,
@@ -41,7 +41,7 @@ impl BatchDescriptor {
         }
     }
 
-    /// The same for no rows, as dispatchers know descriptors.
+    /// The same descriptor with 0 rows, which is the form of a dispatcher's keys.
     pub(super) const fn without_rows(self) -> BatchDescriptor {
         BatchDescriptor { rows: 0, ..self }
     }

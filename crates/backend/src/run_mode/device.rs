@@ -3,15 +3,15 @@
 /// A command: the number at `at` becomes its product with `factor` plus `addend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Which number.
+    /// Index of the number.
     pub at: usize,
-    /// What it is multiplied by.
+    /// The factor.
     pub factor: i64,
-    /// What is then added.
+    /// The number that is added to the product.
     pub addend: i64,
 }
 
-/// A device that counts what is asked of it. Tests of run modes wrap work on it.
+/// A device that counts launches, captures and replays, for tests of run modes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordingDevice {
     /// The numbers that commands work on.
@@ -26,7 +26,7 @@ pub struct RecordingDevice {
 }
 
 impl RecordingDevice {
-    /// A device with so many numbers, all zero.
+    /// A device with this many numbers, all zero.
     pub fn new(numbers: usize) -> RecordingDevice {
         RecordingDevice {
             memory: vec![0; numbers],

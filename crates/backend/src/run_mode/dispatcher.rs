@@ -1,4 +1,4 @@
-//! Which recording a step is run with.
+//! `Dispatcher`: maps each step to a run mode and to the recording that serves it.
 
 use super::{BatchDescriptor, RunMode};
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ impl CaptureSizes {
         CaptureSizes(sizes.into_iter().collect())
     }
 
-    /// The sizes of a device on which padding is cheap: 1, 2 and 4, then multiples of 8 below 256, then multiples of 16,
-    /// up to twice the tokens of the largest decode and at most 512 and `max_tokens`.
+    /// The sizes of a device on which padding is cheap: 1, 2 and 4, then multiples of 8 below 256, then multiples of
+    /// 16, up to twice the tokens of the largest decode and at most 512 and `max_tokens`.
     pub fn sparse(max_sequences: usize, query_len: usize, max_tokens: usize) -> CaptureSizes {
         let most = (2 * max_sequences * query_len).min(512).min(max_tokens);
         let sizes = [1, 2, 4].into_iter();
@@ -56,7 +56,7 @@ impl CaptureSizes {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// The smallest size that so many tokens fit.
+    /// The smallest size that is at least `tokens`.
     fn padded(&self, tokens: usize) -> Option<usize> {
         let at = self.0.partition_point(|size| *size < tokens);
         self.0.get(at).copied()
@@ -79,7 +79,7 @@ pub struct DispatcherOptions {
     pub max_padding: Option<usize>,
 }
 
-/// The concrete modes that a step may be run in.
+/// The run modes that are valid for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValidModes {
     /// Whether one recording of the whole step may be replayed.
@@ -115,7 +115,7 @@ pub struct Dispatch {
     pub batch: BatchDescriptor,
 }
 
-/// Maps steps to recordings: the one place that knows which there are.
+/// Maps steps to recordings. It is the only place that knows which recordings exist.
 #[derive(Clone, Debug)]
 pub struct Dispatcher {
     options: DispatcherOptions,
@@ -228,8 +228,8 @@ impl Dispatcher {
         eager
     }
 
-    /// All that is recorded, in the order in which it should be: pieces before whole steps, large before small. Rows are
-    /// those of a decode: as many as tokens.
+    /// All that is recorded, in the order in which it should be: pieces before whole steps, large before small. Rows
+    /// are those of a decode: as many as tokens.
     pub fn captures(&self) -> Vec<Dispatch> {
         let of = |mode: RunMode, keys: &BTreeSet<BatchDescriptor>| {
             let mut keys: Vec<BatchDescriptor> = keys.iter().copied().collect();
@@ -263,7 +263,7 @@ impl Dispatcher {
     }
 }
 
-/// The numbers of rows that steps of so many tokens are recorded for: none, powers of two, and one for every token.
+/// The numbers of rows that steps of this many tokens are recorded for: 0, powers of two, and the number of tokens.
 fn row_sizes(tokens: usize) -> impl Iterator<Item = usize> {
     let powers = std::iter::successors(Some(1), |n: &usize| n.checked_mul(2));
     let below = powers.take_while(move |n| *n < tokens);
@@ -272,7 +272,7 @@ fn row_sizes(tokens: usize) -> impl Iterator<Item = usize> {
 
 /// The rows of a recording for this step, which is padded to `tokens`.
 fn padded_rows(batch: BatchDescriptor, tokens: usize) -> usize {
-    // More rows than tokens are asked for by nobody but a caller who wants a row twice.
+    // There are more rows than tokens only if the caller wants a row twice.
     let padded = row_sizes(tokens).find(|rows| *rows >= batch.rows);
     padded.unwrap_or(batch.rows)
 }

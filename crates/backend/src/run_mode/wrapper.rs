@@ -5,15 +5,15 @@ use std::collections::HashMap;
 
 /// Work that can be run as it is, or recorded and replayed.
 pub trait Replay {
-    /// What is recorded.
+    /// The type of a recording.
     type Recording;
-    /// Why work fails.
+    /// The error type of the work.
     type Error: From<ReplayError>;
 
     /// Runs the work without recording it.
     fn run(&mut self) -> Result<(), Self::Error>;
 
-    /// Records the work. Whether it is also done is of no account: it is replayed afterwards.
+    /// Records the work. It may or may not also execute it: the recording is replayed afterwards.
     fn record(&mut self) -> Result<Self::Recording, Self::Error>;
 
     /// Does the work again, on the inputs of this call.

@@ -57,7 +57,7 @@ fn windows_hold_as_many_rows_as_they_need() {
         max = max.max(step(&mut cells, 0, 1)).max(step(&mut cells, 1, 1));
     }
     assert_eq!(max, 16);
-    // The same in steps for both, which give up what they share together.
+    // The same in steps of both sequences, which evict their shared cells together.
     cells.seq_rm(1, ..).unwrap();
     cells.seq_cp(0, 1, ..).unwrap();
     for _ in 0..12 {

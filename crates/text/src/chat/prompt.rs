@@ -1,15 +1,16 @@
-//! A rendered conversation in which text from outside is told apart from the template's own.
+//! `Prompt`: a rendered conversation that separates untrusted text (the messages) from the template's own text.
 //!
-//! A template is a program that receives the messages and writes one text, so what it does with a message is only known
-//! once it has run. Characters of messages are therefore replaced, one for one, by private-use characters that occur
-//! nowhere else (*marks*), the template runs, and the marks in its output are turned back. One for one, because templates
-//! trim, slice, split and measure contents; white space keeps its place for the same reason.
+//! A template is a program that receives the messages and writes one text, so the place of a message in the output is
+//! known only after the template has run. Therefore every character of a message is replaced by a private-use character
+//! that occurs nowhere else (a *mark*), the template runs, and the marks in its output are replaced by the original
+//! characters. The number of characters does not change, because templates trim, slice, split and measure contents;
+//! white space is not replaced for the same reason.
 //!
-//! The template runs twice. The *opaque* run marks every character of the contents. The *guarded* run marks only what
-//! spells control tokens, so a template that looks into contents (`'</think>' in content`) finds what it looks for. Equal
-//! texts mean that the template did not look, and the opaque run says exactly what came from outside. Otherwise the guarded
-//! run is taken, unless its control tokens differ from those of the opaque run: then a content has changed the structure
-//! of the conversation, and the opaque run is taken.
+//! The template runs twice. The *opaque* run marks every character of the contents. The *guarded* run marks only the
+//! text of control tokens, so that a template can search the contents (`'</think>' in content`). If both runs give the
+//! same text, the template did not inspect the contents, and the opaque run shows exactly which text is untrusted.
+//! Otherwise the guarded run is used, unless its control tokens differ from those of the opaque run: then a content has
+//! changed the structure of the conversation, and the opaque run is used.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -20,10 +21,10 @@ use serde_json::{Map, Value as Json};
 use super::{ChatTemplate, Message};
 use crate::{TextError, Tokenizer};
 
-/// Private-use characters of planes 15 and 16, which marks are taken from.
+/// The private-use characters of planes 15 and 16, which are used as marks.
 const MARKS: [Range<u32>; 2] = [0xF_0000..0xF_FFFE, 0x10_0000..0x10_FFFE];
 
-/// The text of a conversation, and which parts of it came from outside. Control tokens are never read in those.
+/// The text of a conversation and the ranges of its untrusted parts. Control tokens are not recognised in those.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Prompt {
     text: String,
@@ -31,7 +32,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A text in which control tokens are read everywhere.
+    /// A trusted text: control tokens are recognised everywhere.
     pub fn trusted(text: String) -> Self {
         Self {
             text,
@@ -44,12 +45,12 @@ impl Prompt {
         &self.text
     }
 
-    /// Byte ranges of the text that came from outside, in order. White space between them may be of either origin.
+    /// Byte ranges of the untrusted text, in order. White space between them may come from either side.
     pub fn untrusted(&self) -> &[Range<usize>] {
         &self.untrusted
     }
 
-    /// The text in pieces, each with whether the template vouches for it.
+    /// The text in segments, each with a flag whether it is trusted.
     pub fn segments(&self) -> impl Iterator<Item = (&str, bool)> {
         let ends = self.untrusted.iter().map(|range| range.end);
         let starts = std::iter::once(0).chain(ends);
@@ -192,7 +193,7 @@ pub(super) fn is_private(c: char) -> bool {
     MARKS.iter().any(|range| range.contains(&u32::from(c)))
 }
 
-/// Characters and the private-use characters that stand for them.
+/// The map between original characters and their marks.
 struct Marks {
     of: HashMap<char, char>,
     back: HashMap<char, char>,
@@ -201,7 +202,7 @@ struct Marks {
 }
 
 impl Marks {
-    /// Marks that are none of the characters in `used`.
+    /// Marks that do not occur in `used`.
     fn new(used: HashSet<char>) -> Self {
         let all = MARKS.into_iter().flatten().filter_map(char::from_u32);
         Self {
@@ -248,7 +249,7 @@ impl Marks {
         guarded + &text[done..]
     }
 
-    /// Turns marks back and notes where they were.
+    /// Replaces marks by the original characters and records their ranges.
     fn unmark(&self, rendered: &str) -> Prompt {
         let mut prompt = Prompt::default();
         for c in rendered.chars() {
