@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("model", metavar="MODEL", type=Path, help="a folder with config.json and weights, or a .gguf file")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the .pt2 to write")
     parser.add_argument("--features", action="store_true", help="second output for Eagle3: inputs to layers 2, L/2, L-3")
-    parser.add_argument("--max-step", type=int, default=2048, metavar="N", help="most tokens in one step (default 2048)")
+    parser.add_argument("--max-step", type=int, default=2048, metavar="N", help="maximum number of tokens in one step (default 2048)")
     options = parser.parse_args(arguments)
     if options.output.suffix != ".pt2":
         parser.error(f"{options.output} does not end in .pt2")
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     warnings.filterwarnings("ignore")
     say("importing torch and transformers")
-    # Slow to import, so after the arguments were found good.
+    # Slow to import, so imported after the arguments were checked.
     from transformers.utils import logging as transformers_logging
 
     from .archive import save

@@ -1,4 +1,4 @@
-"""Writes `.pt2` archives that say nothing about the machine they were made on."""
+"""Writes reproducible `.pt2` archives, without paths, stack traces and time stamps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def export_module(
     metadata: dict | None = None,
     extra_files: dict[str, str] | None = None,
 ) -> torch.export.ExportedProgram:
-    """Exports a module as it is and saves it for kvark; answers with the program, for comparisons."""
+    """Exports a module unchanged and saves it for kvark; returns the program, for comparisons."""
     with torch.no_grad():
         program = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
     save(program, path, metadata=metadata, extra_files=extra_files)
@@ -82,7 +82,7 @@ def align(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, to: int = 64) -> Non
 
 
 def strip(value: Any) -> Any:
-    """A model's JSON without what Python's debuggers wanted."""
+    """Removes Python debug fields from a model's JSON."""
     if isinstance(value, dict):
         return {
             key: {k: v for k, v in inner.items() if k not in DEBUG_FIELDS}

@@ -1,4 +1,4 @@
-"""Hugging Face decoders with their attention swapped for the op."""
+"""Hugging Face decoders with their attention replaced by the op `kvcache::update_and_attend`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExportError(Exception):
 
 @dataclass
 class _Step:
-    """What the attention of the forward in progress needs and its layers do not hand down."""
+    """State of the running forward that the attention function needs and the model's layers do not pass to it."""
 
     position: torch.Tensor | None = None
 
@@ -40,7 +40,7 @@ def _attention(module, query, key, value, attention_mask, *, scaling=None, dropo
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
-# What is seen is the cache's answer.
+# The cache decides which rows a query sees, so no mask is built.
 AttentionMaskInterface.register(IMPLEMENTATION, lambda **_: None)
 
 
@@ -96,7 +96,7 @@ def feature_layers(layers: int) -> tuple[int, ...]:
 
 
 def windows(config) -> list[int]:
-    """The sliding window of each layer; 0 where everything is seen."""
+    """The sliding window of each layer; 0 for full attention."""
     count = config.num_hidden_layers
     window = getattr(config, "sliding_window", None) or 0
     kinds = getattr(config, "layer_types", None)

@@ -1,4 +1,4 @@
-"""Hugging Face folders and GGUF files to PyTorch models, with what goes along into the archive."""
+"""Loads Hugging Face folders and GGUF files as PyTorch models, with the sidecar files for the archive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_folder(path: Path) -> tuple[PreTrainedModel, dict[str, str]]:
 
 
 def load_gguf(path: Path) -> tuple[PreTrainedModel, dict[str, str]]:
-    """A GGUF file, dequantised; its vocabulary goes along key by key, so that token ids stay its own."""
+    """A GGUF file, dequantised; its vocabulary is copied key by key, so that token ids do not change."""
     model = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, local_files_only=True
     )

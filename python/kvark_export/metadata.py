@@ -1,4 +1,4 @@
-"""What a model fixes about its KV caches, in the two forms that kvark and ExecuTorch read."""
+"""KV cache metadata of a model, in the two forms that kvark and ExecuTorch read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_constant_methods(
 def cache_metadata(
     *, kv_heads: Sequence[int], head_dims: Sequence[int], windows: Sequence[int], prefill_chunk: int, max_context: int
 ) -> dict:
-    """Both forms; `kv_cache.*` only where it can say the facts (one size, no window)."""
+    """Both forms; `kv_cache.*` only if it can express the caches (one size, no window)."""
     metadata = write_constant_methods(
         {},
         kv_heads=kv_heads,

@@ -1,4 +1,4 @@
-"""The op `kvcache::update_and_attend`, behind which kvark swaps KV caches.
+"""The op `kvcache::update_and_attend`: attention over a KV cache that the runtime provides.
 
 ExecuTorch's own op is used when it is installed. Otherwise the identical schema is registered here, with a small
 contiguous cache so that a model that calls it also runs in plain PyTorch:
@@ -33,7 +33,7 @@ class ContiguousCache:
         self.rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def update(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor):
-        """Stores the step's rows; answers with all rows and which of them each query sees."""
+        """Stores the step's rows; returns all rows and which of them each query sees."""
         at = positions(position)
         start, count = int(at[0]), k.shape[2]
         if at.tolist() != list(range(start, start + count)):
@@ -53,7 +53,7 @@ class ContiguousCache:
             seen &= keys[None, :] > at[:, None] - window
         return k, v, seen
 
-    # ExecuTorch's registry asks its caches by this name, and takes its own kind of answer.
+    # ExecuTorch's registry calls its caches by this name and expects its own result type.
     def update_and_fetch(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor):
         from executorch.extension.llm.cache.reference_cache import AttendSpec, MaskKind
 

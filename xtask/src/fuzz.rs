@@ -1,13 +1,13 @@
-//! `cargo xtask fuzz`: every fuzz target for a while.
+//! `cargo xtask fuzz`: runs every fuzz target for a limited time.
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-/// Feed random bytes to every reader for a while (needs a nightly compiler and cargo-fuzz)
+/// Fuzz every reader for a limited time (needs a nightly compiler and cargo-fuzz)
 #[derive(Args)]
 pub(crate) struct Fuzz {
-    /// How long each target runs
+    /// Time per target
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u32,
     /// Only these targets
@@ -29,7 +29,7 @@ impl Fuzz {
         };
         if shell::output(&mut fuzz(&["--version"])).is_err() {
             bail!(
-                "cargo-fuzz is not there; to get it:\n  rustup toolchain install nightly\n  cargo install cargo-fuzz"
+                "cargo-fuzz is not installed; to install it:\n  rustup toolchain install nightly\n  cargo install cargo-fuzz"
             );
         }
         shell::run(

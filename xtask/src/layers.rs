@@ -1,4 +1,4 @@
-//! `cargo xtask layers`: dependencies point one way, and the manifests agree on the rest.
+//! `cargo xtask layers`: checks that dependencies follow the layer rules, and that manifests inherit from the workspace.
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
@@ -18,12 +18,15 @@ impl Layers {
         if !problems.is_empty() {
             bail!("{}", problems.join("\n       "));
         }
-        println!("{} crates, every arrow as it should be", crates.len());
+        println!(
+            "{} crates: all dependencies follow the layer rules",
+            crates.len()
+        );
         Ok(())
     }
 }
 
-/// One crate's place.
+/// Layer rules of one crate.
 struct Layer {
     name: &'static str,
     /// The crates of this workspace that it may depend on.
@@ -88,7 +91,7 @@ const LAYERS: &[Layer] = &[
     layer("xtask", &[]),
 ];
 
-/// A crate as it lies in the tree.
+/// A crate in the source tree.
 struct Crate {
     /// The folder's name, which is the crate's name among its own.
     name: String,
@@ -97,7 +100,7 @@ struct Crate {
     sources: Vec<(String, String)>,
 }
 
-/// Everything that is wrong, a line each.
+/// All violations, one line each.
 fn check(workspace: &Table, crates: &[Crate]) -> Vec<String> {
     let mut problems = Vec::new();
     let shared = table(workspace, &["workspace", "dependencies"]);

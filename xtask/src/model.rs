@@ -13,7 +13,7 @@ pub(crate) const VARIABLE: &str = "KVARK_TEST_MODEL";
 pub(crate) enum Missing {
     /// The caller named a file that is not there.
     Named(anyhow::Error),
-    /// No file was named and the default one could not be had.
+    /// No file was named, and the default one could not be downloaded.
     NotFetched(anyhow::Error),
 }
 
@@ -25,7 +25,7 @@ impl From<Missing> for anyhow::Error {
     }
 }
 
-/// The file that the caller or [`VARIABLE`] names, else the default model, fetched if need be.
+/// The file that the caller or [`VARIABLE`] names, or the default model, downloaded if needed.
 pub(crate) fn find(named: Option<PathBuf>) -> Result<PathBuf, Missing> {
     let variable = || std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
     match named.or_else(|| variable().map(PathBuf::from)) {
@@ -43,7 +43,7 @@ pub(crate) fn kvark() -> Result<PathBuf> {
     Ok(shell::target().join("release/kvark"))
 }
 
-/// Has kvark fetch its default model, unless it is there, and asks where it keeps it.
+/// Downloads kvark's default model if needed, and returns its path.
 fn fetch() -> Result<PathBuf> {
     let kvark = kvark()?;
     shell::run(shell::command(&kvark).arg("pull"))?;

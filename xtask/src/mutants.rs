@@ -13,10 +13,10 @@ const TARGET: f64 = 0.95;
 /// Change the cache's code in small ways and count the changes that no test notices (slow; not part of the tests)
 #[derive(Args)]
 pub(crate) struct Mutants {
-    /// Which part of the mutants, such as 0/6 for the first sixth
+    /// Shard of the mutants, such as 0/6 for the first sixth
     #[arg(long, value_name = "K/N", default_value = "0/6")]
     shard: String,
-    /// Only files whose path has this in it
+    /// Only files whose path contains this text
     #[arg(long, value_name = "TEXT")]
     file: Option<String>,
 }

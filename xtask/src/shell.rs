@@ -10,7 +10,7 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().expect("xtask is a folder of the workspace")
 }
 
-/// What cargo builds into, as it was told by the environment or by its own choice.
+/// Cargo's target folder: that of the environment, or the default.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root().join("target"), |dir| root().join(dir))
@@ -23,7 +23,7 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Runs a command to its end and shows it first; what is not success is an error.
+/// Prints and runs a command. A non-zero exit status is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     eprintln!("$ {shown}");
@@ -36,7 +36,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and takes what it prints to stdout; its stderr is shown only if it fails.
+/// Runs a command and returns its stdout; prints its stderr only if it fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let shown = show(command);
     let output = command
@@ -47,7 +47,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         let complaint = String::from_utf8_lossy(&output.stderr);
         bail!("{shown}: {}\n{}", output.status, complaint.trim_end());
     }
-    String::from_utf8(output.stdout).with_context(|| format!("{shown} prints no text"))
+    String::from_utf8(output.stdout).with_context(|| format!("the output of {shown} is not UTF-8"))
 }
 
 fn show(command: &Command) -> String {

@@ -143,7 +143,7 @@ impl Bench {
                         rates.push(n as f64 / seconds);
                     }
                     bar.inc(1);
-                    if interrupt::asked() {
+                    if interrupt::requested() {
                         bail!("interrupted");
                     }
                 }
@@ -280,7 +280,7 @@ fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usiz
     // The first `depth` tokens are computed once; later rounds reuse them from the cache.
     if runner.tokens().get(..depth) != Some(&tokens[..depth]) {
         runner.rewind(0)?;
-        runner.feed(&tokens[..depth], |_| !interrupt::asked())?;
+        runner.feed(&tokens[..depth], |_| !interrupt::requested())?;
     }
     runner.rewind(depth)?;
     let start = Instant::now();

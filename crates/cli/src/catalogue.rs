@@ -198,17 +198,17 @@ pub(crate) fn ensure(entry: &'static CatalogueEntry) -> Result<PathBuf> {
 fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
     let _listening = interrupt::listen();
     let mut bar = Bar::default();
-    let mut told = false;
+    let mut announced = false;
     let fetched = home.fetch(entry, &mut |progress| {
         // Without a terminal, the note is printed with the first byte, so that earlier errors are printed alone.
-        if !told && (progress.done > 0 || std::io::stderr().is_terminal()) {
+        if !announced && (progress.done > 0 || std::io::stderr().is_terminal()) {
             output::note(&format!(
                 "fetching {} ({}, licence {})",
                 entry.name,
                 output::bytes(entry.download_bytes()),
                 entry.licence
             ));
-            told = true;
+            announced = true;
         }
         bar.show(progress)
     });
@@ -229,7 +229,7 @@ impl Bar {
         if let Some((_, bar)) = &self.0 {
             bar.set_position(done);
         }
-        !interrupt::asked()
+        !interrupt::requested()
     }
 }
 

@@ -150,7 +150,7 @@ impl Chat {
         if let Some(file) = &self.prompt_cache {
             conversation.save(file).context("cannot save")?;
         }
-        if failed > 0 && !input.is_terminal() && !interrupt::asked() {
+        if failed > 0 && !input.is_terminal() && !interrupt::requested() {
             bail!("{failed} of the lines failed (see the messages above)");
         }
         Ok(())
@@ -207,22 +207,22 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
             "[the conversation is forgotten]".to_owned()
         }
         ("rewind", argument) => rewind(conversation, argument.unwrap_or("1"))?,
-        ("fork", name) => told(
+        ("fork", name) => message_of(
             conversation
                 .fork(name)
                 .map(|name| format!("[now in {name}]")),
         ),
-        ("switch", Some(name)) => told(
+        ("switch", Some(name)) => message_of(
             conversation
                 .switch(name)
                 .map(|()| format!("[now in {name}]")),
         ),
-        ("drop", Some(name)) => told(
+        ("drop", Some(name)) => message_of(
             conversation
                 .drop_branch(name)
                 .map(|()| format!("[{name} is forgotten]")),
         ),
-        ("keep", None) => told(
+        ("keep", None) => message_of(
             conversation
                 .keep()
                 .map(|n| format!("[branches forgotten: {n}]")),
@@ -248,12 +248,12 @@ fn with_file(result: Result<String>) -> Next {
         Ok(_) => Next::Line,
         Err(_) => Next::Failed,
     };
-    output::note(&told(result));
+    output::note(&message_of(result));
     next
 }
 
 /// Message for the result of a command, or its error.
-fn told(result: Result<String>) -> String {
+fn message_of(result: Result<String>) -> String {
     result.unwrap_or_else(|error| error.to_string())
 }
 
@@ -317,7 +317,7 @@ fn say(
                 written = output::text(text);
             }
         }
-        !interrupt::asked() && written.is_ok()
+        !interrupt::requested() && written.is_ok()
     });
     if let Some(bar) = bar.take() {
         bar.finish_and_clear();
@@ -343,7 +343,7 @@ fn say(
 
 /// On a terminal, Ctrl-C stops the answer; elsewhere it ends the program.
 fn after_interrupt(terminal: bool, next: Next) -> Next {
-    match (interrupt::asked(), terminal) {
+    match (interrupt::requested(), terminal) {
         (false, _) => next,
         (true, false) => Next::Exit,
         (true, true) => {

@@ -99,7 +99,7 @@ impl Embed {
         let start = Instant::now();
         let found = embedder.embed(&texts, |done| {
             bar.set_position(done as u64);
-            !interrupt::asked()
+            !interrupt::requested()
         })?;
         bar.finish_and_clear();
         let found = found.context("interrupted")?;

@@ -19,10 +19,10 @@ pub(crate) fn install() {
     });
 }
 
-/// Work that looks at [`asked`] again and again while this is alive.
+/// Work that looks at [`requested`] again and again while this is alive.
 pub(crate) struct Listening(());
 
-/// Announces work that looks at [`asked`].
+/// Announces work that looks at [`requested`].
 pub(crate) fn listen() -> Listening {
     LISTENERS.fetch_add(1, Ordering::SeqCst);
     Listening(())
@@ -35,7 +35,7 @@ impl Drop for Listening {
 }
 
 /// Whether Ctrl-C was pressed.
-pub(crate) fn asked() -> bool {
+pub(crate) fn requested() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 

@@ -101,7 +101,7 @@ fn main() -> ExitCode {
             1
         }
     };
-    ExitCode::from(match interrupt::asked() {
+    ExitCode::from(match interrupt::requested() {
         true => interrupt::EXIT_CODE,
         false => code,
     })

@@ -93,7 +93,7 @@ fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
 pub(crate) fn loading() -> ProgressCallback {
     let shown = Mutex::new((None, None));
     ProgressCallback::new(move |done, total| {
-        let goes_on = !interrupt::asked();
+        let goes_on = !interrupt::requested();
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         let (begun, bar): &mut (Option<Instant>, Option<ProgressBar>) = &mut shown;
         if done == total || !goes_on {

@@ -140,7 +140,7 @@ impl Run {
                     }
                 }
             }
-            !interrupt::asked() && written.is_ok()
+            !interrupt::requested() && written.is_ok()
         });
         bar.finish_and_clear();
         let generated = generated?;
@@ -245,7 +245,7 @@ impl Run {
         let bar = output::progress("prompt", prompt.len());
         let fed = branches.branch(0).feed(prompt, &mut |done| {
             bar.set_position(done as u64);
-            !interrupt::asked()
+            !interrupt::requested()
         })?;
         bar.finish_and_clear();
         if !fed {
@@ -268,7 +268,7 @@ impl Run {
         let bar = output::progress("tokens", total);
         let generated = branches.generate(model, &mut each, options, |_, _| {
             bar.inc(1);
-            !interrupt::asked()
+            !interrupt::requested()
         })?;
         bar.finish_and_clear();
         let time = generated

@@ -53,10 +53,10 @@ impl Score {
         let bar = output::progress("score", ids.len());
         let score = runner.score(&ids, |done| {
             bar.set_position(done as u64);
-            !interrupt::asked()
+            !interrupt::requested()
         })?;
         bar.finish_and_clear();
-        if interrupt::asked() {
+        if interrupt::requested() {
             bail!(
                 "interrupted after {} of {} tokens",
                 score.argmax.len(),

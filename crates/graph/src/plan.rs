@@ -11,7 +11,7 @@ pub use placement::PlacementOrder;
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
 use alias::AliasAnalysis;
-use placement::{Lifetime, lower_bound, smallest};
+use placement::{Lifetime, best_placement, lower_bound};
 
 /// Alignment of every offset in bytes: a cache line, so that vector loads never straddle lines.
 pub const ALIGNMENT: usize = 64;
@@ -117,12 +117,12 @@ impl MemoryPlan {
             }
         }
         let lower_bound = lower_bound(&lifetimes);
-        let (packed, attempts) = smallest(&lifetimes, lower_bound);
+        let (placement, attempts) = best_placement(&lifetimes, lower_bound);
 
         let mut slots = vec![None; graph.tensors().len()];
         let mut work = vec![None; graph.nodes().len()];
         let mut buffers = Vec::with_capacity(holds.len());
-        for ((holds, life), slot) in holds.into_iter().zip(&lifetimes).zip(packed.slots) {
+        for ((holds, life), slot) in holds.into_iter().zip(&lifetimes).zip(placement.slots) {
             match holds {
                 Holds::Tensor(id) => slots[id.0 as usize] = Some(slot),
                 Holds::Scratch(step) => work[step] = Some(slot),
@@ -156,7 +156,7 @@ impl MemoryPlan {
         };
         Ok(MemoryPlan {
             bindings,
-            arena_bytes: packed.bytes,
+            arena_bytes: placement.bytes,
             lower_bound,
             attempts,
             buffers,

@@ -46,7 +46,7 @@ impl ConstValue {
         match self {
             ConstValue::Elements(data) => Some(data.clone()),
             ConstValue::Dims(list) => {
-                let numbers = list.iter().map(number).collect::<Option<Vec<i64>>>()?;
+                let numbers = list.iter().map(dim_as_i64).collect::<Option<Vec<i64>>>()?;
                 Some(match dtype {
                     DType::I32 => Data::I32(numbers.into_iter().map(|n| n as i32).collect()),
                     _ => Data::I64(numbers),
@@ -83,7 +83,7 @@ fn small(ty: &TensorType) -> Option<Vec<usize>> {
 }
 
 /// Value of a dimension that contains no symbol; may be negative.
-pub(crate) fn number(dim: &Dim) -> Option<i64> {
+pub(crate) fn dim_as_i64(dim: &Dim) -> Option<i64> {
     let value = dim.value(&Bindings::default())?;
     (Dim::constant(value) == *dim).then_some(value)
 }
@@ -98,9 +98,9 @@ impl ConstEvaluator<'_> {
     /// Evaluates an op on concrete operands.
     fn constants(&self) -> Option<ConstValue> {
         let symbolic = match self.op {
-            Op::Range(op) => number(&op.start).is_none(),
-            Op::Size(op) => number(&op.value).is_none(),
-            Op::Slice(op) => number(&op.start).is_none(),
+            Op::Range(op) => dim_as_i64(&op.start).is_none(),
+            Op::Size(op) => dim_as_i64(&op.value).is_none(),
+            Op::Slice(op) => dim_as_i64(&op.start).is_none(),
             _ => false,
         };
         if symbolic {
@@ -129,7 +129,7 @@ impl ConstEvaluator<'_> {
             Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Concat(_) => {
                 self.moved(self.operands.len())
             }
-            Op::Slice(op) if number(&op.start).is_some() => self.moved(1),
+            Op::Slice(op) if dim_as_i64(&op.start).is_some() => self.moved(1),
             Op::Gather(_) => self.moved(1),
             Op::Binary(Binary { function }) => {
                 let pairs = self.broadcast(0)?.into_iter().zip(self.broadcast(1)?);
@@ -213,7 +213,7 @@ impl ConstEvaluator<'_> {
 /// Arithmetic on two symbolic integers; `None` if the result is not affine.
 fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
     use BinaryFunction as B;
-    if let (Some(a), Some(b)) = (number(&a), number(&b)) {
+    if let (Some(a), Some(b)) = (dim_as_i64(&a), dim_as_i64(&b)) {
         return function.apply_integer(a, b).ok().map(Dim::constant);
     }
     let times = |dim: Dim, factor: i64| {
@@ -224,19 +224,19 @@ fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
     match function {
         B::Add => Some(a + b),
         B::Sub => Some(a - b),
-        B::Mul => match (number(&a), number(&b)) {
+        B::Mul => match (dim_as_i64(&a), dim_as_i64(&b)) {
             (Some(factor), _) => times(b, factor),
             (_, Some(factor)) => times(a, factor),
             _ => None,
         },
-        B::Div | B::FloorDiv => a.checked_div(usize::try_from(number(&b)?).ok()?),
+        B::Div | B::FloorDiv => a.checked_div(usize::try_from(dim_as_i64(&b)?).ok()?),
         B::Mod => {
-            a.checked_div(usize::try_from(number(&b)?).ok()?)?;
+            a.checked_div(usize::try_from(dim_as_i64(&b)?).ok()?)?;
             Some(Dim::from(0))
         }
         // Sizes are not negative, so a lower bound of at most zero has no effect.
-        B::Max if number(&b).is_some_and(|b| b <= 0) && a.is_nonnegative() => Some(a),
-        B::Max if number(&a).is_some_and(|a| a <= 0) && b.is_nonnegative() => Some(b),
+        B::Max if dim_as_i64(&b).is_some_and(|b| b <= 0) && a.is_nonnegative() => Some(a),
+        B::Max if dim_as_i64(&a).is_some_and(|a| a <= 0) && b.is_nonnegative() => Some(b),
         B::Min | B::Max if a == b => Some(a),
         _ => None,
     }
@@ -245,11 +245,11 @@ fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
 /// Compares two symbolic integers; `None` if the result depends on the dynamic sizes.
 fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
     use CompareFunction as C;
-    if let Some(difference) = number(&(a - b)) {
+    if let Some(difference) = dim_as_i64(&(a - b)) {
         return Some(function.apply(difference, 0));
     }
     // A size is greater than every negative number.
-    let above = |a: &Dim, b: &Dim| a.is_nonnegative() && number(b).is_some_and(|b| b < 0);
+    let above = |a: &Dim, b: &Dim| a.is_nonnegative() && dim_as_i64(b).is_some_and(|b| b < 0);
     let larger = match (above(&a, &b), above(&b, &a)) {
         (true, _) => true,
         (_, true) => false,
@@ -271,7 +271,7 @@ mod tests {
     use graph::ops::{Gather, Range, Scalar, Size};
 
     fn sizes(emitter: &LoweringBuilder, id: TensorId) -> Option<Vec<Dim>> {
-        match emitter.known(id)? {
+        match emitter.const_value(id)? {
             ConstValue::Dims(list) => Some(list),
             ConstValue::Elements(_) => None,
         }
@@ -319,10 +319,10 @@ mod tests {
         assert_eq!(sizes(&e, square), None);
         let five = e.scalar(Scalar::I64(5), DType::I64).unwrap();
         let long = e.compare(CompareFunction::Gt, shape, five).unwrap();
-        assert_eq!(e.known(long), None);
+        assert_eq!(e.const_value(long), None);
         let input = e.builder.input("x", DType::I64, [Dim::from(2)]);
         let sum = e.binary(BinaryFunction::Add, input, shape).unwrap();
-        assert_eq!(e.known(sum), None);
+        assert_eq!(e.const_value(sum), None);
     }
 
     #[test]
@@ -337,7 +337,9 @@ mod tests {
         let range = e.emit(range, &[]).unwrap();
         let real = e.cast(range, DType::F32).unwrap();
         let sum = e.with_number(BinaryFunction::Add, real, 0.5).unwrap();
-        let known = e.known(sum).and_then(|known| known.constant(DType::F32));
+        let known = e
+            .const_value(sum)
+            .and_then(|known| known.constant(DType::F32));
         assert_eq!(known, Some(Data::F32(vec![2.5, 5.5, 8.5])));
         assert!(e.builder.constant_bytes(sum).is_some());
     }

@@ -24,9 +24,9 @@ pub(crate) struct LoweringBuilder {
     /// Names of the file's own tensors.
     reserved: HashSet<String>,
     /// Tensors emitted for the current source node.
-    made: HashSet<TensorId>,
+    emitted_ids: HashSet<TensorId>,
     /// Results of constant evaluation, if it is enabled.
-    known: Option<HashMap<TensorId, ConstValue>>,
+    const_values: Option<HashMap<TensorId, ConstValue>>,
 }
 
 impl LoweringBuilder {
@@ -37,8 +37,8 @@ impl LoweringBuilder {
             node_name: String::new(),
             emitted: 0,
             reserved: HashSet::new(),
-            made: HashSet::new(),
-            known: None,
+            emitted_ids: HashSet::new(),
+            const_values: None,
         }
     }
 
@@ -46,14 +46,14 @@ impl LoweringBuilder {
     /// import time become constants.
     pub(crate) fn with_const_eval(name: &str) -> LoweringBuilder {
         LoweringBuilder {
-            known: Some(HashMap::new()),
+            const_values: Some(HashMap::new()),
             ..LoweringBuilder::new(name)
         }
     }
 
     /// Elements of a tensor, if they are known at import time.
-    pub(crate) fn known(&self, id: TensorId) -> Option<ConstValue> {
-        if let Some(known) = self.known.as_ref().and_then(|map| map.get(&id)) {
+    pub(crate) fn const_value(&self, id: TensorId) -> Option<ConstValue> {
+        if let Some(known) = self.const_values.as_ref().and_then(|map| map.get(&id)) {
             return Some(known.clone());
         }
         let bytes = self.builder.constant_bytes(id)?;
@@ -64,7 +64,7 @@ impl LoweringBuilder {
     pub(crate) fn begin_node(&mut self, node: &str) {
         self.node_name = node.to_owned();
         self.emitted = 0;
-        self.made.clear();
+        self.emitted_ids.clear();
     }
 
     /// Reserves names, so that no emitted tensor gets one of them.
@@ -75,7 +75,7 @@ impl LoweringBuilder {
     /// Removes `id` from the tensors emitted for the current node and returns whether it was one of them, so that each
     /// tensor is renamed at most once.
     pub(crate) fn take_emitted(&mut self, id: TensorId) -> bool {
-        self.made.remove(&id)
+        self.emitted_ids.remove(&id)
     }
 
     /// Adds a node.
@@ -85,7 +85,7 @@ impl LoweringBuilder {
         inputs: &[TensorId],
     ) -> Result<TensorId, String> {
         let op = op.into();
-        let known = self.known_result(&op, inputs);
+        let known = self.const_result(&op, inputs);
         if let Some((ty, known)) = &known
             && let Some(data) = known.constant(ty.dtype)
             && let Some(shape) = ty.dims(&Default::default())
@@ -95,17 +95,17 @@ impl LoweringBuilder {
         let name = self.fresh_name();
         let result = self.builder.node(&name, op, inputs);
         let id = result.map_err(|e| e.to_string())?;
-        self.made.insert(id);
-        if let (Some((_, known)), Some(map)) = (known, &mut self.known) {
+        self.emitted_ids.insert(id);
+        if let (Some((_, known)), Some(map)) = (known, &mut self.const_values) {
             map.insert(id, known);
         }
         Ok(id)
     }
 
     /// Type and elements of a node's result, if constant evaluation is enabled and succeeds.
-    fn known_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, ConstValue)> {
-        self.known.as_ref()?;
-        let operand = |id: &TensorId| (self.builder.ty(*id), self.known(*id));
+    fn const_result(&self, op: &Op, inputs: &[TensorId]) -> Option<(TensorType, ConstValue)> {
+        self.const_values.as_ref()?;
+        let operand = |id: &TensorId| (self.builder.ty(*id), self.const_value(*id));
         let operands: Vec<(&TensorType, Option<ConstValue>)> = inputs.iter().map(operand).collect();
         let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
         let result = op.infer(&types).ok()?;

@@ -1,4 +1,4 @@
-//! `cargo xtask bench-peers`: kvark and llama.cpp, turn by turn.
+//! `cargo xtask bench-peers`: compares kvark and llama.cpp, interleaved.
 
 mod document;
 mod llama;
@@ -12,7 +12,7 @@ use clap::Args;
 use section::{Files, Section, Test, record};
 use std::path::PathBuf;
 
-/// Compare the speed of kvark and llama.cpp, turn by turn on one machine
+/// Compare the speed of kvark and llama.cpp, interleaved on one machine
 #[derive(Args)]
 #[command(
     after_help = "Every test of a round is measured on both sides, one right after the other; who goes first changes with \
@@ -33,10 +33,10 @@ Examples:
   cargo xtask bench-peers --record --also q4_k_m.gguf --also q8_0.gguf --markdown docs/benchmarks/cpu.md"
 )]
 pub(crate) struct BenchPeers {
-    /// The model (GGUF); SmolLM2-135M-Instruct when left out
+    /// Model (GGUF) [default: SmolLM2-135M-Instruct]
     #[arg(short, long, value_name = "GGUF")]
     model: Option<PathBuf>,
-    /// Another model (GGUF) to measure after it; may be repeated
+    /// Another model (GGUF) to measure; may be repeated
     #[arg(long, value_name = "GGUF")]
     also: Vec<PathBuf>,
     /// Measure the tests of the project's record instead of chosen ones
@@ -45,7 +45,7 @@ pub(crate) struct BenchPeers {
     /// Force this tier of kvark's kernels; avx2 is compared with a llama.cpp built for AVX2 only
     #[arg(long, value_name = "TIER")]
     isa: Option<String>,
-    /// How keys and values are stored on both sides
+    /// Storage type of keys and values on both sides
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "q8", "q4"])]
     cache_type: String,
     #[command(flatten)]

@@ -20,10 +20,10 @@ Examples:
   KVARK_PEERS_VENV=.venv cargo xtask check-export --model smollm2.gguf"
 )]
 pub(crate) struct CheckExport {
-    /// The model (GGUF file or Hugging Face folder); SmolLM2-135M-Instruct when left out
+    /// Model (GGUF file or Hugging Face folder) [default: SmolLM2-135M-Instruct]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// Tokens that every prompt is continued by
+    /// Number of tokens to generate per prompt
     #[arg(short = 'n', long, value_name = "N", default_value_t = 48)]
     predict: usize,
 }

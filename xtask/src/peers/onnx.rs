@@ -1,4 +1,4 @@
-//! `cargo xtask bench-onnx`: kvark and ONNX Runtime on the same decoders, turn by turn.
+//! `cargo xtask bench-onnx`: compares kvark and ONNX Runtime on the same decoders, interleaved.
 
 use super::script;
 use super::turns::{Case, Driver, Kvark, TurnArgs, median, range, text};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Compare the speed of kvark and ONNX Runtime on the same decoders, turn by turn on one machine
+/// Compare the speed of kvark and ONNX Runtime on the same decoders, interleaved on one machine
 #[derive(Args)]
 #[command(
     after_help = "The model is a llama of SmolLM2-135M's shape with random weights and a static cache, built by mobius, once in \
@@ -54,7 +54,7 @@ impl Row {
     }
 }
 
-/// What was measured, on what.
+/// Results and the machine they were measured on.
 struct Report {
     rows: Vec<Row>,
     rounds: u32,
@@ -83,7 +83,7 @@ impl BenchOnnx {
         } else {
             "bench-onnx"
         });
-        // As few lengths as possible, so that models built before serve again.
+        // Few distinct lengths, so that models built earlier can be reused.
         let context = longest.next_multiple_of(1024);
         let hello = ort.ask(
             &json!({ "do": "build", "folder": folder, "context": context, "tiny": self.tiny }),

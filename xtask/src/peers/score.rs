@@ -15,10 +15,10 @@ and a longer piece of prose (xtask/peers/prose.txt). The figure is the mean over
 the given next token; smaller is better."
 )]
 pub(crate) struct ScorePeers {
-    /// The model (GGUF; an architecture that transformers reads from GGUF); SmolLM2-135M-Instruct when left out
+    /// Model (GGUF, of an architecture that transformers reads from GGUF) [default: SmolLM2-135M-Instruct]
     #[arg(short, long, value_name = "GGUF")]
     model: Option<PathBuf>,
-    /// Measure this kvark instead of the tree's release build
+    /// kvark binary to measure instead of the release build
     #[arg(long, value_name = "PATH")]
     kvark: Option<PathBuf>,
     /// Print one JSON object
@@ -31,7 +31,7 @@ const STORAGES: [&str; 2] = ["f16", "f32"];
 /// The sets of texts.
 const SETS: [&str; 2] = ["short", "long"];
 
-/// The mean of absolute differences, as it grows.
+/// Running mean of absolute differences.
 #[derive(Clone, Copy, Default)]
 struct Distance {
     sum: f64,
@@ -42,7 +42,7 @@ impl Distance {
     fn add(&mut self, truth: &[f64], other: &[f64]) -> Result<()> {
         if truth.len() != other.len() {
             bail!(
-                "{} log-probabilities where {} are due",
+                "got {} log-probabilities, expected {}",
                 other.len(),
                 truth.len()
             );
@@ -76,7 +76,7 @@ impl ScorePeers {
         eprintln!("computing the truth (about a minute)");
         let peers: Value = serde_json::from_str(&shell::output(&mut python)?)?;
 
-        // A row a program, a column a set.
+        // One row per program, one column per set.
         let names = ["kvark, f16 KV", "kvark, f32 KV", "llama.cpp, f16 KV"];
         let mut distances = [[Distance::default(); SETS.len()]; 3];
         let texts = peers["texts"]

@@ -1,4 +1,4 @@
-//! `cargo xtask bench-torch`: kvark and PyTorch on exported models, turn by turn.
+//! `cargo xtask bench-torch`: compares kvark and PyTorch on exported models, interleaved.
 
 use super::script;
 use super::turns::Driver;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Compare the speed of kvark and PyTorch on exported models, turn by turn on one machine
+/// Compare the speed of kvark and PyTorch on exported models, interleaved on one machine
 #[derive(Args)]
 #[command(
     after_help = "Every model of a round is measured on every side, one right after the other. A side's time is the median of \
@@ -22,7 +22,7 @@ Examples:
   cargo xtask bench-torch --rounds 9 -t 2,1 --markdown docs/benchmarks/torch.md"
 )]
 pub(crate) struct BenchTorch {
-    /// How often every model is measured on every side
+    /// Number of measurements per model and side
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Numbers of threads
@@ -34,22 +34,22 @@ pub(crate) struct BenchTorch {
         default_value = "2,1"
     )]
     threads: Vec<usize>,
-    /// Seconds that a side is measured for in a round
+    /// Seconds per side and round
     #[arg(long, value_name = "S", default_value_t = 0.3)]
     seconds: f64,
-    /// Only cases whose name holds this
+    /// Only cases whose name contains this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Leave torch.compile out, which takes a minute a model to get ready
+    /// Skip torch.compile, which takes a minute per model to compile
     #[arg(long)]
     no_compile: bool,
-    /// Measure this kvark instead of the tree's release build
+    /// kvark binary to measure instead of the release build
     #[arg(long, value_name = "PATH")]
     kvark: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Write the results as a Markdown document too
+    /// Also write the results as a Markdown document
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -68,7 +68,7 @@ const CASES: [(&str, f64); 9] = [
     ("transformer-4x128x256", 0.6),
 ];
 
-/// Who is measured.
+/// A measured side.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Eager,
@@ -97,7 +97,7 @@ impl Side {
         }
     }
 
-    /// Whether the side has anything to say about a case: without attention there is no SDPA.
+    /// Whether the side applies to a case: SDPA needs attention.
     fn takes(self, case: &str) -> bool {
         self != Side::Sdpa || case.starts_with("transformer")
     }
@@ -243,7 +243,7 @@ impl Torch {
             json!({ "do": "time", "case": case, "side": side.name(), "seconds": seconds });
         let answer = self.ask(&question)?;
         let median = answer["median"].as_f64();
-        median.ok_or_else(|| anyhow!("PyTorch's side says {answer}"))
+        median.ok_or_else(|| anyhow!("the PyTorch driver answered {answer}"))
     }
 }
 
@@ -267,7 +267,7 @@ impl Kvark<'_> {
             .arg("--json")
             .args(more);
         let printed = shell::output(&mut command)?;
-        serde_json::from_str(&printed).context("kvark exec prints no JSON")
+        serde_json::from_str(&printed).context("the output of kvark exec is not JSON")
     }
 
     /// The median of the runs of about so many seconds.

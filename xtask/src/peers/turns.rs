@@ -1,4 +1,4 @@
-//! What comparisons that run turn by turn share: their flags, a test, our side of it, a driver for the other side.
+//! Shared by interleaved benchmarks: flags, test cases, the kvark process and the driver of the peer.
 
 use crate::shell;
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,13 +8,13 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The flags of such a comparison.
+/// Flags of a comparison.
 #[derive(Args)]
 pub(super) struct TurnArgs {
-    /// How often every test is measured on both sides
+    /// Number of measurements per test and side
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
-    /// Numbers of threads; all cores when left out
+    /// Numbers of threads [default: all cores]
     #[arg(short, long, value_name = "N", value_delimiter = ',')]
     threads: Vec<usize>,
     /// Prompt lengths to measure; 0 for none
@@ -35,7 +35,7 @@ pub(super) struct TurnArgs {
         default_value = "64"
     )]
     n_gen: Vec<usize>,
-    /// Tokens in the context before the generated ones
+    /// Number of tokens in the context before the generated ones
     #[arg(
         short = 'd',
         long,
@@ -44,13 +44,13 @@ pub(super) struct TurnArgs {
         default_value = "0,512"
     )]
     n_depth: Vec<usize>,
-    /// Measure this kvark instead of the tree's release build
+    /// kvark binary to measure instead of the release build
     #[arg(long, value_name = "PATH")]
     kvark: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Write the results as a Markdown document too
+    /// Also write the results as a Markdown document
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ impl TurnArgs {
         Case::all(&self.threads, &self.n_prompt, &self.n_gen, &self.n_depth)
     }
 
-    /// Our side.
+    /// The kvark side.
     pub(super) fn kvark(&self) -> Result<Kvark> {
         Kvark::new(self.kvark.as_deref())
     }
@@ -80,7 +80,7 @@ impl TurnArgs {
     }
 }
 
-/// One thing to measure.
+/// A test case.
 #[derive(Clone, Copy)]
 pub(super) struct Case {
     /// `pp` for a prompt, `tg` for generated tokens.
@@ -131,7 +131,7 @@ impl Case {
     }
 }
 
-/// Our side: one process a measurement.
+/// The kvark side: one process per measurement.
 pub(super) struct Kvark {
     program: PathBuf,
     /// The tier of kernels to force; otherwise the environment decides.
@@ -141,13 +141,13 @@ pub(super) struct Kvark {
     pub(super) isa: String,
 }
 
-/// What `kvark bench` says about a test.
+/// Result of `kvark bench` for a test.
 #[derive(Clone, Copy)]
 pub(super) struct Speed {
     pub(super) tokens_per_second: f64,
-    /// What a step reads, in bytes.
+    /// Bytes that a step reads.
     pub(super) step_bytes: f64,
-    /// What its threads read in a second where they do nothing else.
+    /// Measured read bandwidth of its threads, in bytes per second.
     pub(super) read_bytes_per_second: f64,
 }
 
@@ -221,7 +221,7 @@ impl Kvark {
     }
 }
 
-/// A process of the other side that answers every line with a line, both JSON.
+/// A driver process of the peer: one JSON line of answer per JSON line of input.
 pub(super) struct Driver {
     name: &'static str,
     process: Child,
@@ -254,7 +254,7 @@ impl Driver {
         if sent.is_err() || line.is_empty() {
             bail!("the {name} driver ended: {}", self.process.wait()?);
         }
-        serde_json::from_str(&line).with_context(|| format!("the {name} driver says {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("the {name} driver answered {line:?}"))
     }
 }
 
@@ -276,7 +276,7 @@ fn number(value: &Value, pointer: &str) -> Result<f64> {
     number.ok_or_else(|| anyhow!("{value} has no {pointer}"))
 }
 
-/// The least and the most.
+/// Minimum and maximum.
 pub(super) fn range(values: &[f64]) -> (f64, f64) {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     (least, values.iter().copied().fold(0.0, f64::max))

@@ -38,12 +38,12 @@ impl Build {
     }
 }
 
-/// The interpreter of an environment with everything that a file of requirements lists, made if need be. `pins` are the
+/// Interpreter of an environment with all packages of a requirements file, created if needed. `pins` are the
 /// packages of that list and of those that it includes.
 pub(super) fn python(list: &Path, pins: &[String], build: Build) -> Result<PathBuf> {
     let variable = build.variable();
     if let Some(venv) = std::env::var_os(variable).filter(|venv| !venv.is_empty()) {
-        // Not resolved further: the interpreter finds its environment by the link's place.
+        // The link is not resolved: the interpreter finds its environment by the link's location.
         let python = std::path::absolute(venv)?.join("bin/python");
         if !python.exists() {
             bail!(
@@ -56,7 +56,7 @@ pub(super) fn python(list: &Path, pins: &[String], build: Build) -> Result<PathB
     let venv = shell::target().join(build.folder());
     let python = venv.join("bin/python");
     let flags = build_flags(build);
-    // What was installed last is noted in it, so that the next run can skip the installation.
+    // The installed list is stored in the environment, so that the next run can skip the installation.
     let name = list.strip_prefix(shell::root()).unwrap_or(list);
     let name = name.to_string_lossy().replace(['/', '\\'], "-");
     let note = venv.join(name).with_extension("installed");

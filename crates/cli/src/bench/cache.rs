@@ -120,7 +120,7 @@ fn branches(
         .collect();
     if !branches
         .branch(0)
-        .feed(&trunk, &mut |_| !interrupt::asked())?
+        .feed(&trunk, &mut |_| !interrupt::requested())?
     {
         bail!("interrupted");
     }
@@ -150,7 +150,7 @@ fn branches(
             for id in 0..BRANCHES {
                 branches.rewind(id, TRUNK)?;
             }
-            if interrupt::asked() {
+            if interrupt::requested() {
                 bail!("interrupted");
             }
         }

@@ -43,7 +43,7 @@ fn measure(model: &Model, engine: &EngineArgs, repetitions: u32, file: &Path) ->
         let open = start.elapsed();
         restored.restore(model, &snapshot, TOKENS)?;
         let restore = start.elapsed();
-        if interrupt::asked() {
+        if interrupt::requested() {
             bail!("interrupted");
         }
         if round > 0 {

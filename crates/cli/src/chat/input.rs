@@ -75,7 +75,7 @@ impl Lines {
     fn next(&mut self) -> Result<Option<Result<String, String>>> {
         let line = loop {
             match self.read.recv_timeout(PATIENCE) {
-                _ if interrupt::asked() => return Ok(None),
+                _ if interrupt::requested() => return Ok(None),
                 Ok(line) => break line.context("cannot read standard input")?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -121,7 +121,7 @@ impl Editor {
                 }
                 Err(ReadlineError::Eof) => return Ok(None),
                 // Between two prompts the terminal sends a signal instead.
-                Err(ReadlineError::Interrupted) if interrupted || interrupt::asked() => {
+                Err(ReadlineError::Interrupted) if interrupted || interrupt::requested() => {
                     interrupt::ask();
                     return Ok(None);
                 }

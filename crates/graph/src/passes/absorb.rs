@@ -158,7 +158,7 @@ fn split_linear(view: &GraphView<'_>, node: &Node, op: &Slice) -> Option<Patch> 
     patch.replace(linear.clone(), &inputs)
 }
 
-/// Rows of a constant table.
+/// Turns a gather of rows of a constant table into `gather_rows`.
 fn gather_to_gather_rows(view: &GraphView<'_>, node: &Node, op: &Gather) -> Option<Patch> {
     let &[table, indices] = &node.inputs[..] else {
         return None;

@@ -42,22 +42,22 @@ pub(super) struct Placement {
 
 /// Tries several orders and returns the smallest arena, with the size of each attempt. Stops when the lower bound is
 /// reached.
-pub(super) fn smallest(
+pub(super) fn best_placement(
     buffers: &[Lifetime],
     bound: usize,
 ) -> (Placement, Vec<(PlacementOrder, usize)>) {
     let mut sequence = order(buffers, PlacementOrder::ByFirstUse);
-    let mut best = pack(buffers, &sequence);
+    let mut best = place_first_fit(buffers, &sequence);
     let mut attempts = vec![(PlacementOrder::ByFirstUse, best.bytes)];
-    for packing in [PlacementOrder::BySize, PlacementOrder::ByPeak] {
+    for next_order in [PlacementOrder::BySize, PlacementOrder::ByPeak] {
         if best.bytes == bound {
             return (best, attempts);
         }
-        let other = order(buffers, packing);
-        let packed = pack(buffers, &other);
-        attempts.push((packing, packed.bytes));
-        if packed.bytes < best.bytes {
-            (best, sequence) = (packed, other);
+        let other = order(buffers, next_order);
+        let placement = place_first_fit(buffers, &other);
+        attempts.push((next_order, placement.bytes));
+        if placement.bytes < best.bytes {
+            (best, sequence) = (placement, other);
         }
     }
     let mut slots = best.slots.clone();
@@ -66,13 +66,13 @@ pub(super) fn smallest(
         if best.bytes == bound {
             break;
         }
-        // Stable sort: buffers above the bound come first, the others keep their order.
+        // Stable sort: buffers that end at the top of the arena come first, the others keep their order.
         sequence.sort_by_key(|i| slots[*i].offset + buffers[*i].size() != bytes);
-        let packed = pack(buffers, &sequence);
-        attempts.push((PlacementOrder::Refined, packed.bytes));
-        (slots, bytes) = (packed.slots.clone(), packed.bytes);
-        if packed.bytes < best.bytes {
-            best = packed;
+        let placement = place_first_fit(buffers, &sequence);
+        attempts.push((PlacementOrder::Refined, placement.bytes));
+        (slots, bytes) = (placement.slots.clone(), placement.bytes);
+        if placement.bytes < best.bytes {
+            best = placement;
         }
     }
     (best, attempts)
@@ -81,10 +81,10 @@ pub(super) fn smallest(
 /// Limit on refinements of an order.
 const MAX_REFINEMENTS: usize = 8;
 
-fn order(buffers: &[Lifetime], packing: PlacementOrder) -> Vec<usize> {
+fn order(buffers: &[Lifetime], next_order: PlacementOrder) -> Vec<usize> {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     let size = |i: usize| Reverse(buffers[i].size());
-    match packing {
+    match next_order {
         PlacementOrder::ByFirstUse | PlacementOrder::Refined => {}
         PlacementOrder::BySize => order.sort_by_key(|i| size(*i)),
         PlacementOrder::ByPeak => {
@@ -115,7 +115,7 @@ fn peak_bytes(buffers: &[Lifetime]) -> Vec<usize> {
 }
 
 /// First-fit: every buffer goes to the lowest gap between already placed buffers with an overlapping lifetime.
-fn pack(buffers: &[Lifetime], order: &[usize]) -> Placement {
+fn place_first_fit(buffers: &[Lifetime], order: &[usize]) -> Placement {
     let mut bytes = 0;
     let mut slots = vec![Slot { offset: 0, len: 0 }; buffers.len()];
     // Placed buffers by offset.
@@ -181,17 +181,17 @@ mod tests {
                 live.map(Lifetime::size).sum::<usize>()
             });
             prop_assert_eq!(lower_bound(&buffers), naive.max().unwrap());
-            let (best, _) = smallest(&buffers, lower_bound(&buffers));
+            let (best, _) = best_placement(&buffers, lower_bound(&buffers));
             let plain = [PlacementOrder::ByFirstUse, PlacementOrder::BySize, PlacementOrder::ByPeak];
-            let plain = plain.map(|packing| pack(&buffers, &order(&buffers, packing)));
-            prop_assert!(plain.iter().all(|packed| best.bytes <= packed.bytes));
-            for packed in plain.iter().chain([&best]) {
-                prop_assert!(packed.bytes >= lower_bound(&buffers));
+            let plain = plain.map(|next_order| place_first_fit(&buffers, &order(&buffers, next_order)));
+            prop_assert!(plain.iter().all(|placement| best.bytes <= placement.bytes));
+            for placement in plain.iter().chain([&best]) {
+                prop_assert!(placement.bytes >= lower_bound(&buffers));
                 for (i, a) in buffers.iter().enumerate() {
-                    prop_assert!(packed.slots[i].offset.is_multiple_of(ALIGNMENT));
-                    prop_assert!(packed.slots[i].offset + a.size() <= packed.bytes);
+                    prop_assert!(placement.slots[i].offset.is_multiple_of(ALIGNMENT));
+                    prop_assert!(placement.slots[i].offset + a.size() <= placement.bytes);
                     for (j, b) in buffers.iter().enumerate().skip(i + 1) {
-                        let (x, y) = (packed.slots[i].offset, packed.slots[j].offset);
+                        let (x, y) = (placement.slots[i].offset, placement.slots[j].offset);
                         prop_assert!(!a.overlaps(b) || x + a.size() <= y || y + b.size() <= x);
                     }
                 }

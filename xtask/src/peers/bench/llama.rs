@@ -1,4 +1,4 @@
-//! Their side: a process that stays loaded and sleeps between its turns.
+//! The llama.cpp side: a process that stays loaded and sleeps between its measurements.
 
 use crate::peers::script;
 use crate::peers::turns::{Case, Driver, text};
@@ -16,7 +16,7 @@ pub(super) struct Llama {
     rested: Instant,
 }
 
-/// What is to be said about such a process.
+/// Facts about such a process, for the report.
 pub(super) struct About {
     pub(super) version: String,
     /// The instruction sets that it was built for.
@@ -48,7 +48,7 @@ impl Llama {
         };
         if build == Build::Avx2 && is_above_avx2(&about.build) {
             bail!(
-                "a llama.cpp built for AVX2 only is due, not one for {} (see {})",
+                "expected a llama.cpp built for AVX2 only, found one built for {} (see {})",
                 about.build,
                 build.variable()
             );

@@ -25,10 +25,10 @@ impl Models {
     }
 }
 
-/// All that was measured, on what.
+/// All results and the machine they were measured on.
 pub(super) struct Record {
     pub(super) tables: Vec<Table>,
-    /// What could not be measured here: a title and the reason.
+    /// Skipped sections: title and reason.
     pub(super) left_out: Vec<(&'static str, String)>,
     pub(super) rounds: u32,
     pub(super) cpu: String,
@@ -108,7 +108,7 @@ pub(super) fn run(
         } else if let Some(reason) = refusal(&mut kvark, &models.main)? {
             left_out.push((section.title, reason));
         } else {
-            // What takes minutes to build is there before anything is measured.
+            // Environments that take minutes to build are prepared before the first measurement.
             Llama::prepare(section.peer())?;
             todo.push(section);
         }

@@ -11,7 +11,7 @@ pub(super) struct Section {
     pub(super) tests: Vec<Test>,
 }
 
-/// Which models a section is about.
+/// Models that a section measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Files {
     /// The one model of the comparison.
@@ -30,7 +30,7 @@ pub(super) struct Test {
     pub(super) wanted: Option<f64>,
 }
 
-/// What a row compares.
+/// Quantity that a row compares.
 #[derive(Clone, Copy)]
 pub(super) enum What {
     /// The speed of kvark with that of llama.cpp.
@@ -87,7 +87,7 @@ impl Test {
         }
     }
 
-    /// Whether a ratio is as good as wanted; so is any where none is wanted.
+    /// Whether a ratio reaches its target; true if there is none.
     pub(super) fn is_met_by(&self, ratio: f64) -> bool {
         self.wanted.is_none_or(|wanted| match self.what {
             What::Speed(_) => ratio >= wanted,

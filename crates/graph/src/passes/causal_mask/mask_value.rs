@@ -276,7 +276,7 @@ impl MaskValue {
         })
     }
 
-    /// As a two-valued number.
+    /// The value as a predicate and two numbers, if it has at most two values.
     fn level(self) -> Option<(Predicate, f32, f32)> {
         match self {
             MaskValue::TwoValued { truth, yes, no } => Some((truth, yes, no)),

@@ -287,7 +287,7 @@ pub(super) fn identity(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
 pub(super) fn dropout(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if let Some(training) = lower.maybe(call, 2)? {
         let trains = lower
-            .known(training)
+            .const_value(training)
             .and_then(|known| known.constant(DType::Bool));
         if trains != Some(graph::Data::Bool(vec![false])) {
             return Err("may drop elements at random: export the model for inference".into());

@@ -7,7 +7,7 @@ use graph::ops::{Binary, BinaryFunction as B, Range, Scalar, Size, Triangle};
 use super::call::Call;
 use super::shape::product;
 use super::{OnnxLowering, Results};
-use crate::const_eval::number;
+use crate::const_eval::dim_as_i64;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor;
 
@@ -121,10 +121,10 @@ pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         }
     };
     let [start, limit, step] = [one(ids[0])?, one(ids[1])?, one(ids[2])?];
-    let step = number(&step).filter(|step| *step != 0);
+    let step = dim_as_i64(&step).filter(|step| *step != 0);
     let step = step.ok_or("its step is not known")?;
     let span = limit - start;
-    let len = match number(&span) {
+    let len = match dim_as_i64(&span) {
         // Rounded up, and none when the step leads away.
         Some(span) => {
             let steps = span.saturating_add(step - step.signum()).checked_div(step);
@@ -144,7 +144,7 @@ pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 
 /// A range of real numbers, which must be known.
 fn float_range(lower: &mut OnnxLowering<'_>, ids: [graph::TensorId; 3]) -> Results {
-    let one = |id| match lower.known(id)?.constant(DType::F32)? {
+    let one = |id| match lower.const_value(id)?.constant(DType::F32)? {
         graph::Data::F32(list) if list.len() == 1 => Some(f64::from(list[0])),
         _ => None,
     };

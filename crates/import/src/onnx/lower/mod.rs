@@ -25,7 +25,7 @@ use graph::{Dim, Graph, TensorId, Value};
 
 use super::tensor::OnnxTensor;
 use super::{Node, Onnx};
-use crate::const_eval::{ConstValue, number};
+use crate::const_eval::{ConstValue, dim_as_i64};
 use crate::error::ImportErrorDetail;
 use crate::genai::SidecarFiles;
 use crate::lowering::LoweringBuilder;
@@ -269,7 +269,7 @@ impl<'a> OnnxLowering<'a> {
 
     /// The integers of a tensor that decides shapes.
     fn sizes(&self, id: TensorId) -> Result<Vec<Dim>, String> {
-        match self.known(id) {
+        match self.const_value(id) {
             Some(ConstValue::Dims(list)) => Ok(list),
             _ => Err("a shape depends on data, and kvark only runs shapes that follow from the inputs' shapes".into()),
         }
@@ -277,7 +277,11 @@ impl<'a> OnnxLowering<'a> {
 
     /// The integers of a tensor whose values are wanted as numbers.
     fn numbers(&self, id: TensorId) -> Result<Vec<i64>, String> {
-        let numbers = self.sizes(id)?.iter().map(number).collect::<Option<_>>();
+        let numbers = self
+            .sizes(id)?
+            .iter()
+            .map(dim_as_i64)
+            .collect::<Option<_>>();
         numbers.ok_or_else(|| "a number depends on a dynamic size".into())
     }
 

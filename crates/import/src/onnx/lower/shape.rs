@@ -6,7 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::{OnnxLowering, Results};
-use crate::const_eval::number;
+use crate::const_eval::dim_as_i64;
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
 /// The product of sizes, where it is affine.
@@ -50,7 +50,7 @@ pub(super) fn reshape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let mut shape = vec![];
     let mut open = None;
     for (axis, dim) in wanted.iter().enumerate() {
-        shape.push(match number(dim) {
+        shape.push(match dim_as_i64(dim) {
             Some(0) if !keeps_zero => *from.get(axis).ok_or("keeps a size that there is not")?,
             Some(-1) if open.is_none() => {
                 open = Some(axis);
@@ -232,11 +232,11 @@ pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 
 /// A bound of a slice as an index from the start, cut off where that can be known.
 fn bound(at: Dim, size: Dim) -> Dim {
-    let at = match number(&at) {
+    let at = match dim_as_i64(&at) {
         Some(n) if n < 0 => size + Dim::constant(n),
         _ => at,
     };
-    match (number(&at), number(&size)) {
+    match (dim_as_i64(&at), dim_as_i64(&size)) {
         (Some(at), Some(size)) => Dim::constant(at.clamp(0, size)),
         (Some(at), None) if at < 0 => Dim::from(0),
         // Larger than any size stands for the end.
@@ -294,7 +294,7 @@ fn forward(
     step: usize,
 ) -> Result<TensorId, String> {
     let size = lower.shape(x)[axis];
-    let span = match number(&(end - start)) {
+    let span = match dim_as_i64(&(end - start)) {
         Some(n) if n < 0 => Dim::from(0),
         _ => end - start,
     };
@@ -326,7 +326,7 @@ fn backward(
     step: i64,
 ) -> Result<TensorId, String> {
     let size = lower.shape(x)[axis].as_const();
-    let numbers = size.zip(number(&start).zip(number(&end)));
+    let numbers = size.zip(dim_as_i64(&start).zip(dim_as_i64(&end)));
     let Some((size, (start, end))) = numbers.filter(|(size, _)| *size <= MAX_CONSTANT_ELEMENTS)
     else {
         return Err("turns an axis around that is not known".into());
@@ -351,7 +351,10 @@ pub(super) fn pad(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         None => Scalar::F32(call.float_or("value", 0.0)?),
         Some(id) => {
             let dtype = lower.dtype(id);
-            match lower.known(id).and_then(|known| known.constant(dtype)) {
+            match lower
+                .const_value(id)
+                .and_then(|known| known.constant(dtype))
+            {
                 Some(graph::Data::F32(list)) if list.len() == 1 => Scalar::F32(list[0]),
                 Some(graph::Data::I64(list)) if list.len() == 1 => Scalar::I64(list[0]),
                 Some(graph::Data::I32(list)) if list.len() == 1 => Scalar::I64(list[0].into()),
