@@ -61,7 +61,9 @@ mod tests {
 
     #[test]
     fn uniform_steps_have_as_many_tokens_of_every_sequence() {
-        let table: [(&[(u32, usize)], usize, usize, bool); 6] = [
+        // Parts of a step; tokens of a decode; sequences; whether the step is uniform.
+        type Row = (&'static [(u32, usize)], usize, usize, bool);
+        let table: [Row; 6] = [
             (&[(0, 1)], 1, 1, true),
             (&[(0, 1), (3, 1), (5, 1)], 1, 3, true),
             (&[(0, 2), (3, 1)], 1, 2, false),
