@@ -256,7 +256,7 @@ fn a_model_without_a_template_needs_one_to_be_named() {
     );
     let error = chat(&folder, &with, &["--chat-template", "nobody"], "Hi\n").error();
     assert!(
-        error.contains("no such chat template: nobody") && error.contains("zephyr"),
+        error.contains("unknown chat template nobody") && error.contains("zephyr"),
         "{error}"
     );
     let error = folder

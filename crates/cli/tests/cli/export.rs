@@ -28,7 +28,7 @@ fn what_python_lacks_is_named_with_the_command_that_installs_it() {
     let cases = [
         (
             "/no/such/python",
-            "cannot start /no/such/python, name a Python by --python or KVARK_PYTHON: ".to_owned(),
+            "cannot start /no/such/python; set a Python interpreter with --python or KVARK_PYTHON: ".to_owned(),
         ),
         (
             bare,
@@ -48,7 +48,7 @@ fn what_python_lacks_is_named_with_the_command_that_installs_it() {
         ),
         (
             broken,
-            format!("{broken} is no Python 3: exit status: 3, too old"),
+            format!("{broken} is not a working Python 3: exit status: 3, too old"),
         ),
     ];
     for (python, expect) in cases {

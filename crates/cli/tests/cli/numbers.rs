@@ -104,7 +104,7 @@ fn more_threads_than_cores_are_not_started() {
         let output = folder.run(&[command, &["-t", "70000"]].concat());
         assert_eq!(output.code, Some(0), "{command:?}: {output:?}");
         let warning =
-            format!("warning: 70000 threads are more than this machine's cores: {cores} are used");
+            format!("warning: 70000 threads were requested, but this machine has {cores} cores");
         let warnings = output.stderr.matches(&warning).count();
         assert_eq!(warnings, 1, "{command:?}: {}", output.stderr);
     }

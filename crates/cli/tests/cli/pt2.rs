@@ -291,8 +291,8 @@ fn each_bad_export_and_input_is_named_on_one_line() {
             &["exec", mlp, "--random", "--trace", "--executor", "compiled"],
             "--trace",
         ),
-        (&["run", mlp, "--token-ids", "1"], "no decoder"),
-        (&["score", mlp, "--token-ids", "1,2"], "no decoder"),
+        (&["run", mlp, "--token-ids", "1"], "not a decoder"),
+        (&["score", mlp, "--token-ids", "1,2"], "not a decoder"),
         (
             &["run", decoder, "--token-ids", "48"],
             "token id 48 is outside the model's vocabulary of 48",

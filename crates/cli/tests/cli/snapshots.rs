@@ -62,7 +62,7 @@ fn a_prompt_is_computed_once() {
     let mut damaged = before.clone();
     damaged[2000] ^= 8;
     for (bytes, says) in [
-        (&before[..before.len() - 1], "cut off"),
+        (&before[..before.len() - 1], "truncated"),
         (&damaged, "checksum"),
         (b"hello", "no snapshot"),
         (b"", "no snapshot"),
