@@ -1,8 +1,8 @@
 //! `Gate`: the protocol by which the workers of a thread pool join and leave a job, without the threads themselves.
 //!
 //! One job runs at a time. A worker takes part only if it joins while the job is open, so the caller never waits for a
-//! descheduled worker. `RUSTFLAGS="--cfg loom" cargo test --release -p kvark-base --test loom` checks every
-//! interleaving of a caller and a worker.
+//! descheduled worker. `RUSTFLAGS="--cfg loom" cargo test --release -p kvark-base --test loom` checks the
+//! interleavings of a caller and a worker with up to three preemptions.
 
 use std::ops::Range;
 

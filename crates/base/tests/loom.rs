@@ -8,8 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-/// Explores all interleavings with up to this many forced switches between threads, which finds what more of them would and
-/// takes seconds instead of minutes.
+/// Forced switches between threads in one explored interleaving. Three take seconds; without a bound the check takes minutes.
 const MAX_PREEMPTIONS: usize = 3;
 
 fn model(body: impl Fn() + Sync + Send + 'static) {
@@ -49,7 +48,7 @@ impl Pool {
         }
     }
 
-    /// What the caller does for one job.
+    /// Runs one job as the pool's caller does.
     fn run(&self, job: usize, unpark: impl Fn()) {
         // SAFETY: as above.
         self.job.with_mut(|at| unsafe { *at = job });

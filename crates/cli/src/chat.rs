@@ -82,7 +82,7 @@ pub(crate) struct Chat {
     sampling: SamplingArgs,
 }
 
-/// What to do after a line of input.
+/// Whether the chat reads another line or exits.
 #[derive(PartialEq)]
 enum Next {
     Line,

@@ -63,7 +63,7 @@ impl CaptureSizes {
     }
 }
 
-/// What a dispatcher is made from.
+/// Options of a [`Dispatcher`].
 #[derive(Clone, Debug)]
 pub struct DispatcherOptions {
     /// The mode, downgraded to what the executable supports.
@@ -111,7 +111,7 @@ impl ValidModes {
 pub struct Dispatch {
     /// `None`, `Piecewise` or `Full`.
     pub mode: RunMode,
-    /// What the step is padded to, and the key of its recording.
+    /// The descriptor of the padded step, which is the key of its recording.
     pub batch: BatchDescriptor,
 }
 

@@ -32,12 +32,12 @@ pub enum ReplayError {
     /// A new descriptor came after the time to record.
     #[error("{batch:?} was not recorded at start-up, and nothing is recorded after it")]
     CaptureDisabled {
-        /// What the step was dispatched to.
+        /// The descriptor that the step was dispatched to.
         batch: BatchDescriptor,
     },
 }
 
-/// What a wrapper has done.
+/// Counts of a wrapper's captures, replays and passed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayCounts {
     /// Recordings made.
@@ -84,7 +84,7 @@ impl<R> ReplayWrapper<R> {
         self.capturing = false;
     }
 
-    /// What the wrapper has done so far.
+    /// The counts so far.
     pub fn counts(&self) -> ReplayCounts {
         self.counts
     }

@@ -66,7 +66,7 @@ impl Canvas {
             } => {
                 let color = self.color(*fill);
                 let (left, top) = (pixel(*x), pixel(*y));
-                // What is there is at least a pixel.
+                // A shape is at least one pixel wide and high.
                 let right = pixel(x + width).max(left + 1);
                 let bottom = pixel(y + height).max(top + 1);
                 self.fill(left..right, top..bottom, color);

@@ -187,7 +187,7 @@ fn what_is_forgotten_is_gone_from_the_cache() {
     let one = tokens("Hi\n", &[]);
     assert_eq!(tokens("Hi\n/clear\n", &[]), 0);
     assert_eq!(tokens("Hi\nab\n/rewind 2\n", &[]), 0);
-    // What is left of one turn of two: as much as the next message shares with it.
+    // One of two turns is left: the cache holds the tokens that the next message shares with it.
     let left = tokens("Hi\nab\n/rewind\n", &[]);
     assert!(left >= one && left <= one + 3 + header, "{left} of {one}");
     // The system message stays, with what begins the next message.

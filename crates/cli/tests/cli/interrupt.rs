@@ -101,7 +101,7 @@ fn a_piped_chat_ends_between_two_messages() {
     let output = end(child);
     drop(kept);
     assert_eq!(output.code, Some(130), "{output:?}");
-    // What was said is saved nevertheless.
+    // The conversation is saved although it was interrupted.
     assert!(std::fs::metadata(file).is_ok());
 }
 

@@ -8,7 +8,7 @@ fn negative_numbers_are_values_and_not_flags() {
     let folder = Folder::new();
     let tiny = &*folder.file("tiny.gguf", model());
     let run = ["run", tiny, "-p", "ab", "-n", "2"];
-    // What llama.cpp takes: a random seed, all tokens, all of the history.
+    // As in llama.cpp, -1 stands for a random seed, all tokens and the whole history.
     for flags in [
         ["--seed", "-1"],
         ["--top-k", "-1"],

@@ -380,7 +380,7 @@ fn a_text_goes_on_past_its_context_where_it_is_told_to() {
     let kept = run(&["--context-shift", "--keep", "5"]).json();
     assert_eq!(kept["finish_reason"], "length");
     assert_ne!(run(&["--keep", "5"]).code, Some(0));
-    // What leaves nothing that could go explains itself.
+    // A --keep that leaves nothing to drop is refused with the reason.
     for (keep, context) in [("16", "16"), ("999", "64")] {
         let keep = ["--context-shift", "--keep", keep];
         let run = folder.run(&[&["run", &tiny, "-p", "Hello", "-c", context], &keep[..]].concat());
