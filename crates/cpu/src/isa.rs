@@ -1,6 +1,8 @@
-//! Which instruction set the kernels use, and the one place where that choice becomes code.
+//! Which instruction set the kernels use, and the one place where that choice becomes a call.
 
-use crate::simd::{Avx2, Avx512, Generic, RowScaledDot, Simd};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::TileKernel;
+use crate::simd::{IntegerKernel, Kernel};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -93,13 +95,13 @@ impl Isa {
     /// Runs a kernel compiled for this tier.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
-            Tier::Generic => kernel.run(Generic),
+            Tier::Generic => kernel.on_generic(),
             // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 | Tier::AvxVnni => unsafe { on_avx2(kernel) },
+            Tier::Avx2 | Tier::AvxVnni => unsafe { kernel.on_avx2() },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 | Tier::Avx512Vnni | Tier::Amx => unsafe { on_avx512(kernel) },
+            Tier::Avx512 | Tier::Avx512Vnni | Tier::Amx => unsafe { kernel.on_avx512() },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only x86-64 has these tiers"),
         }
@@ -110,25 +112,25 @@ impl Isa {
     pub(crate) fn run_tiles<K: TileKernel>(self, kernel: K) {
         assert!(self.has_tiles(), "{self} has no tiles");
         // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
-        unsafe { tiles_on_avx512vnni(kernel) }
+        unsafe { kernel.on_avx512vnni() }
     }
 
     /// Runs an integer kernel compiled for this tier.
     pub(crate) fn run_integers<K: IntegerKernel>(self, kernel: K) -> K::Output {
         match self.0 {
-            Tier::Generic => kernel.run(Generic),
+            Tier::Generic => kernel.on_generic(),
             // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => unsafe { integers_on_avx2(kernel) },
+            Tier::Avx2 => unsafe { kernel.on_avx2() },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Tier::AvxVnni => unsafe { integers_on_avxvnni(kernel) },
+            Tier::AvxVnni => unsafe { kernel.on_avxvnni() },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => unsafe { integers_on_avx512(kernel) },
+            Tier::Avx512 => unsafe { kernel.on_avx512() },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512Vnni | Tier::Amx => unsafe { integers_on_avx512vnni(kernel) },
+            Tier::Avx512Vnni | Tier::Amx => unsafe { kernel.on_avx512vnni() },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("only x86-64 has these tiers"),
         }
@@ -158,74 +160,6 @@ impl fmt::Display for UnknownIsa {
 }
 
 impl std::error::Error for UnknownIsa {}
-
-/// Code that is compiled once per tier.
-///
-/// Implementations of `run` and everything they call that is generic over [`Simd`] must be `#[inline(always)]`: only
-/// what is inlined into the functions below is compiled with the tier's features.
-pub(crate) trait Kernel {
-    /// What the kernel returns.
-    type Output;
-    /// The kernel's body.
-    fn run<S: Simd>(self, simd: S) -> Self::Output;
-}
-
-/// As [`Kernel`], for kernels with integer dot products, which have more tiers.
-pub(crate) trait IntegerKernel {
-    /// What the kernel returns.
-    type Output;
-    /// The kernel's body.
-    fn run<S: RowScaledDot>(self, simd: S) -> Self::Output;
-}
-
-/// As [`Kernel`], for kernels on matrix tiles.
-#[cfg(target_arch = "x86_64")]
-pub(crate) trait TileKernel {
-    /// The kernel's body.
-    fn run(self, simd: Avx512<true>);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn tiles_on_avx512vnni<K: TileKernel>(kernel: K) {
-    kernel.run(Avx512::<true>::new());
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn on_avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx2::<false>::new())
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn on_avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<false>::new())
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn integers_on_avx2<K: IntegerKernel>(kernel: K) -> K::Output {
-    kernel.run(Avx2::<false>::new())
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn integers_on_avxvnni<K: IntegerKernel>(kernel: K) -> K::Output {
-    kernel.run(Avx2::<true>::new())
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
-fn integers_on_avx512<K: IntegerKernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<false>::new())
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-fn integers_on_avx512vnni<K: IntegerKernel>(kernel: K) -> K::Output {
-    kernel.run(Avx512::<true>::new())
-}
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,11 @@
     reason = "iterators over registers are not inlined with the tier's features"
 )]
 
-use crate::isa::{IntegerKernel, Isa, Kernel};
+use crate::isa::Isa;
+
 use crate::kernels::SendPtr;
 use crate::prefetch::{Prefetcher, Span, SpanList};
-use crate::simd::{IntDot, LANES, Simd};
+use crate::simd::{IntDot, IntegerKernel, Kernel, LANES, Simd};
 use crate::thread_pool::ThreadPool;
 use base::Bytes;
 use std::time::Instant;

@@ -6,8 +6,7 @@ pub(crate) mod scalar;
 
 use super::loop_nest::{LoopNest, NestRange};
 use super::{Context, SendPtr, split_vectors};
-use crate::isa::Kernel;
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use functions::{VectorFunction, with_activation, with_function};
 use graph::ops::{Activation, BinaryFunction, UnaryFunction};
 

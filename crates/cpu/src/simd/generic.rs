@@ -1,10 +1,12 @@
 //! Lanes as an array: works on every CPU, and is the reference that other tiers are tested against.
 
-use super::{LANES, Simd};
+use super::{Kernel, LANES, Simd};
 use half::{bf16, f16};
 use std::array::from_fn;
 
 /// The tier without special instructions.
+///
+/// Its longer operations are calls: inlined into every kernel, they would be a third of the crate's code.
 #[derive(Clone, Copy)]
 pub(crate) struct Generic;
 
@@ -12,6 +14,11 @@ impl Simd for Generic {
     type V = [f32; LANES];
 
     const REGISTER_TILE: (usize, usize) = (2, 2);
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.on_generic()
+    }
 
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {
@@ -48,7 +55,7 @@ impl Simd for Generic {
         from_fn(|i| a[i] * b[i] + c[i])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn transpose(self, rows: [Self::V; LANES]) -> [Self::V; LANES] {
         from_fn(|i| from_fn(|j| rows[j][i]))
     }
@@ -63,9 +70,19 @@ impl Simd for Generic {
         from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn round(self, a: Self::V) -> Self::V {
         a.map(f32::round_ties_even)
+    }
+
+    #[inline(never)]
+    fn exp(self, x: Self::V) -> Self::V {
+        super::exp(self, x)
+    }
+
+    #[inline(never)]
+    fn exp2_nonpositive(self, x: Self::V) -> Self::V {
+        super::exp2_nonpositive(self, x)
     }
 
     #[inline(always)]
@@ -112,7 +129,7 @@ impl Simd for Generic {
         unsafe { p.cast::<Self::V>().write_unaligned(v) }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(self, p: *const u16) -> Self::V {
         // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
@@ -144,7 +161,7 @@ impl Simd for Generic {
         unsafe { p.cast::<[u8; LANES]>().read() }.map(f32::from)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn lookup_nibbles(self, p: *const u8, low: Self::V, high: Self::V) -> [Self::V; 2] {
         // SAFETY: the caller guarantees sixteen bytes at `p`.
         let bytes = unsafe { p.cast::<[u8; LANES]>().read() };

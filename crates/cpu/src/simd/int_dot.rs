@@ -94,7 +94,7 @@ impl IntDot for Generic {
         [0; LANES]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot<const INDEX: usize>(
         self,
         mut sums: Self::Sums,

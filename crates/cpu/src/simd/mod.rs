@@ -6,6 +6,7 @@
 pub(crate) mod amx;
 mod generic;
 mod int_dot;
+mod kernel;
 mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -16,6 +17,9 @@ mod x86_row_scaled_dot;
 
 pub(crate) use generic::Generic;
 pub(crate) use int_dot::{IntDot, MAX_GROUP_SCALED};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use kernel::TileKernel;
+pub(crate) use kernel::{IntegerKernel, Kernel};
 pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
@@ -30,6 +34,10 @@ pub(crate) trait Simd: Copy {
 
     /// Weight rows and activation rows of this tier's register tile.
     const REGISTER_TILE: (usize, usize);
+
+    /// Runs a kernel compiled for this tier as a call of its own. The parts of a large kernel are such calls: inlined
+    /// into one function, they take the compiler minutes.
+    fn call<K: Kernel>(self, kernel: K) -> K::Output;
 
     fn splat(self, x: f32) -> Self::V;
     /// Converts one f16 to f32.
@@ -149,24 +157,7 @@ pub(crate) trait Simd: Copy {
     /// `eˣ` to about one unit in the last place; exactly zero below -87.
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
-        let clamped = self.max(self.min(x, self.splat(88.0)), self.splat(-87.0));
-        let n = self.round(self.mul(clamped, self.splat(std::f32::consts::LOG2_E)));
-        // ln 2 in two parts, so that the reduced argument keeps all its bits.
-        let r = self.fma(n, self.splat(-0.693_359_4), clamped);
-        let r = self.fma(n, self.splat(2.121_944_4e-4), r);
-        let mut p = self.splat(1.0 / 5040.0);
-        for c in [
-            1.0 / 720.0,
-            1.0 / 120.0,
-            1.0 / 24.0,
-            1.0 / 6.0,
-            0.5,
-            1.0,
-            1.0,
-        ] {
-            p = self.fma(p, r, self.splat(c));
-        }
-        self.select_ge_or_zero(x, self.splat(-87.0), self.times_pow2(p, n))
+        exp(self, x)
     }
 
     /// `v · 2ⁿ` for integral `n` from -126 to 127.
@@ -178,21 +169,7 @@ pub(crate) trait Simd: Copy {
     /// `2ˣ` for `x ≤ 0` to about one unit in the last place; exactly zero below -125.
     #[inline(always)]
     fn exp2_nonpositive(self, x: Self::V) -> Self::V {
-        let clamped = self.max(x, self.splat(-125.0));
-        let n = self.round(clamped);
-        let r = self.sub(clamped, n);
-        let mut p = self.splat(1.534_581_2e-4);
-        for c in [
-            1.339_993_1e-3,
-            9.618_489e-3,
-            5.550_328_6e-2,
-            0.240_226_46,
-            std::f32::consts::LN_2,
-            1.0,
-        ] {
-            p = self.fma(p, r, self.splat(c));
-        }
-        self.select_ge_or_zero(x, self.splat(-125.0), self.times_pow2(p, n))
+        exp2_nonpositive(self, x)
     }
 
     /// `tanh x`.
@@ -204,10 +181,51 @@ pub(crate) trait Simd: Copy {
     }
 }
 
+#[inline(always)]
+fn exp<S: Simd>(s: S, x: S::V) -> S::V {
+    let clamped = s.max(s.min(x, s.splat(88.0)), s.splat(-87.0));
+    let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
+    // ln 2 in two parts, so that the reduced argument keeps all its bits.
+    let r = s.fma(n, s.splat(-0.693_359_4), clamped);
+    let r = s.fma(n, s.splat(2.121_944_4e-4), r);
+    let mut p = s.splat(1.0 / 5040.0);
+    for c in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
+        p = s.fma(p, r, s.splat(c));
+    }
+    s.select_ge_or_zero(x, s.splat(-87.0), s.times_pow2(p, n))
+}
+
+#[inline(always)]
+fn exp2_nonpositive<S: Simd>(s: S, x: S::V) -> S::V {
+    let clamped = s.max(x, s.splat(-125.0));
+    let n = s.round(clamped);
+    let r = s.sub(clamped, n);
+    let mut p = s.splat(1.534_581_2e-4);
+    for c in [
+        1.339_993_1e-3,
+        9.618_489e-3,
+        5.550_328_6e-2,
+        0.240_226_46,
+        std::f32::consts::LN_2,
+        1.0,
+    ] {
+        p = s.fma(p, r, s.splat(c));
+    }
+    s.select_ge_or_zero(x, s.splat(-125.0), s.times_pow2(p, n))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::{Isa, Kernel};
+    use crate::isa::Isa;
 
     struct AllOps;
 

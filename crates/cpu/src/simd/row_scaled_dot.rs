@@ -72,7 +72,7 @@ impl RowScaledDot for Generic {
         [[0; LANES]; 2]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn dot_planes<const INDEX: usize>(
         self,
         mut sums: Self::Planes,
@@ -101,7 +101,7 @@ impl RowScaledDot for Generic {
         [[0; LANES]; 2]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn add_scaled(
         self,
         mut totals: Self::Totals,

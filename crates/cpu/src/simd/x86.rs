@@ -4,7 +4,7 @@
     reason = "iterators over registers are not inlined with the tier's features"
 )]
 
-use super::Simd;
+use super::{Kernel, Simd};
 use std::arch::x86_64::*;
 
 /// A proof of AVX2, FMA and F16C; with `VNNI` also of AVX-VNNI.
@@ -81,6 +81,12 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     // A 2 × 3 register tile takes twelve of the sixteen registers.
     const REGISTER_TILE: (usize, usize) = (2, 3);
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` proves that the CPU has AVX2, FMA and F16C.
+        unsafe { kernel.on_avx2() }
+    }
 
     pairwise! {
         add(a, b) = _mm256_add_ps;
@@ -319,6 +325,12 @@ const COUNT: [u16; 32] = {
 
 impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type V = __m512;
+
+    #[inline(always)]
+    fn call<K: Kernel>(self, kernel: K) -> K::Output {
+        // SAFETY: `self` proves that the CPU has AVX-512 with its byte, double-word and length extensions.
+        unsafe { kernel.on_avx512() }
+    }
 
     #[inline(always)]
     unsafe fn load_part(self, p: *const f32, n: usize) -> __m512 {

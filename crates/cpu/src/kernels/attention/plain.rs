@@ -4,12 +4,13 @@
 //! computes all scores of a block of queries before it weighs the values. *Flash* attention processes blocks of keys
 //! and rescales the sums when a larger score appears, so its scratch does not grow with the keys.
 
-use crate::isa::{Isa, Kernel};
+use crate::isa::Isa;
+
 use crate::kernels::matmul::f32::microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
 use crate::kernels::matmul::f32::pack::PanelPacking;
 use crate::kernels::normalise::softmax::largest;
 use crate::kernels::{Context, split_vectors};
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use base::DType;
 
 /// Queries of a task: a multiple of the register tile rows of every tier.

@@ -258,7 +258,8 @@ fn polynomial<S: Simd, const N: usize>(s: S, x: S::V, coefficients: [f32; N]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::{Isa, Kernel};
+    use crate::isa::Isa;
+    use crate::simd::Kernel;
     use graph::ops::Activation;
 
     struct ApplyAt<F>(F, f32, f32);

@@ -4,11 +4,10 @@
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
 use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
-use crate::isa::Kernel;
 use crate::kernels::decode::weights::{Bf16, F16, WeightDecoder};
 use crate::kernels::{Context, SendPtr, split_vectors};
 use crate::prefetch::{PrefetchPlan, Span, SpanList};
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use base::DType;
 use base::gate::chunk_start;
 use std::marker::PhantomData;

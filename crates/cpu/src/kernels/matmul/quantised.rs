@@ -12,6 +12,7 @@ pub(crate) mod packed_weight;
 mod partition;
 mod quant_block;
 mod row_scaled;
+mod strip_kernel;
 #[cfg(test)]
 mod tests;
 

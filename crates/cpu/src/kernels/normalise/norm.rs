@@ -1,8 +1,7 @@
 //! RMS norm and layer norm of rows.
 
-use crate::isa::Kernel;
 use crate::kernels::{Context, SendPtr, for_row_ranges, split_vectors};
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 
 /// An RMS norm or a layer norm of rows.
 #[derive(Clone, Copy, Debug)]

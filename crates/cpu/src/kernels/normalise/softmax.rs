@@ -1,9 +1,8 @@
 //! Softmax and log-softmax along an axis.
 
-use crate::isa::Kernel;
 use crate::kernels::axis_view::AxisView;
 use crate::kernels::{Context, SendPtr, for_row_ranges, split_vectors};
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 
 /// Softmax or log-softmax along an axis.
 #[derive(Clone, Copy, Debug)]

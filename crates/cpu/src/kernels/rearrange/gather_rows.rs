@@ -1,10 +1,9 @@
 //! Gathers rows of a table, decoded to f32: embeddings, and the rows that the output head reads.
 
 use super::gather::IndexValues;
-use crate::isa::Kernel;
 use crate::kernels::Context;
 use crate::kernels::decode::weights::{WeightDecoder, with_format};
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use base::DType;
 
 /// `out[i] = table[index[i]]`, decoded to f32.

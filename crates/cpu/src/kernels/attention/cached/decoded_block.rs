@@ -1,14 +1,14 @@
 //! Keys or values of a block as f32, in multiplication order; used by tiles of many rows.
 
 use super::KEY_BLOCK;
-use super::score::BlockKeys;
-use super::segments::Segment;
+use super::segments::{BlockKeys, Segment};
 use crate::kernels::decode::kv_rows::{self, KvDecoder, with_storage};
 use crate::kv::HeadRows;
 use crate::kv::layout::{RowLayout, TILE_CELLS};
 use crate::prefetch::Prefetcher;
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use kv::Storage;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Dimensions that are decoded together.
@@ -47,34 +47,6 @@ impl DecodedBlock {
         }
     }
 
-    /// Decodes some dimensions of the values, whose rows have `dim` elements; the dimensions are whole vectors.
-    #[inline(always)]
-    pub(super) fn values<S: Simd, E: KvDecoder>(
-        &mut self,
-        s: S,
-        segments: &[Segment],
-        side: &HeadRows<'_>,
-        dims: Range<usize>,
-        dim: usize,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let row_bytes = side.row_bytes;
-        for segment in segments {
-            let rows = &segment.rows(side)[..segment.len() * row_bytes];
-            for (i, to) in self.0[segment.start..segment.end].iter_mut().enumerate() {
-                // SAFETY: the segment has the row, the row has these dimensions, and the block's row holds them.
-                unsafe {
-                    let row = rows.as_ptr().add(i * row_bytes);
-                    prefetcher.consumed(row_bytes * dims.len() / dim);
-                    for vector in 0..dims.len() / LANES {
-                        let v = E::load(s, row, dims.start / LANES + vector, dim);
-                        s.store(to.as_mut_ptr().add(vector * LANES), v);
-                    }
-                }
-            }
-        }
-    }
-
     /// Decodes some dimensions of the keys from either layout.
     #[inline(always)]
     pub(super) fn keys<S: Simd>(
@@ -85,70 +57,25 @@ impl DecodedBlock {
         dim: usize,
         prefetcher: &mut Prefetcher<'_>,
     ) {
+        macro_rules! copy_key_tiles {
+            ($E:ty) => {
+                s.call(CopyKeyTiles {
+                    block: self,
+                    keys,
+                    dims,
+                    prefetcher,
+                    decoder: PhantomData::<$E>,
+                })
+            };
+        }
         let storage = keys.side.storage;
         match (keys.side.layout, storage) {
             (RowLayout::Rows { .. }, _) => {
                 self.transpose_keys(s, keys, storage, dims, dim, prefetcher)
             }
-            (_, Storage::F32) => self.copy_key_tiles::<S, kv_rows::F32>(s, keys, dims, prefetcher),
-            (_, Storage::BF16) => {
-                self.copy_key_tiles::<S, kv_rows::Bf16>(s, keys, dims, prefetcher)
-            }
-            _ => self.copy_key_tiles::<S, kv_rows::F16>(s, keys, dims, prefetcher),
-        }
-    }
-
-    /// Copies some dimensions of keys that are stored transposed.
-    #[inline(always)]
-    fn copy_key_tiles<S: Simd, E: KvDecoder>(
-        &mut self,
-        s: S,
-        keys: &BlockKeys<'_>,
-        dims: Range<usize>,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let RowLayout::Transposed { row_bytes, element } = keys.side.layout else {
-            return;
-        };
-        for segment in keys.segments {
-            let (bytes, first) = segment.stored_rows(&keys.side);
-            let cells = bytes.len() / row_bytes;
-            let end = first + (segment.end - segment.start);
-            assert!(end <= cells, "a segment's rows exist");
-            let mut tile = first / TILE_CELLS * TILE_CELLS;
-            while tile < end {
-                let width = (cells - tile).min(TILE_CELLS);
-                // The column of the tile's first cell, counted from the padding before the block.
-                let column = LANES + segment.start + tile - first;
-                // Columns before the segment may be overwritten only if no other segment has written them.
-                let keep = if segment.start > 0 {
-                    first.saturating_sub(tile)
-                } else {
-                    0
-                };
-                for d in dims.clone() {
-                    let to = &mut self.0[d - dims.start][column..];
-                    // SAFETY: the tile lies inside the stored bytes, and a row of the block holds a vector from any of
-                    // its columns on, or one vector before.
-                    unsafe {
-                        let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
-                        prefetcher.consumed(width * element);
-                        let v = if width == TILE_CELLS {
-                            E::load(s, from, 0, TILE_CELLS)
-                        } else {
-                            E::load_part(s, from, 0, width)
-                        };
-                        if keep == 0 {
-                            s.store(to.as_mut_ptr(), v);
-                        } else {
-                            let mut lanes = [0.0; LANES];
-                            s.store(lanes.as_mut_ptr(), v);
-                            to[keep..LANES].copy_from_slice(&lanes[keep..]);
-                        }
-                    }
-                }
-                tile += TILE_CELLS;
-            }
+            (_, Storage::F32) => copy_key_tiles!(kv_rows::F32),
+            (_, Storage::BF16) => copy_key_tiles!(kv_rows::Bf16),
+            _ => copy_key_tiles!(kv_rows::F16),
         }
     }
 
@@ -169,7 +96,13 @@ impl DecodedBlock {
         for vector in 0..keys.vectors {
             let rows = &found.0[vector * LANES..][..LANES];
             prefetcher.consumed(LANES * used);
-            with_storage!(storage, E => decode::<S, E>(s, rows, dims.clone(), dim, &mut plain));
+            with_storage!(storage, E => s.call(DecodeRows {
+                rows,
+                dims: dims.clone(),
+                dim,
+                plain: &mut plain,
+                decoder: PhantomData::<E>,
+            }));
             for chunk in 0..dims.len().div_ceil(LANES) {
                 let mut square = [s.zero(); LANES];
                 for lane in 0..LANES {
@@ -187,29 +120,133 @@ impl DecodedBlock {
     }
 }
 
+/// Decodes some dimensions of the values, whose rows have `dim` elements; the dimensions are whole vectors.
+pub(super) struct DecodeValues<'a, 'p, E> {
+    pub(super) block: &'a mut DecodedBlock,
+    pub(super) segments: &'a [Segment],
+    pub(super) side: &'a HeadRows<'a>,
+    pub(super) dims: Range<usize>,
+    pub(super) dim: usize,
+    pub(super) prefetcher: &'a mut Prefetcher<'p>,
+    pub(super) decoder: PhantomData<E>,
+}
+
+impl<E: KvDecoder> Kernel for DecodeValues<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let row_bytes = self.side.row_bytes;
+        for segment in self.segments {
+            let rows = &segment.rows(self.side)[..segment.len() * row_bytes];
+            for (i, to) in self.block.0[segment.start..segment.end]
+                .iter_mut()
+                .enumerate()
+            {
+                // SAFETY: the segment has the row, the row has these dimensions, and the block's row holds them.
+                unsafe {
+                    let row = rows.as_ptr().add(i * row_bytes);
+                    self.prefetcher
+                        .consumed(row_bytes * self.dims.len() / self.dim);
+                    for vector in 0..self.dims.len() / LANES {
+                        let v = E::load(s, row, self.dims.start / LANES + vector, self.dim);
+                        s.store(to.as_mut_ptr().add(vector * LANES), v);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies some dimensions of keys that are stored transposed.
+struct CopyKeyTiles<'a, 'p, E> {
+    block: &'a mut DecodedBlock,
+    keys: &'a BlockKeys<'a>,
+    dims: Range<usize>,
+    prefetcher: &'a mut Prefetcher<'p>,
+    decoder: PhantomData<E>,
+}
+
+impl<E: KvDecoder> Kernel for CopyKeyTiles<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let RowLayout::Transposed { row_bytes, element } = self.keys.side.layout else {
+            return;
+        };
+        for segment in self.keys.segments {
+            let (bytes, first) = segment.stored_rows(&self.keys.side);
+            let cells = bytes.len() / row_bytes;
+            let end = first + (segment.end - segment.start);
+            assert!(end <= cells, "a segment's rows exist");
+            let mut tile = first / TILE_CELLS * TILE_CELLS;
+            while tile < end {
+                let width = (cells - tile).min(TILE_CELLS);
+                // The column of the tile's first cell, counted from the padding before the block.
+                let column = LANES + segment.start + tile - first;
+                // Columns before the segment may be overwritten only if no other segment has written them.
+                let keep = if segment.start > 0 {
+                    first.saturating_sub(tile)
+                } else {
+                    0
+                };
+                for d in self.dims.clone() {
+                    let to = &mut self.block.0[d - self.dims.start][column..];
+                    // SAFETY: the tile lies inside the stored bytes, and a row of the block holds a vector from any of
+                    // its columns on, or one vector before.
+                    unsafe {
+                        let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
+                        self.prefetcher.consumed(width * element);
+                        let v = if width == TILE_CELLS {
+                            E::load(s, from, 0, TILE_CELLS)
+                        } else {
+                            E::load_part(s, from, 0, width)
+                        };
+                        if keep == 0 {
+                            s.store(to.as_mut_ptr(), v);
+                        } else {
+                            let mut lanes = [0.0; LANES];
+                            s.store(lanes.as_mut_ptr(), v);
+                            to[keep..LANES].copy_from_slice(&lanes[keep..]);
+                        }
+                    }
+                }
+                tile += TILE_CELLS;
+            }
+        }
+    }
+}
+
 /// Decodes some dimensions of some rows; missing rows become zeros.
-#[inline(always)]
-fn decode<S: Simd, E: KvDecoder>(
-    s: S,
-    rows: &[*const u8],
+struct DecodeRows<'a, E> {
+    rows: &'a [*const u8],
     dims: Range<usize>,
     dim: usize,
-    plain: &mut [[f32; DEPTH]; LANES],
-) {
-    for (row, plain) in rows.iter().zip(plain) {
-        for chunk in 0..dims.len().div_ceil(LANES) {
-            let at = dims.start / LANES + chunk;
-            // SAFETY: an address that is not null is that of a stored row of `dim` elements; a row of `plain` holds
-            // whole vectors.
-            unsafe {
-                let v = if row.is_null() {
-                    s.zero()
-                } else if (at + 1) * LANES <= dim {
-                    E::load(s, *row, at, dim)
-                } else {
-                    E::load_part(s, *row, at, dim)
-                };
-                s.store(plain.as_mut_ptr().add(chunk * LANES), v);
+    plain: &'a mut [[f32; DEPTH]; LANES],
+    decoder: PhantomData<E>,
+}
+
+impl<E: KvDecoder> Kernel for DecodeRows<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for (row, plain) in self.rows.iter().zip(self.plain) {
+            for chunk in 0..self.dims.len().div_ceil(LANES) {
+                let at = self.dims.start / LANES + chunk;
+                // SAFETY: an address that is not null is that of a stored row of `dim` elements; a row of `plain` holds
+                // whole vectors.
+                unsafe {
+                    let v = if row.is_null() {
+                        s.zero()
+                    } else if (at + 1) * LANES <= self.dim {
+                        E::load(s, *row, at, self.dim)
+                    } else {
+                        E::load_part(s, *row, at, self.dim)
+                    };
+                    s.store(plain.as_mut_ptr().add(chunk * LANES), v);
+                }
             }
         }
     }

@@ -5,9 +5,8 @@
 //! bit-identical to that of one thread.
 
 use super::{KEY_BLOCK, SendPtr};
-use crate::isa::Kernel;
 use crate::kernels::split_vectors;
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use kv::QueryView;
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -1,35 +1,15 @@
 //! The dot products of queries with the keys of a block.
 
 use super::decoded_block::{DEPTH, DecodedBlock};
-use super::segments::Segment;
+use super::segments::BlockKeys;
 use super::{BlockScratch, MAX_UNDECODED_ROWS, QueryTile, REGISTER_ROWS, Scores};
 use crate::kernels::decode::kv_rows::{self, KvDecoder};
-use crate::kv::HeadRows;
 use crate::kv::layout::{RowLayout, TILE_CELLS};
 use crate::prefetch::Prefetcher;
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use kv::Storage;
+use std::marker::PhantomData;
 use std::ops::Range;
-
-/// The keys of a block.
-pub(super) struct BlockKeys<'a> {
-    pub(super) segments: &'a [Segment],
-    pub(super) side: HeadRows<'a>,
-    /// Vectors of columns up to the last key.
-    pub(super) vectors: usize,
-}
-
-impl<'a> BlockKeys<'a> {
-    #[inline(always)]
-    pub(super) fn new(segments: &'a [Segment], side: HeadRows<'a>) -> BlockKeys<'a> {
-        let end = segments.last().map_or(0, |segment| segment.end);
-        BlockKeys {
-            segments,
-            side,
-            vectors: end.div_ceil(LANES),
-        }
-    }
-}
 
 /// Keys that fill whole stored tiles, one vector of columns each.
 struct KeyTiles {
@@ -80,107 +60,98 @@ impl QueryTile<'_> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         let BlockScratch { scores, decoded } = work;
-        let dim = self.op.key_dim;
         if rows.len() <= MAX_UNDECODED_ROWS
             && let Some(tiles) = keys.tiles()
         {
-            let storage = keys.side.storage;
-            match storage {
-                Storage::F32 => {
-                    self.score_tiles::<S, kv_rows::F32>(s, rows, &tiles, scores, prefetcher)
-                }
-                Storage::BF16 => {
-                    self.score_tiles::<S, kv_rows::Bf16>(s, rows, &tiles, scores, prefetcher)
-                }
-                _ => self.score_tiles::<S, kv_rows::F16>(s, rows, &tiles, scores, prefetcher),
+            macro_rules! score_tiles {
+                ($E:ty) => {
+                    s.call(ScoreTiles {
+                        query_tile: self,
+                        rows,
+                        tiles,
+                        scores,
+                        prefetcher,
+                        decoder: PhantomData::<$E>,
+                    })
+                };
+            }
+            match keys.side.storage {
+                Storage::F32 => score_tiles!(kv_rows::F32),
+                Storage::BF16 => score_tiles!(kv_rows::Bf16),
+                _ => score_tiles!(kv_rows::F16),
             }
             return;
         }
+        let dim = self.op.key_dim;
         for from in (0..dim).step_by(DEPTH) {
             let dims = from..dim.min(from + DEPTH);
             decoded.keys(s, keys, dims.clone(), dim, prefetcher);
-            for first in rows.clone().step_by(REGISTER_ROWS) {
-                match rows.end - first {
-                    1 => self.score_batch::<S, 1>(s, keys, decoded, dims.clone(), first, scores),
-                    2 => self.score_batch::<S, 2>(s, keys, decoded, dims.clone(), first, scores),
-                    3 => self.score_batch::<S, 3>(s, keys, decoded, dims.clone(), first, scores),
-                    4 => self.score_batch::<S, 4>(s, keys, decoded, dims.clone(), first, scores),
-                    5 => self.score_batch::<S, 5>(s, keys, decoded, dims.clone(), first, scores),
-                    _ => self.score_batch::<S, REGISTER_ROWS>(
-                        s,
-                        keys,
-                        decoded,
-                        dims.clone(),
-                        first,
-                        scores,
-                    ),
-                }
-            }
+            s.call(ScoreDecoded {
+                query_tile: self,
+                rows: rows.clone(),
+                vectors: keys.vectors,
+                dims,
+                decoded,
+                scores,
+            });
         }
     }
+}
 
-    /// As `score`, in the same order, for few rows and keys in whole tiles, which are read in place.
+/// As [`QueryTile::score`], in the same order, for few rows and keys in whole tiles, which are read in place.
+struct ScoreTiles<'a, 'p, E> {
+    query_tile: &'a QueryTile<'a>,
+    rows: Range<usize>,
+    tiles: KeyTiles,
+    scores: &'a mut Scores,
+    prefetcher: &'a mut Prefetcher<'p>,
+    decoder: PhantomData<E>,
+}
+
+impl<E: KvDecoder> Kernel for ScoreTiles<'_, '_, E> {
+    type Output = ();
+
     #[inline(always)]
-    fn score_tiles<S: Simd, E: KvDecoder>(
-        &self,
-        s: S,
-        rows: Range<usize>,
-        tiles: &KeyTiles,
-        scores: &mut Scores,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        match rows.len() {
-            1 => self.score_few::<S, E, 1>(s, tiles, rows.start, scores, prefetcher),
-            2 => self.score_few::<S, E, 2>(s, tiles, rows.start, scores, prefetcher),
-            3 => self.score_few::<S, E, 3>(s, tiles, rows.start, scores, prefetcher),
-            _ => {
-                self.score_few::<S, E, MAX_UNDECODED_ROWS>(s, tiles, rows.start, scores, prefetcher)
-            }
+    fn run<S: Simd>(mut self, s: S) {
+        match self.rows.len() {
+            1 => self.rows::<S, 1>(s),
+            2 => self.rows::<S, 2>(s),
+            3 => self.rows::<S, 3>(s),
+            _ => self.rows::<S, MAX_UNDECODED_ROWS>(s),
         }
     }
+}
 
+impl<E: KvDecoder> ScoreTiles<'_, '_, E> {
     #[inline(always)]
-    fn score_few<S: Simd, E: KvDecoder, const R: usize>(
-        &self,
-        s: S,
-        tiles: &KeyTiles,
-        first: usize,
-        scores: &mut Scores,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let mut vector = tiles.vectors.start;
-        while vector < tiles.vectors.end {
-            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= tiles.vectors.end {
-                self.score_few_vectors::<S, E, R, 4>(s, tiles, vector, first, scores, prefetcher);
+    fn rows<S: Simd, const R: usize>(&mut self, s: S) {
+        let Range { start, end } = self.tiles.vectors;
+        let mut vector = start;
+        while vector < end {
+            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= end {
+                self.vectors::<S, R, 4>(s, vector);
                 vector += 4;
             } else {
-                self.score_few_vectors::<S, E, R, 1>(s, tiles, vector, first, scores, prefetcher);
+                self.vectors::<S, R, 1>(s, vector);
                 vector += 1;
             }
         }
     }
 
     #[inline(always)]
-    fn score_few_vectors<S: Simd, E: KvDecoder, const R: usize, const V: usize>(
-        &self,
-        s: S,
-        tiles: &KeyTiles,
-        vector: usize,
-        first: usize,
-        scores: &mut Scores,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
+    fn vectors<S: Simd, const R: usize, const V: usize>(&mut self, s: S, vector: usize) {
+        let (tiles, first) = (&self.tiles, self.rows.start);
         let mut sums = [[s.zero(); V]; R];
         // SAFETY: every query row holds all dimensions, the tiles lie inside the stored bytes, and a row of scores
         // holds whole vectors.
         unsafe {
             let mut queries = [std::ptr::null::<f32>(); R];
             for r in 0..R {
-                queries[r] = self.q_row(first + r);
+                queries[r] = self.query_tile.q_row(first + r);
             }
             let start = tiles.at.add((vector - tiles.vectors.start) * tiles.bytes);
-            for d in 0..self.op.key_dim {
-                prefetcher.consumed(V * TILE_CELLS * tiles.element);
+            for d in 0..self.query_tile.op.key_dim {
+                self.prefetcher.consumed(V * TILE_CELLS * tiles.element);
                 for v in 0..V {
                     let from = start.add(v * tiles.bytes + d * TILE_CELLS * tiles.element);
                     let k = E::load(s, from, 0, TILE_CELLS);
@@ -191,66 +162,89 @@ impl QueryTile<'_> {
             }
             for r in 0..R {
                 for v in 0..V {
-                    let at = scores[first + r].as_mut_ptr().add((vector + v) * LANES);
+                    let at = self.scores[first + r]
+                        .as_mut_ptr()
+                        .add((vector + v) * LANES);
                     s.store(at, sums[r][v]);
                 }
             }
         }
     }
+}
+
+/// The dot products of query rows with the decoded dimensions of a block's keys, added to those of earlier dimensions.
+struct ScoreDecoded<'a> {
+    query_tile: &'a QueryTile<'a>,
+    rows: Range<usize>,
+    /// Vectors of columns up to the last key.
+    vectors: usize,
+    dims: Range<usize>,
+    decoded: &'a DecodedBlock,
+    scores: &'a mut Scores,
+}
+
+impl Kernel for ScoreDecoded<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn score_batch<S: Simd, const R: usize>(
-        &self,
-        s: S,
-        keys: &BlockKeys<'_>,
-        decoded: &DecodedBlock,
-        dims: Range<usize>,
-        first: usize,
-        scores: &mut Scores,
-    ) {
+    fn run<S: Simd>(mut self, s: S) {
+        for first in self.rows.clone().step_by(REGISTER_ROWS) {
+            match self.rows.end - first {
+                1 => self.batch::<S, 1>(s, first),
+                2 => self.batch::<S, 2>(s, first),
+                3 => self.batch::<S, 3>(s, first),
+                4 => self.batch::<S, 4>(s, first),
+                5 => self.batch::<S, 5>(s, first),
+                _ => self.batch::<S, REGISTER_ROWS>(s, first),
+            }
+        }
+    }
+}
+
+impl ScoreDecoded<'_> {
+    #[inline(always)]
+    fn batch<S: Simd, const R: usize>(&mut self, s: S, first: usize) {
         let mut vector = 0;
-        while vector < keys.vectors {
+        while vector < self.vectors {
             // As many vectors at once as keep the sums in registers.
-            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= keys.vectors {
-                self.score_vectors::<S, R, 4>(s, decoded, dims.clone(), first, vector, scores);
+            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= self.vectors {
+                self.vectors::<S, R, 4>(s, first, vector);
                 vector += 4;
-            } else if S::REGISTER_TILE.0 >= 4 && vector + 2 <= keys.vectors {
-                self.score_vectors::<S, R, 2>(s, decoded, dims.clone(), first, vector, scores);
+            } else if S::REGISTER_TILE.0 >= 4 && vector + 2 <= self.vectors {
+                self.vectors::<S, R, 2>(s, first, vector);
                 vector += 2;
             } else {
-                self.score_vectors::<S, R, 1>(s, decoded, dims.clone(), first, vector, scores);
+                self.vectors::<S, R, 1>(s, first, vector);
                 vector += 1;
             }
         }
     }
 
     #[inline(always)]
-    fn score_vectors<S: Simd, const R: usize, const V: usize>(
-        &self,
+    fn vectors<S: Simd, const R: usize, const V: usize>(
+        &mut self,
         s: S,
-        decoded: &DecodedBlock,
-        dims: Range<usize>,
         first: usize,
         vector: usize,
-        scores: &mut Scores,
     ) {
+        let dims = self.dims.clone();
         let mut sums = [[s.zero(); V]; R];
         // SAFETY: every query row holds these dimensions, and a row of the block whole vectors.
         unsafe {
             if dims.start > 0 {
                 for r in 0..R {
                     for v in 0..V {
-                        let at = scores[first + r].as_ptr().add((vector + v) * LANES);
+                        let at = self.scores[first + r].as_ptr().add((vector + v) * LANES);
                         sums[r][v] = s.load(at);
                     }
                 }
             }
             let mut queries = [std::ptr::null::<f32>(); R];
             for r in 0..R {
-                queries[r] = self.q_row(first + r).add(dims.start);
+                queries[r] = self.query_tile.q_row(first + r).add(dims.start);
             }
             for d in 0..dims.len() {
-                let row = decoded.key(d, vector);
+                let row = self.decoded.key(d, vector);
                 for v in 0..V {
                     let k = s.load(row.add(v * LANES));
                     for r in 0..R {
@@ -260,7 +254,9 @@ impl QueryTile<'_> {
             }
             for r in 0..R {
                 for v in 0..V {
-                    let at = scores[first + r].as_mut_ptr().add((vector + v) * LANES);
+                    let at = self.scores[first + r]
+                        .as_mut_ptr()
+                        .add((vector + v) * LANES);
                     s.store(at, sums[r][v]);
                 }
             }

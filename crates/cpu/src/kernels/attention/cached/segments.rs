@@ -2,6 +2,7 @@
 
 use super::KEY_BLOCK;
 use crate::kv::HeadRows;
+use crate::simd::LANES;
 use kv::Run;
 
 /// Keys of a block in consecutive cells: their columns in the block, and the row of the first key.
@@ -11,6 +12,26 @@ pub(super) struct Segment {
     pub(super) end: usize,
     row: usize,
     frozen: bool,
+}
+
+/// The keys of a block.
+pub(super) struct BlockKeys<'a> {
+    pub(super) segments: &'a [Segment],
+    pub(super) side: HeadRows<'a>,
+    /// Vectors of columns up to the last key.
+    pub(super) vectors: usize,
+}
+
+impl<'a> BlockKeys<'a> {
+    #[inline(always)]
+    pub(super) fn new(segments: &'a [Segment], side: HeadRows<'a>) -> BlockKeys<'a> {
+        let end = segments.last().map_or(0, |segment| segment.end);
+        BlockKeys {
+            segments,
+            side,
+            vectors: end.div_ceil(LANES),
+        }
+    }
 }
 
 /// The segments of one block: at most one run per column, and one more where the frozen rows end.

@@ -1,12 +1,15 @@
 //! Adds values times softmax weights to the accumulators.
 
-use super::decoded_block::{DEPTH, DecodedBlock};
+use super::decoded_block::{DEPTH, DecodeValues, DecodedBlock};
 use super::segments::Segment;
-use super::{Accumulators, BlockScratch, KEY_BLOCK, MAX_UNDECODED_ROWS, QueryTile, REGISTER_ROWS};
+use super::{
+    Accumulators, BlockScratch, KEY_BLOCK, MAX_UNDECODED_ROWS, QueryTile, REGISTER_ROWS, Scores,
+};
 use crate::kernels::decode::kv_rows::{KvDecoder, with_storage};
 use crate::kernels::split_vectors;
 use crate::prefetch::Prefetcher;
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 impl QueryTile<'_> {
@@ -29,59 +32,109 @@ impl QueryTile<'_> {
             let BlockScratch { scores, decoded } = work;
             for from in (0..dim).step_by(DEPTH) {
                 let dims = from..dim.min(from + DEPTH);
-                with_storage!(values.storage, E => {
-                    decoded.values::<S, E>(s, segments, values, dims.clone(), dim, prefetcher);
+                with_storage!(values.storage, E => s.call(DecodeValues {
+                    block: decoded,
+                    segments,
+                    side: values,
+                    dims: dims.clone(),
+                    dim,
+                    prefetcher,
+                    decoder: PhantomData::<E>,
+                }));
+                s.call(AddDecodedValues {
+                    rows: rows.clone(),
+                    decoded,
+                    segments,
+                    scores,
+                    weighted: sums.weighted,
+                    dims,
+                    dim,
                 });
-                for first in rows.clone().step_by(REGISTER_ROWS) {
-                    let batch = DecodedValues {
-                        decoded,
-                        segments,
-                        weights: scores[first..].as_ptr().cast(),
-                        weighted: sums.weighted[first * dim + from..].as_mut_ptr(),
-                        dim,
-                    };
-                    match rows.end - first {
-                        1 => batch.run::<S, 1>(s, dims.len()),
-                        2 => batch.run::<S, 2>(s, dims.len()),
-                        3 => batch.run::<S, 3>(s, dims.len()),
-                        4 => batch.run::<S, 4>(s, dims.len()),
-                        5 => batch.run::<S, 5>(s, dims.len()),
-                        _ => batch.run::<S, REGISTER_ROWS>(s, dims.len()),
-                    }
-                }
             }
             return;
         }
-        with_storage!(values.storage, E => self.add_stored_values::<S, E>(s, rows, segments, work, sums, prefetcher));
+        with_storage!(values.storage, E => s.call(AddStoredValues {
+            query_tile: self,
+            rows,
+            segments,
+            scores: &work.scores,
+            weighted: sums.weighted,
+            prefetcher,
+            decoder: PhantomData::<E>,
+        }));
     }
+}
+
+/// Adds some dimensions of decoded values times their weights.
+struct AddDecodedValues<'a> {
+    rows: Range<usize>,
+    decoded: &'a DecodedBlock,
+    segments: &'a [Segment],
+    scores: &'a Scores,
+    weighted: &'a mut [f32],
+    dims: Range<usize>,
+    /// Elements from one row of accumulators to the next.
+    dim: usize,
+}
+
+impl Kernel for AddDecodedValues<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn add_stored_values<S: Simd, E: KvDecoder>(
-        &self,
-        s: S,
-        rows: Range<usize>,
-        segments: &[Segment],
-        work: &BlockScratch,
-        sums: &mut Accumulators<'_>,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let dim = self.op.value_dim;
-        for segment in segments {
-            let mut first = rows.start;
-            while first < rows.end {
+    fn run<S: Simd>(self, s: S) {
+        for first in self.rows.clone().step_by(REGISTER_ROWS) {
+            let batch = DecodedValues {
+                decoded: self.decoded,
+                segments: self.segments,
+                weights: self.scores[first..].as_ptr().cast(),
+                weighted: self.weighted[first * self.dim + self.dims.start..].as_mut_ptr(),
+                dim: self.dim,
+            };
+            match self.rows.end - first {
+                1 => batch.run::<S, 1>(s, self.dims.len()),
+                2 => batch.run::<S, 2>(s, self.dims.len()),
+                3 => batch.run::<S, 3>(s, self.dims.len()),
+                4 => batch.run::<S, 4>(s, self.dims.len()),
+                5 => batch.run::<S, 5>(s, self.dims.len()),
+                _ => batch.run::<S, REGISTER_ROWS>(s, self.dims.len()),
+            }
+        }
+    }
+}
+
+/// Adds values times their weights for few rows; the values are read in place.
+struct AddStoredValues<'a, 'p, E> {
+    query_tile: &'a QueryTile<'a>,
+    rows: Range<usize>,
+    segments: &'a [Segment],
+    scores: &'a Scores,
+    weighted: &'a mut [f32],
+    prefetcher: &'a mut Prefetcher<'p>,
+    decoder: PhantomData<E>,
+}
+
+impl<E: KvDecoder> Kernel for AddStoredValues<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let dim = self.query_tile.op.value_dim;
+        for segment in self.segments {
+            let mut first = self.rows.start;
+            while first < self.rows.end {
                 let mix = StoredValues {
-                    query_tile: self,
+                    query_tile: self.query_tile,
                     segment: *segment,
-                    first: first == rows.start,
-                    weights: &work.scores[first..],
-                    weighted: sums.weighted[first * dim..].as_mut_ptr(),
+                    first: first == self.rows.start,
+                    weights: &self.scores[first..],
+                    weighted: self.weighted[first * dim..].as_mut_ptr(),
                 };
                 // As many rows as keep the sums in registers.
-                first += match rows.end - first {
-                    1 => mix.run::<S, E, 1, 4>(s, prefetcher),
-                    2 => mix.run::<S, E, 2, 4>(s, prefetcher),
-                    3 => mix.run::<S, E, 3, 4>(s, prefetcher),
-                    _ => mix.run::<S, E, MAX_UNDECODED_ROWS, 4>(s, prefetcher),
+                first += match self.rows.end - first {
+                    1 => mix.run::<S, E, 1, 4>(s, self.prefetcher),
+                    2 => mix.run::<S, E, 2, 4>(s, self.prefetcher),
+                    3 => mix.run::<S, E, 3, 4>(s, self.prefetcher),
+                    _ => mix.run::<S, E, MAX_UNDECODED_ROWS, 4>(s, self.prefetcher),
                 };
             }
         }

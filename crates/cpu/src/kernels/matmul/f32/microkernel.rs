@@ -5,10 +5,10 @@
 //! of one output are added in order. That order is the same for one row and for many, so a row's result never depends
 //! on its neighbours.
 
-use crate::isa::{Isa, Kernel};
+use crate::isa::Isa;
 use crate::kernels::elementwise::functions::{VectorFunction, with_activation};
 use crate::kernels::split_vectors;
-use crate::simd::{LANES, Simd};
+use crate::simd::{Kernel, LANES, Simd};
 use graph::ops::Activation;
 
 /// Columns of a panel.
@@ -92,14 +92,13 @@ pub(crate) struct Gemm {
     pub(crate) epilogue: GemmEpilogue,
 }
 
-/// Calls `$self.tile::<S, V, R>` for the values `$v` and `$r`. Tiles that do not fit a tier's registers are not
-/// compiled for it.
+/// Calls the `GemmTile` for the values `$v` and `$r`. Tiles that do not fit a tier's registers are not compiled for it.
 macro_rules! tile {
     ($self:ident, $s:ident, $at:expr, ($v:expr, $r:expr), $($V:literal: $($R:literal)*;)*) => {
         match ($v, $r) {
             $($(($V, $R) => {
                 if const { fits::<S>($V, $R) } {
-                    $self.tile::<S, $V, $R>($s, $at);
+                    $s.call(GemmTile::<$V, $R> { gemm: $self, origin: $at });
                 }
             })*)*
             (v, r) => unreachable!("a tile of {v} vectors and {r} rows"),
@@ -307,6 +306,22 @@ impl Gemm {
                 .add(origin.row * self.out_row_stride + origin.column);
             with_activation!(activation, f => map_tile(s, f, out, self.out_row_stride, rows, width));
         }
+    }
+}
+
+/// One register tile of a product: `R` rows and `V` vectors of columns.
+struct GemmTile<'a, const V: usize, const R: usize> {
+    gemm: &'a Gemm,
+    origin: TileOrigin,
+}
+
+impl<const V: usize, const R: usize> Kernel for GemmTile<'_, V, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: constructed only by `Gemm::on`, inside the product.
+        unsafe { self.gemm.tile::<S, V, R>(s, self.origin) }
     }
 }
 

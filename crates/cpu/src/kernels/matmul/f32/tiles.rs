@@ -5,11 +5,10 @@
 //! summation order differs from that of the panel kernel, so only graphs without a KV cache use this path: their rows
 //! are never recomputed in a step of another size.
 
-use crate::isa::TileKernel;
 use crate::kernels::elementwise::functions::{Identity, VectorFunction, with_activation};
 use crate::kernels::{Context, SendPtr};
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
-use crate::simd::{Avx512, LANES, Simd};
+use crate::simd::{Avx512, LANES, Simd, TileKernel};
 use graph::ops::Activation;
 use std::mem::MaybeUninit;
 use std::ops::Range;

@@ -1,11 +1,10 @@
 //! Prologue and epilogues of quantised products: a norm applied as rows are quantised; a residual added, or a gate
 //! applied, as products are stored.
 
-use crate::isa::Kernel;
 use crate::kernels::elementwise::functions::{Gated, with_activation};
 use crate::kernels::elementwise::row;
 use crate::kernels::normalise::norm::Norm;
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 use graph::ops::Activation;
 
 /// A norm applied to activation rows just before they are quantised.

@@ -6,9 +6,12 @@ mod microkernel;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+use super::format::{BLOCK, Quant};
+use super::strip_kernel::StripKernel;
 use super::{MIN_EXPANDED_ROWS, QuantScheme, QuantisedLinear, StripTask};
 use crate::isa::Isa;
 use activations::{GroupScaledLayout, QuantiseGroupScaled};
+use microkernel::{GroupScaledMicrokernel, with_quants};
 
 pub(super) use activations::GroupScaledActivations;
 
@@ -35,7 +38,10 @@ impl QuantScheme for GroupScaledActivations {
     }
 
     unsafe fn multiply_vectors(task: StripTask<'_, GroupScaledActivations>, isa: Isa) {
-        isa.run_integers(microkernel::GroupScaledKernel(task));
+        with_quants!(task.linear.format.quant, L => {
+            // SAFETY: as the caller guarantees.
+            unsafe { StripKernel::<GroupScaledMicrokernel<L>, BLOCK>::multiply(task, isa) }
+        });
     }
 
     #[cfg(target_arch = "x86_64")]

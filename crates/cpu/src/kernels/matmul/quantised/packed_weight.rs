@@ -2,9 +2,8 @@
 
 use super::format::{self, PackedFormat, STRIP, StripSource};
 use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
-use crate::isa::IntegerKernel;
 use crate::kernels::Context;
-use crate::simd::RowScaledDot;
+use crate::simd::{IntegerKernel, RowScaledDot};
 use backend::{BackendError, BackendErrorKind, CompileOptions, ProgressCallback};
 use base::{Bytes, DType};
 use std::collections::HashMap;

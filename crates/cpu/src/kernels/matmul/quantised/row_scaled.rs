@@ -12,9 +12,12 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod tiles_small_m;
 
+use super::format::BLOCK;
+use super::strip_kernel::StripKernel;
 use super::{MIN_EXPANDED_ROWS, QuantScheme, QuantisedLinear, StripTask};
 use crate::isa::Isa;
 use activations::{MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledLayout};
+use microkernel::RowScaledMicrokernel;
 
 pub(super) use activations::RowScaledActivations;
 pub(super) use pack::pack_strip;
@@ -41,7 +44,8 @@ impl QuantScheme for RowScaledActivations {
     }
 
     unsafe fn multiply_vectors(task: StripTask<'_, RowScaledActivations>, isa: Isa) {
-        isa.run_integers(microkernel::RowScaledKernel(task));
+        // SAFETY: as the caller guarantees.
+        unsafe { StripKernel::<RowScaledMicrokernel, BLOCK>::multiply(task, isa) }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,7 @@
 //! Activations as 15-bit integers with a scale per block of 32.
 
 use super::super::format::{BLOCK, LINE, PackedFormat};
-use crate::isa::IntegerKernel;
-use crate::simd::{LANES, MAX_GROUP_SCALED, RowScaledDot};
+use crate::simd::{IntegerKernel, LANES, MAX_GROUP_SCALED, RowScaledDot};
 
 /// Scale, sum and zero-point offset of a group of activations.
 #[derive(Clone, Copy, Debug)]

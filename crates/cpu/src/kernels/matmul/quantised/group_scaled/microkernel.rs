@@ -1,13 +1,12 @@
 //! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{
-    BLOCK, IQ4_TABLE, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK, StripLayout,
-};
+use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, STRIP, SUPER_BLOCK, StripLayout};
+use super::super::strip_kernel::StripMicrokernel;
 use super::super::{StripTask, write};
 use super::activations::{GroupScaledActivations, GroupTerms};
-use crate::isa::IntegerKernel;
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntDot, RowScaledDot};
+use std::marker::PhantomData;
 
 /// Lines in half a block; a line has the quants of four inputs.
 const HALF: usize = BLOCK / 8;
@@ -145,111 +144,63 @@ impl StripScales {
     }
 }
 
-/// The vector kernel for the strips of a task and all rows of activations.
-pub(super) struct GroupScaledKernel<'a>(pub(super) StripTask<'a, GroupScaledActivations>);
+/// The inner loop of the group-scaled scheme.
+pub(super) struct GroupScaledMicrokernel<L>(PhantomData<L>);
 
-impl IntegerKernel for GroupScaledKernel<'_> {
-    type Output = ();
+impl<L: LoadQuants> StripMicrokernel for GroupScaledMicrokernel<L> {
+    type Activations = GroupScaledActivations;
 
     #[inline(always)]
-    fn run<S: RowScaledDot>(self, s: S) {
-        let task = self.0;
-        let format = task.linear.format;
-        // SAFETY: `QuantisedLinear::run`'s caller guarantees the operands; the task stays inside its strips.
+    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
+        s: S,
+        task: &StripTask<'_, GroupScaledActivations>,
+        prefetcher: &mut Prefetcher<'_>,
+        strip: usize,
+        first: usize,
+        rows: usize,
+    ) {
+        let linear = &task.linear;
+        let strip_bytes = linear.format.strip_layout(linear.k).bytes;
+        let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
+        // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
         unsafe {
-            with_quants!(format.quant, L => if format.group == BLOCK {
-                run_strips::<S, L, BLOCK>(s, &task);
-            } else {
-                run_strips::<S, L, { BLOCK / 2 }>(s, &task);
-            });
-        }
-    }
-}
-
-/// # Safety
-/// As for [`super::QuantisedLinear::run`], within the task's strips.
-#[inline(always)]
-unsafe fn run_strips<S: IntDot, L: LoadQuants, const GROUP: usize>(
-    s: S,
-    task: &StripTask<'_, GroupScaledActivations>,
-) {
-    let m = task.linear.m;
-    let mut prefetcher = task.prefetch_plan.prefetcher();
-    for strip in task.strips.clone() {
-        let mut row = 0;
-        while row < m {
-            let rows = (m - row).min(S::ROWS);
-            // SAFETY: as the caller guarantees; `rows` is at most the constant.
-            unsafe {
-                match rows {
-                    1 => microkernel::<S, L, GROUP, 1>(s, task, &mut prefetcher, strip, row, rows),
-                    2 => microkernel::<S, L, GROUP, 2>(s, task, &mut prefetcher, strip, row, rows),
-                    _ if const { S::ROWS <= 4 } || rows <= 4 => {
-                        microkernel::<S, L, GROUP, 4>(s, task, &mut prefetcher, strip, row, rows);
-                    }
-                    _ => microkernel::<S, L, GROUP, 8>(s, task, &mut prefetcher, strip, row, rows),
+            let start = task.operands.weight.add(strip * strip_bytes);
+            let scales = StripScales::of(linear.format, linear.k, start);
+            let x = task.activations.rows(first);
+            let mut out = [s.zero(); R];
+            for block in 0..linear.k / BLOCK {
+                let quants = start.add(block * block_bytes);
+                if first == 0 {
+                    prefetcher.consumed(block_bytes);
                 }
+                let x_block = x.block(block).cast_const();
+                let mut sums = [s.zero_sums(); R];
+                macro_rules! half {
+                    ($half:literal, $($index:literal)*) => {$(
+                        let line = L::line(s, quants, $half, $index);
+                        for r in 0..R {
+                            let x = x_block.add(r * LINE);
+                            sums[r] = s.dot::<{ $half * HALF + $index }>(sums[r], line, x);
+                        }
+                    )*};
+                }
+                half!(0, 0 1 2 3);
+                if GROUP < BLOCK {
+                    let x_group = x.group(2 * block).cast_const();
+                    scale_group::<S, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
+                }
+                half!(1, 0 1 2 3);
+                let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
+                let x_group = x.group(group).cast_const();
+                scale_group::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
             }
-            row += rows;
-        }
-    }
-}
-
-/// Multiplies one strip with `rows ≤ R` rows from `first` on. If there are fewer than `R`, the data after them is
-/// multiplied too and not stored.
-///
-/// # Safety
-/// As for [`super::QuantisedLinear::run`]; strip and rows must exist.
-#[inline(always)]
-unsafe fn microkernel<S: IntDot, L: LoadQuants, const GROUP: usize, const R: usize>(
-    s: S,
-    task: &StripTask<'_, GroupScaledActivations>,
-    prefetcher: &mut Prefetcher<'_>,
-    strip: usize,
-    first: usize,
-    rows: usize,
-) {
-    let linear = &task.linear;
-    let strip_bytes = linear.format.strip_layout(linear.k).bytes;
-    let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
-    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
-    unsafe {
-        let start = task.operands.weight.add(strip * strip_bytes);
-        let scales = StripScales::of(linear.format, linear.k, start);
-        let x = task.activations.rows(first);
-        let mut out = [s.zero(); R];
-        for block in 0..linear.k / BLOCK {
-            let quants = start.add(block * block_bytes);
             if first == 0 {
-                prefetcher.consumed(block_bytes);
+                // The strip's scales, which have been read by now.
+                prefetcher.consumed(strip_bytes - linear.k / BLOCK * block_bytes);
             }
-            let x_block = x.block(block).cast_const();
-            let mut sums = [s.zero_sums(); R];
-            macro_rules! half {
-                ($half:literal, $($index:literal)*) => {$(
-                    let line = L::line(s, quants, $half, $index);
-                    for r in 0..R {
-                        let x = x_block.add(r * LINE);
-                        sums[r] = s.dot::<{ $half * HALF + $index }>(sums[r], line, x);
-                    }
-                )*};
+            for (r, out) in out.iter().enumerate().take(rows) {
+                write(s, task, first + r, strip, *out);
             }
-            half!(0, 0 1 2 3);
-            if GROUP < BLOCK {
-                let x_group = x.group(2 * block).cast_const();
-                scale_group::<S, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
-            }
-            half!(1, 0 1 2 3);
-            let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
-            let x_group = x.group(group).cast_const();
-            scale_group::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
-        }
-        if first == 0 {
-            // The strip's scales, which have been read by now.
-            prefetcher.consumed(strip_bytes - linear.k / BLOCK * block_bytes);
-        }
-        for (r, out) in out.iter().enumerate().take(rows) {
-            write(s, task, first + r, strip, *out);
         }
     }
 }

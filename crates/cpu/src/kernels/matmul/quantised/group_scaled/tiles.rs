@@ -7,9 +7,8 @@ use super::super::format::{BLOCK, LINE, Quant};
 use super::super::{StripTask, write};
 use super::activations::{GroupScaledActivations, InterleavedRows};
 use super::microkernel::{LoadQuants, StripScales, with_quants};
-use crate::isa::TileKernel;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
-use crate::simd::{Avx512, IntDot, Simd};
+use crate::simd::{Avx512, IntDot, Simd, TileKernel};
 
 /// The only tier with AMX tiles.
 type S = Avx512<true>;

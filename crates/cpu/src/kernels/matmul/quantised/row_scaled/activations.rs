@@ -1,8 +1,7 @@
 //! Activations as 14-bit integers with a scale per chunk of a row.
 
 use super::super::format::{BLOCK, LINE, PackedFormat};
-use crate::isa::IntegerKernel;
-use crate::simd::{LANES, MAX_ROW_SCALED, RowScaledDot};
+use crate::simd::{IntegerKernel, LANES, MAX_ROW_SCALED, RowScaledDot};
 use std::ops::Range;
 
 /// The most inputs of a chunk: the sum of that many products of the largest weight with an activation byte fits 32

@@ -6,10 +6,9 @@
 use super::super::format::{BLOCK, LINE, PackedFormat, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::{RowScaledActivations, TILE};
-use crate::isa::TileKernel;
 use crate::prefetch::Prefetcher;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
-use crate::simd::{Avx512, Simd};
+use crate::simd::{Avx512, Simd, TileKernel};
 use std::ops::Range;
 
 /// The only tier with AMX tiles.

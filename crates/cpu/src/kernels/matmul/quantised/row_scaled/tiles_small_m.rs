@@ -8,9 +8,8 @@ use super::super::format::{BLOCK, LINE, StripLayout};
 use super::super::{StripTask, write};
 use super::activations::{RowScaledActivations, TILE};
 use super::tiles::expand_inputs;
-use crate::isa::TileKernel;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
-use crate::simd::{Avx512, Simd};
+use crate::simd::{Avx512, Simd, TileKernel};
 
 /// The only tier with AMX tiles.
 type S = Avx512<true>;

@@ -1,0 +1,79 @@
+//! The strips of a task on vectors, for both schemes.
+
+use super::StripTask;
+use super::format::BLOCK;
+use crate::prefetch::Prefetcher;
+use crate::simd::{IntegerKernel, RowScaledDot};
+use std::marker::PhantomData;
+
+/// The inner loop of a scheme.
+pub(super) trait StripMicrokernel {
+    /// The scheme's activations.
+    type Activations;
+
+    /// Multiplies one strip of sixteen weight rows with `rows ≤ R` rows of activations from `first` on. If there are
+    /// fewer than `R`, the data after them is multiplied too and not stored.
+    ///
+    /// # Safety
+    /// As for [`super::QuantisedLinear::run`]; strip and rows must exist, and the format's groups have `GROUP` inputs.
+    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
+        s: S,
+        task: &StripTask<'_, Self::Activations>,
+        prefetcher: &mut Prefetcher<'_>,
+        strip: usize,
+        first: usize,
+        rows: usize,
+    );
+}
+
+/// The vector kernel for the strips of a task and all rows of activations.
+pub(super) struct StripKernel<'a, M: StripMicrokernel, const GROUP: usize> {
+    task: StripTask<'a, M::Activations>,
+    microkernel: PhantomData<M>,
+}
+
+impl<M: StripMicrokernel> StripKernel<'_, M, BLOCK> {
+    /// Multiplies the strips of a task.
+    ///
+    /// # Safety
+    /// As for [`super::QuantisedLinear::run`], within the task's strips.
+    pub(super) unsafe fn multiply(task: StripTask<'_, M::Activations>, isa: crate::isa::Isa) {
+        let microkernel = PhantomData::<M>;
+        if task.linear.format.group == BLOCK {
+            isa.run_integers(StripKernel::<M, BLOCK> { task, microkernel });
+        } else {
+            isa.run_integers(StripKernel::<M, { BLOCK / 2 }> { task, microkernel });
+        }
+    }
+}
+
+impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, M, GROUP> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: RowScaledDot>(self, s: S) {
+        let task = &self.task;
+        let m = task.linear.m;
+        let mut prefetcher = task.prefetch_plan.prefetcher();
+        let prefetcher = &mut prefetcher;
+        for strip in task.strips.clone() {
+            let mut row = 0;
+            while row < m {
+                let rows = (m - row).min(S::ROWS);
+                // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have been
+                // matched; `rows` is at most the constant.
+                unsafe {
+                    match rows {
+                        1 => M::multiply::<S, GROUP, 1>(s, task, prefetcher, strip, row, rows),
+                        2 => M::multiply::<S, GROUP, 2>(s, task, prefetcher, strip, row, rows),
+                        _ if const { S::ROWS <= 4 } || rows <= 4 => {
+                            M::multiply::<S, GROUP, 4>(s, task, prefetcher, strip, row, rows);
+                        }
+                        _ => M::multiply::<S, GROUP, 8>(s, task, prefetcher, strip, row, rows),
+                    }
+                }
+                row += rows;
+            }
+        }
+    }
+}
