@@ -17,10 +17,10 @@
 //! The weights start at a multiple of 4096 bytes. A weight with a damaged chunk is packed again.
 //!
 //! A finished file is *sealed*: its modification time is set to a function of the last checksum, so that any later
-//! write breaks the seal. A chunk is verified if the file is not sealed, or if the chunk is read from disk. A resident
-//! chunk of a sealed file was verified when it was read, and is not verified again.
+//! write breaks the seal. Chunks are verified if the file is not sealed, or if any of it has to be read from disk. A sealed
+//! file that is resident was verified when it was read, and is not verified again.
 
-use super::packed_weight::WeightSource;
+use super::weight_source::WeightSource;
 use base::{Bytes, FileIdentity, atomic_write, xxh64};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -59,13 +59,16 @@ pub(super) struct PackedFile {
     seal: SystemTime,
     /// Whether the file has not been written to since it was sealed.
     sealed: bool,
+    /// Whether all of the file was resident before it was opened.
+    resident: bool,
 }
 
 /// A chunk of a packed weight in a file, with its expected checksum.
 pub(super) struct Chunk {
     bytes: Bytes,
     checksum: u64,
-    sealed: bool,
+    /// Whether the chunk was verified when it was read into memory.
+    verified: bool,
 }
 
 impl Chunk {
@@ -75,9 +78,8 @@ impl Chunk {
 
     /// Reads the chunk from its file; returns false if it is damaged.
     pub(super) fn load(&self) -> bool {
-        let verified = self.sealed && is_resident(&self.bytes);
         self.bytes.populate();
-        verified || xxh64(&self.bytes, 0) == self.checksum
+        self.verified || xxh64(&self.bytes, 0) == self.checksum
     }
 }
 
@@ -88,6 +90,8 @@ impl PackedFile {
         let path = file_name(folder, origin(weights)?);
         let modified = fs::metadata(&path).and_then(|meta| meta.modified()).ok()?;
         let bytes = Bytes::map(&path).ok()?;
+        // Asked before the header is read: that makes the system read ahead, and what it reads was never verified.
+        let resident = is_resident(&bytes);
         bytes.advise_huge_pages();
         let Contents { ranges, seal, .. } = parse(&bytes)?;
         Some(PackedFile {
@@ -96,6 +100,7 @@ impl PackedFile {
             ranges,
             seal,
             sealed: modified == seal,
+            resident,
         })
     }
 
@@ -122,7 +127,7 @@ impl PackedFile {
             Some(Chunk {
                 bytes: bytes.slice(start..end)?,
                 checksum: u64::from_le_bytes(*sum),
-                sealed: self.sealed,
+                verified: self.sealed && self.resident,
             })
         };
         let chunks = starts.zip(sums).map(chunk).collect::<Option<_>>()?;
