@@ -20,7 +20,7 @@ pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{Backend, BackendError, CompileOptions, Compiled, Footprint, FootprintRequest};
-use exec::{CpuExecutable, WeightLayouts, plan_step};
+use exec::{CpuExecutable, PlannedStep, WeightLayouts};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
 use thread_pool::ThreadPool;
@@ -86,7 +86,11 @@ impl Backend for Cpu {
     ) -> Result<Footprint, BackendError> {
         let layouts = WeightLayouts::new(graph, self.isa, request.is_weight);
         let threads = request.options.threads.unwrap_or_else(Cpu::default_threads);
-        let (calls, arena) = plan_step(graph, request.bindings, &layouts, threads)?;
+        let PlannedStep {
+            calls,
+            memory: arena,
+            ..
+        } = PlannedStep::new(graph, request.bindings, &layouts, threads)?;
         let mut packed = layouts.bytes(graph, &calls);
         for (i, tensor) in graph.tensors().iter().enumerate() {
             let realigned = exec::realigned_bytes(tensor);

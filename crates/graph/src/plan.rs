@@ -12,6 +12,7 @@ use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
 use alias::AliasAnalysis;
 use placement::{Lifetime, best_placement, lower_bound};
+use std::ops::Range;
 
 /// Alignment of every offset in bytes: a cache line, so that vector loads never straddle lines.
 pub const ALIGNMENT: usize = 64;
@@ -92,6 +93,22 @@ impl MemoryPlan {
         bindings: Bindings,
         scratch: impl Fn(usize) -> usize,
     ) -> Result<MemoryPlan, GraphError> {
+        MemoryPlan::with_groups(graph, bindings, scratch, |node| node..node + 1)
+    }
+
+    /// As [`new`](MemoryPlan::new), for nodes that run as one call. `group` returns the range of nodes that the node with a
+    /// given index runs with: what any of them reads, writes or uses as scratch is kept through the whole range. A result
+    /// may still overwrite an operand where its op allows that.
+    pub fn with_groups(
+        graph: &Graph,
+        bindings: Bindings,
+        scratch: impl Fn(usize) -> usize,
+        group: impl Fn(usize) -> Range<usize>,
+    ) -> Result<MemoryPlan, GraphError> {
+        let group_end = |step: usize| match step {
+            usize::MAX => step,
+            _ => group(step).end - 1,
+        };
         let sizes = sizes(graph, &bindings)?;
         let roots = AliasAnalysis::new(graph, &sizes, &bindings)?;
         let mut lifetimes = Vec::new();
@@ -102,8 +119,8 @@ impl MemoryPlan {
                 holds.push(Holds::Tensor(node.output));
                 lifetimes.push(Lifetime {
                     len: sizes[output],
-                    first: step,
-                    last: roots.last_use[output],
+                    first: group(step).start,
+                    last: group_end(roots.last_use[output]),
                 });
             }
             let len = scratch(step);
@@ -111,8 +128,8 @@ impl MemoryPlan {
                 holds.push(Holds::Scratch(step));
                 lifetimes.push(Lifetime {
                     len,
-                    first: step,
-                    last: step,
+                    first: group(step).start,
+                    last: group_end(step),
                 });
             }
         }

@@ -10,10 +10,9 @@ use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerU
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul::f32::tiles::{self, AmxLinear};
 use crate::kernels::matmul::f32::{MatMul, MatMulOperands};
-use crate::kernels::matmul::quantised::{
-    self, Epilogue, MAX_FUSED_PRODUCTS, NormPrologue, QuantisedLinear,
-};
-use crate::kernels::matmul::{LinearOperands, half::HalfLinear};
+use crate::kernels::matmul::half::HalfLinear;
+use crate::kernels::matmul::quantised::{self, MAX_FUSED_PRODUCTS, QuantisedLinear};
+use crate::kernels::matmul::{Epilogue, Gate, LinearOperands, Prologue};
 use crate::kernels::normalise::norm::Norm;
 use crate::kernels::normalise::softmax::Softmax;
 use crate::kernels::rearrange::copy::CopyStrided;
@@ -24,6 +23,7 @@ use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::cumsum::CumSum;
 use crate::kv::{CpuKv, StepRows};
 use backend::{BackendErrorKind, CacheStep};
+use graph::ops::Activation;
 
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Debug)]
@@ -31,13 +31,13 @@ pub(crate) enum Call {
     /// The result is a view of a part of the first operand; the memory plan says where.
     Alias,
     /// A linear layer with a half-precision weight, and the activation applied to its result.
-    HalfLinear(HalfLinear, Option<Elementwise>),
+    HalfLinear(HalfLinear, Option<Activation>),
     /// A linear layer with a quantised weight, and the activation applied to its result.
-    QuantisedLinear(QuantisedLinear, Option<Elementwise>),
+    QuantisedLinear(QuantisedLinear, Option<Activation>),
     MatMul(MatMul),
-    /// A linear layer with an f32 weight, on matrix tiles.
+    /// A linear layer with an f32 weight, on matrix tiles, and the activation applied to its result.
     #[cfg(target_arch = "x86_64")]
-    AmxLinear(AmxLinear),
+    AmxLinear(AmxLinear, Option<Activation>),
     Attention(Attention),
     GatherRows(GatherRows),
     Norm(Norm),
@@ -85,11 +85,15 @@ impl Addresses<'_> {
     }
 
     /// The operands of a product with a weight.
-    fn product(&self) -> LinearOperands {
+    fn product(&self, activation: Option<Activation>) -> LinearOperands {
         LinearOperands {
             x: self.input(0),
             weight: self.input(1),
-            bias: self.input(2),
+            epilogue: Epilogue {
+                bias: self.input(2),
+                activation,
+                ..Epilogue::NONE
+            },
             out: self.output.cast(),
             scratch: self.scratch.cast(),
         }
@@ -117,7 +121,7 @@ impl Call {
             Call::QuantisedLinear(op, _) => op.scratch(threads),
             Call::MatMul(op) => op.scratch(),
             #[cfg(target_arch = "x86_64")]
-            Call::AmxLinear(op) => op.scratch(threads),
+            Call::AmxLinear(op, _) => op.scratch(threads),
             Call::Attention(op) => op.scratch(threads),
             _ => 0,
         }
@@ -128,7 +132,7 @@ impl Call {
         match (self, other) {
             (Call::QuantisedLinear(a, None), Call::QuantisedLinear(b, None)) => a.can_fuse_with(b),
             #[cfg(target_arch = "x86_64")]
-            (Call::AmxLinear(a), Call::AmxLinear(b)) => a.can_fuse_with(b),
+            (Call::AmxLinear(a, _), Call::AmxLinear(b, _)) => a.can_fuse_with(b),
             _ => false,
         }
     }
@@ -144,9 +148,9 @@ impl Call {
     }
 
     /// The norm of this call as a prologue of quantised products.
-    pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<NormPrologue> {
+    pub(crate) fn norm(&self, at: Addresses<'_>) -> Option<Prologue> {
         match self {
-            Call::Norm(norm) => Some(NormPrologue {
+            Call::Norm(norm) => Some(Prologue {
                 norm: *norm,
                 x: at.input(0),
                 weight: at.input(1),
@@ -177,23 +181,34 @@ impl Call {
         }
     }
 
-    /// Runs calls as one, each of which [can be fused](Call::can_fuse_with) with the first; at most
+    /// The operands of a product.
+    pub(crate) fn operands(&self, at: Addresses<'_>) -> LinearOperands {
+        let activation = match self {
+            Call::HalfLinear(_, activation) | Call::QuantisedLinear(_, activation) => *activation,
+            #[cfg(target_arch = "x86_64")]
+            Call::AmxLinear(_, activation) => *activation,
+            _ => None,
+        };
+        at.product(activation)
+    }
+
+    /// Runs products as one, each of which [can be fused](Call::can_fuse_with) with the first; at most
     /// [`MAX_FUSED_PRODUCTS`].
     ///
     /// # Safety
     /// As for [`run`](Call::run), for every call; the scratch is the last call's. Only quantised products may have a
-    /// prologue or an epilogue.
+    /// prologue or a gate.
     pub(crate) unsafe fn run_fused(
         ctx: &Context<'_>,
-        prologue: Option<NormPrologue>,
-        calls: &[(&Call, Addresses<'_>)],
-        epilogue: Epilogue,
+        prologue: Option<Prologue>,
+        calls: &[(&Call, LinearOperands)],
+        gate: Option<Gate>,
     ) {
         /// The calls' products; the array is filled up with the last one.
         macro_rules! products {
             ($kind:pat => $op:ident) => {{
                 let product = |i: usize| match calls[i.min(calls.len() - 1)] {
-                    ($kind, at) => (*$op, at.product()),
+                    ($kind, operands) => (*$op, operands),
                     (other, _) => unreachable!("{other:?} runs alone"),
                 };
                 let all: [_; MAX_FUSED_PRODUCTS] = std::array::from_fn(product);
@@ -204,13 +219,13 @@ impl Call {
         unsafe {
             match calls {
                 #[cfg(target_arch = "x86_64")]
-                [(Call::AmxLinear(_), _), ..] => {
-                    let all = products!(Call::AmxLinear(op) => op);
+                [(Call::AmxLinear(..), _), ..] => {
+                    let all = products!(Call::AmxLinear(op, _) => op);
                     tiles::run_fused(ctx, &all[..calls.len()]);
                 }
                 _ => {
                     let all = products!(Call::QuantisedLinear(op, _) => op);
-                    quantised::run_fused(ctx, prologue, &all[..calls.len()], epilogue);
+                    quantised::run_fused(ctx, prologue, &all[..calls.len()], gate);
                 }
             }
         }
@@ -232,16 +247,10 @@ impl Call {
         unsafe {
             match self {
                 Call::Alias => {}
-                Call::HalfLinear(op, activation) => {
-                    op.run(ctx, at.product());
-                    activate(ctx, activation, out);
-                }
-                Call::QuantisedLinear(op, activation) => {
-                    op.run(ctx, at.product());
-                    activate(ctx, activation, out);
-                }
+                Call::HalfLinear(op, _) => op.run(ctx, self.operands(at)),
+                Call::QuantisedLinear(op, _) => op.run(ctx, self.operands(at)),
                 #[cfg(target_arch = "x86_64")]
-                Call::AmxLinear(op) => op.run(ctx, at.product()),
+                Call::AmxLinear(op, _) => op.run(ctx, self.operands(at)),
                 Call::MatMul(op) => op.run(
                     ctx,
                     MatMulOperands {
@@ -294,17 +303,6 @@ impl Call {
             }
         }
         Ok(())
-    }
-}
-
-/// Applies the activation of a linear layer in place.
-///
-/// # Safety
-/// The product must be at `out`.
-unsafe fn activate(ctx: &Context<'_>, activation: &Option<Elementwise>, out: *mut f32) {
-    if let Some(activation) = activation {
-        // SAFETY: as the caller guarantees.
-        unsafe { activation.run(ctx, out, out, out) };
     }
 }
 

@@ -6,7 +6,8 @@ use crate::aligned::AlignedBuffer;
 use crate::kernels::Context;
 use crate::kernels::matmul::f32::RhsLayout;
 use crate::kernels::matmul::f32::pack::PanelPacking;
-use crate::kernels::matmul::quantised::packed_weight::{PackedWeight, WeightSource};
+use crate::kernels::matmul::quantised::packed_weight::PackedWeight;
+use crate::kernels::matmul::quantised::weight_source::WeightSource;
 use backend::{BackendError, CompileOptions};
 use base::Bytes;
 use graph::{Graph, Node, Tensor, TensorId};
@@ -94,7 +95,7 @@ impl Constants {
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            Call::AmxLinear(op) => {
+            Call::AmxLinear(op, _) => {
                 let id = node.inputs[1];
                 if !self.tiles.contains_key(&id) {
                     let weight = op.weight();
@@ -124,7 +125,7 @@ impl Constants {
             (Call::QuantisedLinear(..), 1) => self.strips[&id].address(),
             (Call::MatMul(op), 1) if op.layout == RhsLayout::Packed => self.panels[&id].as_ptr(),
             #[cfg(target_arch = "x86_64")]
-            (Call::AmxLinear(_), 1) => self.tiles[&id].as_ptr(),
+            (Call::AmxLinear(..), 1) => self.tiles[&id].as_ptr(),
             _ => self.address(id),
         }
     }

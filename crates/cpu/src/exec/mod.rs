@@ -8,11 +8,12 @@ mod prefetch;
 mod profile;
 mod resolve;
 mod tape;
+mod tape_call;
 mod weight_layouts;
 
 pub(crate) use constants::realigned_bytes;
 pub(crate) use executable::CpuExecutable;
-pub(crate) use tape::plan_step;
+pub(crate) use tape::PlannedStep;
 pub(crate) use weight_layouts::WeightLayouts;
 
 use backend::{BackendError, BackendErrorKind};

@@ -2,18 +2,9 @@
 
 use super::call::Call;
 use super::fusion::{FusedEpilogue, product};
-use super::tape::{Location, TapeCall};
+use super::tape_call::{Location, NextReads, TapeCall};
 use crate::kernels::matmul::is_memory_bound;
 use crate::kernels::matmul::quantised;
-use crate::prefetch::SpanList;
-
-/// What the threads prefetch while a call runs: the memory that the next memory-bound group reads.
-pub(super) enum NextReads {
-    /// The spans of weights that each thread reads.
-    Weights(Vec<SpanList>),
-    /// The cache rows that the attention at this index of the tape reads.
-    Attention(usize),
-}
 
 /// Records on every memory-bound group what the next such group reads, so that it is prefetched meanwhile. The last
 /// group prefetches for the first: the next step replays the same tape.
@@ -29,8 +20,8 @@ pub(super) fn plan_prefetches(calls: &mut [TapeCall], locations: &[Location], th
         {
             return is_memory_bound(op.m).then_some(op.prefetch_spans(address(entry)?, threads));
         }
-        let part = |entry| {
-            let op = product(entry).filter(|op| is_memory_bound(op.m))?;
+        let part = |entry: &TapeCall| {
+            let op = product(&entry.call).filter(|op| is_memory_bound(op.m))?;
             Some((op, address(entry)?))
         };
         let parts: Option<Vec<_>> = products.iter().map(part).collect();

@@ -78,7 +78,7 @@ impl WorkEstimate {
             Call::HalfLinear(op, _) => [op.m, op.n, op.k],
             Call::QuantisedLinear(op, _) => [op.m, op.n, op.k],
             #[cfg(target_arch = "x86_64")]
-            Call::AmxLinear(op) => [op.m, op.n, op.k],
+            Call::AmxLinear(op, _) => [op.m, op.n, op.k],
             Call::MatMul(op) => [op.m * op.batch.len(), op.n, op.k],
             _ => return WorkEstimate::default(),
         };

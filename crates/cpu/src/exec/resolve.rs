@@ -283,9 +283,9 @@ impl<'a> Sizes<'a> {
             #[cfg(target_arch = "x86_64")]
             if packed
                 && layouts.tiled()
-                && let Some(tiled) = AmxLinear::new([rows, n, k], op.activation)
+                && let Some(tiled) = AmxLinear::new([rows, n, k])
             {
-                return Call::AmxLinear(tiled);
+                return Call::AmxLinear(tiled, op.activation);
             }
             return Call::MatMul(MatMul {
                 m: rows,
@@ -303,10 +303,7 @@ impl<'a> Sizes<'a> {
             });
         }
         let (m, weight) = (rows, self.input_type(1));
-        let activation = op.activation.map(|activation| Elementwise {
-            function: Function::Unary(activation.into()),
-            nest: contiguous(self.len()),
-        });
+        let activation = op.activation;
         match PackedFormat::of(weight) {
             Some(format) => Call::QuantisedLinear(QuantisedLinear { m, n, k, format }, activation),
             None => Call::HalfLinear(HalfLinear { m, n, k, weight }, activation),

@@ -2,15 +2,17 @@
 
 use super::call::{Addresses, Call};
 use super::constants::Constants;
-use super::fusion::{FusedEpilogue, FusedGroup, find_fused_groups};
-use super::prefetch::{NextReads, plan_prefetches};
+use super::fusion::{FusedEpilogue, FusedGroup, FusedGroups};
+use super::prefetch::plan_prefetches;
 use super::profile::{Profile, WorkEstimate};
+use super::tape_call::{Location, NextReads, TapeCall};
 use super::weight_layouts::WeightLayouts;
 use super::{named, value_at};
 use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
-use crate::kernels::matmul::quantised::{Epilogue, GateEpilogue, MAX_FUSED_PRODUCTS};
+use crate::kernels::matmul::Gate;
+use crate::kernels::matmul::quantised::MAX_FUSED_PRODUCTS;
 use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
 use backend::{BackendError, CacheStep, TraceCallback};
@@ -64,26 +66,6 @@ pub(super) struct Tape {
 // SAFETY: addresses point into the constants and the arena, which the executable owns, or are set again for every run.
 unsafe impl Send for Tape {}
 
-pub(super) struct TapeCall {
-    pub(super) call: Call,
-    pub(super) node: NodeId,
-    /// The indices of the operands in `locations`, followed by those of the result and the scratch.
-    pub(super) operands: Range<usize>,
-    /// The fused group that starts with this call.
-    pub(super) group: FusedGroup,
-    /// What to prefetch for the next memory-bound group, if this call starts one.
-    pub(super) prefetch: Option<NextReads>,
-}
-
-/// The location of a tensor, as far as it is known before the run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Location {
-    None,
-    Fixed(*const u8),
-    Arena(usize),
-    Input { index: usize, offset: usize },
-}
-
 impl Machine {
     fn context(&self) -> Context<'_> {
         Context {
@@ -101,7 +83,11 @@ impl Machine {
         let graph = &*self.graph;
         let bindings = graph.bind(shapes)?;
         let layouts = self.constants.layouts();
-        let (resolved, plan) = plan_step(graph, bindings, layouts, self.threads.count())?;
+        let PlannedStep {
+            calls: resolved,
+            groups,
+            memory: plan,
+        } = PlannedStep::new(graph, bindings, layouts, self.threads.count())?;
         let context = Context {
             isa: self.isa,
             threads: &self.threads,
@@ -151,8 +137,7 @@ impl Machine {
         }
         let threads = self.threads.count();
         if fusion != Fusion::None {
-            let rotates_keys = fusion == Fusion::Whole;
-            find_fused_groups(graph, &mut calls, &locations, threads, rotates_keys);
+            set_groups(&mut calls, &groups, fusion);
             plan_prefetches(&mut calls, &locations, threads);
         }
         let start = locations.len();
@@ -199,21 +184,52 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
         })
 }
 
-/// Resolves every node's kernel under concrete symbols and plans the memory of their results.
-pub(crate) fn plan_step(
-    graph: &Graph,
-    bindings: Bindings,
-    layouts: &WeightLayouts,
-    threads: usize,
-) -> Result<(Vec<Call>, MemoryPlan), BackendError> {
-    let calls: Result<Vec<Call>, BackendError> = graph
-        .nodes()
-        .iter()
-        .map(|node| Call::new(graph, node, &bindings, layouts))
-        .collect();
-    let calls = calls?;
-    let plan = MemoryPlan::new(graph, bindings, |node| calls[node].scratch(threads))?;
-    Ok((calls, plan))
+/// Records which calls of a tape run as one.
+fn set_groups(calls: &mut [TapeCall], groups: &FusedGroups, fusion: Fusion) {
+    let mut i = 0;
+    for group in groups.iter() {
+        let rotates_keys = group.has_prologue && matches!(calls[i].call, Call::Rope(_));
+        // In pieces, the attention is a call between two recorded pieces, and the rotation ends the first.
+        if !(rotates_keys && fusion == Fusion::Pieces) {
+            calls[i].group = group;
+        }
+        i += group.len();
+    }
+}
+
+/// Every node's kernel under concrete symbols, which of them run as one, and the memory of their results.
+pub(crate) struct PlannedStep {
+    pub(crate) calls: Vec<Call>,
+    groups: FusedGroups,
+    pub(crate) memory: MemoryPlan,
+}
+
+impl PlannedStep {
+    /// Resolves the kernels, groups them and plans their memory. The plan suits every run mode: what is fused in one of
+    /// them is kept apart in all.
+    pub(crate) fn new(
+        graph: &Graph,
+        bindings: Bindings,
+        layouts: &WeightLayouts,
+        threads: usize,
+    ) -> Result<PlannedStep, BackendError> {
+        let calls: Result<Vec<Call>, BackendError> = graph
+            .nodes()
+            .iter()
+            .map(|node| Call::new(graph, node, &bindings, layouts))
+            .collect();
+        let calls = calls?;
+        let groups = FusedGroups::find(graph, &bindings, &calls);
+        let ranges = groups.node_ranges(calls.len());
+        let scratch = |node: usize| calls[node].scratch(threads);
+        let range = |node: usize| ranges[node].clone();
+        let memory = MemoryPlan::with_groups(graph, bindings, scratch, range)?;
+        Ok(PlannedStep {
+            calls,
+            groups,
+            memory,
+        })
+    }
 }
 
 impl Tape {
@@ -239,16 +255,16 @@ impl Tape {
         });
         let mut all: [_; MAX_FUSED_PRODUCTS] = std::array::from_fn(|i| {
             let entry = &products[i.min(products.len() - 1)];
-            (&entry.call, self.addresses(entry))
+            (&entry.call, entry.call.operands(self.addresses(entry)))
         });
         let all = &mut all[..products.len()];
-        let epilogue = match (then, group.epilogue) {
-            ([then], FusedEpilogue::Add(addend)) => {
+        let gate = match (then, group.epilogue) {
+            ([then], FusedEpilogue::Add(residual)) => {
                 let at = self.addresses(then);
-                Epilogue::Add {
-                    addend: at.inputs[addend].cast(),
-                    out: at.output.cast(),
-                }
+                let product = &mut all[0].1;
+                product.epilogue.residual = at.inputs[residual].cast();
+                product.out = at.output.cast();
+                None
             }
             ([then], FusedEpilogue::Gate(activation, gate)) => {
                 let scratch = all[1].1.scratch;
@@ -256,20 +272,20 @@ impl Tape {
                     all.swap(0, 1);
                 }
                 all[1].1.scratch = scratch;
-                let out = self.addresses(then).output;
-                let product_outputs = [all[0].1.output, all[1].1.output];
-                Epilogue::Gate(GateEpilogue {
+                let out = self.addresses(then).output.cast();
+                let product_outputs = [all[0].1.out, all[1].1.out];
+                Some(Gate {
                     activation,
-                    out: out.cast(),
+                    out,
                     // The product's output buffer that the result does not occupy.
-                    scratch: product_outputs[usize::from(product_outputs[1] != out)].cast(),
+                    scratch: product_outputs[usize::from(product_outputs[1] != out)],
                 })
             }
-            _ => Epilogue::None,
+            _ => None,
         };
-        // SAFETY: as the caller guarantees; no result of a fused group overlaps the last product's scratch, or the
-        // calls would not have been fused.
-        unsafe { Call::run_fused(ctx, prologue, all, epilogue) };
+        // SAFETY: as the caller guarantees; the plan keeps the buffers of a group apart, also its results and the last
+        // product's scratch.
+        unsafe { Call::run_fused(ctx, prologue, all, gate) };
     }
 
     /// Sets the addresses for an arena and a run's inputs.

@@ -84,7 +84,7 @@ impl WeightLayouts {
             let id = *node.inputs.get(1)?;
             let bytes = match call {
                 #[cfg(target_arch = "x86_64")]
-                Call::AmxLinear(op) => AlignedBuffer::rounded(op.weight().bytes()),
+                Call::AmxLinear(op, _) => AlignedBuffer::rounded(op.weight().bytes()),
                 Call::QuantisedLinear(..) | Call::MatMul(_) => self.layouts.get(&id)?.bytes(),
                 _ => return None,
             };

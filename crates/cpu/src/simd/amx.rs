@@ -46,6 +46,21 @@ pub(crate) const TILE_ROWS: usize = 16;
 #[cfg(target_arch = "x86_64")]
 const TILE_ROW_BYTES: usize = 64;
 
+/// The instructions of one step of two-byte products.
+#[cfg(target_arch = "x86_64")]
+macro_rules! plane_products {
+    () => {
+        "tileloadd tmm4, [{activations} + {line}]
+        tileloadd tmm5, [{weights} + {line}]
+        tdpbssd tmm0, tmm4, tmm5
+        tileloadd tmm6, [{weights} + {line} + 1024]
+        tdpbsud tmm1, tmm4, tmm6
+        tileloadd tmm7, [{activations} + {line} + 1024]
+        tdpbssd tmm2, tmm7, tmm5
+        tdpbsud tmm3, tmm7, tmm6"
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 impl AmxTiles {
     /// Configures the tiles.
@@ -105,7 +120,8 @@ impl AmxTiles {
     /// stores the products as [`store_accumulators`](AmxTiles::store_accumulators) does.
     ///
     /// # Safety
-    /// The tiles of all steps must be readable, one after the other, and `out` must hold the products.
+    /// The tiles of all steps must be readable, one after the other, and `out` must hold the products. There must be at
+    /// least one step.
     #[inline(always)]
     pub(crate) unsafe fn multiply_planes(
         &self,
@@ -114,14 +130,33 @@ impl AmxTiles {
         steps: usize,
         out: *mut i32,
     ) {
-        const STEP: usize = 2 * TILE_ROWS * TILE_ROW_BYTES;
-        self.zero_accumulators();
-        // SAFETY: as the caller guarantees.
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
+        // named as clobbered.
         unsafe {
-            for step in 0..steps {
-                self.accumulate_planes(activations.add(step * STEP), weights.add(step * STEP));
-            }
-            self.store_accumulators(out);
+            std::arch::asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                plane_products!(),
+                "add {activations}, 2048",
+                "add {weights}, 2048",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{out} + {line}], tmm0",
+                "tilestored [{out} + {line} + 1024], tmm1",
+                "tilestored [{out} + {line} + 2048], tmm2",
+                "tilestored [{out} + {line} + 3072], tmm3",
+                activations = inout(reg) activations => _,
+                weights = inout(reg) weights => _,
+                steps = inout(reg) steps => _,
+                out = in(reg) out,
+                line = in(reg) TILE_ROW_BYTES,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 
@@ -142,8 +177,15 @@ impl AmxTiles {
     }
 
     /// Adds the products of a step. A step has a tile of high bytes (64 of each row or column) followed by a tile of
-    /// low bytes, for activations and for weights; the low bytes of weights are unsigned. The accumulators stay in tile
-    /// registers, which nothing else changes in between: the compiler uses these registers only in this assembly.
+    /// low bytes, for activations and for weights; the low bytes of weights are unsigned.
+    ///
+    /// The accumulators stay in tile registers 0 to 3 from [`zero_accumulators`](AmxTiles::zero_accumulators) to
+    /// [`store_accumulators`](AmxTiles::store_accumulators), across several blocks of assembly. The language does not
+    /// guarantee that: a block can name tile registers as clobbered, not as inputs. It relies on three facts. The crate
+    /// enables no AMX target feature, so the compiler itself never allocates a tile register. Tile registers are
+    /// caller-saved, so a function called in between may change them only if it uses AMX, and between these calls only
+    /// vector code and prefetches run. The kernel saves tile registers when it switches threads. Tests compare the sums
+    /// with those of the vector kernels bit for bit, so a toolchain that breaks one of the facts fails them.
     ///
     /// # Safety
     /// The four tiles must be readable.
@@ -153,14 +195,7 @@ impl AmxTiles {
         // named as clobbered.
         unsafe {
             std::arch::asm!(
-                "tileloadd tmm4, [{activations} + {line}]",
-                "tileloadd tmm5, [{weights} + {line}]",
-                "tdpbssd tmm0, tmm4, tmm5",
-                "tileloadd tmm6, [{weights} + {line} + 1024]",
-                "tdpbsud tmm1, tmm4, tmm6",
-                "tileloadd tmm7, [{activations} + {line} + 1024]",
-                "tdpbssd tmm2, tmm7, tmm5",
-                "tdpbsud tmm3, tmm7, tmm6",
+                plane_products!(),
                 activations = in(reg) activations,
                 weights = in(reg) weights,
                 line = in(reg) TILE_ROW_BYTES,

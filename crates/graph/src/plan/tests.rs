@@ -270,3 +270,39 @@ proptest! {
         check(&graph, scratch)?;
     }
 }
+
+#[test]
+fn nodes_that_run_as_one_share_no_memory_but_in_place() {
+    let mut b = GraphBuilder::new("g");
+    let x = b.input("x", DType::F32, [Dim::from(16)]);
+    let weight = b.input("w", DType::F32, [Dim::from(16)]);
+    let longer = |b: &mut GraphBuilder, name: &str, x| {
+        b.node(name, Concat { axis: 0 }, &[x, weight]).unwrap()
+    };
+    let a = longer(&mut b, "a", x);
+    let c = longer(&mut b, "c", a);
+    let d = longer(&mut b, "d", c);
+    let y = b.node("y", Scale { factor: 2.0 }, &[d]).unwrap();
+    let graph = b.finish(&[y]).unwrap();
+    let apart = MemoryPlan::new(&graph, Bindings::default(), |_| 64).unwrap();
+    assert_eq!(apart.scratch(0), apart.scratch(1));
+    let group = |node: usize| if node < 3 { 0..3 } else { node..node + 1 };
+    let fused = MemoryPlan::with_groups(&graph, Bindings::default(), |_| 64, group).unwrap();
+    let Place::Arena(slot) = fused.place(d) else {
+        panic!("d is computed");
+    };
+    assert_eq!(fused.place(y), fused.place(d), "y overwrites d");
+    let mut slots: Vec<Slot> = (0..3).filter_map(|node| fused.scratch(node)).collect();
+    for id in [a, c] {
+        if let Place::Arena(slot) = fused.place(id) {
+            slots.push(slot);
+        }
+    }
+    slots.push(slot);
+    slots.sort_by_key(|slot| slot.offset);
+    assert_eq!(slots.len(), 6);
+    assert!(fused.arena_bytes > apart.arena_bytes);
+    for pair in slots.windows(2) {
+        assert!(pair[0].offset + pair[0].len <= pair[1].offset, "{pair:?}");
+    }
+}

@@ -6,7 +6,8 @@
 
 use crate::isa::Isa;
 
-use crate::kernels::matmul::f32::microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
+use crate::kernels::matmul::Epilogue;
+use crate::kernels::matmul::f32::microkernel::{Gemm, Lhs, PANEL_COLUMNS, Rhs};
 use crate::kernels::matmul::f32::pack::PanelPacking;
 use crate::kernels::normalise::softmax::largest;
 use crate::kernels::{Context, split_vectors};
@@ -329,10 +330,9 @@ impl QueryBlock<'_> {
                 right,
                 out: scores,
                 out_row_stride: op.score_row(),
-                epilogue: GemmEpilogue {
-                    alpha: op.scale,
-                    ..GemmEpilogue::NONE
-                },
+                alpha: op.scale,
+                accumulate: false,
+                epilogue: Epilogue::NONE,
             };
             product.run(self.isa);
         }
@@ -374,10 +374,9 @@ impl QueryBlock<'_> {
                 right,
                 out: self.out(0),
                 out_row_stride: op.out_rows().token,
-                epilogue: GemmEpilogue {
-                    accumulate: start > 0,
-                    ..GemmEpilogue::NONE
-                },
+                alpha: 1.0,
+                accumulate: start > 0,
+                epilogue: Epilogue::NONE,
             };
             product.run(self.isa);
         }

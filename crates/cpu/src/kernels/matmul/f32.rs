@@ -5,10 +5,11 @@ pub(crate) mod pack;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
 
+use super::Epilogue;
 use crate::kernels::Context;
 use crate::simd::LANES;
 use graph::ops::Activation;
-use microkernel::{Gemm, GemmEpilogue, Lhs, PANEL_COLUMNS, Rhs};
+use microkernel::{Gemm, Lhs, PANEL_COLUMNS, Rhs};
 use pack::PanelPacking;
 
 /// `out [batch.., m, n] = activation(alpha · a [.., m, k] · b [.., k, n] + bias [n])`.
@@ -157,11 +158,12 @@ impl MatMul {
                 .out
                 .wrapping_add((matrix * self.m + row) * self.n + column),
             out_row_stride: self.n,
-            epilogue: GemmEpilogue {
-                alpha: self.alpha,
+            alpha: self.alpha,
+            accumulate: false,
+            epilogue: Epilogue {
                 bias: at(o.bias, column),
                 activation: self.activation,
-                ..GemmEpilogue::NONE
+                ..Epilogue::NONE
             },
         }
     }

@@ -3,6 +3,7 @@
 //! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in a fixed order. That
 //! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
 
+use super::epilogue::OutputTile;
 use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
 use crate::kernels::decode::weights::{Bf16, F16, WeightDecoder};
 use crate::kernels::{Context, SendPtr, split_vectors};
@@ -15,7 +16,7 @@ use std::marker::PhantomData;
 /// Weight rows that are decoded to scratch together, for many rows of activations.
 const DECODED_ROWS: usize = 32;
 
-/// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])`.
+/// `out [m, n] = epilogue(x [m, k] · weightᵀ [n, k])`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HalfLinear {
     pub(crate) m: usize,
@@ -89,6 +90,14 @@ impl HalfLinear {
                     DType::BF16 => ctx.isa.run(HalfLinearKernel::<Bf16>(task, PhantomData)),
                     _ => ctx.isa.run(HalfLinearKernel::<F16>(task, PhantomData)),
                 }
+                let LinearOperands { out, epilogue, .. } = shared.get();
+                let tile = OutputTile {
+                    out,
+                    first: 0,
+                    stride: self.n,
+                };
+                // SAFETY: the task has stored these columns of all rows.
+                unsafe { epilogue.finish(ctx.isa, tile, (self.m, rows.0..rows.1), self.n) };
             });
     }
 }
@@ -96,6 +105,12 @@ impl HalfLinear {
 struct SharedLinearOperands(LinearOperands);
 // SAFETY: tasks read the operands and write disjoint columns of the output and their own thread's scratch.
 unsafe impl Sync for SharedLinearOperands {}
+
+impl SharedLinearOperands {
+    fn get(&self) -> LinearOperands {
+        self.0
+    }
+}
 
 struct HalfLinearTask<'a> {
     linear: HalfLinear,
@@ -270,7 +285,7 @@ unsafe fn run_decoded<S: Simd, F: WeightDecoder>(s: S, task: &HalfLinearTask<'_>
     }
 }
 
-/// Stores one output with its bias.
+/// Stores one output with bias and residual added.
 ///
 /// # Safety
 /// `at` must be an element of the output and `n` one of the bias.
@@ -278,12 +293,12 @@ unsafe fn run_decoded<S: Simd, F: WeightDecoder>(s: S, task: &HalfLinearTask<'_>
 unsafe fn write(o: LinearOperands, at: usize, n: usize, sum: f32) {
     // SAFETY: the caller guarantees both places.
     unsafe {
-        let bias = if o.bias.is_null() {
-            0.0
-        } else {
-            *o.bias.add(n)
-        };
-        *SendPtr(o.out).at(at) = sum + bias;
+        let (bias, residual) = (o.epilogue.bias, o.epilogue.stored_residual());
+        let mut sum = sum + if bias.is_null() { 0.0 } else { *bias.add(n) };
+        if !residual.is_null() {
+            sum += *residual.add(at);
+        }
+        *SendPtr(o.out).at(at) = sum;
     }
 }
 

@@ -1,10 +1,12 @@
 //! Matrix products, by the format of the right side: f32, half precision, or packed quantised weights.
 
+mod epilogue;
 pub(crate) mod f32;
 pub(crate) mod half;
 mod operands;
 pub(crate) mod quantised;
 
+pub(crate) use epilogue::{Epilogue, Gate, Prologue};
 pub(crate) use operands::LinearOperands;
 
 /// Rows of a step up to which its time is the time to read weights and cache once; such calls are prefetched.

@@ -1,12 +1,13 @@
 //! The operands of linear layers.
 
+use super::Epilogue;
+
 /// Addresses of a linear layer's operands, result and scratch.
 #[derive(Clone, Copy)]
 pub(crate) struct LinearOperands {
     pub(crate) x: *const f32,
     pub(crate) weight: *const u8,
-    /// Null without a bias.
-    pub(crate) bias: *const f32,
+    pub(crate) epilogue: Epilogue,
     pub(crate) out: *mut f32,
     /// As many bytes as the call's `scratch` says.
     pub(crate) scratch: *mut f32,

@@ -4,7 +4,6 @@
 //! rounded in one order. Neither the number of rows in a step nor the tier changes the integers or that order, so a
 //! row's result never depends on its neighbours.
 
-mod epilogue;
 pub(crate) mod format;
 mod group_scaled;
 pub(crate) mod packed_file;
@@ -15,6 +14,7 @@ mod row_scaled;
 mod strip_kernel;
 #[cfg(test)]
 mod tests;
+pub(crate) mod weight_source;
 
 use crate::isa::Isa;
 use crate::kernels::{Context, SendPtr, for_row_ranges};
@@ -23,9 +23,8 @@ use crate::simd::IntDot;
 use format::{PackedFormat, STRIP};
 use std::ops::Range;
 
-pub(crate) use super::LinearOperands;
-use epilogue::{ApplyGate, OutputTile};
-pub(crate) use epilogue::{Epilogue, GateEpilogue, NormPrologue};
+use super::epilogue::{ApplyGate, OutputTile};
+use super::{Gate, LinearOperands, Prologue};
 use partition::StripPartition;
 pub(crate) use partition::prefetch_spans;
 
@@ -122,7 +121,7 @@ impl QuantisedLinear {
     /// [`scratch`](Self::scratch) says, and the output must overlap none of them.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, operands: LinearOperands) {
         // SAFETY: as the caller guarantees.
-        unsafe { run_fused(ctx, None, &[(*self, operands)], Epilogue::None) }
+        unsafe { run_fused(ctx, None, &[(*self, operands)], None) }
     }
 
     /// Whether two products of the same rows can be fused: they quantise their rows alike.
@@ -143,15 +142,14 @@ impl QuantisedLinear {
 /// weight's.
 ///
 /// # Safety
-/// As for [`QuantisedLinear::run`], for every product; the scratch is the last product's. The epilogue must fit the
-/// products (an addition to a single product, or a gate of two products of one shape), and its buffers must not overlap
-/// the scratch. The prologue's operand must not overlap the scratch either; the normalised rows are stored where the
-/// products read them.
+/// As for [`QuantisedLinear::run`], for every product; the scratch is the last product's. A gate needs two products of
+/// one shape without epilogues. The buffers of gate and epilogues must not overlap the scratch. The prologue's operand
+/// must not overlap it either; the normalised rows are stored where the products read them.
 pub(crate) unsafe fn run_fused(
     ctx: &Context<'_>,
-    prologue: Option<NormPrologue>,
+    prologue: Option<Prologue>,
     parts: &[(QuantisedLinear, LinearOperands)],
-    epilogue: Epilogue,
+    gate: Option<Gate>,
 ) {
     let whole = parts
         .first()
@@ -159,9 +157,9 @@ pub(crate) unsafe fn run_fused(
     // SAFETY: as the caller guarantees.
     unsafe {
         if whole {
-            multiply::<row_scaled::RowScaledActivations>(ctx, prologue, parts, epilogue);
+            multiply::<row_scaled::RowScaledActivations>(ctx, prologue, parts, gate);
         } else {
-            multiply::<group_scaled::GroupScaledActivations>(ctx, prologue, parts, epilogue);
+            multiply::<group_scaled::GroupScaledActivations>(ctx, prologue, parts, gate);
         }
     }
 }
@@ -170,9 +168,9 @@ pub(crate) unsafe fn run_fused(
 /// As for [`run_fused`].
 unsafe fn multiply<A: QuantScheme>(
     ctx: &Context<'_>,
-    prologue: Option<NormPrologue>,
+    prologue: Option<Prologue>,
     parts: &[(QuantisedLinear, LinearOperands)],
-    epilogue: Epilogue,
+    gate: Option<Gate>,
 ) {
     let [(linear, operands), ..] = parts else {
         return;
@@ -208,13 +206,12 @@ unsafe fn multiply<A: QuantScheme>(
         activations,
         expanded: SendPtr(scratch.wrapping_add(activations_bytes)),
         expanded_bytes,
-        epilogue,
     };
     // SAFETY: as the caller guarantees.
     unsafe {
-        match epilogue {
-            Epilogue::Gate(gate) => work.run_gated(gate),
-            _ => work.run_each(),
+        match gate {
+            Some(gate) => work.run_gated(gate),
+            None => work.run_each(),
         }
     }
 }
@@ -227,7 +224,6 @@ struct FusedProducts<'a, A> {
     /// Scratch of every thread for its expanded strips.
     expanded: SendPtr<u8>,
     expanded_bytes: usize,
-    epilogue: Epilogue,
 }
 
 // SAFETY: tasks read the operands and write disjoint columns of the outputs, or their own thread's scratch.
@@ -246,20 +242,21 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
             .run_chunked(partition.tasks(), &|task, thread| {
                 for (part, strips) in partition.task(task) {
                     let (linear, operands) = &self.parts[part];
-                    let (out, addend) = match self.epilogue {
-                        Epilogue::Add { addend, out } => (out, addend),
-                        _ => (operands.out, std::ptr::null()),
-                    };
                     let first = strips.start * STRIP;
+                    let columns = first..linear.n.min(strips.end * STRIP);
                     let output = OutputTile {
-                        out: out.wrapping_add(first),
+                        out: operands.out.wrapping_add(first),
                         first,
                         stride: linear.n,
-                        addend,
                     };
                     // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
                     // scratch holds.
-                    unsafe { self.task(part, strips, thread, output) };
+                    unsafe {
+                        self.task(part, strips, thread, output);
+                        let part = (linear.m, columns);
+                        let epilogue = &operands.epilogue;
+                        epilogue.finish(self.ctx.isa, output, part, linear.n);
+                    }
                 }
             });
     }
@@ -269,7 +266,7 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
     ///
     /// # Safety
     /// As for [`run_fused`]; there must be two products of one shape.
-    unsafe fn run_gated(&self, gate: GateEpilogue) {
+    unsafe fn run_gated(&self, gate: Gate) {
         let (linear, _) = self.parts[0];
         let QuantisedLinear { m, n, .. } = linear;
         let threads = self.ctx.threads.count();
@@ -312,7 +309,6 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
                         out,
                         first,
                         stride: width,
-                        addend: std::ptr::null(),
                     };
                     // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
                     // scratch holds.
@@ -375,15 +371,13 @@ impl<A> StripTask<'_, A> {
     /// The strip must be one of the task's, the row one of the product's.
     #[inline(always)]
     unsafe fn output_address(&self, row: usize, strip: usize) -> *mut f32 {
-        let OutputTile {
-            out, first, stride, ..
-        } = self.output;
+        let OutputTile { out, first, stride } = self.output;
         // SAFETY: as the caller guarantees.
         unsafe { out.add(row * stride + strip * STRIP - first) }
     }
 }
 
-/// Stores up to sixteen outputs of one row, with bias and addend added.
+/// Stores up to sixteen outputs of one row, with bias and residual added.
 ///
 /// # Safety
 /// The strip must be one of the task's, the row one of the product's.
@@ -395,13 +389,16 @@ unsafe fn write<S: IntDot, A>(
     strip: usize,
     mut values: S::V,
 ) {
-    let (n, bias, addend) = (task.linear.n, task.operands.bias, task.output.addend);
+    let (n, epilogue) = (task.linear.n, &task.operands.epilogue);
     let first = strip * STRIP;
     let count = (n - first).min(STRIP);
     // SAFETY: the caller guarantees the row; no column past the last is touched.
     unsafe {
         let to = task.output_address(row, strip);
-        for (from, at) in [(bias, first), (addend, row * n + first)] {
+        for (from, at) in [
+            (epilogue.bias, first),
+            (epilogue.stored_residual(), row * n + first),
+        ] {
             if !from.is_null() {
                 let more = if count == STRIP {
                     s.load(from.add(at))

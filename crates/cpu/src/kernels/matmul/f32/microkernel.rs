@@ -5,11 +5,9 @@
 //! of one output are added in order. That order is the same for one row and for many, so a row's result never depends
 //! on its neighbours.
 
+use super::super::epilogue::{Epilogue, FinishTile};
 use crate::isa::Isa;
-use crate::kernels::elementwise::functions::{VectorFunction, with_activation};
-use crate::kernels::split_vectors;
 use crate::simd::{Kernel, LANES, Simd};
-use graph::ops::Activation;
 
 /// Columns of a panel.
 pub(crate) const PANEL_COLUMNS: usize = 2 * LANES;
@@ -57,28 +55,7 @@ impl Rhs {
     }
 }
 
-/// What is applied to a sum when it is stored.
-#[derive(Clone, Copy)]
-pub(crate) struct GemmEpilogue {
-    pub(crate) alpha: f32,
-    /// Whether the sum is added to the output instead of replacing it.
-    pub(crate) accumulate: bool,
-    /// One bias per column; null without a bias.
-    pub(crate) bias: *const f32,
-    pub(crate) activation: Option<Activation>,
-}
-
-impl GemmEpilogue {
-    /// Stores the product unchanged.
-    pub(crate) const NONE: GemmEpilogue = GemmEpilogue {
-        alpha: 1.0,
-        accumulate: false,
-        bias: std::ptr::null(),
-        activation: None,
-    };
-}
-
-/// `out [m, n] = activation(alpha · left [m, k] · right [k, n] + bias [n])`.
+/// `out [m, n] = epilogue(alpha · left [m, k] · right [k, n])`.
 #[derive(Clone, Copy)]
 pub(crate) struct Gemm {
     pub(crate) m: usize,
@@ -89,7 +66,11 @@ pub(crate) struct Gemm {
     pub(crate) out: *mut f32,
     /// Elements from one row of the output to the next.
     pub(crate) out_row_stride: usize,
-    pub(crate) epilogue: GemmEpilogue,
+    pub(crate) alpha: f32,
+    /// Whether the sum is added to the output instead of replacing it.
+    pub(crate) accumulate: bool,
+    /// Applied to whole sums; the residual has the output's strides.
+    pub(crate) epilogue: Epilogue,
 }
 
 /// Calls the `GemmTile` for the values `$v` and `$r`. Tiles that do not fit a tier's registers are not compiled for it.
@@ -181,7 +162,7 @@ impl Gemm {
                             2: 1 2 3 4 5 6 7 8 9 10 11 12;
                             1: 1 2 3 4 5 6 7 8 9 10 11 12;);
                         if depth_end == self.k {
-                            self.activate(s, origin, count, vectors);
+                            self.finish(s, origin, count, vectors);
                         }
                     }
                 }
@@ -228,8 +209,8 @@ impl Gemm {
                 }
                 right = right.add(self.right.row_stride);
             }
-            let scales = self.epilogue.alpha != 1.0;
-            let adds = self.epilogue.accumulate || origin.depth > 0;
+            let scales = self.alpha != 1.0;
+            let adds = self.accumulate || origin.depth > 0;
             let ends = origin.depth_end == self.k && !self.epilogue.bias.is_null();
             let whole = origin.column + V * LANES <= self.n;
             for r in 0..R {
@@ -240,7 +221,7 @@ impl Gemm {
                     let at = out.add(v * LANES);
                     let mut sum = sums[r][v];
                     if scales {
-                        sum = s.mul(sum, s.splat(self.epilogue.alpha));
+                        sum = s.mul(sum, s.splat(self.alpha));
                     }
                     if whole {
                         if adds {
@@ -289,22 +270,28 @@ impl Gemm {
         }
     }
 
-    /// Applies the activation to a finished tile, which is still in the cache.
+    /// Applies activation and residual to a finished tile, which is still in the cache.
     ///
     /// # Safety
     /// As for [`run`](Gemm::run); `rows` rows must exist from the origin on.
     #[inline(always)]
-    unsafe fn activate<S: Simd>(&self, s: S, origin: TileOrigin, rows: usize, vectors: usize) {
-        let Some(activation) = self.epilogue.activation else {
-            return;
-        };
-        let width = (vectors * LANES).min(self.n - origin.column);
-        // SAFETY: the tile lies inside the output.
-        unsafe {
-            let out = self
-                .out
-                .add(origin.row * self.out_row_stride + origin.column);
-            with_activation!(activation, f => map_tile(s, f, out, self.out_row_stride, rows, width));
+    unsafe fn finish<S: Simd>(&self, s: S, origin: TileOrigin, rows: usize, vectors: usize) {
+        let Epilogue {
+            activation,
+            residual,
+            ..
+        } = self.epilogue;
+        if activation.is_some() || !residual.is_null() {
+            let at = origin.row * self.out_row_stride + origin.column;
+            s.call(FinishTile {
+                activation,
+                out: self.out.wrapping_add(at),
+                stride: self.out_row_stride,
+                residual: self.epilogue.residual_at(at),
+                residual_stride: self.out_row_stride,
+                rows,
+                columns: (vectors * LANES).min(self.n - origin.column),
+            });
         }
     }
 }
@@ -335,37 +322,5 @@ impl Kernel for GemmKernel {
     fn run<S: Simd>(self, s: S) {
         // SAFETY: constructed only by `Gemm::run`, whose caller guarantees the operands.
         unsafe { self.0.on(s) }
-    }
-}
-
-/// Applies a function to part of a matrix.
-///
-/// # Safety
-/// `rows` rows of `width` elements must be writable from `out`.
-#[inline(always)]
-unsafe fn map_tile<S: Simd>(
-    s: S,
-    function: impl VectorFunction,
-    out: *mut f32,
-    out_row_stride: usize,
-    rows: usize,
-    width: usize,
-) {
-    let (chunks, tail) = split_vectors(width);
-    for r in 0..rows {
-        // SAFETY: the caller guarantees the rows.
-        unsafe {
-            let row = out.add(r * out_row_stride);
-            for chunk in 0..chunks {
-                let at = row.add(chunk * LANES);
-                let x = s.load(at);
-                s.store(at, function.apply(s, x, x));
-            }
-            if tail > 0 {
-                let at = row.add(chunks * LANES);
-                let x = s.load_part(at, tail);
-                s.store_part(at, function.apply(s, x, x), tail);
-            }
-        }
     }
 }

@@ -9,19 +9,17 @@ use crate::kernels::elementwise::functions::{Identity, VectorFunction, with_acti
 use crate::kernels::{Context, SendPtr};
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, LANES, Simd, TileKernel};
-use graph::ops::Activation;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-pub(crate) use super::super::LinearOperands;
+use super::super::LinearOperands;
 
-/// `out [m, n] = activation(x [m, k] · weightᵀ [n, k] (+ bias [n]))` with a weight that [`Bf16x3Weight`] has packed.
+/// `out [m, n] = epilogue(x [m, k] · weightᵀ [n, k])` with a weight that [`Bf16x3Weight`] has packed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AmxLinear {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    pub(crate) activation: Option<Activation>,
 }
 
 /// The fewest rows for which AMX pays: half a tile.
@@ -103,13 +101,8 @@ fn split_bf16x3(x: f32) -> [u16; 3] {
 
 impl AmxLinear {
     /// The layer, if AMX pays for it.
-    pub(crate) fn new([m, n, k]: [usize; 3], activation: Option<Activation>) -> Option<AmxLinear> {
-        (m >= MIN_AMX_ROWS && n > 0 && k > 0).then_some(AmxLinear {
-            m,
-            n,
-            k,
-            activation,
-        })
+    pub(crate) fn new([m, n, k]: [usize; 3]) -> Option<AmxLinear> {
+        (m >= MIN_AMX_ROWS && n > 0 && k > 0).then_some(AmxLinear { m, n, k })
     }
 
     /// The packing of its weight.
@@ -308,7 +301,7 @@ struct BlockProducts([MaybeUninit<f32>; 4 * TILE_ROWS * TILE_ROWS]);
 impl TileKernel for AmxBlocks {
     #[inline(always)]
     fn run(self, s: Avx512<true>) {
-        match self.linear.activation {
+        match self.operands.epilogue.activation {
             None => self.multiply(s, Identity),
             Some(activation) => with_activation!(activation, f => self.multiply(s, f)),
         }
@@ -353,7 +346,7 @@ impl AmxBlocks {
         }
     }
 
-    /// Adds the bias to a block, applies the activation and stores it.
+    /// Applies the epilogue to a block and stores it.
     ///
     /// # Safety
     /// The block must be one of the result's, and its products be computed.
@@ -376,16 +369,24 @@ impl AmxBlocks {
             let out = self.operands.out.add(first_row * n + first);
             for tile in 0..width.div_ceil(TILE_ROWS) {
                 let count = (width - tile * TILE_ROWS).min(TILE_ROWS);
-                let bias = if self.operands.bias.is_null() {
+                let bias = if self.operands.epilogue.bias.is_null() {
                     s.zero()
                 } else {
-                    s.load_part(self.operands.bias.add(first + tile * TILE_ROWS), count)
+                    s.load_part(
+                        self.operands.epilogue.bias.add(first + tile * TILE_ROWS),
+                        count,
+                    )
                 };
                 for r in 0..rows {
                     let at =
                         ((r / TILE_ROWS * wide + tile) * TILE_ROWS + r % TILE_ROWS) * TILE_ROWS;
                     let sum = s.add(s.load(products.0.as_ptr().cast::<f32>().add(at)), bias);
-                    let result = activation.apply(s, sum, sum);
+                    let mut result = activation.apply(s, sum, sum);
+                    let at = (first_row + r) * n + first + tile * TILE_ROWS;
+                    let residual = self.operands.epilogue.residual_at(at);
+                    if !residual.is_null() {
+                        result = s.add(result, s.load_part(residual, count));
+                    }
                     s.store_part(out.add(r * n + tile * TILE_ROWS), result, count);
                 }
             }
@@ -395,18 +396,20 @@ impl AmxBlocks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::Epilogue;
     use super::*;
     use crate::aligned::AlignedBuffer;
     use crate::isa::Isa;
     use crate::thread_pool::ThreadPool;
     use backend::conformance::TestRng;
+    use graph::ops::Activation;
 
     fn compute(
         ctx: &Context<'_>,
         op: AmxLinear,
         x: &[f32],
         weight: &[f32],
-        bias: &[f32],
+        epilogue: Epilogue,
     ) -> Vec<f32> {
         let mut laid_out = AlignedBuffer::new(op.weight().bytes()).unwrap();
         let mut scratch = AlignedBuffer::new(op.scratch(ctx.threads.count())).unwrap();
@@ -418,7 +421,7 @@ mod tests {
             let operands = LinearOperands {
                 x: x.as_ptr(),
                 weight: laid_out.as_ptr(),
-                bias: bias.as_ptr(),
+                epilogue,
                 out: out.as_mut_ptr(),
                 scratch: scratch.as_mut_ptr().cast(),
             };
@@ -464,8 +467,13 @@ mod tests {
                 let (x, weight) = (noise.units(m * k), noise.units(n * k));
                 let bias = noise.units(n);
                 let activation = (m % 2 == 1).then_some(Activation::Relu);
-                let op = AmxLinear::new([m, n, k], activation).unwrap();
-                let found = compute(ctx, op, &x, &weight, &bias);
+                let op = AmxLinear::new([m, n, k]).unwrap();
+                let epilogue = Epilogue {
+                    bias: bias.as_ptr(),
+                    activation,
+                    ..Epilogue::NONE
+                };
+                let found = compute(ctx, op, &x, &weight, epilogue);
                 for (i, found) in found.iter().enumerate() {
                     let (row, column) = (i / n, i % n);
                     let product =
@@ -489,11 +497,11 @@ mod tests {
     fn non_finite_values_stay_in_their_row() {
         with_tiles(|ctx| {
             let (m, n, k) = (20, 20, 40);
-            let op = AmxLinear::new([m, n, k], None).unwrap();
+            let op = AmxLinear::new([m, n, k]).unwrap();
             let mut x = vec![1.0; m * k];
             x[3 * k + 7] = f32::INFINITY;
             x[5 * k + 2] = f32::NAN;
-            let found = compute(ctx, op, &x, &vec![1.0; n * k], &vec![0.0; n]);
+            let found = compute(ctx, op, &x, &vec![1.0; n * k], Epilogue::NONE);
             for (row, found) in found.chunks(n).enumerate() {
                 // Infinity times a zero part of a weight is NaN.
                 let expected: fn(f32) -> bool = match row {

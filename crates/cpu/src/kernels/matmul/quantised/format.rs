@@ -10,7 +10,6 @@
 //! units of one scale per row: those of a block's groups follow its quants, one line per group, and the scales of the
 //! rows are the strip's last line.
 
-use super::quant_block::{QuantBlock, parse_block};
 use base::DType;
 use base::quant::IQ4_VALUES;
 
@@ -21,7 +20,7 @@ pub(crate) const BLOCK: usize = 32;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 64;
 /// Bytes of sixteen f16.
-const F16_STRIP_BYTES: usize = 2 * STRIP;
+pub(crate) const F16_STRIP_BYTES: usize = 2 * STRIP;
 
 /// How a quant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,49 +160,7 @@ pub(super) struct StripSource<'a> {
     pub(super) row_bytes: usize,
 }
 
-/// Packs a strip of a group-scaled format.
-#[inline(always)]
-pub(super) fn pack_strip(rows: StripSource<'_>, out: &mut [u8]) {
-    let StripSource {
-        dtype, format, k, ..
-    } = rows;
-    let StripLayout {
-        scales: scales_at,
-        mins: mins_at,
-        ..
-    } = format.strip_layout(k);
-    let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
-    let groups = len / format.group;
-    let inner_at = k / SUPER_BLOCK * F16_STRIP_BYTES;
-    let mut block_values = QuantBlock::default();
-    for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
-        for (i, block) in row.chunks(bytes).enumerate() {
-            parse_block(dtype, block, &mut block_values);
-            for (j, quants) in block_values.quants[..len]
-                .as_chunks::<BLOCK>()
-                .0
-                .iter()
-                .enumerate()
-            {
-                let at = (i * (len / BLOCK) + j) * format.block_bytes();
-                put_quants(format, quants, r, &mut out[at..][..format.block_bytes()]);
-            }
-            let sides = [
-                (scales_at, block_values.scale, &block_values.scales),
-                (mins_at, block_values.min, &block_values.mins),
-            ];
-            for (at, half, inner) in &sides[..1 + usize::from(format.mins)] {
-                out[at + i * F16_STRIP_BYTES + 2 * r..][..2].copy_from_slice(&half.to_le_bytes());
-                if format.two_level_scales {
-                    for (g, inner) in inner[..groups].iter().enumerate() {
-                        out[at + inner_at + (i * groups + g) * STRIP + r] = *inner as u8;
-                    }
-                }
-            }
-        }
-    }
-}
-
+/// Writes a block's quants of row `r` into the lines of its strip.
 #[inline(always)]
 pub(super) fn put_quants(format: PackedFormat, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));

@@ -3,6 +3,7 @@
 
 mod activations;
 mod microkernel;
+mod pack;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
@@ -14,6 +15,7 @@ use activations::{GroupScaledLayout, QuantiseGroupScaled};
 use microkernel::{GroupScaledMicrokernel, with_quants};
 
 pub(super) use activations::GroupScaledActivations;
+pub(super) use pack::pack_strip;
 
 impl QuantScheme for GroupScaledActivations {
     fn suits_tiles(rows: usize) -> bool {

@@ -1,9 +1,8 @@
 //! Packed weights: cached per process, mapped from a packed file, or packed on all threads.
 
-use super::format::{self, PackedFormat, STRIP, StripSource};
 use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
+use super::weight_source::{PackStrip, WeightSource};
 use crate::kernels::Context;
-use crate::simd::{IntegerKernel, RowScaledDot};
 use backend::{BackendError, BackendErrorKind, CompileOptions, ProgressCallback};
 use base::{Bytes, DType};
 use std::collections::HashMap;
@@ -22,62 +21,6 @@ pub(crate) struct PackedWeight {
 /// The packed weights of this process, by address, type and depth of the source.
 type Cache = HashMap<(usize, DType, usize), Weak<PackedWeight>>;
 static CACHE: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
-
-/// A weight to be packed: rows `[n, k]` of a type that has a packed format.
-#[derive(Clone, Copy)]
-pub(crate) struct WeightSource<'a> {
-    pub(crate) dtype: DType,
-    pub(crate) format: PackedFormat,
-    pub(crate) rows: &'a Bytes,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-}
-
-impl WeightSource<'_> {
-    fn key(&self) -> (usize, DType, usize) {
-        (self.rows.as_ptr() as usize, self.dtype, self.k)
-    }
-
-    pub(super) fn packed_bytes(&self) -> usize {
-        self.format.packed_bytes(self.n, self.k)
-    }
-
-    /// Packs a strip; missing rows after the last are zeros.
-    #[inline(always)]
-    fn pack<S: RowScaledDot>(&self, s: S, strip: usize, out: &mut [u8]) {
-        let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
-        let first = strip * STRIP;
-        let count = STRIP.min(self.n - first);
-        let rows = StripSource {
-            dtype: self.dtype,
-            format: self.format,
-            k: self.k,
-            bytes: &self.rows[first * row_bytes..][..count * row_bytes],
-            row_bytes,
-        };
-        if self.format.is_row_scaled() {
-            super::row_scaled::pack_strip(s, rows, out);
-        } else {
-            format::pack_strip(rows, out);
-        }
-    }
-}
-
-/// Packs one strip with a tier's instructions; all tiers write the same bytes.
-struct PackStrip<'a> {
-    weight: &'a WeightSource<'a>,
-    strip: usize,
-    out: &'a mut [u8],
-}
-
-impl IntegerKernel for PackStrip<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: RowScaledDot>(self, s: S) {
-        self.weight.pack(s, self.strip, self.out);
-    }
-}
 
 impl PackedWeight {
     /// Returns the packed weights. Weights that this process has not packed yet are mapped from the options' folder;

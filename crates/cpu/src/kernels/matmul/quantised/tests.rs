@@ -1,8 +1,10 @@
 //! Quantised products against dequantised weights, on every tier.
 
+use super::super::Epilogue;
 use super::format::{BLOCK, PackedFormat};
-use super::packed_weight::{PackedWeight, WeightSource};
-use super::{Epilogue, GateEpilogue, LinearOperands, NormPrologue, QuantisedLinear, run_fused};
+use super::packed_weight::PackedWeight;
+use super::weight_source::WeightSource;
+use super::{Gate, LinearOperands, Prologue, QuantisedLinear, run_fused};
 use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
@@ -30,10 +32,13 @@ fn product(
     let operands = LinearOperands {
         x: x.as_ptr(),
         weight: weight.address(),
-        bias: if bias.is_empty() {
-            std::ptr::null()
-        } else {
-            bias.as_ptr()
+        epilogue: Epilogue {
+            bias: if bias.is_empty() {
+                std::ptr::null()
+            } else {
+                bias.as_ptr()
+            },
+            ..Epilogue::NONE
         },
         out: out.as_mut_ptr(),
         scratch: scratch.as_mut_ptr().cast(),
@@ -234,7 +239,7 @@ fn fused_products_are_bit_identical_to_separate_calls() {
                 let mut operands = |i: usize| LinearOperands {
                     x: x.as_ptr(),
                     weight: weights[i].address(),
-                    bias: std::ptr::null(),
+                    epilogue: Epilogue::NONE,
                     out: places[i].as_mut_ptr(),
                     scratch: scratch.as_mut_ptr().cast(),
                 };
@@ -248,27 +253,56 @@ fn fused_products_are_bit_identical_to_separate_calls() {
                         isa,
                         threads: &threads,
                     };
-                    run_fused(
-                        &ctx,
-                        None,
-                        &both[..1],
-                        Epilogue::Add {
-                            addend: to,
-                            out: to,
-                        },
-                    );
+                    let mut added = both[0];
+                    added.1.out = to;
+                    added.1.epilogue.residual = to;
+                    run_fused(&ctx, None, &[added], None);
                     let activation = Activation::Silu;
                     run_fused(
                         &ctx,
                         None,
                         &both,
-                        Epilogue::Gate(GateEpilogue {
+                        Some(Gate {
                             activation,
                             out,
                             scratch: gate_scratch,
                         }),
                     );
                 }
+                // An activation, and a residual behind it.
+                let relu = Function::Unary(Activation::Relu.into());
+                let activated = elementwise(isa, &threads, relu, &gate, &gate);
+                let expect = elementwise(isa, &threads, add, &activated, &other);
+                let mut found = other.clone();
+                let mut part = both[0];
+                part.1.out = found.as_mut_ptr();
+                part.1.epilogue.activation = Some(Activation::Relu);
+                // SAFETY: as above.
+                unsafe {
+                    linear.run(
+                        &Context {
+                            isa,
+                            threads: &threads,
+                        },
+                        part.1,
+                    )
+                };
+                assert_eq!(found, activated, "{isa} {dtype}: {m} rows, activated");
+                part.1.epilogue.residual = other.as_ptr();
+                // SAFETY: as above.
+                unsafe {
+                    linear.run(
+                        &Context {
+                            isa,
+                            threads: &threads,
+                        },
+                        part.1,
+                    )
+                };
+                assert_eq!(
+                    found, expect,
+                    "{isa} {dtype}: {m} rows, activated and added"
+                );
                 // Rows that are normalised as they are quantised.
                 let norm = Norm {
                     rows: m,
@@ -288,7 +322,7 @@ fn fused_products_are_bit_identical_to_separate_calls() {
                 unsafe { norm.run(&ctx, raw.as_ptr(), weight, bias, to) };
                 let expect = product(isa, &threads, &weights[1], linear, &normed, &[]);
                 normed.fill(f32::NAN);
-                let prologue = NormPrologue {
+                let prologue = Prologue {
                     norm,
                     x: raw.as_ptr(),
                     weight,
@@ -297,7 +331,7 @@ fn fused_products_are_bit_identical_to_separate_calls() {
                 let mut part = both[1];
                 part.1.x = normed.as_mut_ptr();
                 // SAFETY: as above.
-                unsafe { run_fused(&ctx, Some(prologue), &[part], Epilogue::None) };
+                unsafe { run_fused(&ctx, Some(prologue), &[part], None) };
                 assert_eq!(places[1], expect, "{isa} {dtype}: {m} rows, normed");
                 assert_eq!(residual, sum, "{isa} {dtype}: {m} rows, added");
                 assert_eq!(places[0], gated, "{isa} {dtype}: {m} rows, gated");

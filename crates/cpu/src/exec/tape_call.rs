@@ -1,0 +1,36 @@
+//! A call of a tape, and where its operands are.
+
+use super::call::Call;
+use super::fusion::FusedGroup;
+use crate::prefetch::SpanList;
+use graph::NodeId;
+use std::ops::Range;
+
+/// A call of a tape.
+pub(super) struct TapeCall {
+    pub(super) call: Call,
+    pub(super) node: NodeId,
+    /// The indices of the operands in `locations`, followed by those of the result and the scratch.
+    pub(super) operands: Range<usize>,
+    /// The fused group that starts with this call.
+    pub(super) group: FusedGroup,
+    /// What to prefetch for the next memory-bound group, if this call starts one.
+    pub(super) prefetch: Option<NextReads>,
+}
+
+/// The location of a tensor, as far as it is known before the run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Location {
+    None,
+    Fixed(*const u8),
+    Arena(usize),
+    Input { index: usize, offset: usize },
+}
+
+/// What the threads prefetch while a call runs: the memory that the next memory-bound group reads.
+pub(super) enum NextReads {
+    /// The spans of weights that each thread reads.
+    Weights(Vec<SpanList>),
+    /// The cache rows that the attention at this index of the tape reads.
+    Attention(usize),
+}
