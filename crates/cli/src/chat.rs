@@ -13,7 +13,9 @@ use clap::Args;
 pub(crate) use conversation::saved_turns;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Branches, Finish, GenerateOptions, Message, Piece, Sampler, Snapshot};
+use kvark::{
+    BatchRunner, FinishReason, GenerateEvent, GenerateOptions, Message, Sampler, Snapshot,
+};
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   start a branch with the history so far, and switch to it
@@ -95,12 +97,12 @@ impl Chat {
     pub(crate) fn execute(self) -> Result<()> {
         let _listening = interrupt::listen();
         if let Some(file) = &self.prompt_cache {
-            Snapshot::check_place(file).context("--prompt-cache")?;
+            Snapshot::check_writable(file).context("--prompt-cache")?;
         }
         self.engine.check_one_mode()?;
         let model = self.model.open(&self.engine)?;
         let backend = self.engine.device.backend()?;
-        let cells = Branches::new(&model, &*backend, &self.engine.policy()?)?;
+        let cells = BatchRunner::new(&model, &*backend, &self.engine.runner_options()?)?;
         let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system
@@ -116,7 +118,7 @@ impl Chat {
         if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
             conversation.warm(file)?;
         }
-        conversation.allow_shifts(&self.shift)?;
+        conversation.enable_context_shift(&self.shift)?;
         let mut input = Input::open();
         if input.is_terminal() {
             let name = self.model.name()?;
@@ -307,10 +309,10 @@ fn say(
     let mut written = Ok(());
     let reply = conversation.say(text, |new_tokens, piece| {
         match piece {
-            Piece::Prompt(done) => bar
+            GenerateEvent::PromptProgress(done) => bar
                 .get_or_insert_with(|| output::progress("prompt", new_tokens))
                 .set_position(done as u64),
-            Piece::Text(text) => {
+            GenerateEvent::Text(text) => {
                 if let Some(bar) = bar.take() {
                     bar.finish_and_clear();
                 }
@@ -326,7 +328,7 @@ fn say(
     let failed = match reply? {
         Reply::Answered(finish) => {
             output::text("\n")?;
-            if finish == Finish::Context {
+            if finish == FinishReason::Context {
                 output::note(&format!("[the context is full; {full}]"));
             }
             return Ok(after_interrupt(terminal, Next::Line));

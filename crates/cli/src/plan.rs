@@ -14,7 +14,8 @@ use crate::device::DeviceArgs;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::{
-    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, PlannedModel, Policy, Storage,
+    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, PlannedModel, RunnerOptions,
+    Storage,
 };
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -139,13 +140,13 @@ impl Plan {
         args::warn_of_context(subject.planned()?.facts(), longest);
         let backend = self.device.backend()?;
         let plan = |context: Option<u32>, storage: Option<Storage>| -> Result<MemoryPlan> {
-            let policy = self.policy(context, storage);
+            let runner_options = self.runner_options(context, storage);
             let of = |subject: &Subject, draft| {
                 let planned = subject.planned()?;
                 Ok(MemoryPlan::new(
                     &planned,
                     &*backend,
-                    &policy,
+                    &runner_options,
                     self.kind(),
                     draft,
                 )?)
@@ -192,25 +193,25 @@ impl Plan {
     fn kind(&self) -> CacheKind {
         let sequences = self.parallel;
         match self.kind {
-            Kind::Sequence if sequences == 1 => CacheKind::Sequence,
+            Kind::Sequence if sequences == 1 => CacheKind::Contiguous,
             Kind::Sequence | Kind::Cells => CacheKind::Cells { sequences },
             Kind::Tree => CacheKind::Tree,
         }
     }
 
-    fn policy(&self, context: Option<u32>, storage: Option<Storage>) -> Policy {
-        Policy {
+    fn runner_options(&self, context: Option<u32>, storage: Option<Storage>) -> RunnerOptions {
+        RunnerOptions {
             context: context.map(|n| n as usize),
-            batch: self.batch_size as usize,
+            max_step_tokens: self.batch_size as usize,
             key_storage: storage.unwrap_or(self.cache_type_k),
             value_storage: storage.unwrap_or(self.cache_type_v),
-            logit_rows: self.parallel as usize,
+            max_logit_rows: self.parallel as usize,
             memory: MemoryLimit::None,
             compile: CompileOptions {
                 threads: args::threads(self.threads),
                 ..CompileOptions::default()
             },
-            ..Policy::default()
+            ..RunnerOptions::default()
         }
     }
 

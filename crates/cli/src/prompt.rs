@@ -39,7 +39,7 @@ impl<'a> Conversations<'a> {
             None => None,
         };
         if template.is_none()
-            && let Err(error) = model.template()
+            && let Err(error) = model.chat_template()
         {
             return Err(match error.kind() {
                 RuntimeErrorKind::Text(TextError::NoTemplate) => anyhow!(
@@ -61,7 +61,7 @@ impl<'a> Conversations<'a> {
         let tokenizer = self.model.tokenizer()?;
         let template = match &self.template {
             Some(template) => template,
-            None => self.model.template()?,
+            None => self.model.chat_template()?,
         };
         let prompt = match self.special {
             true => Prompt::trusted(template.render(messages, true)?),

@@ -6,7 +6,8 @@
 #![allow(clippy::print_stdout, reason = "an example talks to its terminal")]
 
 use kvark::{
-    CompileOptions, Cpu, DType, Data, InferenceOptions, InferenceSession, Size, TensorInfo, Value,
+    CompileOptions, Cpu, DType, Data, InferenceOptions, InferenceSession, TensorDim, TensorInfo,
+    Value,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,9 +36,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// A tensor of zeros; dynamic sizes are 2.
 fn zeros(info: &TensorInfo) -> Value {
-    let size = |size: &Size| match size {
-        Size::Fixed(n) => *n,
-        Size::Dynamic(_) => 2,
+    let size = |size: &TensorDim| match size {
+        TensorDim::Fixed(n) => *n,
+        TensorDim::Dynamic(_) => 2,
     };
     let shape: Vec<usize> = info.shape.iter().map(size).collect();
     let len = shape.iter().product();

@@ -1,16 +1,16 @@
 //! kvark: a local LLM runtime whose KV cache can be swapped at run time behind one op.
 //!
 //! ```no_run
-//! use kvark::{Cpu, GenerateOptions, Model, Piece, Policy, Runner, Sampler, SamplerOptions, EncodeOptions};
+//! use kvark::{Cpu, GenerateOptions, Model, GenerateEvent, RunnerOptions, Runner, Sampler, SamplerOptions, EncodeOptions};
 //!
 //! let model = Model::open("model.gguf".as_ref(), None)?;
 //! let cpu = Cpu::new()?;
-//! let mut runner = Runner::new(&model, &cpu, &Policy::default())?;
+//! let mut runner = Runner::new(&model, &cpu, &RunnerOptions::default())?;
 //! let prompt = model.tokenizer()?.encode("The capital of France is", EncodeOptions { bos: true, ..Default::default() });
 //! let mut sampler = Sampler::new(SamplerOptions::default());
 //! let options = GenerateOptions { max_tokens: Some(16), ..Default::default() };
 //! let answer = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {
-//!     if let Piece::Text(text) = piece { print!("{text}") }
+//!     if let GenerateEvent::Text(text) = piece { print!("{text}") }
 //!     true
 //! })?;
 //! println!("\n{} tokens, {:?}", answer.tokens.len(), answer.finish);
@@ -49,12 +49,13 @@ pub use kv::{
     Storage,
 };
 pub use runtime::{
-    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, ContextShift, EmbedOptions, Embedder,
-    Embedding, Finish, GenerateOptions, Generated, InferenceOptions, InferenceSession, MemoryLimit,
-    MemoryPlan, MemoryShortfall, MemoryUsage, MethodId, Model, Module, ModuleOptions, OpenOptions,
-    Piece, PlannedModel, Policy, Prefix, RandomInputs, Remedy, Runner, RuntimeError,
-    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, Snapshot, SnapshotError,
-    SnapshotErrorKind, StepSize, TensorInfo, Timings, Token, WeightSection, generate,
-    open_artifact, open_artifact_with, open_tokenizer,
+    ArenaBuffer, ArenaPlan, BatchRunner, BatchToken, CacheKind, ContextShift, DecodeContext,
+    EmbedOptions, Embedder, Embedding, FinishReason, GenerateEvent, GenerateOptions,
+    GenerateOutput, InferenceOptions, InferenceSession, MemoryLimit, MemoryPlan, MemoryShortfall,
+    MemoryUsage, MethodId, Model, Module, ModuleOptions, OpenOptions, PlannedModel, PromptPrefix,
+    RandomInputs, Remedy, Runner, RunnerOptions, RuntimeError, RuntimeErrorKind, Sampler,
+    SamplerOptions, Score, SequenceHandle, Snapshot, SnapshotError, SnapshotErrorKind, StepSize,
+    TensorDim, TensorInfo, Timings, WeightSection, generate, open_artifact, open_artifact_with,
+    open_tokenizer,
 };
 pub use text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError, Tokenizer, Utf8Stream};

@@ -9,8 +9,8 @@ use kvark::cache::{
     CacheConfig, RingPolicy, make_decode_session, make_seq_session, make_tree_session,
 };
 use kvark::{
-    Artifact, Branches, CompileOptions, Cpu, ExecutorKind, Isa, Model, Module, ModuleOptions,
-    Policy, Runner, Storage, Token, Value, open_artifact,
+    Artifact, BatchRunner, BatchToken, CompileOptions, Cpu, ExecutorKind, Isa, Model, Module,
+    ModuleOptions, Runner, RunnerOptions, Storage, Value, open_artifact,
 };
 use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
@@ -209,30 +209,30 @@ struct Subject<'a> {
     name: String,
     model: &'a Model,
     cpu: Cpu,
-    policy: Policy,
+    runner_options: RunnerOptions,
 }
 
 impl<'a> Subject<'a> {
     fn new(name: &str, model: &'a Model, cpu: Cpu, storage: Storage) -> Subject<'a> {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             context: Some(model.facts().context_length.min(512)),
             key_storage: storage,
             value_storage: storage,
             // A frozen prefix keeps all its rows.
-            rings: false,
-            ..Policy::default()
+            ring_layers: false,
+            ..RunnerOptions::default()
         };
         let name = format!("{name} on {} with {storage}", cpu.isa());
         Subject {
             name,
             model,
             cpu,
-            policy,
+            runner_options,
         }
     }
 
     fn runner(&self) -> Runner {
-        Runner::new(self.model, &self.cpu, &self.policy).unwrap()
+        Runner::new(self.model, &self.cpu, &self.runner_options).unwrap()
     }
 
     /// The logits behind every token of a cold run.
@@ -272,16 +272,16 @@ impl<'a> Subject<'a> {
             .map(|s| self.tokens(s, 18 - 4 * s as usize))
             .collect();
         let cold: Vec<_> = texts.iter().map(|text| self.cold(text)).collect();
-        let mut branches = Branches::new(self.model, &self.cpu, &self.policy).unwrap();
+        let mut branches = BatchRunner::new(self.model, &self.cpu, &self.runner_options).unwrap();
         // One sequence's prompt beside single tokens of the others, then the next one's.
         for round in 0.. {
             let mut step = vec![];
-            for (branch, text) in (0..).zip(&texts) {
-                let at = branches.tokens(branch).len();
-                let take = if round == branch { 6 } else { 1 };
+            for (seq, text) in (0..).zip(&texts) {
+                let at = branches.tokens(seq).len();
+                let take = if round == seq { 6 } else { 1 };
                 let part = &text[at..text.len().min(at + take)];
-                let token = |(i, id): (usize, &u32)| Token {
-                    branch,
+                let token = |(i, id): (usize, &u32)| BatchToken {
+                    seq,
                     id: *id,
                     logits: i + 1 == part.len(),
                 };
@@ -291,11 +291,11 @@ impl<'a> Subject<'a> {
                 break;
             }
             branches.step(&step).unwrap();
-            for branch in step.iter().filter(|t| t.logits).map(|t| t.branch) {
-                let last = branches.tokens(branch).len() - 1;
+            for seq in step.iter().filter(|t| t.logits).map(|t| t.seq) {
+                let last = branches.tokens(seq).len() - 1;
                 assert!(
-                    bits(branches.logits(branch)) == cold[branch as usize][last],
-                    "{}: sequence {branch} at {last}",
+                    bits(branches.logits(seq)) == cold[seq as usize][last],
+                    "{}: sequence {seq} at {last}",
                     self.name
                 );
             }
@@ -304,8 +304,8 @@ impl<'a> Subject<'a> {
 
     fn fork(&self) {
         let trunk = self.tokens(4, 14);
-        let mut branches = Branches::new(self.model, &self.cpu, &self.policy).unwrap();
-        let token = |branch, id, logits| Token { branch, id, logits };
+        let mut branches = BatchRunner::new(self.model, &self.cpu, &self.runner_options).unwrap();
+        let token = |seq, id, logits| BatchToken { seq, id, logits };
         let step: Vec<_> = trunk.iter().map(|id| token(0, *id, true)).collect();
         branches.step(&step).unwrap();
         let cells = branches.cells_used().unwrap();
@@ -322,7 +322,7 @@ impl<'a> Subject<'a> {
             for b in [0, 1, 2] {
                 assert!(
                     bits(branches.logits(b)) == cold[b as usize][trunk.len() + i],
-                    "{}: branch {b} at {i}",
+                    "{}: seq {b} at {i}",
                     self.name
                 );
             }
@@ -345,13 +345,13 @@ impl<'a> Subject<'a> {
 
     fn tree(&self) {
         let mut config = CacheConfig::new(
-            self.policy.context.unwrap() as u32,
+            self.runner_options.context.unwrap() as u32,
             self.model.facts().caches.clone(),
         );
-        config.key_storage = self.policy.key_storage;
-        config.value_storage = self.policy.value_storage;
+        config.key_storage = self.runner_options.key_storage;
+        config.value_storage = self.runner_options.value_storage;
         let (session, backend) = make_tree_session(Cpu::ID, &config).unwrap();
-        let compile = self.policy.compile.clone();
+        let compile = self.runner_options.compile.clone();
         let options = ModuleOptions { backend, compile };
         let mut module = Module::from_artifact(self.model.artifact(), &self.cpu, &options).unwrap();
         let vocab = self.model.facts().vocab_size;
@@ -397,7 +397,8 @@ impl<'a> Subject<'a> {
         let mut first = self.runner();
         feed(&mut first, &prefix);
         let shared = first.freeze(self.model).unwrap();
-        let behind = || Runner::with_prefix(&shared, self.model, &self.cpu, &self.policy).unwrap();
+        let behind =
+            || Runner::with_prefix(&shared, self.model, &self.cpu, &self.runner_options).unwrap();
         for (seed, mut runner) in (14..).zip([first, behind(), behind()]) {
             let tail = self.tokens(seed, 7);
             let cold = self.cold(&[&prefix[..], &tail].concat());
@@ -441,15 +442,16 @@ fn tiny_exports_give_the_logits_of_transformers() {
             let mut first = None;
             for compile in COMPILES {
                 for (batch, rings) in [(512, true), (3, true), (1, false)] {
-                    let policy = Policy {
-                        batch,
+                    let runner_options = RunnerOptions {
+                        max_step_tokens: batch,
                         key_storage: Storage::F32,
                         value_storage: Storage::F32,
-                        rings,
+                        ring_layers: rings,
                         compile: compile.clone(),
-                        ..Policy::default()
+                        ..RunnerOptions::default()
                     };
-                    let mut runner = Runner::new(&model, &Cpu::with_isa(isa), &policy).unwrap();
+                    let mut runner =
+                        Runner::new(&model, &Cpu::with_isa(isa), &runner_options).unwrap();
                     let rows = feed(&mut runner, &ids);
                     let logits = rows.iter().flatten().map(|x| f32::from_bits(*x));
                     let away = distance(&logits.collect::<Vec<_>>(), &truth);

@@ -3,8 +3,8 @@
 
 use kvark::cache::{CacheConfig, make_decode_session};
 use kvark::{
-    Branches, Cpu, Finish, GenerateOptions, MemoryLimit, Model, Module, ModuleOptions, Policy,
-    Runner, Sampler, SamplerOptions,
+    BatchRunner, Cpu, FinishReason, GenerateOptions, MemoryLimit, Model, Module, ModuleOptions,
+    Runner, RunnerOptions, Sampler, SamplerOptions,
 };
 use std::path::Path;
 
@@ -13,11 +13,11 @@ fn model(name: &str) -> Model {
     Model::open(&folder.join(format!("{name}.gguf")), None).unwrap()
 }
 
-fn policy() -> Policy {
-    Policy {
+fn runner_options() -> RunnerOptions {
+    RunnerOptions {
         context: Some(160),
         memory: MemoryLimit::None,
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
@@ -77,7 +77,8 @@ fn tokens(model: &Model, seed: u32, n: u32) -> Vec<u32> {
 fn two_models_in_one_process_do_not_meet() {
     let names = ["llama_plain", "qwen3"];
     let models = names.map(model);
-    let runner = |model: &Model| Runner::new(model, &Cpu::new().unwrap(), &policy()).unwrap();
+    let runner =
+        |model: &Model| Runner::new(model, &Cpu::new().unwrap(), &runner_options()).unwrap();
     let feed = |runner: &mut Runner, model: &Model, step: u32| {
         let ids = tokens(model, 3 * step, 1 + step % 3);
         runner.feed(&ids, |_| true).unwrap();
@@ -120,12 +121,12 @@ fn branches_generate_what_each_generates_alone() {
         ignore_eos: true,
         ..GenerateOptions::default()
     };
-    let many = Policy {
-        logit_rows: 5,
-        ..policy()
+    let many = RunnerOptions {
+        max_logit_rows: 5,
+        ..runner_options()
     };
-    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &many).unwrap();
-    kvark::Sequence::feed(&mut branches.branch(0), &prompt, &mut |_| true).unwrap();
+    let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &many).unwrap();
+    kvark::DecodeContext::feed(&mut branches.sequence(0), &prompt, &mut |_| true).unwrap();
     for id in 1..5 {
         branches.fork(0, id).unwrap();
     }
@@ -138,13 +139,13 @@ fn branches_generate_what_each_generates_alone() {
         })
         .unwrap();
     for (id, found) in (0..5).zip(&found) {
-        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy()).unwrap();
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options()).unwrap();
         let expect = runner.generate(&model, &prompt, &mut sampler(id), &options, |_| true);
         let expect = expect.unwrap();
         assert_eq!(found.tokens, expect.tokens, "branch {id}");
         assert_eq!(
             (found.finish, expect.finish),
-            (Finish::Length, Finish::Length)
+            (FinishReason::Length, FinishReason::Length)
         );
         assert!(shown[id as usize] >= 14, "every token is shown");
     }
@@ -160,24 +161,24 @@ fn branches_shift_a_full_context_or_end() {
         ..GenerateOptions::default()
     };
     for shifts in [false, true] {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             context: Some(30),
-            logit_rows: 2,
-            ..policy()
+            max_logit_rows: 2,
+            ..runner_options()
         };
-        let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+        let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
         if shifts {
-            branches.allow_shifts(2).unwrap();
+            branches.enable_context_shift(2).unwrap();
         }
         for id in 0..2 {
-            kvark::Sequence::feed(&mut branches.branch(id), &prompt, &mut |_| true).unwrap();
+            kvark::DecodeContext::feed(&mut branches.sequence(id), &prompt, &mut |_| true).unwrap();
         }
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
         let found = branches.generate(&model, &mut each, &options, |_, _| true);
         let found = found.unwrap();
         let expect = match shifts {
-            true => (40, Finish::Length),
-            false => (10, Finish::Context),
+            true => (40, FinishReason::Length),
+            false => (10, FinishReason::Context),
         };
         for generated in &found {
             assert_eq!((generated.tokens.len(), generated.finish), expect);
@@ -191,7 +192,7 @@ fn branches_shift_a_full_context_or_end() {
                 found
                     .unwrap()
                     .iter()
-                    .all(|g| g.finish == Finish::Interrupted)
+                    .all(|g| g.finish == FinishReason::Interrupted)
             );
         }
     }

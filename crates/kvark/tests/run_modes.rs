@@ -3,8 +3,8 @@
 
 use kvark::cache::{CacheConfig, Role, Step, StepToken, make_tree_session};
 use kvark::{
-    Branches, CompileOptions, Cpu, Isa, MemoryLimit, Model, Module, ModuleOptions, Policy, RunMode,
-    Runner, StepOptions, StepOutputs, Storage, Token, Wanted,
+    BatchRunner, BatchToken, CompileOptions, Cpu, Isa, MemoryLimit, Model, Module, ModuleOptions,
+    RunMode, Runner, RunnerOptions, StepOptions, StepOutputs, Storage, Wanted,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -59,18 +59,18 @@ fn models() -> Vec<Model> {
         .collect()
 }
 
-fn policy(sequences: usize) -> Policy {
-    Policy {
-        batch: 128,
+fn runner_options(sequences: usize) -> RunnerOptions {
+    RunnerOptions {
+        max_step_tokens: 128,
         key_storage: Storage::F16,
         value_storage: Storage::F16,
-        logit_rows: sequences,
+        max_logit_rows: sequences,
         memory: MemoryLimit::None,
         compile: CompileOptions {
             threads: Some(2),
             ..CompileOptions::default()
         },
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
@@ -85,19 +85,18 @@ fn id(model: &Model, seq: u32, i: u32) -> u32 {
 }
 
 /// The logits of a prefill, decodes and mixed steps.
-fn branches_script(model: &Model, branches: &mut Branches) -> Vec<Vec<u32>> {
-    let token = |branch: u32, i: u32, logits: bool| Token {
-        branch,
-        id: id(model, branch, i),
+fn branches_script(model: &Model, branches: &mut BatchRunner) -> Vec<Vec<u32>> {
+    let token = |seq: u32, i: u32, logits: bool| BatchToken {
+        seq,
+        id: id(model, seq, i),
         logits,
     };
-    let part =
-        |branch: u32, from: u32, to: u32| (from..to).map(move |i| token(branch, i, i + 1 == to));
+    let part = |seq: u32, from: u32, to: u32| (from..to).map(move |i| token(seq, i, i + 1 == to));
     let mut found = vec![];
-    let mut step = |tokens: Vec<Token>| {
+    let mut step = |tokens: Vec<BatchToken>| {
         branches.step(&tokens).unwrap();
         for last in tokens.iter().filter(|token| token.logits) {
-            found.push(bits(branches.logits(last.branch)));
+            found.push(bits(branches.logits(last.seq)));
         }
     };
     step(part(0, 0, 19).collect());
@@ -119,8 +118,8 @@ fn branches_script(model: &Model, branches: &mut Branches) -> Vec<Vec<u32>> {
             .flat_map(|b| part(b, [22, 11, 4, 17][b as usize], [23, 12, 5, 18][b as usize]))
             .collect(),
     );
-    for branch in 0..4 {
-        branches.remove(branch).unwrap();
+    for seq in 0..4 {
+        branches.remove(seq).unwrap();
     }
     found
 }
@@ -132,7 +131,7 @@ fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
     let (session, backend) = make_tree_session("cpu", &config).unwrap();
     let options = ModuleOptions {
         backend,
-        compile: policy(1).compile,
+        compile: runner_options(1).compile,
     };
     let mut module = Module::from_artifact(model.artifact(), cpu, &options).unwrap();
     let forward = module.method("forward").unwrap();
@@ -187,7 +186,7 @@ fn every_mode_gives_the_same_bits_on_every_tier() {
         for isa in Isa::available() {
             let cpu = Cpu::with_isa(isa);
             // One module for all modes: they share weights, arena and cache.
-            let mut branches = Branches::new(&model, &cpu, &policy(4)).unwrap();
+            let mut branches = BatchRunner::new(&model, &cpu, &runner_options(4)).unwrap();
             let mut expect = None;
             for mode in RunMode::ALL {
                 branches.set_run_mode(mode).unwrap();
@@ -211,7 +210,7 @@ fn every_mode_gives_the_same_bits_on_every_tier() {
 fn a_prompt_has_the_same_bits_in_any_chunks_and_mode() {
     for model in models() {
         let ids: Vec<u32> = (0..50).map(|i| id(&model, 1, i)).collect();
-        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy(1)).unwrap();
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options(1)).unwrap();
         let mut expect = None;
         for mode in RunMode::ALL {
             runner.set_run_mode(mode).unwrap();
@@ -233,15 +232,15 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
     const SEQUENCES: u32 = 64;
     const BUDGET: usize = 128;
     let model = Model::open(&tiny(), None).unwrap();
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(64 * 60),
         compile: CompileOptions {
             threads: Some(1),
             ..CompileOptions::default()
         },
-        ..policy(SEQUENCES as usize)
+        ..runner_options(SEQUENCES as usize)
     };
-    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     let mut noise = 0x9e37_79b9_7f4a_7c15u64;
     let mut below = |n: u32| {
         noise ^= noise << 13;
@@ -254,12 +253,12 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
     let mut step = Vec::with_capacity(BUDGET);
     for _ in 0..2_000 {
         step.clear();
-        for branch in 0..SEQUENCES {
-            let (prompt, decodes) = &mut left[branch as usize];
-            let held = branches.tokens(branch).len() as u32;
+        for seq in 0..SEQUENCES {
+            let (prompt, decodes) = &mut left[seq as usize];
+            let held = branches.tokens(seq).len() as u32;
             if *prompt + *decodes == 0 {
                 if held > 0 {
-                    branches.remove(branch).unwrap();
+                    branches.remove(seq).unwrap();
                 }
                 if below(12) == 0 {
                     (*prompt, *decodes) = (1 + below(30), 1 + below(25));
@@ -269,9 +268,9 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
             let room = BUDGET - step.len();
             let now = (*prompt).max(1).min(room as u32);
             for i in 0..now {
-                step.push(Token {
-                    branch,
-                    id: id(&model, branch, held + i) % model.facts().vocab_size as u32,
+                step.push(BatchToken {
+                    seq,
+                    id: id(&model, seq, held + i) % model.facts().vocab_size as u32,
                     logits: i + 1 == now && *prompt <= now,
                 });
             }
@@ -294,18 +293,18 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
         "{captures} recordings of {descriptors} descriptors"
     );
 
-    for branch in 0..SEQUENCES {
-        branches.remove(branch).unwrap();
+    for seq in 0..SEQUENCES {
+        branches.remove(seq).unwrap();
     }
-    let decode = |i: u32| -> Vec<Token> {
-        let token = |branch| Token {
-            branch,
-            id: id(&model, branch, i),
+    let decode = |i: u32| -> Vec<BatchToken> {
+        let token = |seq| BatchToken {
+            seq,
+            id: id(&model, seq, i),
             logits: true,
         };
         (0..SEQUENCES).map(token).collect()
     };
-    let steps: Vec<Vec<Token>> = (0..40).map(decode).collect();
+    let steps: Vec<Vec<BatchToken>> = (0..40).map(decode).collect();
     let (warm, steady) = steps.split_at(34);
     warm.iter().for_each(|step| branches.step(step).unwrap());
     let before = ALLOCATIONS.get();

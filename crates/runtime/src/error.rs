@@ -148,9 +148,9 @@ pub enum RuntimeErrorKind {
     /// The plan of a run exceeds its memory limit.
     #[error("{0}")]
     MemoryShortfall(Box<crate::MemoryShortfall>),
-    /// The policy is not possible with this model.
+    /// The options are not possible with this model.
     #[error("{0}")]
-    Policy(String),
+    InvalidOptions(String),
 }
 
 impl RuntimeError {

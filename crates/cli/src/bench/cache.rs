@@ -4,7 +4,7 @@ use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
 use kvark::cache::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, StepPlan};
-use kvark::{Branches, Model, Sequence, Token};
+use kvark::{BatchRunner, BatchToken, DecodeContext, Model};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -113,13 +113,14 @@ fn branches(
     repetitions: u32,
 ) -> Result<Vec<(&'static str, f64, &'static str)>> {
     const STEPS: usize = 8;
-    let mut branches = Branches::new(model, &*engine.device.backend()?, &engine.policy()?)?;
+    let mut branches =
+        BatchRunner::new(model, &*engine.device.backend()?, &engine.runner_options()?)?;
     let vocab = model.facts().vocab_size as u32;
     let trunk: Vec<u32> = (0..TRUNK as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % vocab)
         .collect();
     if !branches
-        .branch(0)
+        .sequence(0)
         .feed(&trunk, &mut |_| !interrupt::requested())?
     {
         bail!("interrupted");
@@ -128,8 +129,8 @@ fn branches(
         branches.fork(0, id)?;
     }
     let trunk_cells = branches.cells_used()?;
-    let token = |id: u32, i: usize| Token {
-        branch: id,
+    let token = |id: u32, i: usize| BatchToken {
+        seq: id,
         id: (id * 31 + i as u32 * 7) % vocab,
         logits: true,
     };
@@ -139,7 +140,7 @@ fn branches(
         for (all, times) in [(true, &mut together), (false, &mut apart)] {
             let start = Instant::now();
             for i in 0..STEPS {
-                let step: Vec<Token> = (0..BRANCHES).map(|id| token(id, i)).collect();
+                let step: Vec<BatchToken> = (0..BRANCHES).map(|id| token(id, i)).collect();
                 match all {
                     true => branches.step(&step)?,
                     false => step.iter().try_for_each(|t| branches.step(&[*t]))?,

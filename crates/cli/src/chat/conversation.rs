@@ -5,8 +5,8 @@ use crate::output;
 use crate::prompt::{self, Conversations};
 use anyhow::{Error, Result, bail};
 use kvark::{
-    Branches, ContextShift, Finish, GenerateOptions, Message, Piece, Sampler, SeqId, Snapshot,
-    TextError, generate,
+    BatchRunner, ContextShift, FinishReason, GenerateEvent, GenerateOptions, Message, Sampler,
+    SeqId, Snapshot, TextError, generate,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::path::Path;
 /// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
 pub(super) struct Conversation<'a> {
     conversations: &'a Conversations<'a>,
-    cells: Branches,
+    cells: BatchRunner,
     sampler: Sampler,
     options: GenerateOptions,
     branches: Vec<Branch>,
@@ -57,7 +57,7 @@ pub(crate) fn saved_turns(snapshot: &Snapshot) -> Option<usize> {
 /// What became of a message.
 pub(super) enum Reply {
     /// It was answered, to the end or in part; message and answer are part of the conversation.
-    Answered(Finish),
+    Answered(FinishReason),
     /// The conversation would not fit the context; the message is dropped.
     NoRoom { needed: usize, room: usize },
     /// The chat template does not take the conversation; the message is dropped.
@@ -69,7 +69,7 @@ pub(super) enum Reply {
 impl<'a> Conversation<'a> {
     pub(super) fn new(
         conversations: &'a Conversations<'a>,
-        cells: Branches,
+        cells: BatchRunner,
         sampler: Sampler,
         options: GenerateOptions,
         system: Option<Message>,
@@ -95,18 +95,18 @@ impl<'a> Conversation<'a> {
     }
 
     /// Lets the conversation go on past the end of the context, where the arguments say so.
-    pub(super) fn allow_shifts(&mut self, shift: &ShiftArgs) -> Result<()> {
+    pub(super) fn enable_context_shift(&mut self, shift: &ShiftArgs) -> Result<()> {
         let preamble = &self.branches[self.current].messages[..self.preamble];
         let capacity = self.cells.capacity()?;
         self.keep = shift.keep(capacity, Some((self.conversations, preamble)))?;
         if let Some(keep) = self.keep {
-            self.cells.allow_shifts(keep)?;
+            self.cells.enable_context_shift(keep)?;
         }
         Ok(())
     }
 
     /// The pool that holds all branches.
-    pub(super) fn cells(&self) -> &Branches {
+    pub(super) fn cells(&self) -> &BatchRunner {
         &self.cells
     }
 
@@ -172,7 +172,7 @@ impl<'a> Conversation<'a> {
                 .expect("names do not run out"),
         };
         let taken: Vec<SeqId> = self.branches.iter().map(|b| b.id).collect();
-        let Some(id) = self.cells.spare(&taken) else {
+        let Some(id) = self.cells.free_sequence(&taken) else {
             bail!(
                 "there are {} branches, and no more are possible: /drop one",
                 taken.len()
@@ -218,7 +218,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn keep(&mut self) -> Result<usize> {
         let kept = self.branches.swap_remove(self.current);
         let dropped = self.branches.len();
-        self.cells.keep(kept.id)?;
+        self.cells.keep_only(kept.id)?;
         self.cells.compact()?;
         (self.branches, self.current) = (vec![kept], 0);
         Ok(dropped)
@@ -294,7 +294,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn say(
         &mut self,
         text: &str,
-        show: impl FnMut(usize, Piece<'_>) -> bool,
+        show: impl FnMut(usize, GenerateEvent<'_>) -> bool,
     ) -> Result<Reply> {
         self.branches[self.current]
             .messages
@@ -321,7 +321,7 @@ impl<'a> Conversation<'a> {
             return Ok(false);
         };
         let branch = &mut self.branches[self.current];
-        if let Some(shift) = self.cells.shift(branch.id)? {
+        if let Some(shift) = self.cells.shift_context(branch.id)? {
             self.cells.take_shifts(branch.id);
             branch.shifts.push(shift);
             return Ok(true);
@@ -342,7 +342,7 @@ impl<'a> Conversation<'a> {
         Ok(made)
     }
 
-    fn answer(&mut self, mut show: impl FnMut(usize, Piece<'_>) -> bool) -> Result<Reply> {
+    fn answer(&mut self, mut show: impl FnMut(usize, GenerateEvent<'_>) -> bool) -> Result<Reply> {
         let mut tokens = match self.tokens() {
             Ok(tokens) => tokens,
             Err(error) if error.is::<TextError>() => return Ok(Reply::Refused(error)),
@@ -369,7 +369,7 @@ impl<'a> Conversation<'a> {
             }
         }
         let branch = &mut self.branches[self.current];
-        let mut sequence = self.cells.branch(branch.id);
+        let mut sequence = self.cells.sequence(branch.id);
         let generated = generate(
             &mut sequence,
             self.conversations.model,

@@ -14,7 +14,7 @@ const LINES: usize = 16;
 pub(super) fn draw(conversation: &Conversation<'_>) -> Result<String> {
     let cells = conversation.cells();
     let (branches, current) = conversation.branches();
-    let holders = cells.holders()?;
+    let holders = cells.ref_counts()?;
     // Per cell: the index of its only branch.
     let mut only = vec![None; holders.len()];
     let mut text = String::new();

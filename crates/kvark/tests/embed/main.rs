@@ -4,7 +4,7 @@
 use backend::reference::Reference;
 use kvark::{
     Backend, Cpu, EmbedOptions, Embedder, Embedding, EncodeOptions, MemoryLimit, MemoryPlan, Model,
-    OpenOptions, PlannedModel, Policy, Pooling, Runner, RuntimeErrorKind,
+    OpenOptions, PlannedModel, Pooling, Runner, RunnerOptions, RuntimeErrorKind,
 };
 use serde_json::Value;
 use std::io::Write;
@@ -117,8 +117,8 @@ fn tiny_encoders_agree_with_transformers() {
         let plan = MemoryPlan::new(
             &planned,
             backends[1],
-            &Policy::default(),
-            kvark::CacheKind::Sequence,
+            &RunnerOptions::default(),
+            kvark::CacheKind::Contiguous,
             None,
         );
         let plan = plan.unwrap();
@@ -178,7 +178,7 @@ fn texts_that_do_not_fit_are_named_or_cut() {
 fn wrong_models_are_told_where_to_go() {
     let cpu = Cpu::new().unwrap();
     let encoder = Model::open(&fixture("encoder/bert.gguf"), None).unwrap();
-    let Err(error) = Runner::new(&encoder, &cpu, &Policy::default()) else {
+    let Err(error) = Runner::new(&encoder, &cpu, &RunnerOptions::default()) else {
         panic!("an encoder cannot be a runner's")
     };
     assert!(matches!(error.kind(), RuntimeErrorKind::Encoder(name) if name == "bert"));

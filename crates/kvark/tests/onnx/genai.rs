@@ -14,11 +14,18 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     let ends: Vec<u32> = (0..32).filter(|id| tokenizer.is_eog(*id)).collect();
     assert_eq!(ends, [2, 4]);
     assert_eq!(
-        (model.sampling().temperature, model.sampling().top_k),
+        (
+            model.default_sampling().temperature,
+            model.default_sampling().top_k
+        ),
         (0.0, 7)
     );
     let messages = [Message::new("user", "hello")];
-    let prompt = model.template().unwrap().render(&messages, true).unwrap();
+    let prompt = model
+        .chat_template()
+        .unwrap()
+        .render(&messages, true)
+        .unwrap();
     assert_eq!(prompt, "<|start|>user hello<|end|><|start|>");
 
     let options = EncodeOptions {
@@ -28,7 +35,7 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     let ids = tokenizer.encode(&prompt, options);
     assert_eq!((ids[0], ids[ids.len() - 1]), (3, 3));
     let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
-    let mut sampler = Sampler::new(model.sampling());
+    let mut sampler = Sampler::new(model.default_sampling());
     let options = GenerateOptions {
         max_tokens: Some(2),
         ..Default::default()

@@ -3,8 +3,8 @@
 use crate::support::{beside, exact, json, largest_difference, model, skipped};
 use kvark::cache::{CacheConfig, make_scatter_session, make_tree_session};
 use kvark::{
-    Branches, Cpu, ExecutorKind, Isa, Model, Module, ModuleOptions, Policy, Runner, Storage, Token,
-    Value,
+    BatchRunner, BatchToken, Cpu, ExecutorKind, Isa, Model, Module, ModuleOptions, Runner,
+    RunnerOptions, Storage, Value,
 };
 use serde_json::Value as Json;
 use std::path::PathBuf;
@@ -85,18 +85,18 @@ fn logits_are_those_of_onnx_runtime() {
             (ExecutorKind::Compiled, *Isa::available().last().unwrap()),
             (ExecutorKind::Interpreted, Isa::available()[0]),
         ] {
-            let mut policy = exact();
-            policy.compile.executor = executor;
+            let mut runner_options = exact();
+            runner_options.compile.executor = executor;
             let cpu = Cpu::with_isa(isa);
             for run in ["at_once", "chunks", "one_by_one"] {
                 let what = format!("{} {run} {isa}", path.display());
-                let mut runner = Runner::new(&model, &cpu, &policy).unwrap();
+                let mut runner = Runner::new(&model, &cpu, &runner_options).unwrap();
                 let found = feed(&mut runner, &ids, &expected[run]["sizes"]);
                 check(&found, &rows(&expected[run]["logits"]), &what);
             }
             let rewound = &expected["rewound"];
             let number = |key: &str| rewound[key].as_u64().unwrap() as usize;
-            let mut runner = Runner::new(&model, &cpu, &policy).unwrap();
+            let mut runner = Runner::new(&model, &cpu, &runner_options).unwrap();
             runner.feed(&ids[..number("before")], |_| true).unwrap();
             runner.rewind(number("to")).unwrap();
             let found = feed(&mut runner, &self::ids(&rewound["ids"]), &rewound["sizes"]);
@@ -107,8 +107,8 @@ fn logits_are_those_of_onnx_runtime() {
 }
 
 /// All logits of a cold run.
-fn cold(model: &Model, cpu: &Cpu, policy: &Policy, ids: &[u32]) -> Vec<Vec<f32>> {
-    let mut runner = Runner::new(model, cpu, policy).unwrap();
+fn cold(model: &Model, cpu: &Cpu, runner_options: &RunnerOptions, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut runner = Runner::new(model, cpu, runner_options).unwrap();
     feed(&mut runner, ids, &serde_json::json!([ids.len()]))
 }
 
@@ -140,21 +140,21 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         let what = path.display();
         let model = model(&path);
         let ids = ids(&expected["ids"]);
-        let (vocab, policy) = (model.facts().vocab_size, exact());
+        let (vocab, runner_options) = (model.facts().vocab_size, exact());
         let other = [&ids[..6], &[3, 1, 2]].concat();
         let (one, two) = (
-            cold(&model, &cpu, &policy, &ids[..9]),
-            cold(&model, &cpu, &policy, &other),
+            cold(&model, &cpu, &runner_options, &ids[..9]),
+            cold(&model, &cpu, &runner_options, &other),
         );
 
         // A fork, then both branches in one step.
-        let mut branches = Branches::new(&model, &cpu, &policy).unwrap();
-        let token = |branch, id| Token {
-            branch,
+        let mut branches = BatchRunner::new(&model, &cpu, &runner_options).unwrap();
+        let token = |seq, id| BatchToken {
+            seq,
             id,
             logits: true,
         };
-        let trunk: Vec<Token> = ids[..6].iter().map(|id| token(0, *id)).collect();
+        let trunk: Vec<BatchToken> = ids[..6].iter().map(|id| token(0, *id)).collect();
         branches.step(&trunk).unwrap();
         branches.fork(0, 1).unwrap();
         for at in 6..9 {
@@ -169,7 +169,7 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         let (session, backend) = make_scatter_session(Cpu::ID, &config(&model), 2).unwrap();
         let options = ModuleOptions {
             backend,
-            compile: policy.compile.clone(),
+            compile: runner_options.compile.clone(),
         };
         let mut module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
         let real = |seq| (seq, true);
@@ -192,7 +192,7 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         let (session, backend) = make_tree_session(Cpu::ID, &config(&model)).unwrap();
         let options = ModuleOptions {
             backend,
-            compile: policy.compile.clone(),
+            compile: runner_options.compile.clone(),
         };
         let mut module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
         session

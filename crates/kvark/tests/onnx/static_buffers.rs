@@ -73,16 +73,16 @@ fn overflow_names_the_numbers() {
     decoder.feed(&[vec![1]], &[1]).unwrap();
 
     let model = model(&path);
-    let mut policy = exact();
-    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let mut runner_options = exact();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     runner.feed(&[1; 15], |_| true).unwrap();
     let error = runner.feed(&[1; 2], |_| true).unwrap_err();
     assert_eq!(
         error.to_string(),
         "the prompt has 2 tokens, and the context has room for 1 of its 16"
     );
-    policy.context = Some(17);
-    let error = Runner::new(&model, &Cpu::new().unwrap(), &policy)
+    runner_options.context = Some(17);
+    let error = Runner::new(&model, &Cpu::new().unwrap(), &runner_options)
         .err()
         .unwrap();
     assert_eq!(

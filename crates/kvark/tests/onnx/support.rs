@@ -2,7 +2,7 @@
 
 use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep};
 use kvark::{
-    CompileOptions, Cpu, InferenceOptions, InferenceSession, Model, Policy, Storage, Value,
+    CompileOptions, Cpu, InferenceOptions, InferenceSession, Model, RunnerOptions, Storage, Value,
 };
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -36,16 +36,16 @@ pub(crate) fn json(path: &Path) -> Json {
     serde_json::from_str(&text).unwrap()
 }
 
-/// A policy that stores what it is given.
-pub(crate) fn exact() -> Policy {
-    Policy {
+/// Options that store keys and values in f32.
+pub(crate) fn exact() -> RunnerOptions {
+    RunnerOptions {
         key_storage: Storage::F32,
         value_storage: Storage::F32,
         compile: CompileOptions {
             threads: Some(2),
             ..CompileOptions::default()
         },
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
@@ -85,8 +85,8 @@ impl StaticDecoder {
         for info in session.inputs() {
             if info.name.contains("_cache.") {
                 let size = |axis: usize| match info.shape[axis] {
-                    kvark::Size::Fixed(n) => n,
-                    kvark::Size::Dynamic(_) => sequences,
+                    kvark::TensorDim::Fixed(n) => n,
+                    kvark::TensorDim::Dynamic(_) => sequences,
                 };
                 let shape = [sequences, size(1), size(2)];
                 rows = size(1);
