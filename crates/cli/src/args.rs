@@ -5,10 +5,14 @@ use crate::prompt::Conversations;
 use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{
-    CompileOptions, ExecutorKind, MemoryLimit, Message, Model, ModelFacts, OpenOptions,
-    PassSelection, RunMode, Runner, RunnerOptions, SamplerOptions, Storage,
-};
+use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
+use kvark::cache::Storage;
+use kvark::generate::SamplerOptions;
+use kvark::graph::PassSelection;
+use kvark::memory::MemoryLimit;
+use kvark::model::{ModelFacts, OpenOptions};
+use kvark::text::Message;
+use kvark::{Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
 
 /// Selects the model.
@@ -137,9 +141,9 @@ pub(crate) enum ModeArg {
 }
 
 impl std::str::FromStr for ModeArg {
-    type Err = kvark::UnknownRunMode;
+    type Err = kvark::backend::UnknownRunMode;
 
-    fn from_str(text: &str) -> Result<ModeArg, kvark::UnknownRunMode> {
+    fn from_str(text: &str) -> Result<ModeArg, kvark::backend::UnknownRunMode> {
         match text {
             "all" => Ok(ModeArg::All),
             name => Ok(ModeArg::One(name.parse()?)),

@@ -13,9 +13,10 @@ use clap::Args;
 pub(crate) use conversation::saved_turns;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{
-    BatchRunner, FinishReason, GenerateEvent, GenerateOptions, Message, Sampler, Snapshot,
-};
+use kvark::BatchRunner;
+use kvark::generate::{FinishReason, GenerateEvent, GenerateOptions, Sampler};
+use kvark::snapshot::Snapshot;
+use kvark::text::Message;
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   start a branch with the history so far, and switch to it

@@ -13,10 +13,11 @@ use crate::args::{self, ModelArgs};
 use crate::device::DeviceArgs;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use kvark::{
-    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, PlannedModel, RunnerOptions,
-    Storage,
-};
+use kvark::RunnerOptions;
+use kvark::backend::CompileOptions;
+use kvark::cache::Storage;
+use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
+use kvark::model::Blueprint;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -97,7 +98,7 @@ struct Subject {
 }
 
 enum Source {
-    File(Box<kvark::Artifact>),
+    File(Box<kvark::model::Artifact>),
     Config(Box<Blueprint>),
 }
 
@@ -115,7 +116,7 @@ impl Subject {
                 source: Source::Config(Box::new(blueprint)),
             });
         }
-        let artifact = kvark::open_artifact(path, context.map(|n| n as usize))?;
+        let artifact = kvark::model::open_artifact(path, context.map(|n| n as usize))?;
         Ok(Subject {
             name: named(artifact.name.as_deref(), &artifact.architecture),
             source: Source::File(Box::new(artifact)),

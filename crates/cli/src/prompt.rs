@@ -2,7 +2,8 @@
 
 use crate::args::TemplateArgs;
 use anyhow::{Context, Result, anyhow, bail};
-use kvark::{ChatTemplate, EncodeOptions, Message, Model, Prompt, RuntimeErrorKind, TextError};
+use kvark::text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError};
+use kvark::{Model, RuntimeErrorKind};
 use std::path::Path;
 
 /// Tokens of plain text, with BOS if the model asks for it.

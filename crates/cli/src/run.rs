@@ -7,10 +7,14 @@ use crate::prompt::Conversations;
 use crate::{chat, interrupt, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{
-    BatchRunner, DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput,
-    MemoryUsage, Message, Model, RunnerOptions, Sampler, SamplerOptions, Snapshot, Timings,
+use kvark::generate::{
+    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Sampler,
+    SamplerOptions, Timings,
 };
+use kvark::memory::MemoryUsage;
+use kvark::snapshot::Snapshot;
+use kvark::text::Message;
+use kvark::{BatchRunner, Model, RunnerOptions};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -6,9 +6,10 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use kvark::cache::make_seq_session;
-use kvark::cache::{CacheConfig, CacheSession, Cells};
-use kvark::{Cpu, EncodeOptions, Model, Module, ModuleOptions, Value};
+use kvark::cache::{CacheConfig, CacheSession, Cells, make_seq_session};
+use kvark::inference::{ModuleOptions, Value};
+use kvark::text::EncodeOptions;
+use kvark::{Cpu, Model, Module};
 
 type Error = Box<dyn std::error::Error>;
 

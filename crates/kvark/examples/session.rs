@@ -5,10 +5,9 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its terminal")]
 
-use kvark::{
-    CompileOptions, Cpu, DType, Data, InferenceOptions, InferenceSession, TensorDim, TensorInfo,
-    Value,
-};
+use kvark::backend::CompileOptions;
+use kvark::inference::{DType, Data, InferenceOptions, TensorDim, TensorInfo, Value};
+use kvark::{Cpu, InferenceSession};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: session MODEL.pt2")?;

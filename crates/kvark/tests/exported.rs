@@ -5,13 +5,14 @@
 //! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's, which
 //!   the JSON file `KVARK_TEST_PT2_TOKENS` holds. `cargo xtask check-export` makes both.
 
+use kvark::backend::{CompileOptions, ExecutorKind, Isa};
 use kvark::cache::{
-    CacheConfig, RingPolicy, make_decode_session, make_seq_session, make_tree_session,
+    CacheConfig, RingPolicy, Storage, make_decode_session, make_seq_session, make_tree_session,
 };
-use kvark::{
-    Artifact, BatchRunner, BatchToken, CompileOptions, Cpu, ExecutorKind, Isa, Model, Module,
-    ModuleOptions, Runner, RunnerOptions, Storage, Value, open_artifact,
-};
+use kvark::generate::BatchToken;
+use kvark::inference::{ModuleOptions, Value};
+use kvark::model::{Artifact, open_artifact};
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
 

@@ -3,10 +3,10 @@
 
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "children report")]
 
-use kvark::{
-    BatchRunner, CacheKind, Cpu, DecodeContext, MemoryLimit, MemoryPlan, Model, PlannedModel,
-    Runner, RunnerOptions, RuntimeErrorKind, Storage,
-};
+use kvark::cache::Storage;
+use kvark::generate::DecodeContext;
+use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
+use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -86,7 +86,7 @@ fn branches_hold_what_their_plan_says() {
     branches.fork(0, 1).unwrap();
     branches.fork(0, 2).unwrap();
     for i in 0..100 {
-        let step = [0, 1, 2].map(|seq| kvark::BatchToken {
+        let step = [0, 1, 2].map(|seq| kvark::generate::BatchToken {
             seq,
             id: all[i * (seq as usize + 1) % 300],
             logits: true,

@@ -2,10 +2,10 @@
 //! through the one generation loop.
 
 use kvark::cache::{CacheConfig, make_decode_session};
-use kvark::{
-    BatchRunner, Cpu, FinishReason, GenerateOptions, MemoryLimit, Model, Module, ModuleOptions,
-    Runner, RunnerOptions, Sampler, SamplerOptions,
-};
+use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
+use kvark::inference::ModuleOptions;
+use kvark::memory::MemoryLimit;
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use std::path::Path;
 
 fn model(name: &str) -> Model {
@@ -126,7 +126,8 @@ fn branches_generate_what_each_generates_alone() {
         ..runner_options()
     };
     let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &many).unwrap();
-    kvark::DecodeContext::feed(&mut branches.sequence(0), &prompt, &mut |_| true).unwrap();
+    kvark::generate::DecodeContext::feed(&mut branches.sequence(0), &prompt, &mut |_| true)
+        .unwrap();
     for id in 1..5 {
         branches.fork(0, id).unwrap();
     }
@@ -171,7 +172,10 @@ fn branches_shift_a_full_context_or_end() {
             branches.enable_context_shift(2).unwrap();
         }
         for id in 0..2 {
-            kvark::DecodeContext::feed(&mut branches.sequence(id), &prompt, &mut |_| true).unwrap();
+            kvark::generate::DecodeContext::feed(&mut branches.sequence(id), &prompt, &mut |_| {
+                true
+            })
+            .unwrap();
         }
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
         let found = branches.generate(&model, &mut each, &options, |_, _| true);

@@ -2,10 +2,11 @@
 
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 
-use kvark::{
-    CompileOptions, Cpu, EncodeOptions, ExecutorKind, FinishReason, GenerateOptions, Group, Model,
-    Runner, RunnerOptions, Sampler, SamplerOptions, Storage,
-};
+use kvark::backend::{CompileOptions, ExecutorKind};
+use kvark::cache::{Group, Storage};
+use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
+use kvark::text::EncodeOptions;
+use kvark::{Cpu, Model, Runner, RunnerOptions};
 use std::sync::LazyLock;
 
 static MODEL: LazyLock<Option<Model>> = LazyLock::new(|| {
@@ -35,7 +36,7 @@ fn greedy(
     runner_options: RunnerOptions,
     prompt: &str,
     n: usize,
-) -> kvark::GenerateOutput {
+) -> kvark::generate::GenerateOutput {
     let mut sampler = Sampler::new(SamplerOptions {
         temperature: 0.0,
         ..Default::default()

@@ -1,11 +1,12 @@
 //! Run modes on whole models: every mode gives the same bits for prefill, decode, mixed steps and trees, on every tier of
 //! the CPU, and many sequences record no more tapes than there are descriptors.
 
-use kvark::cache::{CacheConfig, Role, Step, StepToken, make_tree_session};
-use kvark::{
-    BatchRunner, BatchToken, CompileOptions, Cpu, Isa, MemoryLimit, Model, Module, ModuleOptions,
-    RunMode, Runner, RunnerOptions, StepOptions, StepOutputs, Storage, Wanted,
-};
+use kvark::backend::{CompileOptions, Isa, RunMode};
+use kvark::cache::{CacheConfig, Role, Step, StepToken, Storage, make_tree_session};
+use kvark::generate::BatchToken;
+use kvark::inference::{ModuleOptions, StepOptions, StepOutputs, Wanted};
+use kvark::memory::MemoryLimit;
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;

@@ -8,10 +8,10 @@
 mod golden;
 
 use golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
-use kvark::{
-    CompileOptions, Cpu, ExecutorKind, InferenceOptions, InferenceSession, Isa, PassSelection,
-    Value,
-};
+use kvark::backend::{CompileOptions, ExecutorKind, Isa};
+use kvark::graph::PassSelection;
+use kvark::inference::{InferenceOptions, Value};
+use kvark::{Cpu, InferenceSession};
 
 fn options(method: &str, executor: ExecutorKind, passes: &str) -> InferenceOptions {
     InferenceOptions {

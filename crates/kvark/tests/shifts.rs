@@ -7,7 +7,9 @@ use graph::{Data, Value};
 use import::ImportOptions;
 use import::gguf::{Gguf, Tensor, lower};
 use kv::{CacheConfig, CacheSession, Contiguous, RingPolicy, Storage, make_decode_session};
-use kvark::{BatchRunner, Cpu, DecodeContext, Model, Runner, RunnerOptions, Snapshot};
+use kvark::generate::DecodeContext;
+use kvark::snapshot::Snapshot;
+use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use runtime::{Module, ModuleOptions};
 use std::path::{Path, PathBuf};
 

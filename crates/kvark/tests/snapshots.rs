@@ -1,6 +1,9 @@
 //! Saved and restored sequences go on with the very bits of those that were never saved.
 
-use kvark::{BatchRunner, Cpu, DecodeContext, Model, Runner, RunnerOptions, Snapshot, Storage};
+use kvark::cache::Storage;
+use kvark::generate::DecodeContext;
+use kvark::snapshot::Snapshot;
+use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
 
 /// A flat model, one with a window in every layer, and one with both kinds of layers.

@@ -4,7 +4,7 @@ use super::profile::{OpShare, StepProfile};
 use crate::plan::scene::{Anchor, Color, Scene, text_width};
 use crate::plan::svg;
 use anyhow::{Context, Result};
-use kvark::Probe;
+use kvark::backend::Probe;
 use std::path::Path;
 
 const WIDTH: f32 = 1200.0;

@@ -1,6 +1,7 @@
 //! Where the time of a step goes, and how far that is from what the machine could do.
 
-use kvark::{NodeProfile, Probe};
+use kvark::backend::Probe;
+use kvark::inference::NodeProfile;
 use serde_json::{Value, json};
 use std::fmt::Write;
 

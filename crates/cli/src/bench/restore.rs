@@ -4,7 +4,8 @@ use super::cache::Report;
 use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
-use kvark::{Model, Snapshot};
+use kvark::Model;
+use kvark::snapshot::Snapshot;
 use std::path::Path;
 use std::time::Instant;
 

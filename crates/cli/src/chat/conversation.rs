@@ -4,10 +4,12 @@ use crate::args::ShiftArgs;
 use crate::output;
 use crate::prompt::{self, Conversations};
 use anyhow::{Error, Result, bail};
-use kvark::{
-    BatchRunner, ContextShift, FinishReason, GenerateEvent, GenerateOptions, Message, Sampler,
-    SeqId, Snapshot, TextError, generate,
+use kvark::BatchRunner;
+use kvark::generate::{
+    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SeqId, generate,
 };
+use kvark::snapshot::Snapshot;
+use kvark::text::{Message, TextError};
 use serde_json::{Value, json};
 use std::path::Path;
 

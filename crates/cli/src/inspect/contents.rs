@@ -2,10 +2,10 @@
 
 use super::SHOWN;
 use anyhow::Result;
-use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
-use kvark::onnx::{Onnx, Port};
-use kvark::pt2::{Program, Pt2, Pt2Tensor};
-use kvark::{Artifact, Format};
+use kvark::model::gguf::{Array, Gguf, Tensor, Value as Meta};
+use kvark::model::onnx::{Onnx, Port};
+use kvark::model::pt2::{Program, Pt2, Pt2Tensor};
+use kvark::model::{Artifact, Format};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -50,7 +50,7 @@ impl Contents {
                 return Ok(contents);
             }
         }
-        Ok(match kvark::format_of(path)? {
+        Ok(match kvark::model::format_of(path)? {
             Format::Pt2 => Contents::of_pt2(&Pt2::open(path)?),
             Format::Onnx => Contents::of_onnx(&Onnx::open(path)?),
             _ => Contents::of_gguf(&Gguf::open(path)?),
@@ -85,8 +85,8 @@ impl Contents {
         });
         let metadata = file.extra.metadata.iter().map(|(key, value)| {
             let json = match value {
-                kvark::CacheMetadata::Int(n) => json!(n),
-                kvark::CacheMetadata::Ints(list) => json!(list),
+                kvark::cache::MetadataValue::Int(n) => json!(n),
+                kvark::cache::MetadataValue::Ints(list) => json!(list),
             };
             (key.clone(), json.clone(), clip(json.to_string()))
         });

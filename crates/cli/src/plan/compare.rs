@@ -3,7 +3,8 @@
 use super::report::grouped;
 use crate::output;
 use anyhow::Result;
-use kvark::{MemoryPlan, Storage};
+use kvark::cache::Storage;
+use kvark::memory::MemoryPlan;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 

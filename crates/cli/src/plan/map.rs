@@ -2,7 +2,8 @@
 
 use super::report::kv_shape_text;
 use crate::output;
-use kvark::{ArenaBuffer, MemoryPlan, SideLayout};
+use kvark::cache::SideLayout;
+use kvark::memory::{ArenaBuffer, MemoryPlan};
 use std::io::{self, Write};
 
 /// A line of the table.

@@ -3,7 +3,7 @@
 use super::report::{kv_shape_text, kv_types, parts};
 use super::scene::{Anchor, Color, Scene, text_width};
 use crate::output;
-use kvark::{ArenaBuffer, MemoryPlan};
+use kvark::memory::{ArenaBuffer, MemoryPlan};
 use std::collections::BTreeMap;
 
 const WIDTH: f32 = 1280.0;

@@ -1,7 +1,8 @@
 //! The plan as a summary and as JSON.
 
 use crate::output;
-use kvark::{ArenaBuffer, LayerLayout, MemoryPlan, SideLayout, WeightSection};
+use kvark::cache::{LayerLayout, SideLayout};
+use kvark::memory::{ArenaBuffer, MemoryPlan, WeightSection};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 

@@ -117,7 +117,7 @@ fn the_map_has_every_buffer() {
         };
         let (offset, end) = (hex(), hex());
         let size = words.by_ref().take(2).collect::<Vec<_>>().join(" ");
-        assert_eq!(kvark::size_text(end - offset), size, "{line}");
+        assert_eq!(kvark::memory::size_text(end - offset), size, "{line}");
         assert!(end <= plan["total_bytes"].as_u64().unwrap(), "{line}");
     }
     assert!(map.contains(" kv_cache "), "{map}");

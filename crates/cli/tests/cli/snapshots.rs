@@ -1,7 +1,7 @@
 //! Conversations and prompts that outlive their process.
 
 use crate::support::*;
-use kvark::Snapshot;
+use kvark::snapshot::Snapshot;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

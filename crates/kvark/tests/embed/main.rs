@@ -2,10 +2,12 @@
 //! `KVARK_TEST_EMBED` names, which `cargo xtask check-embed` makes.
 
 use backend::reference::Reference;
-use kvark::{
-    Backend, Cpu, EmbedOptions, Embedder, Embedding, EncodeOptions, MemoryLimit, MemoryPlan, Model,
-    OpenOptions, PlannedModel, Pooling, Runner, RunnerOptions, RuntimeErrorKind,
-};
+use kvark::backend::Backend;
+use kvark::embed::{EmbedOptions, Embedder, Embedding, Pooling};
+use kvark::memory::{MemoryLimit, MemoryPlan, PlannedModel};
+use kvark::model::OpenOptions;
+use kvark::text::EncodeOptions;
+use kvark::{Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -118,7 +120,7 @@ fn tiny_encoders_agree_with_transformers() {
             &planned,
             backends[1],
             &RunnerOptions::default(),
-            kvark::CacheKind::Contiguous,
+            kvark::memory::CacheKind::Contiguous,
             None,
         );
         let plan = plan.unwrap();

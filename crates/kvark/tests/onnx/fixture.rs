@@ -1,7 +1,8 @@
 //! The seed's fixture: a mistral with a mask as float bias over static buffers.
 
 use crate::support::{StaticDecoder, exact, largest_difference, literal, model, shared};
-use kvark::{Cpu, Runner, Value};
+use kvark::inference::Value;
+use kvark::{Cpu, Runner};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;

@@ -1,7 +1,9 @@
 //! GenAI folders: configuration, model and tokenizer.
 
 use crate::support::{beside, exact, model};
-use kvark::{Cpu, EncodeOptions, GenerateOptions, Message, Model, Runner, Sampler};
+use kvark::generate::{GenerateOptions, Sampler};
+use kvark::text::{EncodeOptions, Message};
+use kvark::{Cpu, Model, Runner};
 
 #[test]
 fn a_folder_is_a_model_with_its_tokenizer_and_template() {

@@ -1,11 +1,11 @@
 //! Decoders that mobius builds, in every way of feeding them.
 
 use crate::support::{beside, exact, json, largest_difference, model, skipped};
-use kvark::cache::{CacheConfig, make_scatter_session, make_tree_session};
-use kvark::{
-    BatchRunner, BatchToken, Cpu, ExecutorKind, Isa, Model, Module, ModuleOptions, Runner,
-    RunnerOptions, Storage, Value,
-};
+use kvark::backend::{ExecutorKind, Isa};
+use kvark::cache::{CacheConfig, Storage, make_scatter_session, make_tree_session};
+use kvark::generate::BatchToken;
+use kvark::inference::{ModuleOptions, Value};
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
 use std::path::PathBuf;
 

@@ -2,7 +2,8 @@
 
 use crate::support::{StaticDecoder, beside, exact, largest_difference, model};
 use kvark::cache::{Cache, CacheConfig, SeqCache, make_scatter_session};
-use kvark::{Cpu, Data, Module, ModuleOptions, Runner, Value};
+use kvark::inference::{Data, ModuleOptions, Value};
+use kvark::{Cpu, Module, Runner};
 
 const IDS: [u32; 9] = [3, 14, 15, 9, 26, 5, 3, 5, 8];
 
@@ -121,8 +122,8 @@ fn forgotten_rows_may_hold_anything() {
     use graph::ops::UpdateAndAttend;
     let mut b = graph::GraphBuilder::new("forward");
     let t = b.symbol("T");
-    let x = b.input("x", kvark::DType::F32, [t, 1.into(), 4.into()]);
-    let position = b.input("position", kvark::DType::I32, [t]);
+    let x = b.input("x", kvark::inference::DType::F32, [t, 1.into(), 4.into()]);
+    let position = b.input("position", kvark::inference::DType::I32, [t]);
     let attend = UpdateAndAttend {
         cache_id: 0,
         scale: 1.0,
@@ -130,7 +131,7 @@ fn forgotten_rows_may_hold_anything() {
     };
     let y = b.node("y", attend, &[x, x, x, position]).unwrap();
     let graph = b.finish(&[y]).unwrap();
-    let layer = kvark::LayerConfig {
+    let layer = kvark::cache::LayerConfig {
         kv_heads: 1,
         key_dim: 4,
         value_dim: 4,
@@ -139,7 +140,7 @@ fn forgotten_rows_may_hold_anything() {
     let cpu = Cpu::new().unwrap();
     let config = CacheConfig::uniform(8, 1, layer);
     let (session, backend) = make_scatter_session(Cpu::ID, &config, 1).unwrap();
-    let options = kvark::InferenceOptions {
+    let options = kvark::inference::InferenceOptions {
         backend,
         ..Default::default()
     };

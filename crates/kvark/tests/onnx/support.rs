@@ -1,9 +1,9 @@
 //! What the tests share.
 
-use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep};
-use kvark::{
-    CompileOptions, Cpu, InferenceOptions, InferenceSession, Model, RunnerOptions, Storage, Value,
-};
+use kvark::backend::CompileOptions;
+use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep, Storage};
+use kvark::inference::{InferenceOptions, Value};
+use kvark::{Cpu, InferenceSession, Model, RunnerOptions};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -85,8 +85,8 @@ impl StaticDecoder {
         for info in session.inputs() {
             if info.name.contains("_cache.") {
                 let size = |axis: usize| match info.shape[axis] {
-                    kvark::TensorDim::Fixed(n) => n,
-                    kvark::TensorDim::Dynamic(_) => sequences,
+                    kvark::inference::TensorDim::Fixed(n) => n,
+                    kvark::inference::TensorDim::Dynamic(_) => sequences,
                 };
                 let shape = [sequences, size(1), size(2)];
                 rows = size(1);

@@ -1,7 +1,9 @@
 //! ONNX's own node tests on the CPU backend: a folder each with `model.onnx` and `test_data_set_N/{input,output}_M.pb`.
 
-use kvark::onnx::{Onnx, OnnxTensor, read_tensor};
-use kvark::{Bytes, Cpu, Data, ImportErrorKind, InferenceOptions, InferenceSession, Value, onnx};
+use kvark::inference::{Bytes, Data, InferenceOptions, Value};
+use kvark::model::onnx::{Onnx, OnnxTensor, read_tensor};
+use kvark::model::{ImportErrorKind, onnx};
+use kvark::{Cpu, InferenceSession};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -97,7 +99,7 @@ fn failed(error: impl fmt::Display) -> Outcome {
     Outcome::Failed(error.to_string())
 }
 
-fn refused(error: kvark::ImportError) -> Outcome {
+fn refused(error: kvark::model::ImportError) -> Outcome {
     match error.kind() {
         ImportErrorKind::UnknownOp => Outcome::Skipped(error.to_string()),
         _ => failed(error),

@@ -1,16 +1,13 @@
-//! A second backend in one file: reference arithmetic over a storage of its own. It passes the decoder suite and needs
-//! nothing of another crate but its public interface, so it shows what a backend must bring along.
+//! A second backend in one file: reference arithmetic over a storage of its own. It passes the decoder suite and uses
+//! nothing but the public library, so it shows what an outside backend must implement.
 
-use backend::{
-    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
-    conformance, row_codec,
+use kvark::backend::{
+    Backend, BackendError, BackendErrorKind, CacheBuilderRegistry, CacheStep, CompileOptions,
+    Compiled, Executable, FrozenKv, KvBytes, RowBlock, conformance, row_codec,
 };
-use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
-use graph::{Data, Graph, Tensor, TensorId, Value};
-use kv::{
-    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, NO_CELL,
-    RowBlock, Run, Side, Storage,
-};
+use kvark::cache::{CacheConfig, Compaction, GatherPlan, KvError, NO_CELL, Run, Side, Storage};
+use kvark::graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
+use kvark::graph::{Data, Graph, Tensor, TensorId, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 
