@@ -5,6 +5,9 @@
 //! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's, which
 //!   the JSON file `KVARK_TEST_PT2_TOKENS` holds. `cargo xtask check-export` makes both.
 
+mod common;
+
+use common::{named_by, outside_fixture};
 use kvark::backend::{CompileOptions, ExecutorKind, Isa};
 use kvark::cache::{
     CacheConfig, RingPolicy, Storage, make_decode_session, make_seq_session, make_tree_session,
@@ -14,7 +17,7 @@ use kvark::inference::{ModuleOptions, Value};
 use kvark::model::{Artifact, open_artifact};
 use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Largest difference from a truth, in standard deviations of the truth where they are above 1.
 const TOLERANCE: f32 = 1e-4;
@@ -36,12 +39,6 @@ const COMPILES: [CompileOptions; 2] = [
         progress: None,
     },
 ];
-
-fn skipped(why: &str) {
-    use std::io::Write;
-    // Past the capture, so that a run says what it left out.
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
 
 fn json(path: &Path) -> Json {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -86,13 +83,7 @@ fn forward(module: &mut Module, tokens: &[u32], positions: &[u32]) -> Vec<f32> {
 
 /// The export with its goldens, if it is there.
 fn toy() -> Option<(Artifact, Json)> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures");
-    let shared = std::env::var_os("KVARK_FIXTURES").map_or(beside, PathBuf::from);
-    let folder = shared.join("toy-export");
-    if !folder.exists() {
-        skipped(&format!("{} is not there", folder.display()));
-        return None;
-    }
+    let folder = outside_fixture("toy-export")?;
     let artifact = open_artifact(&folder.join("toy.pt2"), None).unwrap();
     Some((artifact, json(&folder.join("toy_golden.json"))))
 }
@@ -479,20 +470,9 @@ fn tiny_exports_give_their_cold_logits_from_every_cache() {
 
 // ---- SmolLM2 ----
 
-/// The file that a variable names.
-fn named(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
-    if path.is_none() {
-        skipped(&format!(
-            "{variable} names no file (cargo xtask check-export makes it)"
-        ));
-    }
-    path.map(PathBuf::from)
-}
-
 #[test]
 fn the_real_export_gives_its_cold_logits_from_every_cache() {
-    let Some(path) = named("KVARK_TEST_PT2") else {
+    let Some(path) = named_by("KVARK_TEST_PT2") else {
         return;
     };
     let model = Model::open(&path, None).unwrap();
@@ -503,7 +483,8 @@ fn the_real_export_gives_its_cold_logits_from_every_cache() {
 
 #[test]
 fn the_real_export_decodes_the_tokens_of_pytorch() {
-    let Some((path, tokens)) = named("KVARK_TEST_PT2").zip(named("KVARK_TEST_PT2_TOKENS")) else {
+    let Some((path, tokens)) = named_by("KVARK_TEST_PT2").zip(named_by("KVARK_TEST_PT2_TOKENS"))
+    else {
         return;
     };
     let model = Model::open(&path, None).unwrap();

@@ -3,11 +3,14 @@
 
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "children report")]
 
+mod common;
+
+use common::named_by;
 use kvark::cache::Storage;
 use kvark::generate::DecodeContext;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const TYPES: [&str; 4] = ["f32", "f16", "q8", "q4"];
@@ -126,15 +129,6 @@ fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
     assert!(refused(MemoryLimit::Bytes(total)).is_none());
 }
 
-/// A model file that a variable of the environment names.
-fn named(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
-    if path.is_none() {
-        eprintln!("skipped: {variable} names no model");
-    }
-    path.map(PathBuf::from)
-}
-
 const CHILD: &str = "KVARK_MEMORY_CHILD";
 
 /// What the system counts as this process's own memory, in bytes.
@@ -193,7 +187,7 @@ fn measured(path: &Path, context: usize, storage: &str) -> [u64; 4] {
 #[cfg(target_os = "linux")]
 fn the_system_counts_what_the_plan_says() {
     for variable in ["KVARK_TEST_MODEL", "KVARK_TEST_WINDOWED_MODEL"] {
-        let Some(path) = named(variable) else {
+        let Some(path) = named_by(variable) else {
             continue;
         };
         let model = Model::open(&path, None).unwrap();
@@ -228,7 +222,7 @@ fn the_system_counts_what_the_plan_says() {
 /// A sequence of more than twice the window, in steps of every size and on a fork, to the same bits.
 #[test]
 fn windows_of_a_real_model_change_no_bit() {
-    let Some(path) = named("KVARK_TEST_WINDOWED_MODEL") else {
+    let Some(path) = named_by("KVARK_TEST_WINDOWED_MODEL") else {
         return;
     };
     let model = Model::open(&path, None).unwrap();

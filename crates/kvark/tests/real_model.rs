@@ -1,7 +1,8 @@
 //! SmolLM2 end to end. Runs when `KVARK_TEST_MODEL` names the file, as `cargo xtask test` sees to.
 
-#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+mod common;
 
+use common::named_by;
 use kvark::backend::{CompileOptions, ExecutorKind};
 use kvark::cache::{Group, Storage};
 use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
@@ -10,11 +11,8 @@ use kvark::{Cpu, Model, Runner, RunnerOptions};
 use std::sync::LazyLock;
 
 static MODEL: LazyLock<Option<Model>> = LazyLock::new(|| {
-    let path = std::env::var_os("KVARK_TEST_MODEL").filter(|p| !p.is_empty());
-    if path.is_none() {
-        eprintln!("skipped: KVARK_TEST_MODEL names no model");
-    }
-    path.map(|path| Model::open(path.as_ref(), None).unwrap())
+    let path = named_by("KVARK_TEST_MODEL");
+    path.map(|path| Model::open(&path, None).unwrap())
 });
 
 fn runner(model: &Model, runner_options: RunnerOptions) -> Runner {

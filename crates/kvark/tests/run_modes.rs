@@ -1,6 +1,9 @@
 //! Run modes on whole models: every mode gives the same bits for prefill, decode, mixed steps and trees, on every tier of
 //! the CPU, and many sequences record no more tapes than there are descriptors.
 
+mod common;
+
+use common::named_by;
 use kvark::backend::{CompileOptions, Isa, RunMode};
 use kvark::cache::{CacheConfig, Role, Step, StepToken, Storage, make_tree_session};
 use kvark::generate::BatchToken;
@@ -9,7 +12,6 @@ use kvark::memory::MemoryLimit;
 use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 struct Counting;
@@ -49,12 +51,8 @@ fn tiny() -> PathBuf {
 
 /// A tiny model, and the real one where it is there.
 fn models() -> Vec<Model> {
-    let real = std::env::var_os("KVARK_TEST_MODEL").filter(|path| !path.is_empty());
-    if real.is_none() {
-        // Past the capture, so that a run says what it left out.
-        let _ = writeln!(std::io::stderr(), "skipped: KVARK_TEST_MODEL is not set");
-    }
-    let paths = [tiny()].into_iter().chain(real.map(PathBuf::from));
+    let real = named_by("KVARK_TEST_MODEL");
+    let paths = [tiny()].into_iter().chain(real);
     paths
         .map(|path| Model::open(&path, None).unwrap())
         .collect()

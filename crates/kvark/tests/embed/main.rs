@@ -1,8 +1,12 @@
 //! Embeddings against those of transformers: of tiny encoders on every backend, and of all-MiniLM-L6-v2 from the folder that
 //! `KVARK_TEST_EMBED` names, which `cargo xtask check-embed` makes.
 
-use backend::reference::Reference;
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::named_by;
 use kvark::backend::Backend;
+use kvark::backend::reference::Reference;
 use kvark::embed::{EmbedOptions, Embedder, Embedding, Pooling};
 use kvark::memory::{MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
@@ -211,12 +215,7 @@ const FILES: [(&str, f64); 3] = [
 #[test]
 fn minilm_agrees_with_transformers() {
     let mut log = std::io::stderr();
-    let Some(folder) = std::env::var_os("KVARK_TEST_EMBED").map(PathBuf::from) else {
-        // Written past the capture, so that a run without the folder shows what it left out.
-        let _ = writeln!(
-            log,
-            "skipped: all-MiniLM-L6-v2: KVARK_TEST_EMBED names no folder"
-        );
+    let Some(folder) = named_by("KVARK_TEST_EMBED") else {
         return;
     };
     let truth = Truth::read(&folder.join("minilm-f32.json"));

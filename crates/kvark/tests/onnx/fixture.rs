@@ -1,6 +1,7 @@
 //! The seed's fixture: a mistral with a mask as float bias over static buffers.
 
-use crate::support::{StaticDecoder, exact, largest_difference, literal, model, shared};
+use crate::common::outside_fixture;
+use crate::support::{StaticDecoder, exact, largest_difference, literal, model};
 use kvark::inference::Value;
 use kvark::{Cpu, Runner};
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ fn arrays(path: &Path) -> BTreeMap<String, Value> {
 /// Prefill [1, 2, 3, 4] and decode 5 with the tensors of the golden: logits and updated caches, element by element.
 #[test]
 fn end_to_end_fixture_parity() {
-    let Some(folder) = shared("static-scatter-bias-decoder") else {
+    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
         return;
     };
     let golden = arrays(&folder.join("golden_io.npz"));
@@ -75,7 +76,7 @@ fn end_to_end_fixture_parity() {
 /// The same with our own index stream and buffers, and the same again after a rewind, which the seed refuses.
 #[test]
 fn the_index_stream_drives_it_and_rewinds() {
-    let Some(folder) = shared("static-scatter-bias-decoder") else {
+    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
         return;
     };
     let golden = arrays(&folder.join("golden_io.npz"));
@@ -101,7 +102,7 @@ fn the_index_stream_drives_it_and_rewinds() {
 /// The runner's cache in the place of the buffers.
 #[test]
 fn the_runner_drives_it() {
-    let Some(folder) = shared("static-scatter-bias-decoder") else {
+    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
         return;
     };
     let golden = arrays(&folder.join("golden_io.npz"));

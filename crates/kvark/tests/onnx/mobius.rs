@@ -1,6 +1,7 @@
 //! Decoders that mobius builds, in every way of feeding them.
 
-use crate::support::{beside, exact, json, largest_difference, model, skipped};
+use crate::common::named_by;
+use crate::support::{beside, exact, json, largest_difference, model};
 use kvark::backend::{ExecutorKind, Isa};
 use kvark::cache::{CacheConfig, Storage, make_scatter_session, make_tree_session};
 use kvark::generate::BatchToken;
@@ -15,10 +16,7 @@ const TOLERANCE: f32 = 1e-4;
 /// Every decoder with what ONNX Runtime computes.
 fn cases() -> Vec<(PathBuf, Json)> {
     let mut folders = vec![beside()];
-    match std::env::var_os("KVARK_TEST_ONNX").filter(|folder| !folder.is_empty()) {
-        Some(folder) => folders.push(PathBuf::from(folder)),
-        None => skipped("the larger decoders: KVARK_TEST_ONNX names no folder"),
-    }
+    folders.extend(named_by("KVARK_TEST_ONNX"));
     let mut cases = vec![];
     for folder in folders {
         let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)

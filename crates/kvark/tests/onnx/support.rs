@@ -8,24 +8,6 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn skipped(why: &str) {
-    use std::io::Write;
-    // Past the capture, so that a run says what it left out.
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
-
-/// A folder of `../shared/fixtures`, if it is there.
-pub(crate) fn shared(name: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures");
-    let shared = std::env::var_os("KVARK_FIXTURES").map_or(beside, PathBuf::from);
-    let folder = shared.join(name);
-    if !folder.exists() {
-        skipped(&format!("{} is not there", folder.display()));
-        return None;
-    }
-    Some(folder)
-}
-
 /// The folder of the decoders that are checked in.
 pub(crate) fn beside() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx")

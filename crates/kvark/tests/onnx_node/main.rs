@@ -8,6 +8,8 @@
     reason = "it talks to a terminal"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod suite;
 
 use std::path::Path;
@@ -20,11 +22,9 @@ fn main() -> ExitCode {
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let own = run(&here.join("tests/onnx_node/own"), false);
-    let official = here.join("../../../shared/fixtures/onnx-node");
-    if !official.is_dir() {
-        eprintln!("skipped: ../shared/fixtures/onnx-node is not here");
+    let Some(official) = common::outside_fixture("onnx-node") else {
         return own;
-    }
+    };
     match run(&official, false) {
         ExitCode::SUCCESS => own,
         failure => failure,
