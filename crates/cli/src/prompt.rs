@@ -11,7 +11,7 @@ pub(crate) fn plain(model: &Model, text: &str) -> Result<Vec<u32>> {
     encode(model, text, false)
 }
 
-/// As [`plain`]; with `special`, control tokens written in the text are read.
+/// Like [`plain`]; with `special`, control tokens in the text are parsed.
 pub(crate) fn encode(model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer()?;
     let options = EncodeOptions {

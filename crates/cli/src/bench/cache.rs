@@ -1,4 +1,4 @@
-//! `kvark bench --cache`: what control of the cache costs, and what branches that share a trunk gain.
+//! `kvark bench --cache`: the cost of cache verbs, and the gain of decoding branches of a shared prefix in one batch.
 
 use crate::args::EngineArgs;
 use crate::interrupt;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const CELLS: u32 = 100_000;
 /// Sequences in the timed decode step.
 const SEQUENCES: u32 = 16;
-/// Branches, and the tokens they share, in the comparison of one forward for all with one forward for each.
+/// Number of branches and length of their shared prefix in the comparison of one forward for all with one for each.
 const BRANCHES: u32 = 8;
 const TRUNK: usize = 2000;
 
@@ -41,7 +41,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// A pool in which sequences 0 to `n - 1` hold as many tokens each, in steps of one sequence.
+/// A pool in which sequences 0 to `n - 1` hold the same number of tokens, written one sequence per step.
 fn filled(n: u32, tokens_each: u32) -> Result<Cells> {
     let layer = LayerConfig {
         kv_heads: 1,
@@ -107,7 +107,7 @@ fn verbs(repetitions: u32) -> Result<Vec<(&'static str, f64, &'static str)>> {
     ])
 }
 
-/// Eight branches of a long trunk: one forward for all against one forward each.
+/// Decodes eight branches of a long prefix: one forward for all against one forward each.
 fn branches(
     model: &Model,
     engine: &EngineArgs,

@@ -1,4 +1,4 @@
-//! Plans side by side: contexts down, types across.
+//! A table of plans: a line per context length, a column per storage type.
 
 use super::report::grouped;
 use crate::output;
@@ -21,7 +21,7 @@ struct Entry {
 }
 
 impl Table {
-    /// `plan` is asked for every context and type; without types it decides by itself.
+    /// Computes the plan of every context and storage type; without types, `plan` uses the types of the arguments.
     pub(super) fn new(
         contexts: &[u32],
         types: &[Storage],

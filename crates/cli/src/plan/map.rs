@@ -1,4 +1,4 @@
-//! Every buffer of a plan with its place, one behind the other as in one address space.
+//! `--map`: every buffer of a plan with its offset, as if all were in one address space.
 
 use super::report::kv_shape_text;
 use crate::output;

@@ -6,7 +6,8 @@ use kvark::memory::{ArenaBuffer, MemoryPlan, WeightSection};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// Layers of one shape that follow each other or not, with their number: `[layers, 2, heads, rows, dim]`.
+/// The KV shapes with the number of layers that have each: `[layers, 2, heads, rows, dim]`. The layers need not be
+/// consecutive.
 pub(super) fn kv_shapes(plan: &MemoryPlan) -> Vec<[usize; 5]> {
     let mut shapes: Vec<[usize; 5]> = vec![];
     for layer in &plan.kv.layers {
@@ -37,7 +38,7 @@ pub(super) fn kv_types(plan: &MemoryPlan) -> String {
     }
 }
 
-/// The parts of a plan that add up to its total, with a word on each.
+/// The parts of a plan that add up to its total, with a description of each.
 pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
     let sections = plan.weights.len();
     let tensors: usize = plan.weights.iter().map(|section| section.tensors).sum();
@@ -90,7 +91,7 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     writeln!(out, "{:<8} {text:>10}", "total")
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separated thousands.
 pub(super) fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();

@@ -89,7 +89,7 @@ fn each_bad_input_is_named_on_one_line() {
             &["rm", "no-such-name"],
             "no such catalogue model: no-such-name",
         ),
-        (&["rm", "smollm2"], "smollm2-135m-instruct is not there"),
+        (&["rm", "smollm2"], "smollm2-135m-instruct is not installed"),
     ];
     for (args, named) in cases {
         let error = folder.run(args).error();
