@@ -207,7 +207,7 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("help", None) => HELP.to_owned(),
         ("clear", None) => {
             conversation.clear()?;
-            "[the conversation is forgotten]".to_owned()
+            "[the conversation was cleared]".to_owned()
         }
         ("rewind", argument) => rewind(conversation, argument.unwrap_or("1"))?,
         ("fork", name) => message_of(
@@ -223,12 +223,12 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("drop", Some(name)) => message_of(
             conversation
                 .drop_branch(name)
-                .map(|()| format!("[{name} is forgotten]")),
+                .map(|()| format!("[{name} was dropped]")),
         ),
         ("keep", None) => message_of(
             conversation
                 .keep()
-                .map(|n| format!("[branches forgotten: {n}]")),
+                .map(|n| format!("[branches dropped: {n}]")),
         ),
         ("branches", None) => branches(conversation),
         ("cache", None) => map::draw(conversation)?,
@@ -266,7 +266,7 @@ fn rewind(conversation: &mut Conversation<'_>, turns: &str) -> Result<String> {
     };
     Ok(match conversation.rewind(n)? {
         Ok(left) => format!("[turns left: {left}]"),
-        Err(turns) => format!("cannot forget {n} of {turns} turns"),
+        Err(turns) => format!("cannot rewind by {n}; turns so far: {turns}"),
     })
 }
 

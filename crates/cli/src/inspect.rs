@@ -193,7 +193,7 @@ impl Found {
                     writeln!(out, "text          up to {} tokens", facts.context_length)?;
                     let (size, how) = (facts.hidden_size, pooling.name());
                     writeln!(out, "embedding     {size} elements, pooling {how}")?;
-                    writeln!(out, "KV caches     none: nothing is kept")?;
+                    writeln!(out, "KV caches     none")?;
                 }
             }
         }

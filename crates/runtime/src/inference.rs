@@ -329,7 +329,7 @@ mod tests {
         let table: Vec<(Vec<(&str, Value)>, &str)> = vec![
             (
                 vec![("x", x(1)), ("z", y())],
-                "there is no input \"z\"; there are x: f32[T, 2], y: f32[2]",
+                "there is no input \"z\"; the inputs are x: f32[T, 2], y: f32[2]",
             ),
             (vec![("x", x(1))], "the input y: f32[2] is missing"),
             (

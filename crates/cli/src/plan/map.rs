@@ -69,7 +69,7 @@ fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan
         );
     }
     let kv = add(plan.kv_bytes(), "kv_cache", kv_shape_text(plan));
-    let arena_shape = format!("{} buffers that take turns", plan.arena.buffers.len());
+    let arena_shape = format!("{} buffers that share memory", plan.arena.buffers.len());
     let arena = add(plan.arena.bytes, "arena", arena_shape);
     let rows_of_logits = plan.logits_bytes;
     add(

@@ -186,7 +186,7 @@ fn legend(
 fn layers(scene: &mut Scene, plan: &MemoryPlan, [top, bottom]: [f32; 2]) {
     let layers = &plan.kv.layers;
     let what = match layers.is_empty() {
-        true => "nothing is kept".to_owned(),
+        true => "no cache".to_owned(),
         false => format!(
             "{} in {}, {}",
             short(plan.kv_bytes()),

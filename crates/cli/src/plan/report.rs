@@ -53,13 +53,13 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         (
             "packed",
             plan.packed_bytes(),
-            "weights once more, as the products read them".to_owned(),
+            "copies of weights in the layout of the kernels".to_owned(),
         ),
         (
             "KV",
             plan.kv_bytes(),
             match plan.kv.layers.is_empty() {
-                true => "nothing is kept".to_owned(),
+                true => "no cache".to_owned(),
                 false => format!("{} {}", kv_shape_text(plan), kv_types(plan)),
             },
         ),
@@ -67,7 +67,7 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
             "arena",
             plan.arena.bytes,
             format!(
-                "{} buffers of a step of {} tokens, work space up to {scratch}",
+                "{} buffers of a step of {} tokens, scratch up to {scratch}",
                 plan.arena.buffers.len(),
                 step.tokens
             ),
@@ -75,7 +75,11 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         ("logits", plan.logits_bytes, "kept behind a step".to_owned()),
     ];
     if let Some(draft) = &plan.draft {
-        parts.push(("draft", draft.total_bytes(), "the model that drafts".into()));
+        parts.push((
+            "draft",
+            draft.total_bytes(),
+            "the plan of the draft model".into(),
+        ));
     }
     parts
 }

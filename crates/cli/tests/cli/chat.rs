@@ -75,7 +75,7 @@ fn commands_are_explained_and_never_sent() {
     for said in [
         "/rewind [N]",
         "unknown command /nonsense; /help lists the commands",
-        "cannot forget 1 of 0 turns",
+        "cannot rewind by 1; turns so far: 0",
         "/rewind takes a number of turns",
         "/clear takes nothing",
     ] {
@@ -131,9 +131,9 @@ fn branches_go_their_own_ways_and_share_their_past() {
         "* main         2 turns",
         "#",
         "main is the branch you are in",
-        "[idea is forgotten]",
+        "[idea was dropped]",
         "there is no branch idea",
-        "[branches forgotten: 0]",
+        "[branches dropped: 0]",
         "[now in fork1]",
     ] {
         assert!(output.stderr.contains(said), "{said}: {}", output.stderr);

@@ -87,7 +87,7 @@ fn sizes_that_cannot_be_are_named() {
         (
             mlp,
             "batch=4",
-            &["no dynamic size \"batch\"; there are: s31;"],
+            &["no dynamic size \"batch\"; the dynamic sizes are s31;"],
         ),
     ];
     for (model, dim, words) in cases {

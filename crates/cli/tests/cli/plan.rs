@@ -178,7 +178,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     let run = ["run", &model, "--token-ids", "1,2", "-n", "2"];
     let too_small = [&run[..], &["--mem-limit", "10k"]].concat();
     let error = folder.run(&too_small).error();
-    assert!(error.contains("10.0 kB may be used"), "{error}");
+    assert!(error.contains("the limit is 10.0 kB"), "{error}");
     let enough = [&run[..], &["--mem-limit", "1GiB"]].concat();
     folder.run(&enough).ok();
     for (command, rest) in [
@@ -188,7 +188,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     ] {
         let args = [&[command, &model, "--mem-limit", "10k"][..], rest].concat();
         let error = folder.run(&args).error();
-        assert!(error.contains("10.0 kB may be used"), "{command}: {error}");
+        assert!(error.contains("the limit is 10.0 kB"), "{command}: {error}");
     }
     let config = config("qwen3-0.6b.json");
     let args = ["plan", &config, "-c", "32768", "--mem-limit", "4G"];

@@ -103,7 +103,7 @@ fn a_conversation_goes_on_in_another_process() {
     let input = format!("Hi\n/load {tiny}\n/load nowhere.kv\n/load\n/save\nab\nHi\n");
     let refused = chat(&folder, &tiny, &["-c", "200"], &input);
     for says in [
-        "no snapshot of kvark's",
+        "not a kvark snapshot",
         "nowhere.kv",
         "/load takes the name",
         "/save takes",

@@ -162,7 +162,7 @@ fn texts_that_do_not_fit_are_named_or_cut() {
     let error = strict.embed(&texts, |_| true).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "text 2 has 42 tokens and the model takes 32: shorten it, or have it cut (--truncate)"
+        "text 2 has 42 tokens and the model accepts 32: shorten it or use --truncate"
     );
     let mut cutting = embedder(&path, &cpu, &with_pooling(Pooling::Last));
     let found = cutting.embed(&texts, |_| true).unwrap().unwrap();
