@@ -47,7 +47,7 @@ impl SinkCache {
     }
 }
 
-/// The operations on the content; all but the policy is the pool's.
+/// All of these are the pool's.
 impl Cache for SinkCache {
     fn can_extend(&self, n: u32) -> bool {
         self.cells.can_extend(n)

@@ -1,4 +1,4 @@
-//! A chat on the terminal: one line a message, formatted with the model's own chat template. Ends with the input.
+//! A chat on the terminal. Each line of the input is a message, formatted with the model's own chat template.
 //!
 //! ```sh
 //! cargo run --release -p kvark --example chat -- path/to/model.gguf
@@ -12,14 +12,25 @@ type Error = Box<dyn std::error::Error>;
 fn main() -> Result<(), Error> {
     let path = std::env::args().nth(1).ok_or("usage: chat MODEL.gguf")?;
     let model = Model::open(path.as_ref(), None)?;
-    chat(&model, std::io::stdin().lock(), &mut std::io::stdout())
+    let sampling = model.default_sampling();
+    chat(
+        &model,
+        sampling,
+        std::io::stdin().lock(),
+        &mut std::io::stdout(),
+    )
 }
 
 /// Answers every line of `input`.
-pub(crate) fn chat(model: &Model, input: impl BufRead, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn chat(
+    model: &Model,
+    sampling: SamplerOptions,
+    input: impl BufRead,
+    out: &mut impl Write,
+) -> Result<(), Error> {
     let (tokenizer, template) = (model.tokenizer()?, model.chat_template()?);
     let mut runner = Runner::new(model, &Cpu::new()?, &RunnerOptions::default())?;
-    let mut sampler = Sampler::new(model.default_sampling());
+    let mut sampler = Sampler::new(sampling);
     let options = GenerateOptions {
         max_tokens: Some(256),
         ..Default::default()

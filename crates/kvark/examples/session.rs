@@ -1,9 +1,9 @@
-//! Runs an exported model on tensors of zeros and shows what it takes and gives.
+//! Runs an exported model on tensors of zeros and prints its inputs and outputs.
 //!
-//! ```text
-//! cargo run --release --example session -- model.pt2
+//! ```sh
+//! cargo run --release -p kvark --example session -- path/to/model.pt2
 //! ```
-#![allow(clippy::print_stdout, reason = "an example talks to its terminal")]
+#![allow(clippy::print_stdout, reason = "an example writes to its terminal")]
 
 use kvark::backend::CompileOptions;
 use kvark::inference::{DType, Data, InferenceOptions, TensorDim, TensorInfo, Value};
@@ -25,10 +25,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map(|info| (info.name.clone(), zeros(info)))
         .collect();
     for (info, (_, value)) in session.inputs().iter().zip(&inputs) {
-        println!("takes {info}, given {:?}", value.shape);
+        println!("input {info}, shape {:?}", value.shape);
     }
     for (name, value) in session.run(inputs)? {
-        println!("gives {name}: {}{:?}", value.dtype(), value.shape);
+        println!("output {name}: {}{:?}", value.dtype(), value.shape);
     }
     Ok(())
 }

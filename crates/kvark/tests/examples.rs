@@ -1,4 +1,4 @@
-//! The examples on a real model: what they write is what their documentation states.
+//! Runs the examples on the model that `KVARK_TEST_MODEL` names and checks what they write.
 
 mod common;
 
@@ -24,7 +24,11 @@ fn a_chat_answers_each_line_and_remembers_the_ones_before() {
     let Some(model) = model() else { return };
     let answers = |input: &str| {
         let mut out = vec![];
-        chat::chat(&model, input.as_bytes(), &mut out).unwrap();
+        let greedy = SamplerOptions {
+            temperature: 0.0,
+            ..Default::default()
+        };
+        chat::chat(&model, greedy, input.as_bytes(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
     let first = answers("What is the capital of France?\n");

@@ -1,6 +1,6 @@
 //! Exported models (`.pt2`) on the CPU backend with the passes that every model gets.
 //!
-//! - The toy export of `../shared/fixtures`, when it is there, against ExecuTorch's reference caches: every cache, tier.
+//! - The toy export of the outside fixtures, if present, against ExecuTorch's reference caches: every cache and tier.
 //! - The tiny decoders that are checked in, against transformers, and their cache uses bit for bit.
 //! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's, which
 //!   the JSON file `KVARK_TEST_PT2_TOKENS` holds. `cargo xtask check-export` makes both.
@@ -19,10 +19,10 @@ use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// Largest difference from a truth, in standard deviations of the truth where they are above 1.
+/// The maximum error, in standard deviations of the expected logits if these are above 1.
 const TOLERANCE: f32 = 1e-4;
 
-/// Both executors, with unlike numbers of threads.
+/// Both executors, with different numbers of threads.
 const COMPILES: [CompileOptions; 2] = [
     CompileOptions {
         threads: Some(2),
@@ -61,7 +61,7 @@ fn distance(found: &[f32], truth: &[f32]) -> f32 {
     let mean = truth.iter().sum::<f32>() / n;
     let deviation = (truth.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n).sqrt();
     let away = found.iter().zip(truth).map(|(a, b)| (a - b).abs());
-    // A NaN is as far away as can be.
+    // A NaN counts as an infinite difference.
     away.fold(0.0, |a: f32, b| if b.is_nan() { b } else { a.max(b) }) / deviation.max(1.0)
 }
 
@@ -69,7 +69,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|x| x.to_bits()).collect()
 }
 
-/// One forward of a module that wants all rows.
+/// Runs one forward and returns the logits of all rows.
 fn forward(module: &mut Module, tokens: &[u32], positions: &[u32]) -> Vec<f32> {
     let n = tokens.len();
     let ints = |list: &[u32]| Value::i32([n], list.iter().map(|x| *x as i32).collect());
@@ -104,7 +104,7 @@ fn toy_config(artifact: &Artifact) -> CacheConfig {
     config
 }
 
-/// What is tried on every tier with every executor.
+/// The cache uses that are tested on every tier with every executor.
 fn everywhere(mut case: impl FnMut(&Cpu, &CompileOptions, &str)) {
     for isa in Isa::available() {
         for compile in COMPILES {
@@ -196,7 +196,7 @@ fn the_toy_runs_two_sequences_in_a_step_and_forks() {
 
 // ---- models through the runners ----
 
-/// A model on a backend, and what a run of it must repeat.
+/// A model on a backend, and the cold run that every use of a cache must reproduce.
 struct Subject<'a> {
     name: String,
     model: &'a Model,
@@ -227,7 +227,7 @@ impl<'a> Subject<'a> {
         Runner::new(self.model, &self.cpu, &self.runner_options).unwrap()
     }
 
-    /// The logits behind every token of a cold run.
+    /// The logits after every token of a cold run.
     fn cold(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         feed(&mut self.runner(), tokens)
     }
@@ -265,7 +265,7 @@ impl<'a> Subject<'a> {
             .collect();
         let cold: Vec<_> = texts.iter().map(|text| self.cold(text)).collect();
         let mut branches = BatchRunner::new(self.model, &self.cpu, &self.runner_options).unwrap();
-        // One sequence's prompt beside single tokens of the others, then the next one's.
+        // The prompt of one sequence together with single tokens of the others, for each sequence in turn.
         for round in 0.. {
             let mut step = vec![];
             for (seq, text) in (0..).zip(&texts) {
@@ -373,7 +373,7 @@ impl<'a> Subject<'a> {
             );
         }
         session.accept(&[0, 1, 3]).unwrap();
-        // A single chain behind the path, of which a part is taken.
+        // A single chain of candidates after the path, of which a part is accepted.
         let so_far = text(paths[3]);
         let chain = self.tokens(12, 3);
         session.propose(&[None, Some(0), Some(1)]).unwrap();
@@ -400,7 +400,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Feeds tokens; the bits of the logits behind each.
+/// Feeds tokens and returns the bits of the logits after each.
 fn feed(runner: &mut Runner, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut rows = vec![];
     let each = |_, row: &[f32]| {

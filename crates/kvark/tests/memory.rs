@@ -1,5 +1,5 @@
-//! The plan against what a process really holds: on tiny models what runners report, and on real ones, named by
-//! `KVARK_TEST_MODEL` and `KVARK_TEST_WINDOWED_MODEL`, what the system counts.
+//! Memory plans against the memory in use: on tiny models as runners report it, and on the models that `KVARK_TEST_MODEL` and
+//! `KVARK_TEST_WINDOWED_MODEL` name as the operating system reports it.
 
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "children report")]
 
@@ -99,7 +99,7 @@ fn branches_hold_what_their_plan_says() {
     let memory = branches.memory().unwrap();
     assert_eq!(memory.arena, plan.arena.bytes);
     assert_eq!(memory.kv, plan.kv_bytes(), "600 tokens fill the context");
-    // What cannot be gone back to is refused, and where one can go back to is said.
+    // A rewind below the floor is refused, and the error names the floor.
     let error = branches.rewind(1, 10).unwrap_err();
     assert!(
         matches!(error.kind(), RuntimeErrorKind::Cache(_)),
@@ -131,7 +131,7 @@ fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
 
 const CHILD: &str = "KVARK_MEMORY_CHILD";
 
-/// What the system counts as this process's own memory, in bytes.
+/// The private memory of this process as the operating system reports it, in bytes.
 fn anonymous() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text
@@ -141,7 +141,8 @@ fn anonymous() -> u64 {
     number.trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Runs in a process of its own, so that no memory of another run is used again: fills the context and reports.
+/// Fills the context and reports the memory in use. Runs in a process of its own, so that it cannot reuse freed memory of
+/// another run.
 #[test]
 fn child() {
     let Ok(order) = std::env::var(CHILD) else {
@@ -152,7 +153,7 @@ fn child() {
     };
     let model = Model::open(Path::new(path), None).unwrap();
     let runner_options = runner_options(context.parse().unwrap(), storage);
-    // What opening the model has freed would be used again and not be counted: small pieces take it up.
+    // Memory that was freed while the model was opened would be reused and not be counted: small allocations use it up.
     let filler: Vec<Vec<u8>> = (0..32 * 1024).map(|_| vec![1; 1000]).collect();
     let before = anonymous();
     let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
@@ -171,7 +172,7 @@ fn measured(path: &Path, context: usize, storage: &str) -> [u64; 4] {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(CHILD, format!("{}|{context}|{storage}", path.display()))
-        // The C library is to take larger pieces from the system one by one, and give them back.
+        // Make the C library map large allocations one by one, so that freed ones are returned to the system.
         .env("MALLOC_MMAP_THRESHOLD_", "8192")
         .env("MALLOC_TRIM_THRESHOLD_", "0")
         .output()
@@ -209,7 +210,7 @@ fn the_system_counts_what_the_plan_says() {
                 plan.arena.bytes,
                 (anonymous as f64 / planned as f64 - 1.0) * 100.0
             );
-            // The graph, the tape, stacks and what the C library keeps are not planned: about a MiB.
+            // The graph, the tape, stacks and the allocator's free lists are not planned: about 1 MiB.
             let apart = anonymous.abs_diff(planned).saturating_sub(1 << 20);
             assert!(
                 apart * 100 <= planned,
@@ -219,7 +220,7 @@ fn the_system_counts_what_the_plan_says() {
     }
 }
 
-/// A sequence of more than twice the window, in steps of every size and on a fork, to the same bits.
+/// A sequence of more than twice the window gives the same bits in steps of every size and on a fork.
 #[test]
 fn windows_of_a_real_model_change_no_bit() {
     let Some(path) = named_by("KVARK_TEST_WINDOWED_MODEL") else {

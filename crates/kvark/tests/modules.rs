@@ -1,5 +1,5 @@
-//! Modules and their caches: one without its cache, one with another's, two models in one process, and many branches
-//! through the one generation loop.
+//! Modules and their caches: a module without a cache, one with the cache of another model, two models in one process, and
+//! the generation loop on many sequences.
 
 use kvark::cache::{CacheConfig, make_decode_session};
 use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
@@ -55,7 +55,7 @@ fn a_module_without_its_cache_or_with_another_s_is_refused() {
         refused(&options, &qwen),
         format!("no cache is registered under the key {key:?}")
     );
-    // A cache of another backend has bytes that this one cannot read.
+    // The KV bytes of another backend are refused.
     backend::reference::Reference::new();
     let (_session, backend) = make_decode_session("reference", &config(&llama)).unwrap();
     let options = ModuleOptions {
@@ -103,7 +103,7 @@ fn two_models_in_one_process_do_not_meet() {
     }
 }
 
-/// Greedy and seeded samplers in turns.
+/// Greedy and seeded samplers alternately.
 fn sampler(id: u32) -> Sampler {
     Sampler::new(SamplerOptions {
         temperature: [0.0, 1.5][id as usize % 2],
@@ -188,7 +188,7 @@ fn branches_shift_a_full_context_or_end() {
             assert_eq!((generated.tokens.len(), generated.finish), expect);
         }
         assert_eq!(!branches.take_shifts(0).is_empty(), shifts);
-        // An interruption ends all of them.
+        // A cancellation ends all sequences.
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
         if shifts {
             let found = branches.generate(&model, &mut each, &options, |id, _| id == 0);

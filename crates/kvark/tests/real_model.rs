@@ -1,4 +1,4 @@
-//! SmolLM2 end to end. Runs when `KVARK_TEST_MODEL` names the file, as `cargo xtask test` sees to.
+//! SmolLM2 end to end. Runs if `KVARK_TEST_MODEL` names the file; `cargo xtask test` sets it.
 
 mod common;
 
@@ -269,7 +269,7 @@ fn a_text_stays_sane_past_its_context() {
     let generated = shifted.generate(model, &prompt, &mut sampler, &options, |_| true);
     let generated = generated.unwrap();
     assert_eq!(generated.finish, FinishReason::Length);
-    // What it wrote, the last part of it above all, is likely to a model that has seen all of it.
+    // The generated text, above all its last part, is likely under a model with the full context.
     let mut cold = runner(model, RunnerOptions::default());
     let text = [&prompt[..], &generated.tokens].concat();
     let score = cold.score(&text, |_| true).unwrap();

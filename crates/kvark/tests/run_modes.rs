@@ -49,7 +49,7 @@ fn tiny() -> PathBuf {
     folder.join("llama_plain.gguf")
 }
 
-/// A tiny model, and the real one where it is there.
+/// A tiny model, and the real one if it is present.
 fn models() -> Vec<Model> {
     let real = named_by("KVARK_TEST_MODEL");
     let paths = [tiny()].into_iter().chain(real);
@@ -123,7 +123,7 @@ fn branches_script(model: &Model, branches: &mut BatchRunner) -> Vec<Vec<u32>> {
     found
 }
 
-/// The logits of a prefix, a tree of candidates and what follows an accepted path.
+/// The logits of a prefix, of a tree of candidates, and of the tokens after an accepted path.
 fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
     let mut config = CacheConfig::new(64, model.facts().caches.clone());
     (config.key_storage, config.value_storage) = (Storage::F16, Storage::F16);
@@ -247,7 +247,7 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
         noise ^= noise << 17;
         (noise >> 33) as u32 % n
     };
-    // Per sequence, the tokens of its prompt that are still to be fed, and those to be generated behind it.
+    // Per sequence, the number of prompt tokens to feed and of tokens to decode after them.
     let mut left = vec![(0u32, 0u32); SEQUENCES as usize];
     let mut step = Vec::with_capacity(BUDGET);
     for _ in 0..2_000 {

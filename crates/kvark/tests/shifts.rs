@@ -1,4 +1,4 @@
-//! A context that has given up its middle: keys are those of their new positions, and sessions go on from there.
+//! Context shifts: keys are rotated to their new positions, and sessions continue after the shift.
 
 use backend::conformance::RowsCopy;
 use backend::{CompileOptions, KeyRotations, row_codec};
@@ -40,7 +40,7 @@ fn shortened(tokens: &[u32], dropped: usize) -> Vec<u32> {
     [&tokens[..KEEP], &tokens[KEEP + dropped..]].concat()
 }
 
-/// A session whose rows can be looked at.
+/// A session whose rows the test can read.
 struct Run {
     session: CacheSession<Contiguous>,
     module: Module,
@@ -70,7 +70,7 @@ impl Run {
         }
     }
 
-    /// Feeds tokens in one step; the logits behind the last one.
+    /// Feeds tokens in one step and returns the logits after the last one.
     fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
         let start = self.session.len().unwrap() as i32;
         let n = tokens.len();
@@ -114,10 +114,10 @@ impl Run {
     }
 }
 
-/// The keys of a model's first layer depend on a token and its position alone, so that shifted ones can be compared with
-/// computed ones. Bounds are on the difference over the largest element of a row: of f32, its arithmetic; of the others, six
-/// roundings: a rotation makes an element and an error at most √2 times larger, so each of two shifts adds two roundings to
-/// the one of either side.
+/// The keys of the first layer depend only on a token and its position, so shifted keys can be compared with computed ones.
+/// The bounds are on the difference relative to the largest element of a row: for f32, the error of the arithmetic; for other
+/// types, six roundings: a rotation enlarges an element and its error by at most √2, so each of two shifts adds two roundings
+/// to the one of either side.
 #[test]
 fn shifted_keys_are_those_of_their_new_positions() {
     let bounds = [
@@ -221,7 +221,7 @@ fn runner_options(storage: &str, context: usize) -> RunnerOptions {
     }
 }
 
-/// The bits of the logits behind each of these tokens, with room made where there is none.
+/// The bits of the logits after each of these tokens; shifts the context when it is full.
 fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut next = |token: &u32| {
         assert!(sequence.ensure_capacity().unwrap());
@@ -242,7 +242,7 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
             let text = tokens(60);
             let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
             runner.enable_context_shift(KEEP).unwrap();
-            // Three times past the end of the context.
+            // Fill the context three times.
             let expect = bits(&mut runner, &text);
             assert!(runner.tokens().len() <= 24);
             assert_eq!(runner.tokens()[..KEEP], text[..KEEP], "{what}");
@@ -263,7 +263,7 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
                 runner.restore(&model, &snapshot, len).unwrap();
             }
 
-            // The same in a pool of cells, beside a branch that shares its beginning and must not notice.
+            // The same in a pool of cells, with a second sequence that shares the prefix and must not change.
             let wide = RunnerOptions {
                 context: Some(40),
                 ..runner_options.clone()

@@ -1,4 +1,4 @@
-//! Saved and restored sequences go on with the very bits of those that were never saved.
+//! A restored sequence continues with the same bits as one that was never saved.
 
 use kvark::cache::Storage;
 use kvark::generate::DecodeContext;
@@ -33,7 +33,7 @@ fn runner(model: &Model, runner_options: &RunnerOptions) -> Runner {
     Runner::new(model, &Cpu::new().unwrap(), runner_options).unwrap()
 }
 
-/// The bits of the logits behind each of these tokens.
+/// The bits of the logits after each of these tokens.
 fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut next = |token: &u32| {
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
@@ -42,7 +42,7 @@ fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
     tokens.iter().map(&mut next).collect()
 }
 
-/// A file that goes away.
+/// A file that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -69,7 +69,7 @@ fn a_runner_goes_on_as_if_it_had_never_been_saved() {
                 let what = format!("{name} with {keys} and {values}");
                 let mut never_saved = runner(&model, &runner_options);
                 let text = tokens(60);
-                // Straight on, and after a rewind behind which other tokens were written.
+                // Without a rewind, and after a rewind followed by other tokens.
                 for rewind in [0, 2] {
                     never_saved.rewind(0).unwrap();
                     never_saved.feed(&text[..40], |_| true).unwrap();
@@ -83,7 +83,7 @@ fn a_runner_goes_on_as_if_it_had_never_been_saved() {
 
                     let snapshot = Snapshot::open(&file.0).unwrap();
                     assert_eq!(snapshot.tokens(), &text[..len], "{what}");
-                    // Also into a context with longer and with shorter steps, whose rings are of other sizes.
+                    // Also into contexts with longer and shorter steps, whose rings have other sizes.
                     for batch in [4, 16, 1] {
                         let runner_options = RunnerOptions {
                             max_step_tokens: batch,
@@ -95,13 +95,13 @@ fn a_runner_goes_on_as_if_it_had_never_been_saved() {
                         let found = bits(&mut restored, &text[len..]);
                         assert!(found == expect, "{what}, batch {batch}, rewind {rewind}");
                     }
-                    // A part of it, as far as the windows let it.
+                    // Restore the shortest prefix that the ring layers allow.
                     let part = snapshot.min_restore_len().max(len - 1);
                     let mut restored = runner(&model, &runner_options);
                     restored.restore(&model, &snapshot, part).unwrap();
                     let found = bits(&mut restored, &text[part..]);
                     assert!(found[len - part..] == expect, "{what}, {part} tokens");
-                    // What is restored can be saved again, to the same bytes.
+                    // Saving the restored sequence gives the same bytes.
                     let again = Temporary::new("again");
                     restored.restore(&model, &snapshot, len).unwrap();
                     restored.save(&model, &again.0, b"").unwrap();
@@ -183,7 +183,7 @@ fn branches_are_saved_and_restored_among_others() {
             feed(&mut cold, 0, &text[..24]);
             assert!(found == bits(&mut cold.sequence(0), &text[24..28]));
 
-            // One kind of cache reads what another wrote.
+            // Every kind of cache can restore the snapshots of the others.
             let mut alone = runner(&model, &runner_options);
             alone.restore(&model, &snapshot, 40).unwrap();
             assert!(bits(&mut alone, &text[40..50]) == expect, "{name}");

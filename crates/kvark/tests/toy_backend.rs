@@ -134,7 +134,7 @@ impl KvBytes for ToyKv {
     }
 }
 
-/// A frozen copy: nothing is written before its length, so a copy is as good as a shared one.
+/// A frozen copy. Frozen rows are never written, so a copy is equivalent to sharing.
 struct FrozenToy(ToyKv);
 
 impl FrozenKv for FrozenToy {
@@ -226,7 +226,7 @@ impl Executable for ToyExecutable {
     }
 }
 
-/// Stores the step's rows and attends what each query sees.
+/// Stores the rows of the step and computes attention over the rows that each query sees.
 fn attend(op: &UpdateAndAttend, operands: &[&Value], step: &mut CacheStep<'_, ToyKv>) -> Value {
     let id = op.cache_id as usize;
     let (plan, kv) = (step.plan.layer(id), &mut *step.bytes);

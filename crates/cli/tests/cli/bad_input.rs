@@ -1,4 +1,4 @@
-//! Everything that can be given wrongly is named on one line, with the right exit code and nothing on stdout.
+//! Invalid input is reported on one line of stderr, with the right exit code and an empty stdout.
 
 use crate::support::*;
 

@@ -1,4 +1,4 @@
-//! `kvark plan`: numbers that are known, a map that adds up, pictures that are pictures.
+//! `kvark plan`: expected sizes, the map of all buffers, and valid pictures.
 
 use crate::support::{Folder, bare_model};
 use serde_json::Value;
@@ -78,7 +78,7 @@ fn json_adds_up() {
             "{buffer}"
         );
     }
-    // The run holds what the plan says.
+    // The run uses the planned memory.
     let args = [
         "run",
         &model,
@@ -131,7 +131,7 @@ fn a_draft_is_a_path_or_a_catalogue_name() {
         .run(&["plan", &model, "--model-draft", &model, "--json"])
         .json();
     assert!(plan["draft"]["total_bytes"].as_u64().unwrap() > 0);
-    // A catalogue name stands for its file, which here is none.
+    // A catalogue name is resolved to its file, which is not a model here.
     let home = folder.path("home/models");
     std::fs::create_dir_all(&home).unwrap();
     let entry = kvark::catalogue::default_entry();
@@ -195,7 +195,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     let error = folder.run(&args).error();
     let words = "(--cache-type-k q8 --cache-type-v q8), or with a context of ";
     assert!(error.contains(words), "{error}");
-    // What it advises fits.
+    // The advised options fit.
     let context = error
         .split("-c ")
         .nth(1)

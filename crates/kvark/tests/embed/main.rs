@@ -42,7 +42,7 @@ fn with_pooling(pooling: Pooling) -> EmbedOptions {
     }
 }
 
-/// One text with what transformers makes of it.
+/// One text with its tokens and embedding from transformers.
 struct Truth(Value);
 
 impl Truth {
@@ -67,7 +67,7 @@ impl Truth {
     }
 }
 
-/// The worst of several comparisons.
+/// The largest deviations over several comparisons.
 #[derive(Debug)]
 struct Worst {
     difference: f64,
@@ -167,7 +167,7 @@ fn texts_that_do_not_fit_are_named_or_cut() {
     let mut cutting = embedder(&path, &cpu, &with_pooling(Pooling::Last));
     let found = cutting.embed(&texts, |_| true).unwrap().unwrap();
     assert_eq!((found[0].tokens, found[1].tokens), (4, 32));
-    // It still ends with what ends every text.
+    // A truncated text still ends with the end token.
     let whole = cutting.embed(&["cat ".repeat(30)], |_| true).unwrap();
     assert_eq!(found[1].values, whole.unwrap()[0].values);
     assert!(cutting.embed(&texts, |_| false).unwrap().is_none());
@@ -203,9 +203,9 @@ fn wrong_models_are_told_where_to_go() {
     assert!(matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_)));
 }
 
-/// The most that the cosine of an embedding and the truth may be from one.
+/// The maximum of one minus the cosine of an embedding and its expected value.
 const COSINE: f64 = 1e-6;
-/// The files, and the most that an element may be from the truth: quantised products round their activations.
+/// The files, and the maximum error of an element: quantised products round their activations.
 const FILES: [(&str, f64); 3] = [
     ("minilm-f32", 1e-4),
     ("minilm-f16", 1e-4),

@@ -11,7 +11,7 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     let model = model(&folder);
     assert_eq!(model.artifact().architecture, "llama");
     assert_eq!(model.facts().context_length, 16);
-    // The configuration names two ends and asks for the most likely tokens.
+    // The configuration names two end tokens and greedy sampling.
     let tokenizer = model.tokenizer().unwrap();
     let ends: Vec<u32> = (0..32).filter(|id| tokenizer.is_eog(*id)).collect();
     assert_eq!(ends, [2, 4]);
@@ -48,7 +48,7 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     assert!(!answer.tokens.is_empty());
 }
 
-/// The model's file, given by itself, finds what lies beside it.
+/// Opening the model file also reads the sidecar files in its folder.
 #[test]
 fn a_bare_file_finds_its_neighbours() {
     let folder = beside().join("folder");

@@ -1,4 +1,4 @@
-//! Decoders that mobius builds, in every way of feeding them.
+//! Decoders that mobius builds, fed in every way.
 
 use crate::common::named_by;
 use crate::support::{beside, exact, json, largest_difference, model};
@@ -10,10 +10,10 @@ use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
 use std::path::PathBuf;
 
-/// What logits may differ by from ONNX Runtime's.
+/// The maximum difference of a logit from ONNX Runtime's.
 const TOLERANCE: f32 = 1e-4;
 
-/// Every decoder with what ONNX Runtime computes.
+/// Every decoder with ONNX Runtime's results.
 fn cases() -> Vec<(PathBuf, Json)> {
     let mut folders = vec![beside()];
     folders.extend(named_by("KVARK_TEST_ONNX"));
@@ -117,7 +117,7 @@ fn config(model: &Model) -> CacheConfig {
     config
 }
 
-/// One forward of a module that wants all rows.
+/// Runs one forward and returns the logits of all rows.
 fn forward(module: &mut Module, tokens: &[u32], positions: &[i32]) -> Vec<f32> {
     let n = tokens.len();
     let inputs = [
@@ -129,8 +129,8 @@ fn forward(module: &mut Module, tokens: &[u32], positions: &[i32]) -> Vec<f32> {
     outputs[0].as_f32().unwrap().to_vec()
 }
 
-/// An export with static buffers, or with past tensors, gains what every model has: forks, batches, trees, and static
-/// buffers for several sequences. Each gives the bits of a cold run.
+/// Exports with static buffers or past tensors support forks, batches, trees and static buffers for several sequences. Each
+/// gives the bits of a cold run.
 #[test]
 fn every_cache_gives_the_bits_of_a_cold_run() {
     let cpu = Cpu::new().unwrap();
@@ -186,7 +186,7 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
             assert_eq!(bits(&found[vocab..]), bits(&two[at]), "{what}");
         }
 
-        // A tree: two candidates behind the same prefix, and the path through the second.
+        // A tree: two candidates after the same prefix; the path through the second is accepted.
         let (session, backend) = make_tree_session(Cpu::ID, &config(&model)).unwrap();
         let options = ModuleOptions {
             backend,

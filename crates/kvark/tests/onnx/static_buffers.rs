@@ -34,7 +34,7 @@ fn the_literal_form_agrees_with_the_runner() {
     }
 }
 
-/// Two sequences of unlike lengths, one padded, give what each gives alone; one of them goes back.
+/// Two sequences of different lengths, one padded, give the results of each alone, also after a rewind of one.
 #[test]
 fn sequences_of_unlike_lengths() {
     let path = beside().join("mistral_bias.onnx");
@@ -92,7 +92,7 @@ fn overflow_names_the_numbers() {
     );
 }
 
-/// What lies in rows that are not valid is never looked at, whatever it is.
+/// Rows that are not valid are never read, whatever they contain.
 #[test]
 fn stale_rows_may_hold_anything() {
     for name in ["llama", "mistral_bias"] {
@@ -116,7 +116,7 @@ fn stale_rows_may_hold_anything() {
     }
 }
 
-/// The same for the rows of a session that goes back: a graph stores rows that are no numbers, and they are forgotten.
+/// The same for rows of a session that are removed by a rewind: NaN rows that a graph stored have no effect.
 #[test]
 fn forgotten_rows_may_hold_anything() {
     use graph::ops::UpdateAndAttend;

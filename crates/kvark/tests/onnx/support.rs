@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the ONNX tests.
 
 use kvark::backend::CompileOptions;
 use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep, Storage};
@@ -44,7 +44,7 @@ pub(crate) fn literal(path: &Path) -> InferenceSession {
 pub(crate) fn largest_difference(found: &[f32], truth: &[f32]) -> f32 {
     assert_eq!(found.len(), truth.len());
     let away = found.iter().zip(truth).map(|(a, b)| (a - b).abs());
-    // A NaN is as far away as can be.
+    // A NaN counts as an infinite difference.
     away.fold(
         0.0,
         |a: f32, b| if b.is_nan() { f32::INFINITY } else { a.max(b) },

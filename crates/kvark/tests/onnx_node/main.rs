@@ -1,7 +1,7 @@
-//! Models with a truth beside them: ONNX's node tests of `../shared/fixtures`, when they are there, and our own, which
-//! `own/generate.py` made with ONNX Runtime; or those of the folder that `KVARK_ONNX_NODE` names.
+//! ONNX node tests: models with inputs and expected outputs. Runs those of ONNX, if they are among the outside fixtures, and
+//! our own, which `own/generate.py` makes with ONNX Runtime; or those of the folder that `KVARK_ONNX_NODE` names.
 //!
-//! Without a harness, so that `cargo xtask onnx-node` shows nothing but a line for each test and the count.
+//! Has no test harness, so that `cargo xtask onnx-node` prints only a line for each test and the counts.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a folder; `all` shows the tests that pass too.
+/// Runs a folder; `all` also prints the tests that pass.
 fn run(folder: &Path, all: bool) -> ExitCode {
     let counts = suite::run_all(folder, |name, outcome| {
         if all || !matches!(outcome, Outcome::Passed) {

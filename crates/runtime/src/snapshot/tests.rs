@@ -16,7 +16,7 @@ fn tokens(n: u32) -> Vec<u32> {
     (0..n).map(|i| i * 7 % 61).collect()
 }
 
-/// A file that goes away.
+/// A file that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -159,7 +159,7 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
         );
         runner.feed(&[8], |_| true).unwrap();
     }
-    // What fits of it is taken.
+    // A prefix that fits can be restored.
     let mut runner = runner(&model, &short);
     assert_eq!(runner.resume(&model, &snapshot, &tokens(30)).unwrap(), 29);
     assert_eq!(runner.resume(&model, &snapshot, &[1, 2]).unwrap(), 0);
