@@ -23,7 +23,7 @@ fn check(bytes: &[u8]) {
     match Snapshot::parse(Bytes::from(bytes)) {
         Ok(snapshot) => {
             assert!(snapshot.tokens().len() * 4 + snapshot.notes().len() <= bytes.len());
-            snapshot.floor();
+            snapshot.min_restore_len();
         }
         Err(error) => {
             let message = error.to_string();

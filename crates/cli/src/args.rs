@@ -5,10 +5,14 @@ use crate::prompt::Conversations;
 use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{
-    CompileOptions, ExecutorKind, MemoryLimit, Message, Model, ModelFacts, OpenOptions,
-    PassSelection, Policy, RunMode, Runner, SamplerOptions, Storage,
-};
+use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
+use kvark::cache::Storage;
+use kvark::generate::SamplerOptions;
+use kvark::graph::PassSelection;
+use kvark::memory::MemoryLimit;
+use kvark::model::{ModelFacts, OpenOptions};
+use kvark::text::Message;
+use kvark::{Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
 
 /// Selects the model.
@@ -137,9 +141,9 @@ pub(crate) enum ModeArg {
 }
 
 impl std::str::FromStr for ModeArg {
-    type Err = kvark::UnknownRunMode;
+    type Err = kvark::backend::UnknownRunMode;
 
-    fn from_str(text: &str) -> Result<ModeArg, kvark::UnknownRunMode> {
+    fn from_str(text: &str) -> Result<ModeArg, kvark::backend::UnknownRunMode> {
         match text {
             "all" => Ok(ModeArg::All),
             name => Ok(ModeArg::One(name.parse()?)),
@@ -245,14 +249,14 @@ impl EngineArgs {
         Ok(())
     }
 
-    pub(crate) fn policy(&self) -> Result<Policy> {
+    pub(crate) fn runner_options(&self) -> Result<RunnerOptions> {
         let run_mode = self.run_mode.and_then(|mode| match mode {
             ModeArg::One(mode) => Some(mode),
             ModeArg::All => None,
         });
-        Ok(Policy {
+        Ok(RunnerOptions {
             context: self.ctx_size.map(|n| n as usize),
-            batch: self.batch_size as usize,
+            max_step_tokens: self.batch_size as usize,
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
             memory: self
@@ -262,26 +266,30 @@ impl EngineArgs {
                 run_mode,
                 ..self.graph.compile(self.threads, false)?
             },
-            ..Policy::default()
+            ..RunnerOptions::default()
         })
     }
 
     /// A runner for the model on the chosen device.
     pub(crate) fn runner(&self, model: &Model) -> Result<Runner> {
         let backend = self.device.backend()?;
-        Ok(Runner::new(model, &*backend, &self.policy()?)?)
+        Ok(Runner::new(model, &*backend, &self.runner_options()?)?)
     }
 
     /// A runner whose steps return the logits of every token.
     pub(crate) fn scorer(&self, model: &Model) -> Result<Runner> {
-        let policy = self.policy()?;
-        let step = policy.batch.min(Runner::MAX_SCORED_STEP);
-        let policy = Policy {
-            batch: step,
-            logit_rows: step,
-            ..policy
+        let runner_options = self.runner_options()?;
+        let step = runner_options.max_step_tokens.min(Runner::MAX_SCORED_STEP);
+        let runner_options = RunnerOptions {
+            max_step_tokens: step,
+            max_logit_rows: step,
+            ..runner_options
         };
-        Ok(Runner::new(model, &*self.device.backend()?, &policy)?)
+        Ok(Runner::new(
+            model,
+            &*self.device.backend()?,
+            &runner_options,
+        )?)
     }
 }
 
@@ -428,7 +436,7 @@ fn fraction(text: &str) -> Result<f32, String> {
 
 impl SamplingArgs {
     pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
-        let own = model.sampling();
+        let own = model.default_sampling();
         if let Some(config) = &model.artifact().sidecars.genai
             && !config.not_honoured.is_empty()
         {

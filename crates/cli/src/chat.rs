@@ -13,7 +13,10 @@ use clap::Args;
 pub(crate) use conversation::saved_turns;
 use conversation::{Branch, Conversation, Reply};
 use input::Input;
-use kvark::{Branches, Finish, GenerateOptions, Message, Piece, Sampler, Snapshot};
+use kvark::BatchRunner;
+use kvark::generate::{FinishReason, GenerateEvent, GenerateOptions, Sampler};
+use kvark::snapshot::Snapshot;
+use kvark::text::Message;
 use std::path::{Path, PathBuf};
 
 const HELP: &str = "/fork [NAME]   start a branch with the history so far, and switch to it
@@ -95,12 +98,12 @@ impl Chat {
     pub(crate) fn execute(self) -> Result<()> {
         let _listening = interrupt::listen();
         if let Some(file) = &self.prompt_cache {
-            Snapshot::check_place(file).context("--prompt-cache")?;
+            Snapshot::check_writable(file).context("--prompt-cache")?;
         }
         self.engine.check_one_mode()?;
         let model = self.model.open(&self.engine)?;
         let backend = self.engine.device.backend()?;
-        let cells = Branches::new(&model, &*backend, &self.engine.policy()?)?;
+        let cells = BatchRunner::new(&model, &*backend, &self.engine.runner_options()?)?;
         let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system
@@ -116,7 +119,7 @@ impl Chat {
         if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
             conversation.warm(file)?;
         }
-        conversation.allow_shifts(&self.shift)?;
+        conversation.enable_context_shift(&self.shift)?;
         let mut input = Input::open();
         if input.is_terminal() {
             let name = self.model.name()?;
@@ -204,7 +207,7 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("help", None) => HELP.to_owned(),
         ("clear", None) => {
             conversation.clear()?;
-            "[the conversation is forgotten]".to_owned()
+            "[the conversation was cleared]".to_owned()
         }
         ("rewind", argument) => rewind(conversation, argument.unwrap_or("1"))?,
         ("fork", name) => message_of(
@@ -220,12 +223,12 @@ fn command_line(conversation: &mut Conversation<'_>, line: &str) -> Result<Next>
         ("drop", Some(name)) => message_of(
             conversation
                 .drop_branch(name)
-                .map(|()| format!("[{name} is forgotten]")),
+                .map(|()| format!("[{name} was dropped]")),
         ),
         ("keep", None) => message_of(
             conversation
                 .keep()
-                .map(|n| format!("[branches forgotten: {n}]")),
+                .map(|n| format!("[branches dropped: {n}]")),
         ),
         ("branches", None) => branches(conversation),
         ("cache", None) => map::draw(conversation)?,
@@ -263,7 +266,7 @@ fn rewind(conversation: &mut Conversation<'_>, turns: &str) -> Result<String> {
     };
     Ok(match conversation.rewind(n)? {
         Ok(left) => format!("[turns left: {left}]"),
-        Err(turns) => format!("cannot forget {n} of {turns} turns"),
+        Err(turns) => format!("cannot rewind by {n}; turns so far: {turns}"),
     })
 }
 
@@ -307,10 +310,10 @@ fn say(
     let mut written = Ok(());
     let reply = conversation.say(text, |new_tokens, piece| {
         match piece {
-            Piece::Prompt(done) => bar
+            GenerateEvent::PromptProgress(done) => bar
                 .get_or_insert_with(|| output::progress("prompt", new_tokens))
                 .set_position(done as u64),
-            Piece::Text(text) => {
+            GenerateEvent::Text(text) => {
                 if let Some(bar) = bar.take() {
                     bar.finish_and_clear();
                 }
@@ -326,7 +329,7 @@ fn say(
     let failed = match reply? {
         Reply::Answered(finish) => {
             output::text("\n")?;
-            if finish == Finish::Context {
+            if finish == FinishReason::Context {
                 output::note(&format!("[the context is full; {full}]"));
             }
             return Ok(after_interrupt(terminal, Next::Line));

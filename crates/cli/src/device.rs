@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use kvark::{Backend, Cpu};
+use kvark::Cpu;
+use kvark::backend::Backend;
 
 /// Selects the device.
 #[derive(Args)]

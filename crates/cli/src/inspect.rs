@@ -7,7 +7,10 @@ use crate::output;
 use anyhow::{Result, bail};
 use clap::Args;
 use contents::{Contents, Exported, TensorRow};
-use kvark::{Artifact, Graph, ImportErrorKind, LayerConfig, RuntimeErrorKind};
+use kvark::RuntimeErrorKind;
+use kvark::cache::LayerConfig;
+use kvark::graph::Graph;
+use kvark::model::{Artifact, ImportErrorKind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -70,7 +73,7 @@ impl Inspect {
 
 impl Found {
     fn open(path: &Path) -> Result<Found> {
-        let artifact = match kvark::open_artifact(path, None) {
+        let artifact = match kvark::model::open_artifact(path, None) {
             Ok(artifact) => Ok(artifact),
             Err(error) => match error.kind() {
                 // Then the file cannot be shown either.
@@ -149,7 +152,7 @@ impl Found {
             "parameters": contents.parameters(),
             "context_length": facts.map(|f| f.context_length),
             "vocab_size": facts.map(|f| f.vocab_size),
-            "pooling": facts.and_then(|f| f.embedding).map(kvark::Pooling::name),
+            "pooling": facts.and_then(|f| f.embedding).map(kvark::embed::Pooling::name),
             "metadata": metadata,
             "ops": self.ops(),
             "methods": self.methods().map(method).collect::<Vec<_>>(),
@@ -190,7 +193,7 @@ impl Found {
                     writeln!(out, "text          up to {} tokens", facts.context_length)?;
                     let (size, how) = (facts.hidden_size, pooling.name());
                     writeln!(out, "embedding     {size} elements, pooling {how}")?;
-                    writeln!(out, "KV caches     none: nothing is kept")?;
+                    writeln!(out, "KV caches     none")?;
                 }
             }
         }
@@ -248,7 +251,7 @@ impl Found {
 }
 
 /// A method's input or output.
-fn typed(graph: &Graph, id: kvark::TensorId) -> Value {
+fn typed(graph: &Graph, id: kvark::graph::TensorId) -> Value {
     let tensor = graph.tensor(id);
     // `dtype[a, b]`, where symbols have names.
     let text = graph.type_text(&tensor.ty);

@@ -19,10 +19,10 @@ pub(crate) fn install() {
     });
 }
 
-/// Work that looks at [`requested`] again and again while this is alive.
+/// A guard for work that polls [`requested`].
 pub(crate) struct Listening(());
 
-/// Announces work that looks at [`requested`].
+/// Starts work that polls [`requested`].
 pub(crate) fn listen() -> Listening {
     LISTENERS.fetch_add(1, Ordering::SeqCst);
     Listening(())

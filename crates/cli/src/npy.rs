@@ -1,7 +1,7 @@
 //! NumPy's `.npy` files: reading and writing the element types that a run has.
 
 use anyhow::{Context, Result, bail};
-use kvark::{Data, Value};
+use kvark::inference::{Data, Value};
 use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";

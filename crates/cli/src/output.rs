@@ -4,7 +4,7 @@
 use crate::interrupt;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvark::ProgressCallback;
+use kvark::backend::ProgressCallback;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -116,5 +116,5 @@ pub(crate) fn tokens(n: usize) -> String {
 
 /// Formats a number of bytes with a unit.
 pub(crate) fn bytes(n: u64) -> String {
-    kvark::size_text(n)
+    kvark::memory::size_text(n)
 }

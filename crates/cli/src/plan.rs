@@ -13,9 +13,11 @@ use crate::args::{self, ModelArgs};
 use crate::device::DeviceArgs;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use kvark::{
-    Blueprint, CacheKind, CompileOptions, MemoryLimit, MemoryPlan, PlannedModel, Policy, Storage,
-};
+use kvark::RunnerOptions;
+use kvark::backend::CompileOptions;
+use kvark::cache::Storage;
+use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
+use kvark::model::Blueprint;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -96,7 +98,7 @@ struct Subject {
 }
 
 enum Source {
-    File(Box<kvark::Artifact>),
+    File(Box<kvark::model::Artifact>),
     Config(Box<Blueprint>),
 }
 
@@ -114,7 +116,7 @@ impl Subject {
                 source: Source::Config(Box::new(blueprint)),
             });
         }
-        let artifact = kvark::open_artifact(path, context.map(|n| n as usize))?;
+        let artifact = kvark::model::open_artifact(path, context.map(|n| n as usize))?;
         Ok(Subject {
             name: named(artifact.name.as_deref(), &artifact.architecture),
             source: Source::File(Box::new(artifact)),
@@ -139,13 +141,13 @@ impl Plan {
         args::warn_of_context(subject.planned()?.facts(), longest);
         let backend = self.device.backend()?;
         let plan = |context: Option<u32>, storage: Option<Storage>| -> Result<MemoryPlan> {
-            let policy = self.policy(context, storage);
+            let runner_options = self.runner_options(context, storage);
             let of = |subject: &Subject, draft| {
                 let planned = subject.planned()?;
                 Ok(MemoryPlan::new(
                     &planned,
                     &*backend,
-                    &policy,
+                    &runner_options,
                     self.kind(),
                     draft,
                 )?)
@@ -192,25 +194,25 @@ impl Plan {
     fn kind(&self) -> CacheKind {
         let sequences = self.parallel;
         match self.kind {
-            Kind::Sequence if sequences == 1 => CacheKind::Sequence,
+            Kind::Sequence if sequences == 1 => CacheKind::Contiguous,
             Kind::Sequence | Kind::Cells => CacheKind::Cells { sequences },
             Kind::Tree => CacheKind::Tree,
         }
     }
 
-    fn policy(&self, context: Option<u32>, storage: Option<Storage>) -> Policy {
-        Policy {
+    fn runner_options(&self, context: Option<u32>, storage: Option<Storage>) -> RunnerOptions {
+        RunnerOptions {
             context: context.map(|n| n as usize),
-            batch: self.batch_size as usize,
+            max_step_tokens: self.batch_size as usize,
             key_storage: storage.unwrap_or(self.cache_type_k),
             value_storage: storage.unwrap_or(self.cache_type_v),
-            logit_rows: self.parallel as usize,
+            max_logit_rows: self.parallel as usize,
             memory: MemoryLimit::None,
             compile: CompileOptions {
                 threads: args::threads(self.threads),
                 ..CompileOptions::default()
             },
-            ..Policy::default()
+            ..RunnerOptions::default()
         }
     }
 

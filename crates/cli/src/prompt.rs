@@ -2,7 +2,8 @@
 
 use crate::args::TemplateArgs;
 use anyhow::{Context, Result, anyhow, bail};
-use kvark::{ChatTemplate, EncodeOptions, Message, Model, Prompt, RuntimeErrorKind, TextError};
+use kvark::text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError};
+use kvark::{Model, RuntimeErrorKind};
 use std::path::Path;
 
 /// Tokens of plain text, with BOS if the model asks for it.
@@ -10,7 +11,7 @@ pub(crate) fn plain(model: &Model, text: &str) -> Result<Vec<u32>> {
     encode(model, text, false)
 }
 
-/// As [`plain`]; with `special`, control tokens written in the text are read.
+/// Like [`plain`]; with `special`, control tokens in the text are parsed.
 pub(crate) fn encode(model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer()?;
     let options = EncodeOptions {
@@ -39,7 +40,7 @@ impl<'a> Conversations<'a> {
             None => None,
         };
         if template.is_none()
-            && let Err(error) = model.template()
+            && let Err(error) = model.chat_template()
         {
             return Err(match error.kind() {
                 RuntimeErrorKind::Text(TextError::NoTemplate) => anyhow!(
@@ -61,7 +62,7 @@ impl<'a> Conversations<'a> {
         let tokenizer = self.model.tokenizer()?;
         let template = match &self.template {
             Some(template) => template,
-            None => self.model.template()?,
+            None => self.model.chat_template()?,
         };
         let prompt = match self.special {
             true => Prompt::trusted(template.render(messages, true)?),

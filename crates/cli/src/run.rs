@@ -7,10 +7,14 @@ use crate::prompt::Conversations;
 use crate::{chat, interrupt, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{
-    Branches, Finish, GenerateOptions, Generated, MemoryUsage, Message, Model, Piece, Policy,
-    Sampler, SamplerOptions, Sequence, Snapshot, Timings,
+use kvark::generate::{
+    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Sampler,
+    SamplerOptions, Timings,
 };
+use kvark::memory::MemoryUsage;
+use kvark::snapshot::Snapshot;
+use kvark::text::Message;
+use kvark::{BatchRunner, Model, RunnerOptions};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -115,7 +119,7 @@ impl Run {
         let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
         let preamble = conversations.as_ref().map(|c| (c, &[][..]));
         if let Some(keep) = self.shift.keep(runner.capacity()?, preamble)? {
-            runner.allow_shifts(keep)?;
+            runner.enable_context_shift(keep)?;
         }
         let sampling = self.sampling.options(&model);
         let seed = sampling.seed;
@@ -131,8 +135,8 @@ impl Run {
         let mut written = Ok(());
         let generated = runner.generate(&model, new, &mut sampler, &options, |piece| {
             match piece {
-                Piece::Prompt(done) => bar.set_position(done as u64),
-                Piece::Text(text) => {
+                GenerateEvent::PromptProgress(done) => bar.set_position(done as u64),
+                GenerateEvent::Text(text) => {
                     bar.finish_and_clear();
                     let text = shown.take().unwrap_or_default() + text;
                     if !self.json && written.is_ok() {
@@ -179,7 +183,7 @@ impl Run {
             measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),
         ));
-        if generated.finish == Finish::Context {
+        if generated.finish == FinishReason::Context {
             let advice = self.shift.advice();
             output::note(&format!("[the context is full; {advice}]"));
         }
@@ -190,7 +194,7 @@ impl Run {
 /// Opens the snapshot of `--prompt-cache`, if the file exists. Fails before any work if the file could not be written in
 /// the end, or if it holds a conversation that would be overwritten.
 fn prompt_cache(file: &Path) -> Result<Option<Snapshot>> {
-    Snapshot::check_place(file).context("--prompt-cache")?;
+    Snapshot::check_writable(file).context("--prompt-cache")?;
     if !file.exists() {
         return Ok(None);
     }
@@ -235,15 +239,15 @@ impl Run {
         options: &GenerateOptions,
         count: u32,
     ) -> Result<()> {
-        let policy = Policy {
-            logit_rows: count as usize,
-            ..self.engine.policy()?
+        let runner_options = RunnerOptions {
+            max_logit_rows: count as usize,
+            ..self.engine.runner_options()?
         };
         let backend = self.engine.device.backend()?;
-        let mut branches = Branches::new(model, &*backend, &policy)?;
+        let mut branches = BatchRunner::new(model, &*backend, &runner_options)?;
         let start = Instant::now();
         let bar = output::progress("prompt", prompt.len());
-        let fed = branches.branch(0).feed(prompt, &mut |done| {
+        let fed = branches.sequence(0).feed(prompt, &mut |done| {
             bar.set_position(done as u64);
             !interrupt::requested()
         })?;
@@ -273,21 +277,21 @@ impl Run {
         bar.finish_and_clear();
         let time = generated
             .iter()
-            .map(|g| g.timings.generated)
+            .map(|g| g.timings.decode_time)
             .max()
             .unwrap_or_default();
         let tokens: usize = generated.iter().map(|g| g.tokens.len()).sum();
         let decoded: usize = generated.iter().map(|g| g.timings.decoded_tokens).sum();
         let measures = Timings {
             prompt_tokens: prompt.len(),
-            prompt: prompt_time,
+            prompt_time,
             generated_tokens: tokens,
-            generated: time,
+            decode_time: time,
             decoded_tokens: decoded,
         };
         let mut out = std::io::stdout();
         if self.json {
-            let branch = |(id, g): (u32, &Generated)| {
+            let branch = |(id, g): (u32, &GenerateOutput)| {
                 let finish = g.finish.name();
                 json!({ "seed": seed(id), "tokens": g.tokens, "text": g.text, "finish_reason": finish })
             };
@@ -324,7 +328,7 @@ fn measured(tokens: usize, rate: Option<f64>) -> String {
     output::tokens(tokens) + &rate
 }
 
-fn report(prompt: &[u32], generated: &Generated, memory: MemoryUsage) -> Value {
+fn report(prompt: &[u32], generated: &GenerateOutput, memory: MemoryUsage) -> Value {
     json!({
         "prompt_tokens": prompt,
         "tokens": generated.tokens,
@@ -344,10 +348,10 @@ fn timings(t: &Timings) -> Value {
     let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
     json!({
         "prompt_n": t.prompt_tokens,
-        "prompt_ms": ms(t.prompt),
+        "prompt_ms": ms(t.prompt_time),
         "prompt_per_second": t.prompt_rate(),
         "predicted_n": t.generated_tokens,
-        "predicted_ms": ms(t.generated),
+        "predicted_ms": ms(t.decode_time),
         "predicted_per_second": t.decode_rate(),
     })
 }

@@ -3,7 +3,8 @@
 use crate::args::{ModelArgs, TextArgs, token_ids};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::{EncodeOptions, open_tokenizer};
+use kvark::model::open_tokenizer;
+use kvark::text::EncodeOptions;
 use serde_json::json;
 use std::io::Write;
 

@@ -1,14 +1,15 @@
-//! The five uses of one pool of cells, on a real model: plain decode, a batch of streams, an agent's fork, a request that
-//! joins in the middle, and giving up what is no longer needed.
+//! Five uses of one pool of cells on a real model: plain decode, a batch of streams, a fork, a request that joins a running
+//! one, and the removal of tokens.
 //!
 //! ```sh
 //! cargo run --release -p kvark --example agents -- path/to/model.gguf
 //! ```
-#![allow(clippy::print_stdout, reason = "an example talks")]
+#![allow(clippy::print_stdout, reason = "an example writes to its terminal")]
 
-use kvark::cache::make_seq_session;
-use kvark::cache::{CacheConfig, CacheSession, Cells};
-use kvark::{Cpu, EncodeOptions, Model, Module, ModuleOptions, Value};
+use kvark::cache::{CacheConfig, CacheSession, Cells, make_seq_session};
+use kvark::inference::{ModuleOptions, Value};
+use kvark::text::EncodeOptions;
+use kvark::{Cpu, Model, Module};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -35,14 +36,14 @@ impl Batch {
     }
 }
 
-/// The model behind its cache. The sequence of a token never enters the graph: the cache is told before the forward.
+/// The model and its cache. The graph does not contain the sequences of tokens: `begin_step` declares them to the cache.
 struct Agent {
     module: Module,
     session: CacheSession<Cells>,
 }
 
 impl Agent {
-    /// One forward; the most likely next token behind each token of the batch.
+    /// Runs one forward and returns the most likely next token after each token of the batch.
     fn step(&mut self, batch: Batch) -> Result<Vec<u32>, Error> {
         let n = batch.tokens.len();
         self.session.begin_step(&batch.sequences)?;
@@ -66,7 +67,7 @@ impl Agent {
         Ok(logits.chunks(logits.len() / n).map(best).collect())
     }
 
-    /// Continues several sequences together, one forward a token, and returns what each wrote.
+    /// Continues several sequences by `n` tokens, one forward per token for all, and returns the tokens of each.
     fn write(&mut self, mut next: Vec<(u32, u32)>, n: usize) -> Result<Vec<Vec<u32>>, Error> {
         let mut written = vec![vec![]; next.len()];
         for _ in 0..n {
@@ -139,7 +140,7 @@ fn main() -> Result<(), Error> {
         show(&format!("stream {}", i + 1), written);
     }
 
-    println!("3. A fork: two ideas from one trunk, no byte copied; the better one is kept.");
+    println!("3. A fork: two continuations share the cells of one prefix; one of them is kept.");
     let cells = agent.session.len()?;
     agent.session.seq_cp(0, 10, ..)?;
     agent.session.seq_cp(0, 11, ..)?;
@@ -172,7 +173,9 @@ fn main() -> Result<(), Error> {
         show(what, &written);
     }
 
-    println!("5. Giving up: the oldest of one, the last answer of another, then all of it.");
+    println!(
+        "5. Removal: the first tokens of one sequence, the last ones of another, then a whole sequence."
+    );
     let before = agent.session.len()?;
     agent.session.seq_rm(11, ..4)?;
     agent.session.seq_rm(3, 4..)?;

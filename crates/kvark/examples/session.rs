@@ -1,13 +1,13 @@
-//! Runs an exported model on tensors of zeros and shows what it takes and gives.
+//! Runs an exported model on tensors of zeros and prints its inputs and outputs.
 //!
-//! ```text
-//! cargo run --release --example session -- model.pt2
+//! ```sh
+//! cargo run --release -p kvark --example session -- path/to/model.pt2
 //! ```
-#![allow(clippy::print_stdout, reason = "an example talks to its terminal")]
+#![allow(clippy::print_stdout, reason = "an example writes to its terminal")]
 
-use kvark::{
-    CompileOptions, Cpu, DType, Data, InferenceOptions, InferenceSession, Size, TensorInfo, Value,
-};
+use kvark::backend::CompileOptions;
+use kvark::inference::{DType, Data, InferenceOptions, TensorDim, TensorInfo, Value};
+use kvark::{Cpu, InferenceSession};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: session MODEL.pt2")?;
@@ -25,19 +25,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map(|info| (info.name.clone(), zeros(info)))
         .collect();
     for (info, (_, value)) in session.inputs().iter().zip(&inputs) {
-        println!("takes {info}, given {:?}", value.shape);
+        println!("input {info}, shape {:?}", value.shape);
     }
     for (name, value) in session.run(inputs)? {
-        println!("gives {name}: {}{:?}", value.dtype(), value.shape);
+        println!("output {name}: {}{:?}", value.dtype(), value.shape);
     }
     Ok(())
 }
 
 /// A tensor of zeros; dynamic sizes are 2.
 fn zeros(info: &TensorInfo) -> Value {
-    let size = |size: &Size| match size {
-        Size::Fixed(n) => *n,
-        Size::Dynamic(_) => 2,
+    let size = |size: &TensorDim| match size {
+        TensorDim::Fixed(n) => *n,
+        TensorDim::Dynamic(_) => 2,
     };
     let shape: Vec<usize> = info.shape.iter().map(size).collect();
     let len = shape.iter().product();

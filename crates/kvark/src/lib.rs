@@ -1,60 +1,140 @@
 //! kvark: a local LLM runtime whose KV cache can be swapped at run time behind one op.
 //!
 //! ```no_run
-//! use kvark::{Cpu, GenerateOptions, Model, Piece, Policy, Runner, Sampler, SamplerOptions, EncodeOptions};
+//! use kvark::prelude::*;
 //!
 //! let model = Model::open("model.gguf".as_ref(), None)?;
 //! let cpu = Cpu::new()?;
-//! let mut runner = Runner::new(&model, &cpu, &Policy::default())?;
+//! let mut runner = Runner::new(&model, &cpu, &RunnerOptions::default())?;
 //! let prompt = model.tokenizer()?.encode("The capital of France is", EncodeOptions { bos: true, ..Default::default() });
 //! let mut sampler = Sampler::new(SamplerOptions::default());
 //! let options = GenerateOptions { max_tokens: Some(16), ..Default::default() };
-//! let answer = runner.generate(&model, &prompt, &mut sampler, &options, |piece| {
-//!     if let Piece::Text(text) = piece { print!("{text}") }
+//! let answer = runner.generate(&model, &prompt, &mut sampler, &options, |event| {
+//!     if let GenerateEvent::Text(text) = event { print!("{text}") }
 //!     true
 //! })?;
 //! println!("\n{} tokens, {:?}", answer.tokens.len(), answer.finish);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Each module holds what one task needs; a type that several tasks need is in each of their modules. The crate's
+//! `examples` folder has a program for each of the common tasks.
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
 
-pub use backend::{
-    Backend, CompileOptions, ExecutorKind, NodeProfile, ProgressCallback, RunMode, ScoredToken,
-    StepOptions, StepOutputs, TraceCallback, UnknownRunMode, Wanted,
-};
-pub use base::{Bytes, DType, size_text};
-pub use cpu::{Cpu, Isa, Probe};
-pub use graph::passes::{PassSelection, UnknownPass};
-pub use graph::{Data, Graph, TensorId, Value};
-pub use import::hugging_face::Blueprint;
-pub use import::{
-    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, Pooling, format_of, genai, gguf,
-    onnx, pt2,
-};
-pub use kv::metadata::MetadataValue as CacheMetadata;
-/// The backend-neutral cache: sessions of every kind, their verbs, and the plans that a backend executes.
-pub mod cache {
-    pub use kv::{
-        Bookkeeping, Cache, CacheConfig, CacheSession, Cells, Contiguous, LayerConfig, RingPolicy,
-        Role, ScatterIndex, ScatterStep, SeqCache, SharedPrefix, Step, StepPlan, StepToken, Tree,
-        TreeCache, make_decode_session, make_prefixed_session, make_scatter_session,
-        make_seq_session, make_tree_session,
+/// Model files: opening, facts, and the readers of each format.
+pub mod model {
+    pub use ::import::hugging_face::Blueprint;
+    pub use ::import::{
+        Artifact, Format, ImportError, ImportErrorKind, Method, ModelFacts, Pooling, format_of,
+        genai, gguf, onnx, pt2,
+    };
+    pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
+}
+
+/// Text generation and scoring with a decoder: runners, samplers and the generation loop.
+pub mod generate {
+    pub use ::kv::SeqId;
+    pub use ::runtime::{
+        BatchRunner, BatchToken, ContextShift, DecodeContext, FinishReason, GenerateEvent,
+        GenerateOptions, GenerateOutput, PromptPrefix, Runner, RunnerOptions, Sampler,
+        SamplerOptions, Score, SequenceHandle, Timings, generate,
     };
 }
 
-pub use kv::{
-    CacheConfig, Group, KvError, KvLayout, LayerConfig, LayerLayout, Run, SeqId, Side, SideLayout,
-    Storage,
+/// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
+pub mod inference {
+    pub use ::backend::{
+        NodeProfile, ScoredToken, StepOptions, StepOutputs, TraceCallback, Wanted,
+    };
+    pub use ::base::{Bytes, DType};
+    pub use ::graph::{Data, Value};
+    pub use ::kv::BackendOptions;
+    pub use ::runtime::{
+        InferenceOptions, InferenceSession, MethodId, Module, ModuleOptions, RandomInputs,
+        TensorDim, TensorInfo,
+    };
+}
+
+/// Embeddings of texts.
+pub mod embed {
+    pub use ::import::Pooling;
+    pub use ::runtime::{EmbedOptions, Embedder, Embedding};
+}
+
+/// Tokenizers and chat templates.
+pub mod text {
+    pub use ::text::{
+        ChatTemplate, EncodeOptions, Message, Prompt, TextError, TokenKind, Tokenizer, Utf8Stream,
+    };
+}
+
+/// The backend-neutral KV cache: sessions of every kind, their verbs, configuration, and the plans that a backend
+/// executes. A cache kind of one's own implements [`Cache`](cache::Cache) and [`Bookkeeping`](cache::Bookkeeping).
+pub mod cache {
+    pub use ::kv::metadata::MetadataValue;
+    pub use ::kv::{
+        BackendOptions, Bookkeeping, Cache, CacheConfig, CacheEntry, CacheKey, CacheRegistry,
+        CacheSession, CacheState, Cells, Compaction, Contiguous, GatherPlan, Group, KvError,
+        KvErrorKind, KvLayout, LayerConfig, LayerLayout, LayerPlan, MAX_SEQUENCES, NO_CELL,
+        QueryView, Restorable, RingPolicy, Role, Run, ScatterIndex, ScatterStep, SeqCache, SeqId,
+        SequenceRows, SessionResult, SharedPrefix, Side, SideLayout, Step, StepPlan, StepToken,
+        Storage, Tree, TreeCache, Visibility, make_decode_session, make_prefixed_session,
+        make_scatter_session, make_seq_session, make_tree_session,
+    };
+}
+
+/// Memory plans: the memory of a run, computed before anything is loaded.
+pub mod memory {
+    pub use ::base::size_text;
+    pub use ::runtime::{
+        ArenaBuffer, ArenaPlan, CacheKind, MemoryLimit, MemoryPlan, MemoryShortfall, MemoryUsage,
+        PlannedModel, Remedy, StepSize, WeightSection,
+    };
+}
+
+/// Snapshots: files with the tokens of a sequence and their keys and values.
+pub mod snapshot {
+    pub use ::runtime::{Snapshot, SnapshotError, SnapshotErrorKind};
+}
+
+/// The CPU backend, and the interface of a backend of one's own: its executables, its KV bytes, their registration, and
+/// the conformance suites.
+pub mod backend {
+    pub use ::backend::{
+        Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions,
+        Compiled, Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, KvPool,
+        ProgressCallback, Replay, ReplayError, RunMode, UnknownRunMode, conformance, reference,
+        row_codec,
+    };
+    pub use ::cpu::{Cpu, Isa, Probe};
+    pub use ::kv::{CacheBuilderRegistry, FrozenKv, KvBytes, KvBytesBuilder, PoolGrowth, RowBlock};
+}
+
+/// The graph that a model is imported to: tensors, nodes, ops and passes.
+pub mod graph {
+    pub use ::graph::passes::{PassSelection, UnknownPass};
+    pub use ::graph::{
+        Bindings, Data, Dim, Graph, GraphBuilder, GraphError, GraphErrorKind, Node, NodeId,
+        SymbolInfo, Tensor, TensorId, TensorKind, TensorType, Value, ops,
+    };
+}
+
+/// What most applications need, for a glob import.
+pub mod prelude {
+    pub use crate::backend::Cpu;
+    pub use crate::generate::{
+        BatchRunner, BatchToken, DecodeContext, FinishReason, GenerateEvent, GenerateOptions,
+        GenerateOutput, Runner, RunnerOptions, Sampler, SamplerOptions,
+    };
+    pub use crate::model::Model;
+    pub use crate::text::{ChatTemplate, EncodeOptions, Message, Tokenizer};
+    pub use ::runtime::RuntimeError;
+}
+
+pub use ::cpu::Cpu;
+pub use ::runtime::{
+    BatchRunner, InferenceSession, Model, Module, Runner, RunnerOptions, RuntimeError,
+    RuntimeErrorKind,
 };
-pub use runtime::{
-    ArenaBuffer, ArenaPlan, Branch, Branches, CacheKind, ContextShift, EmbedOptions, Embedder,
-    Embedding, Finish, GenerateOptions, Generated, InferenceOptions, InferenceSession, MemoryLimit,
-    MemoryPlan, MemoryShortfall, MemoryUsage, MethodId, Model, Module, ModuleOptions, OpenOptions,
-    Piece, PlannedModel, Policy, Prefix, RandomInputs, Remedy, Runner, RuntimeError,
-    RuntimeErrorKind, Sampler, SamplerOptions, Score, Sequence, Size, Snapshot, SnapshotError,
-    SnapshotErrorKind, StepSize, TensorInfo, Timings, Token, WeightSection, generate,
-    open_artifact, open_artifact_with, open_tokenizer,
-};
-pub use text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError, Tokenizer, Utf8Stream};

@@ -69,7 +69,7 @@ impl Subject {
         config
     }
 
-    /// Windows keep all rows, or what steps of so many tokens need.
+    /// The configuration in which all layers keep all rows and, if there are windows, one with rings for steps of `step` tokens.
     fn configs(&self, step: u32) -> Vec<CacheConfig> {
         let all = self.config();
         let windows = all.layers.iter().any(|layer| layer.window.is_some());
@@ -107,7 +107,7 @@ impl Subject {
             .collect()
     }
 
-    /// The logits behind every token of a cold run.
+    /// The logits after every token of a cold run.
     fn cold(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let (_session, options) = make_decode_session(Cpu::ID, &self.config()).unwrap();
         forward(
@@ -124,7 +124,7 @@ fn each(subject: &Subject, step: u32) -> impl Iterator<Item = (&Subject, CacheCo
     configs.map(move |config| (subject, config))
 }
 
-/// Forwards of so many tokens at most.
+/// Feeds tokens in forwards of at most `most` tokens and returns the bits of every row.
 fn in_steps(module: &mut Module, tokens: &[u32], start: u32, most: usize) -> Vec<Vec<u32>> {
     let mut position = start;
     let step = |tokens: &[u32]| {
@@ -162,7 +162,7 @@ fn a_batch_of_sequences_gives_each_its_cold_logits() {
             .map(|s| subject.tokens(s, 40 - 7 * s as usize))
             .collect();
         let cold: Vec<_> = texts.iter().map(|t| subject.cold(t)).collect();
-        // Prefill of some beside decode of others, then one token of each, until all are through.
+        // Prefill of some sequences together with decode of others, then one token of each until all are done.
         let mut at = [0usize; 4];
         let mut round = 0;
         while at.iter().zip(&texts).any(|(at, text)| *at < text.len()) {
@@ -225,7 +225,7 @@ fn forks_share_their_trunk_and_go_their_own_ways() {
                 );
             }
         }
-        // Back to the middle of the trunk on one branch, then on again; compaction in between changes nothing.
+        // Rewind one branch to the middle of the shared prefix and continue; a compaction in between changes nothing.
         session.seq_keep(3).unwrap();
         session.seq_rm(3, 40..).unwrap();
         session.compact().unwrap();
@@ -250,7 +250,7 @@ fn every_path_of_a_tree_gives_its_cold_logits() {
         let rows = in_steps(&mut module, &prefix, 0, 10);
         assert!(rows == subject.cold(&prefix), "{}: prefill", subject.name);
 
-        // A root, two children, grandchildren on both sides; then one more level by itself.
+        // A root, two children, grandchildren on both sides; then one more level in a step of its own.
         let first: [Option<u32>; 6] = [None, Some(0), Some(0), Some(1), Some(2), Some(2)];
         let second: [Option<u32>; 3] = [Some(3), Some(5), Some(5)];
         let parents = [&first[..], &second[..]].concat();
@@ -285,7 +285,7 @@ fn every_path_of_a_tree_gives_its_cold_logits() {
                 subject.name
             );
         }
-        // Accept the path to node 8 and go on plainly, then with a single chain.
+        // Accept the path to node 8 and continue with plain decode, then with a single chain of candidates.
         session.accept(&path(8)).unwrap();
         let mut so_far = text(8);
         for token in subject.tokens(6, 3) {

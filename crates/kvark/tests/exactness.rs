@@ -1,5 +1,5 @@
-//! The two exactness promises on every fixture architecture, every tier: a row's result does not depend on the other
-//! rows of its step, nor on the executor; and going back and on again changes nothing. Beside them, transformers' truth.
+//! Exactness on every fixture architecture and every tier: the result of a row depends neither on the other rows of its step
+//! nor on the executor, and a rewind changes nothing. The logits are also compared with those of transformers.
 
 use backend::{CompileOptions, ExecutorKind};
 use cpu::{Cpu, Isa};
@@ -38,7 +38,7 @@ fn fixtures() -> Vec<Fixture> {
 
 fn fixture(path: &Path) -> Fixture {
     let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-    // Its truth was made within the original context, where LongRoPE uses its short factors.
+    // The expected logits were computed within the original context, where LongRoPE uses its short factors.
     let context_length = (name == "phi3_shortrope").then_some(32);
     let mut artifact = import::open_with(
         path,
@@ -132,7 +132,7 @@ fn logits_are_those_of_transformers() {
             .sum::<f32>()
             / fixture.truth.len() as f32;
         for isa in Isa::available() {
-            // Quantised weights are multiplied with activations of twelve bits or more, as good as f16.
+            // Activations of quantised products have at least twelve bits, which is as exact as f16.
             let exact = if fixture.has_quantised_weights() {
                 2e-2
             } else {

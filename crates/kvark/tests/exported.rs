@@ -1,24 +1,28 @@
 //! Exported models (`.pt2`) on the CPU backend with the passes that every model gets.
 //!
-//! - The toy export of `../shared/fixtures`, when it is there, against ExecuTorch's reference caches: every cache, tier.
+//! - The toy export of the outside fixtures, if present, against ExecuTorch's reference caches: every cache and tier.
 //! - The tiny decoders that are checked in, against transformers, and their cache uses bit for bit.
 //! - An export of SmolLM2, when `KVARK_TEST_PT2` names one, through the same uses; its greedy tokens against PyTorch's, which
 //!   the JSON file `KVARK_TEST_PT2_TOKENS` holds. `cargo xtask check-export` makes both.
 
-use kvark::cache::{
-    CacheConfig, RingPolicy, make_decode_session, make_seq_session, make_tree_session,
-};
-use kvark::{
-    Artifact, Branches, CompileOptions, Cpu, ExecutorKind, Isa, Model, Module, ModuleOptions,
-    Policy, Runner, Storage, Token, Value, open_artifact,
-};
-use serde_json::Value as Json;
-use std::path::{Path, PathBuf};
+mod common;
 
-/// Largest difference from a truth, in standard deviations of the truth where they are above 1.
+use common::{named_by, outside_fixture};
+use kvark::backend::{CompileOptions, ExecutorKind, Isa};
+use kvark::cache::{
+    CacheConfig, RingPolicy, Storage, make_decode_session, make_seq_session, make_tree_session,
+};
+use kvark::generate::BatchToken;
+use kvark::inference::{ModuleOptions, Value};
+use kvark::model::{Artifact, open_artifact};
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
+use serde_json::Value as Json;
+use std::path::Path;
+
+/// The maximum error, in standard deviations of the expected logits if these are above 1.
 const TOLERANCE: f32 = 1e-4;
 
-/// Both executors, with unlike numbers of threads.
+/// Both executors, with different numbers of threads.
 const COMPILES: [CompileOptions; 2] = [
     CompileOptions {
         threads: Some(2),
@@ -35,12 +39,6 @@ const COMPILES: [CompileOptions; 2] = [
         progress: None,
     },
 ];
-
-fn skipped(why: &str) {
-    use std::io::Write;
-    // Past the capture, so that a run says what it left out.
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
 
 fn json(path: &Path) -> Json {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -63,7 +61,7 @@ fn distance(found: &[f32], truth: &[f32]) -> f32 {
     let mean = truth.iter().sum::<f32>() / n;
     let deviation = (truth.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / n).sqrt();
     let away = found.iter().zip(truth).map(|(a, b)| (a - b).abs());
-    // A NaN is as far away as can be.
+    // A NaN counts as an infinite difference.
     away.fold(0.0, |a: f32, b| if b.is_nan() { b } else { a.max(b) }) / deviation.max(1.0)
 }
 
@@ -71,7 +69,7 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|x| x.to_bits()).collect()
 }
 
-/// One forward of a module that wants all rows.
+/// Runs one forward and returns the logits of all rows.
 fn forward(module: &mut Module, tokens: &[u32], positions: &[u32]) -> Vec<f32> {
     let n = tokens.len();
     let ints = |list: &[u32]| Value::i32([n], list.iter().map(|x| *x as i32).collect());
@@ -85,13 +83,7 @@ fn forward(module: &mut Module, tokens: &[u32], positions: &[u32]) -> Vec<f32> {
 
 /// The export with its goldens, if it is there.
 fn toy() -> Option<(Artifact, Json)> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures");
-    let shared = std::env::var_os("KVARK_FIXTURES").map_or(beside, PathBuf::from);
-    let folder = shared.join("toy-export");
-    if !folder.exists() {
-        skipped(&format!("{} is not there", folder.display()));
-        return None;
-    }
+    let folder = outside_fixture("toy-export")?;
     let artifact = open_artifact(&folder.join("toy.pt2"), None).unwrap();
     Some((artifact, json(&folder.join("toy_golden.json"))))
 }
@@ -112,7 +104,7 @@ fn toy_config(artifact: &Artifact) -> CacheConfig {
     config
 }
 
-/// What is tried on every tier with every executor.
+/// The cache uses that are tested on every tier with every executor.
 fn everywhere(mut case: impl FnMut(&Cpu, &CompileOptions, &str)) {
     for isa in Isa::available() {
         for compile in COMPILES {
@@ -204,38 +196,38 @@ fn the_toy_runs_two_sequences_in_a_step_and_forks() {
 
 // ---- models through the runners ----
 
-/// A model on a backend, and what a run of it must repeat.
+/// A model on a backend, and the cold run that every use of a cache must reproduce.
 struct Subject<'a> {
     name: String,
     model: &'a Model,
     cpu: Cpu,
-    policy: Policy,
+    runner_options: RunnerOptions,
 }
 
 impl<'a> Subject<'a> {
     fn new(name: &str, model: &'a Model, cpu: Cpu, storage: Storage) -> Subject<'a> {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             context: Some(model.facts().context_length.min(512)),
             key_storage: storage,
             value_storage: storage,
             // A frozen prefix keeps all its rows.
-            rings: false,
-            ..Policy::default()
+            ring_layers: false,
+            ..RunnerOptions::default()
         };
         let name = format!("{name} on {} with {storage}", cpu.isa());
         Subject {
             name,
             model,
             cpu,
-            policy,
+            runner_options,
         }
     }
 
     fn runner(&self) -> Runner {
-        Runner::new(self.model, &self.cpu, &self.policy).unwrap()
+        Runner::new(self.model, &self.cpu, &self.runner_options).unwrap()
     }
 
-    /// The logits behind every token of a cold run.
+    /// The logits after every token of a cold run.
     fn cold(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         feed(&mut self.runner(), tokens)
     }
@@ -272,16 +264,16 @@ impl<'a> Subject<'a> {
             .map(|s| self.tokens(s, 18 - 4 * s as usize))
             .collect();
         let cold: Vec<_> = texts.iter().map(|text| self.cold(text)).collect();
-        let mut branches = Branches::new(self.model, &self.cpu, &self.policy).unwrap();
-        // One sequence's prompt beside single tokens of the others, then the next one's.
+        let mut branches = BatchRunner::new(self.model, &self.cpu, &self.runner_options).unwrap();
+        // The prompt of one sequence together with single tokens of the others, for each sequence in turn.
         for round in 0.. {
             let mut step = vec![];
-            for (branch, text) in (0..).zip(&texts) {
-                let at = branches.tokens(branch).len();
-                let take = if round == branch { 6 } else { 1 };
+            for (seq, text) in (0..).zip(&texts) {
+                let at = branches.tokens(seq).len();
+                let take = if round == seq { 6 } else { 1 };
                 let part = &text[at..text.len().min(at + take)];
-                let token = |(i, id): (usize, &u32)| Token {
-                    branch,
+                let token = |(i, id): (usize, &u32)| BatchToken {
+                    seq,
                     id: *id,
                     logits: i + 1 == part.len(),
                 };
@@ -291,11 +283,11 @@ impl<'a> Subject<'a> {
                 break;
             }
             branches.step(&step).unwrap();
-            for branch in step.iter().filter(|t| t.logits).map(|t| t.branch) {
-                let last = branches.tokens(branch).len() - 1;
+            for seq in step.iter().filter(|t| t.logits).map(|t| t.seq) {
+                let last = branches.tokens(seq).len() - 1;
                 assert!(
-                    bits(branches.logits(branch)) == cold[branch as usize][last],
-                    "{}: sequence {branch} at {last}",
+                    bits(branches.logits(seq)) == cold[seq as usize][last],
+                    "{}: sequence {seq} at {last}",
                     self.name
                 );
             }
@@ -304,8 +296,8 @@ impl<'a> Subject<'a> {
 
     fn fork(&self) {
         let trunk = self.tokens(4, 14);
-        let mut branches = Branches::new(self.model, &self.cpu, &self.policy).unwrap();
-        let token = |branch, id, logits| Token { branch, id, logits };
+        let mut branches = BatchRunner::new(self.model, &self.cpu, &self.runner_options).unwrap();
+        let token = |seq, id, logits| BatchToken { seq, id, logits };
         let step: Vec<_> = trunk.iter().map(|id| token(0, *id, true)).collect();
         branches.step(&step).unwrap();
         let cells = branches.cells_used().unwrap();
@@ -322,7 +314,7 @@ impl<'a> Subject<'a> {
             for b in [0, 1, 2] {
                 assert!(
                     bits(branches.logits(b)) == cold[b as usize][trunk.len() + i],
-                    "{}: branch {b} at {i}",
+                    "{}: seq {b} at {i}",
                     self.name
                 );
             }
@@ -345,13 +337,13 @@ impl<'a> Subject<'a> {
 
     fn tree(&self) {
         let mut config = CacheConfig::new(
-            self.policy.context.unwrap() as u32,
+            self.runner_options.context.unwrap() as u32,
             self.model.facts().caches.clone(),
         );
-        config.key_storage = self.policy.key_storage;
-        config.value_storage = self.policy.value_storage;
+        config.key_storage = self.runner_options.key_storage;
+        config.value_storage = self.runner_options.value_storage;
         let (session, backend) = make_tree_session(Cpu::ID, &config).unwrap();
-        let compile = self.policy.compile.clone();
+        let compile = self.runner_options.compile.clone();
         let options = ModuleOptions { backend, compile };
         let mut module = Module::from_artifact(self.model.artifact(), &self.cpu, &options).unwrap();
         let vocab = self.model.facts().vocab_size;
@@ -381,7 +373,7 @@ impl<'a> Subject<'a> {
             );
         }
         session.accept(&[0, 1, 3]).unwrap();
-        // A single chain behind the path, of which a part is taken.
+        // A single chain of candidates after the path, of which a part is accepted.
         let so_far = text(paths[3]);
         let chain = self.tokens(12, 3);
         session.propose(&[None, Some(0), Some(1)]).unwrap();
@@ -397,7 +389,8 @@ impl<'a> Subject<'a> {
         let mut first = self.runner();
         feed(&mut first, &prefix);
         let shared = first.freeze(self.model).unwrap();
-        let behind = || Runner::with_prefix(&shared, self.model, &self.cpu, &self.policy).unwrap();
+        let behind =
+            || Runner::with_prefix(&shared, self.model, &self.cpu, &self.runner_options).unwrap();
         for (seed, mut runner) in (14..).zip([first, behind(), behind()]) {
             let tail = self.tokens(seed, 7);
             let cold = self.cold(&[&prefix[..], &tail].concat());
@@ -407,7 +400,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Feeds tokens; the bits of the logits behind each.
+/// Feeds tokens and returns the bits of the logits after each.
 fn feed(runner: &mut Runner, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut rows = vec![];
     let each = |_, row: &[f32]| {
@@ -441,15 +434,16 @@ fn tiny_exports_give_the_logits_of_transformers() {
             let mut first = None;
             for compile in COMPILES {
                 for (batch, rings) in [(512, true), (3, true), (1, false)] {
-                    let policy = Policy {
-                        batch,
+                    let runner_options = RunnerOptions {
+                        max_step_tokens: batch,
                         key_storage: Storage::F32,
                         value_storage: Storage::F32,
-                        rings,
+                        ring_layers: rings,
                         compile: compile.clone(),
-                        ..Policy::default()
+                        ..RunnerOptions::default()
                     };
-                    let mut runner = Runner::new(&model, &Cpu::with_isa(isa), &policy).unwrap();
+                    let mut runner =
+                        Runner::new(&model, &Cpu::with_isa(isa), &runner_options).unwrap();
                     let rows = feed(&mut runner, &ids);
                     let logits = rows.iter().flatten().map(|x| f32::from_bits(*x));
                     let away = distance(&logits.collect::<Vec<_>>(), &truth);
@@ -476,20 +470,9 @@ fn tiny_exports_give_their_cold_logits_from_every_cache() {
 
 // ---- SmolLM2 ----
 
-/// The file that a variable names.
-fn named(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
-    if path.is_none() {
-        skipped(&format!(
-            "{variable} names no file (cargo xtask check-export makes it)"
-        ));
-    }
-    path.map(PathBuf::from)
-}
-
 #[test]
 fn the_real_export_gives_its_cold_logits_from_every_cache() {
-    let Some(path) = named("KVARK_TEST_PT2") else {
+    let Some(path) = named_by("KVARK_TEST_PT2") else {
         return;
     };
     let model = Model::open(&path, None).unwrap();
@@ -500,7 +483,8 @@ fn the_real_export_gives_its_cold_logits_from_every_cache() {
 
 #[test]
 fn the_real_export_decodes_the_tokens_of_pytorch() {
-    let Some((path, tokens)) = named("KVARK_TEST_PT2").zip(named("KVARK_TEST_PT2_TOKENS")) else {
+    let Some((path, tokens)) = named_by("KVARK_TEST_PT2").zip(named_by("KVARK_TEST_PT2_TOKENS"))
+    else {
         return;
     };
     let model = Model::open(&path, None).unwrap();

@@ -1,13 +1,16 @@
-//! The plan against what a process really holds: on tiny models what runners report, and on real ones, named by
-//! `KVARK_TEST_MODEL` and `KVARK_TEST_WINDOWED_MODEL`, what the system counts.
+//! Memory plans against the memory in use: on tiny models as runners report it, and on the models that `KVARK_TEST_MODEL` and
+//! `KVARK_TEST_WINDOWED_MODEL` name as the operating system reports it.
 
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "children report")]
 
-use kvark::{
-    Branches, CacheKind, Cpu, MemoryLimit, MemoryPlan, Model, PlannedModel, Policy, Runner,
-    RuntimeErrorKind, Sequence, Storage,
-};
-use std::path::{Path, PathBuf};
+mod common;
+
+use common::named_by;
+use kvark::cache::Storage;
+use kvark::generate::DecodeContext;
+use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
+use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
+use std::path::Path;
 use std::process::Command;
 
 const TYPES: [&str; 4] = ["f32", "f16", "q8", "q4"];
@@ -17,20 +20,20 @@ fn tiny(name: &str) -> Model {
     Model::open(&folder.join(format!("{name}.gguf")), None).unwrap()
 }
 
-fn policy(context: usize, storage: &str) -> Policy {
+fn runner_options(context: usize, storage: &str) -> RunnerOptions {
     let storage = Storage::from_name(storage).unwrap();
-    Policy {
+    RunnerOptions {
         context: Some(context),
-        batch: context.min(128),
+        max_step_tokens: context.min(128),
         key_storage: storage,
         value_storage: storage,
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
-fn plan(model: &Model, policy: &Policy, kind: CacheKind) -> MemoryPlan {
+fn plan(model: &Model, runner_options: &RunnerOptions, kind: CacheKind) -> MemoryPlan {
     let planned = PlannedModel::try_from(model.artifact()).unwrap();
-    MemoryPlan::new(&planned, &Cpu::new().unwrap(), policy, kind, None).unwrap()
+    MemoryPlan::new(&planned, &Cpu::new().unwrap(), runner_options, kind, None).unwrap()
 }
 
 fn tokens(model: &Model, n: usize) -> Vec<u32> {
@@ -45,12 +48,12 @@ fn runners_hold_what_their_plan_says() {
     for name in ["llama_plain", "gemma3", "gemma2", "mistral"] {
         let model = tiny(name);
         for (context, storage) in [40, 300, 700].iter().flat_map(|c| TYPES.map(|t| (*c, t))) {
-            let policy = Policy {
-                batch: 33,
-                ..policy(context, storage)
+            let runner_options = RunnerOptions {
+                max_step_tokens: 33,
+                ..runner_options(context, storage)
             };
-            let plan = plan(&model, &policy, CacheKind::Sequence);
-            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+            let plan = plan(&model, &runner_options, CacheKind::Contiguous);
+            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
             let tokens = tokens(&model, context);
             for (at, token) in tokens.chunks(50).enumerate() {
                 runner.feed(token, |_| true).unwrap();
@@ -74,21 +77,21 @@ fn runners_hold_what_their_plan_says() {
 #[test]
 fn branches_hold_what_their_plan_says() {
     let model = tiny("gemma3");
-    let policy = Policy {
-        batch: 16,
-        logit_rows: 3,
-        ..policy(600, "f16")
+    let runner_options = RunnerOptions {
+        max_step_tokens: 16,
+        max_logit_rows: 3,
+        ..runner_options(600, "f16")
     };
-    let plan = plan(&model, &policy, CacheKind::Cells { sequences: 3 });
-    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let plan = plan(&model, &runner_options, CacheKind::Cells { sequences: 3 });
+    let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     let all = tokens(&model, 300);
-    branches.branch(0).feed(&all, &mut |_| true).unwrap();
+    branches.sequence(0).feed(&all, &mut |_| true).unwrap();
     branches.fork(0, 1).unwrap();
     branches.fork(0, 2).unwrap();
     for i in 0..100 {
-        let step = [0, 1, 2].map(|branch| kvark::Token {
-            branch,
-            id: all[i * (branch as usize + 1) % 300],
+        let step = [0, 1, 2].map(|seq| kvark::generate::BatchToken {
+            seq,
+            id: all[i * (seq as usize + 1) % 300],
             logits: true,
         });
         branches.step(&step).unwrap();
@@ -96,7 +99,7 @@ fn branches_hold_what_their_plan_says() {
     let memory = branches.memory().unwrap();
     assert_eq!(memory.arena, plan.arena.bytes);
     assert_eq!(memory.kv, plan.kv_bytes(), "600 tokens fill the context");
-    // What cannot be gone back to is refused, and where one can go back to is said.
+    // A rewind below the floor is refused, and the error names the floor.
     let error = branches.rewind(1, 10).unwrap_err();
     assert!(
         matches!(error.kind(), RuntimeErrorKind::Cache(_)),
@@ -110,13 +113,14 @@ fn branches_hold_what_their_plan_says() {
 fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
     let model = tiny("llama_plain");
     let refused = |memory| {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             memory,
-            ..policy(4096, "f32")
+            ..runner_options(4096, "f32")
         };
-        Runner::new(&model, &Cpu::new().unwrap(), &policy).err()
+        Runner::new(&model, &Cpu::new().unwrap(), &runner_options).err()
     };
-    let total = plan(&model, &policy(4096, "f32"), CacheKind::Sequence).total_bytes() as u64;
+    let total =
+        plan(&model, &runner_options(4096, "f32"), CacheKind::Contiguous).total_bytes() as u64;
     let error = refused(MemoryLimit::Bytes(total - 1)).unwrap();
     let RuntimeErrorKind::MemoryShortfall(shortfall) = error.kind() else {
         panic!("{error}")
@@ -125,18 +129,9 @@ fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
     assert!(refused(MemoryLimit::Bytes(total)).is_none());
 }
 
-/// A model file that a variable of the environment names.
-fn named(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
-    if path.is_none() {
-        eprintln!("skipped: {variable} names no model");
-    }
-    path.map(PathBuf::from)
-}
-
 const CHILD: &str = "KVARK_MEMORY_CHILD";
 
-/// What the system counts as this process's own memory, in bytes.
+/// The private memory of this process as the operating system reports it, in bytes.
 fn anonymous() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text
@@ -146,7 +141,8 @@ fn anonymous() -> u64 {
     number.trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Runs in a process of its own, so that no memory of another run is used again: fills the context and reports.
+/// Fills the context and reports the memory in use. Runs in a process of its own, so that it cannot reuse freed memory of
+/// another run.
 #[test]
 fn child() {
     let Ok(order) = std::env::var(CHILD) else {
@@ -156,12 +152,12 @@ fn child() {
         panic!("{order}")
     };
     let model = Model::open(Path::new(path), None).unwrap();
-    let policy = policy(context.parse().unwrap(), storage);
-    // What opening the model has freed would be used again and not be counted: small pieces take it up.
+    let runner_options = runner_options(context.parse().unwrap(), storage);
+    // Memory that was freed while the model was opened would be reused and not be counted: small allocations use it up.
     let filler: Vec<Vec<u8>> = (0..32 * 1024).map(|_| vec![1; 1000]).collect();
     let before = anonymous();
-    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
-    let tokens = tokens(&model, policy.context.unwrap());
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
+    let tokens = tokens(&model, runner_options.context.unwrap());
     runner.feed(&tokens, |_| true).unwrap();
     let measured = anonymous() - before;
     drop(std::hint::black_box(filler));
@@ -176,7 +172,7 @@ fn measured(path: &Path, context: usize, storage: &str) -> [u64; 4] {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(CHILD, format!("{}|{context}|{storage}", path.display()))
-        // The C library is to take larger pieces from the system one by one, and give them back.
+        // Make the C library map large allocations one by one, so that freed ones are returned to the system.
         .env("MALLOC_MMAP_THRESHOLD_", "8192")
         .env("MALLOC_TRIM_THRESHOLD_", "0")
         .output()
@@ -192,12 +188,16 @@ fn measured(path: &Path, context: usize, storage: &str) -> [u64; 4] {
 #[cfg(target_os = "linux")]
 fn the_system_counts_what_the_plan_says() {
     for variable in ["KVARK_TEST_MODEL", "KVARK_TEST_WINDOWED_MODEL"] {
-        let Some(path) = named(variable) else {
+        let Some(path) = named_by(variable) else {
             continue;
         };
         let model = Model::open(&path, None).unwrap();
         for (context, storage) in [256, 700, 1024].iter().flat_map(|c| TYPES.map(|t| (*c, t))) {
-            let plan = plan(&model, &policy(context, storage), CacheKind::Sequence);
+            let plan = plan(
+                &model,
+                &runner_options(context, storage),
+                CacheKind::Contiguous,
+            );
             let [anonymous, kv, arena, packed] = measured(&path, context, storage);
             assert_eq!(kv, plan.kv_bytes() as u64);
             assert_eq!(arena, plan.arena.bytes as u64);
@@ -210,7 +210,7 @@ fn the_system_counts_what_the_plan_says() {
                 plan.arena.bytes,
                 (anonymous as f64 / planned as f64 - 1.0) * 100.0
             );
-            // The graph, the tape, stacks and what the C library keeps are not planned: about a MiB.
+            // The graph, the tape, stacks and the allocator's free lists are not planned: about 1 MiB.
             let apart = anonymous.abs_diff(planned).saturating_sub(1 << 20);
             assert!(
                 apart * 100 <= planned,
@@ -220,10 +220,10 @@ fn the_system_counts_what_the_plan_says() {
     }
 }
 
-/// A sequence of more than twice the window, in steps of every size and on a fork, to the same bits.
+/// A sequence of more than twice the window gives the same bits in steps of every size and on a fork.
 #[test]
 fn windows_of_a_real_model_change_no_bit() {
-    let Some(path) = named("KVARK_TEST_WINDOWED_MODEL") else {
+    let Some(path) = named_by("KVARK_TEST_WINDOWED_MODEL") else {
         return;
     };
     let model = Model::open(&path, None).unwrap();
@@ -231,16 +231,16 @@ fn windows_of_a_real_model_change_no_bit() {
     let all = tokens(&model, 1100);
     let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     let in_steps_of = |batch: usize, rings: bool| {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             context: Some(1200),
-            batch,
-            rings,
-            ..Policy::default()
+            max_step_tokens: batch,
+            ring_layers: rings,
+            ..RunnerOptions::default()
         };
-        let mut runner = Runner::new(&model, &cpu, &policy).unwrap();
+        let mut runner = Runner::new(&model, &cpu, &runner_options).unwrap();
         runner.feed(&all, |_| true).unwrap();
         let held = runner.memory().unwrap().kv;
-        assert!(held <= plan(&model, &policy, CacheKind::Sequence).kv_bytes());
+        assert!(held <= plan(&model, &runner_options, CacheKind::Contiguous).kv_bytes());
         (bits(runner.logits()), held)
     };
     let (expected, full) = in_steps_of(512, false);
@@ -249,22 +249,25 @@ fn windows_of_a_real_model_change_no_bit() {
         assert!(found == expected, "steps of {batch}");
         assert!(batch > 600 || held < full, "{held} bytes of {full}");
     }
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(2400),
-        batch: 64,
-        ..Policy::default()
+        max_step_tokens: 64,
+        ..RunnerOptions::default()
     };
-    let mut branches = Branches::new(&model, &cpu, &policy).unwrap();
-    branches.branch(0).feed(&all[..700], &mut |_| true).unwrap();
+    let mut branches = BatchRunner::new(&model, &cpu, &runner_options).unwrap();
+    branches
+        .sequence(0)
+        .feed(&all[..700], &mut |_| true)
+        .unwrap();
     branches.fork(0, 1).unwrap();
     for (id, step) in [(1, 64), (0, 37)] {
         for tokens in all[700..].chunks(step) {
-            branches.branch(id).feed(tokens, &mut |_| true).unwrap();
+            branches.sequence(id).feed(tokens, &mut |_| true).unwrap();
         }
     }
     for id in [0, 1] {
         assert!(bits(branches.logits(id)) == expected, "branch {id}");
     }
-    let two = plan(&model, &policy, CacheKind::Cells { sequences: 2 });
+    let two = plan(&model, &runner_options, CacheKind::Cells { sequences: 2 });
     assert!(branches.memory().unwrap().kv <= two.kv_bytes());
 }

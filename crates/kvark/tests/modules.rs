@@ -1,11 +1,11 @@
-//! Modules and their caches: one without its cache, one with another's, two models in one process, and many branches
-//! through the one generation loop.
+//! Modules and their caches: a module without a cache, one with the cache of another model, two models in one process, and
+//! the generation loop on many sequences.
 
 use kvark::cache::{CacheConfig, make_decode_session};
-use kvark::{
-    Branches, Cpu, Finish, GenerateOptions, MemoryLimit, Model, Module, ModuleOptions, Policy,
-    Runner, Sampler, SamplerOptions,
-};
+use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
+use kvark::inference::ModuleOptions;
+use kvark::memory::MemoryLimit;
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use std::path::Path;
 
 fn model(name: &str) -> Model {
@@ -13,11 +13,11 @@ fn model(name: &str) -> Model {
     Model::open(&folder.join(format!("{name}.gguf")), None).unwrap()
 }
 
-fn policy() -> Policy {
-    Policy {
+fn runner_options() -> RunnerOptions {
+    RunnerOptions {
         context: Some(160),
         memory: MemoryLimit::None,
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
@@ -55,7 +55,7 @@ fn a_module_without_its_cache_or_with_another_s_is_refused() {
         refused(&options, &qwen),
         format!("no cache is registered under the key {key:?}")
     );
-    // A cache of another backend has bytes that this one cannot read.
+    // The KV bytes of another backend are refused.
     backend::reference::Reference::new();
     let (_session, backend) = make_decode_session("reference", &config(&llama)).unwrap();
     let options = ModuleOptions {
@@ -77,7 +77,8 @@ fn tokens(model: &Model, seed: u32, n: u32) -> Vec<u32> {
 fn two_models_in_one_process_do_not_meet() {
     let names = ["llama_plain", "qwen3"];
     let models = names.map(model);
-    let runner = |model: &Model| Runner::new(model, &Cpu::new().unwrap(), &policy()).unwrap();
+    let runner =
+        |model: &Model| Runner::new(model, &Cpu::new().unwrap(), &runner_options()).unwrap();
     let feed = |runner: &mut Runner, model: &Model, step: u32| {
         let ids = tokens(model, 3 * step, 1 + step % 3);
         runner.feed(&ids, |_| true).unwrap();
@@ -102,7 +103,7 @@ fn two_models_in_one_process_do_not_meet() {
     }
 }
 
-/// Greedy and seeded samplers in turns.
+/// Greedy and seeded samplers alternately.
 fn sampler(id: u32) -> Sampler {
     Sampler::new(SamplerOptions {
         temperature: [0.0, 1.5][id as usize % 2],
@@ -120,12 +121,13 @@ fn branches_generate_what_each_generates_alone() {
         ignore_eos: true,
         ..GenerateOptions::default()
     };
-    let many = Policy {
-        logit_rows: 5,
-        ..policy()
+    let many = RunnerOptions {
+        max_logit_rows: 5,
+        ..runner_options()
     };
-    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &many).unwrap();
-    kvark::Sequence::feed(&mut branches.branch(0), &prompt, &mut |_| true).unwrap();
+    let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &many).unwrap();
+    kvark::generate::DecodeContext::feed(&mut branches.sequence(0), &prompt, &mut |_| true)
+        .unwrap();
     for id in 1..5 {
         branches.fork(0, id).unwrap();
     }
@@ -138,13 +140,13 @@ fn branches_generate_what_each_generates_alone() {
         })
         .unwrap();
     for (id, found) in (0..5).zip(&found) {
-        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy()).unwrap();
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options()).unwrap();
         let expect = runner.generate(&model, &prompt, &mut sampler(id), &options, |_| true);
         let expect = expect.unwrap();
         assert_eq!(found.tokens, expect.tokens, "branch {id}");
         assert_eq!(
             (found.finish, expect.finish),
-            (Finish::Length, Finish::Length)
+            (FinishReason::Length, FinishReason::Length)
         );
         assert!(shown[id as usize] >= 14, "every token is shown");
     }
@@ -160,30 +162,33 @@ fn branches_shift_a_full_context_or_end() {
         ..GenerateOptions::default()
     };
     for shifts in [false, true] {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             context: Some(30),
-            logit_rows: 2,
-            ..policy()
+            max_logit_rows: 2,
+            ..runner_options()
         };
-        let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+        let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
         if shifts {
-            branches.allow_shifts(2).unwrap();
+            branches.enable_context_shift(2).unwrap();
         }
         for id in 0..2 {
-            kvark::Sequence::feed(&mut branches.branch(id), &prompt, &mut |_| true).unwrap();
+            kvark::generate::DecodeContext::feed(&mut branches.sequence(id), &prompt, &mut |_| {
+                true
+            })
+            .unwrap();
         }
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
         let found = branches.generate(&model, &mut each, &options, |_, _| true);
         let found = found.unwrap();
         let expect = match shifts {
-            true => (40, Finish::Length),
-            false => (10, Finish::Context),
+            true => (40, FinishReason::Length),
+            false => (10, FinishReason::Context),
         };
         for generated in &found {
             assert_eq!((generated.tokens.len(), generated.finish), expect);
         }
         assert_eq!(!branches.take_shifts(0).is_empty(), shifts);
-        // An interruption ends all of them.
+        // A cancellation ends all sequences.
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
         if shifts {
             let found = branches.generate(&model, &mut each, &options, |id, _| id == 0);
@@ -191,7 +196,7 @@ fn branches_shift_a_full_context_or_end() {
                 found
                     .unwrap()
                     .iter()
-                    .all(|g| g.finish == Finish::Interrupted)
+                    .all(|g| g.finish == FinishReason::Interrupted)
             );
         }
     }

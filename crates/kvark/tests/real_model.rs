@@ -1,23 +1,22 @@
-//! SmolLM2 end to end. Runs when `KVARK_TEST_MODEL` names the file, as `cargo xtask test` sees to.
+//! SmolLM2 end to end. Runs if `KVARK_TEST_MODEL` names the file; `cargo xtask test` sets it.
 
-#![allow(clippy::print_stderr, reason = "a skipped test says so")]
+mod common;
 
-use kvark::{
-    CompileOptions, Cpu, EncodeOptions, ExecutorKind, Finish, GenerateOptions, Group, Model,
-    Policy, Runner, Sampler, SamplerOptions, Storage,
-};
+use common::named_by;
+use kvark::backend::{CompileOptions, ExecutorKind};
+use kvark::cache::{Group, Storage};
+use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
+use kvark::text::EncodeOptions;
+use kvark::{Cpu, Model, Runner, RunnerOptions};
 use std::sync::LazyLock;
 
 static MODEL: LazyLock<Option<Model>> = LazyLock::new(|| {
-    let path = std::env::var_os("KVARK_TEST_MODEL").filter(|p| !p.is_empty());
-    if path.is_none() {
-        eprintln!("skipped: KVARK_TEST_MODEL names no model");
-    }
-    path.map(|path| Model::open(path.as_ref(), None).unwrap())
+    let path = named_by("KVARK_TEST_MODEL");
+    path.map(|path| Model::open(&path, None).unwrap())
 });
 
-fn runner(model: &Model, policy: Policy) -> Runner {
-    Runner::new(model, &Cpu::new().unwrap(), &policy).unwrap()
+fn runner(model: &Model, runner_options: RunnerOptions) -> Runner {
+    Runner::new(model, &Cpu::new().unwrap(), &runner_options).unwrap()
 }
 
 fn encode(model: &Model, text: &str) -> Vec<u32> {
@@ -30,7 +29,12 @@ fn encode(model: &Model, text: &str) -> Vec<u32> {
     )
 }
 
-fn greedy(model: &Model, policy: Policy, prompt: &str, n: usize) -> kvark::Generated {
+fn greedy(
+    model: &Model,
+    runner_options: RunnerOptions,
+    prompt: &str,
+    n: usize,
+) -> kvark::generate::GenerateOutput {
     let mut sampler = Sampler::new(SamplerOptions {
         temperature: 0.0,
         ..Default::default()
@@ -39,7 +43,7 @@ fn greedy(model: &Model, policy: Policy, prompt: &str, n: usize) -> kvark::Gener
         max_tokens: Some(n),
         ..Default::default()
     };
-    runner(model, policy)
+    runner(model, runner_options)
         .generate(
             model,
             &encode(model, prompt),
@@ -53,9 +57,14 @@ fn greedy(model: &Model, policy: Policy, prompt: &str, n: usize) -> kvark::Gener
 #[test]
 fn knows_the_capital_of_france() {
     let Some(model) = &*MODEL else { return };
-    let generated = greedy(model, Policy::default(), "The capital of France is", 8);
+    let generated = greedy(
+        model,
+        RunnerOptions::default(),
+        "The capital of France is",
+        8,
+    );
     assert!(generated.text.starts_with(" Paris"), "{:?}", generated.text);
-    assert_eq!(generated.finish, Finish::Length);
+    assert_eq!(generated.finish, FinishReason::Length);
 }
 
 /// A prompt longer than a batch, a block of the softmax and a doubling of the pools.
@@ -79,10 +88,10 @@ fn the_batch_size_threads_and_executor_change_no_token_and_no_logit() {
         };
         let mut runner = runner(
             model,
-            Policy {
-                batch,
+            RunnerOptions {
+                max_step_tokens: batch,
                 compile,
-                ..Policy::default()
+                ..RunnerOptions::default()
             },
         );
         runner.feed(&tokens, |_| true).unwrap();
@@ -107,8 +116,8 @@ fn the_batch_size_threads_and_executor_change_no_token_and_no_logit() {
 #[test]
 fn rewind_and_regenerate_repeats_the_cold_run() {
     let Some(model) = &*MODEL else { return };
-    let cold = greedy(model, Policy::default(), "Once upon a time", 24);
-    let mut runner = runner(model, Policy::default());
+    let cold = greedy(model, RunnerOptions::default(), "Once upon a time", 24);
+    let mut runner = runner(model, RunnerOptions::default());
     let prompt = encode(model, "Once upon a time");
     let mut sampler = Sampler::new(SamplerOptions {
         seed: 5,
@@ -159,12 +168,12 @@ fn weights_are_mapped_and_kv_follows_the_tokens_in_use() {
     );
 
     for storage in [Storage::F32, Storage::F16, Storage::Q4(Group::G32)] {
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             key_storage: storage,
             value_storage: storage,
-            ..Policy::default()
+            ..RunnerOptions::default()
         };
-        let mut runner = runner(model, policy);
+        let mut runner = runner(model, runner_options);
         assert_eq!(runner.memory().unwrap().kv, 0);
         let row: usize = model
             .facts()
@@ -187,12 +196,12 @@ fn weights_are_mapped_and_kv_follows_the_tokens_in_use() {
 #[test]
 fn a_full_context_ends_the_text_and_a_long_prompt_is_refused() {
     let Some(model) = &*MODEL else { return };
-    let small = Policy {
+    let small = RunnerOptions {
         context: Some(12),
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
     let generated = greedy(model, small.clone(), "Once upon a time", 100);
-    assert_eq!(generated.finish, Finish::Context);
+    assert_eq!(generated.finish, FinishReason::Context);
     let mut runner = runner(model, small);
     let error = runner
         .feed(&encode(model, &long_prompt()), |_| true)
@@ -222,7 +231,7 @@ fn stop_strings_and_seeds() {
             stop: vec![stop.to_owned()],
             ..Default::default()
         };
-        runner(model, Policy::default())
+        runner(model, RunnerOptions::default())
             .generate(model, &prompt, &mut sampler, &options, |_| true)
             .unwrap()
     };
@@ -230,19 +239,19 @@ fn stop_strings_and_seeds() {
     assert_eq!(free.tokens, run(1, "never to be seen").tokens);
     let word = free.text.split_whitespace().nth(3).unwrap().to_owned();
     let cut = run(1, &word);
-    assert_eq!(cut.finish, Finish::Stop);
+    assert_eq!(cut.finish, FinishReason::Stop);
     assert_eq!(cut.text, free.text[..free.text.find(&word).unwrap()]);
 }
 
 #[test]
 fn a_text_stays_sane_past_its_context() {
     let Some(model) = &*MODEL else { return };
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(192),
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
-    let mut shifted = runner(model, policy);
-    shifted.allow_shifts(8).unwrap();
+    let mut shifted = runner(model, runner_options);
+    shifted.enable_context_shift(8).unwrap();
     let prompt = encode(
         model,
         "A long story about a fisherman and the sea. Once upon a time",
@@ -259,9 +268,9 @@ fn a_text_stays_sane_past_its_context() {
     };
     let generated = shifted.generate(model, &prompt, &mut sampler, &options, |_| true);
     let generated = generated.unwrap();
-    assert_eq!(generated.finish, Finish::Length);
-    // What it wrote, the last part of it above all, is likely to a model that has seen all of it.
-    let mut cold = runner(model, Policy::default());
+    assert_eq!(generated.finish, FinishReason::Length);
+    // The generated text, above all its last part, is likely under a model with the full context.
+    let mut cold = runner(model, RunnerOptions::default());
     let text = [&prompt[..], &generated.tokens].concat();
     let score = cold.score(&text, |_| true).unwrap();
     let last = &score.logprob[score.logprob.len() - 300..];

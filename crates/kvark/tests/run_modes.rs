@@ -1,14 +1,17 @@
 //! Run modes on whole models: every mode gives the same bits for prefill, decode, mixed steps and trees, on every tier of
 //! the CPU, and many sequences record no more tapes than there are descriptors.
 
-use kvark::cache::{CacheConfig, Role, Step, StepToken, make_tree_session};
-use kvark::{
-    Branches, CompileOptions, Cpu, Isa, MemoryLimit, Model, Module, ModuleOptions, Policy, RunMode,
-    Runner, StepOptions, StepOutputs, Storage, Token, Wanted,
-};
+mod common;
+
+use common::named_by;
+use kvark::backend::{CompileOptions, Isa, RunMode};
+use kvark::cache::{CacheConfig, Role, Step, StepToken, Storage, make_tree_session};
+use kvark::generate::BatchToken;
+use kvark::inference::{ModuleOptions, StepOptions, StepOutputs, Wanted};
+use kvark::memory::MemoryLimit;
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 struct Counting;
@@ -46,31 +49,27 @@ fn tiny() -> PathBuf {
     folder.join("llama_plain.gguf")
 }
 
-/// A tiny model, and the real one where it is there.
+/// A tiny model, and the real one if it is present.
 fn models() -> Vec<Model> {
-    let real = std::env::var_os("KVARK_TEST_MODEL").filter(|path| !path.is_empty());
-    if real.is_none() {
-        // Past the capture, so that a run says what it left out.
-        let _ = writeln!(std::io::stderr(), "skipped: KVARK_TEST_MODEL is not set");
-    }
-    let paths = [tiny()].into_iter().chain(real.map(PathBuf::from));
+    let real = named_by("KVARK_TEST_MODEL");
+    let paths = [tiny()].into_iter().chain(real);
     paths
         .map(|path| Model::open(&path, None).unwrap())
         .collect()
 }
 
-fn policy(sequences: usize) -> Policy {
-    Policy {
-        batch: 128,
+fn runner_options(sequences: usize) -> RunnerOptions {
+    RunnerOptions {
+        max_step_tokens: 128,
         key_storage: Storage::F16,
         value_storage: Storage::F16,
-        logit_rows: sequences,
+        max_logit_rows: sequences,
         memory: MemoryLimit::None,
         compile: CompileOptions {
             threads: Some(2),
             ..CompileOptions::default()
         },
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
@@ -85,19 +84,18 @@ fn id(model: &Model, seq: u32, i: u32) -> u32 {
 }
 
 /// The logits of a prefill, decodes and mixed steps.
-fn branches_script(model: &Model, branches: &mut Branches) -> Vec<Vec<u32>> {
-    let token = |branch: u32, i: u32, logits: bool| Token {
-        branch,
-        id: id(model, branch, i),
+fn branches_script(model: &Model, branches: &mut BatchRunner) -> Vec<Vec<u32>> {
+    let token = |seq: u32, i: u32, logits: bool| BatchToken {
+        seq,
+        id: id(model, seq, i),
         logits,
     };
-    let part =
-        |branch: u32, from: u32, to: u32| (from..to).map(move |i| token(branch, i, i + 1 == to));
+    let part = |seq: u32, from: u32, to: u32| (from..to).map(move |i| token(seq, i, i + 1 == to));
     let mut found = vec![];
-    let mut step = |tokens: Vec<Token>| {
+    let mut step = |tokens: Vec<BatchToken>| {
         branches.step(&tokens).unwrap();
         for last in tokens.iter().filter(|token| token.logits) {
-            found.push(bits(branches.logits(last.branch)));
+            found.push(bits(branches.logits(last.seq)));
         }
     };
     step(part(0, 0, 19).collect());
@@ -119,20 +117,20 @@ fn branches_script(model: &Model, branches: &mut Branches) -> Vec<Vec<u32>> {
             .flat_map(|b| part(b, [22, 11, 4, 17][b as usize], [23, 12, 5, 18][b as usize]))
             .collect(),
     );
-    for branch in 0..4 {
-        branches.remove(branch).unwrap();
+    for seq in 0..4 {
+        branches.remove(seq).unwrap();
     }
     found
 }
 
-/// The logits of a prefix, a tree of candidates and what follows an accepted path.
+/// The logits of a prefix, of a tree of candidates, and of the tokens after an accepted path.
 fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
     let mut config = CacheConfig::new(64, model.facts().caches.clone());
     (config.key_storage, config.value_storage) = (Storage::F16, Storage::F16);
     let (session, backend) = make_tree_session("cpu", &config).unwrap();
     let options = ModuleOptions {
         backend,
-        compile: policy(1).compile,
+        compile: runner_options(1).compile,
     };
     let mut module = Module::from_artifact(model.artifact(), cpu, &options).unwrap();
     let forward = module.method("forward").unwrap();
@@ -187,7 +185,7 @@ fn every_mode_gives_the_same_bits_on_every_tier() {
         for isa in Isa::available() {
             let cpu = Cpu::with_isa(isa);
             // One module for all modes: they share weights, arena and cache.
-            let mut branches = Branches::new(&model, &cpu, &policy(4)).unwrap();
+            let mut branches = BatchRunner::new(&model, &cpu, &runner_options(4)).unwrap();
             let mut expect = None;
             for mode in RunMode::ALL {
                 branches.set_run_mode(mode).unwrap();
@@ -211,7 +209,7 @@ fn every_mode_gives_the_same_bits_on_every_tier() {
 fn a_prompt_has_the_same_bits_in_any_chunks_and_mode() {
     for model in models() {
         let ids: Vec<u32> = (0..50).map(|i| id(&model, 1, i)).collect();
-        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy(1)).unwrap();
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options(1)).unwrap();
         let mut expect = None;
         for mode in RunMode::ALL {
             runner.set_run_mode(mode).unwrap();
@@ -233,15 +231,15 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
     const SEQUENCES: u32 = 64;
     const BUDGET: usize = 128;
     let model = Model::open(&tiny(), None).unwrap();
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(64 * 60),
         compile: CompileOptions {
             threads: Some(1),
             ..CompileOptions::default()
         },
-        ..policy(SEQUENCES as usize)
+        ..runner_options(SEQUENCES as usize)
     };
-    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     let mut noise = 0x9e37_79b9_7f4a_7c15u64;
     let mut below = |n: u32| {
         noise ^= noise << 13;
@@ -249,17 +247,17 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
         noise ^= noise << 17;
         (noise >> 33) as u32 % n
     };
-    // Per sequence, the tokens of its prompt that are still to be fed, and those to be generated behind it.
+    // Per sequence, the number of prompt tokens to feed and of tokens to decode after them.
     let mut left = vec![(0u32, 0u32); SEQUENCES as usize];
     let mut step = Vec::with_capacity(BUDGET);
     for _ in 0..2_000 {
         step.clear();
-        for branch in 0..SEQUENCES {
-            let (prompt, decodes) = &mut left[branch as usize];
-            let held = branches.tokens(branch).len() as u32;
+        for seq in 0..SEQUENCES {
+            let (prompt, decodes) = &mut left[seq as usize];
+            let held = branches.tokens(seq).len() as u32;
             if *prompt + *decodes == 0 {
                 if held > 0 {
-                    branches.remove(branch).unwrap();
+                    branches.remove(seq).unwrap();
                 }
                 if below(12) == 0 {
                     (*prompt, *decodes) = (1 + below(30), 1 + below(25));
@@ -269,9 +267,9 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
             let room = BUDGET - step.len();
             let now = (*prompt).max(1).min(room as u32);
             for i in 0..now {
-                step.push(Token {
-                    branch,
-                    id: id(&model, branch, held + i) % model.facts().vocab_size as u32,
+                step.push(BatchToken {
+                    seq,
+                    id: id(&model, seq, held + i) % model.facts().vocab_size as u32,
                     logits: i + 1 == now && *prompt <= now,
                 });
             }
@@ -294,18 +292,18 @@ fn many_sequences_record_few_tapes_and_steady_decode_allocates_nothing() {
         "{captures} recordings of {descriptors} descriptors"
     );
 
-    for branch in 0..SEQUENCES {
-        branches.remove(branch).unwrap();
+    for seq in 0..SEQUENCES {
+        branches.remove(seq).unwrap();
     }
-    let decode = |i: u32| -> Vec<Token> {
-        let token = |branch| Token {
-            branch,
-            id: id(&model, branch, i),
+    let decode = |i: u32| -> Vec<BatchToken> {
+        let token = |seq| BatchToken {
+            seq,
+            id: id(&model, seq, i),
             logits: true,
         };
         (0..SEQUENCES).map(token).collect()
     };
-    let steps: Vec<Vec<Token>> = (0..40).map(decode).collect();
+    let steps: Vec<Vec<BatchToken>> = (0..40).map(decode).collect();
     let (warm, steady) = steps.split_at(34);
     warm.iter().for_each(|step| branches.step(step).unwrap());
     let before = ALLOCATIONS.get();

@@ -8,10 +8,10 @@
 mod golden;
 
 use golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
-use kvark::{
-    CompileOptions, Cpu, ExecutorKind, InferenceOptions, InferenceSession, Isa, PassSelection,
-    Value,
-};
+use kvark::backend::{CompileOptions, ExecutorKind, Isa};
+use kvark::graph::PassSelection;
+use kvark::inference::{InferenceOptions, Value};
+use kvark::{Cpu, InferenceSession};
 
 fn options(method: &str, executor: ExecutorKind, passes: &str) -> InferenceOptions {
     InferenceOptions {
@@ -40,7 +40,7 @@ fn run(name: &str, isa: Isa, options: &InferenceOptions, inputs: &[Value]) -> Ve
     outputs.into_iter().map(|(_, value)| value).collect()
 }
 
-/// The bits of a result, so that what is not a number equals itself.
+/// The bits of a result, so that a NaN equals itself.
 fn bits(values: &[Value]) -> Vec<Vec<u32>> {
     let bits = |v: &Value| v.as_f32().map(|v| v.iter().map(|x| x.to_bits()).collect());
     values.iter().filter_map(bits).collect()

@@ -1,4 +1,4 @@
-//! A context that has given up its middle: keys are those of their new positions, and sessions go on from there.
+//! Context shifts: keys are rotated to their new positions, and sessions continue after the shift.
 
 use backend::conformance::RowsCopy;
 use backend::{CompileOptions, KeyRotations, row_codec};
@@ -7,7 +7,9 @@ use graph::{Data, Value};
 use import::ImportOptions;
 use import::gguf::{Gguf, Tensor, lower};
 use kv::{CacheConfig, CacheSession, Contiguous, RingPolicy, Storage, make_decode_session};
-use kvark::{Branches, Cpu, Model, Policy, Runner, Sequence, Snapshot};
+use kvark::generate::DecodeContext;
+use kvark::snapshot::Snapshot;
+use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use runtime::{Module, ModuleOptions};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +40,7 @@ fn shortened(tokens: &[u32], dropped: usize) -> Vec<u32> {
     [&tokens[..KEEP], &tokens[KEEP + dropped..]].concat()
 }
 
-/// A session whose rows can be looked at.
+/// A session whose rows the test can read.
 struct Run {
     session: CacheSession<Contiguous>,
     module: Module,
@@ -68,7 +70,7 @@ impl Run {
         }
     }
 
-    /// Feeds tokens in one step; the logits behind the last one.
+    /// Feeds tokens in one step and returns the logits after the last one.
     fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
         let start = self.session.len().unwrap() as i32;
         let n = tokens.len();
@@ -112,10 +114,10 @@ impl Run {
     }
 }
 
-/// The keys of a model's first layer depend on a token and its position alone, so that shifted ones can be compared with
-/// computed ones. Bounds are on the difference over the largest element of a row: of f32, its arithmetic; of the others, six
-/// roundings: a rotation makes an element and an error at most √2 times larger, so each of two shifts adds two roundings to
-/// the one of either side.
+/// The keys of the first layer depend only on a token and its position, so shifted keys can be compared with computed ones.
+/// The bounds are on the difference relative to the largest element of a row: for f32, the error of the arithmetic; for other
+/// types, six roundings: a rotation enlarges an element and its error by at most √2, so each of two shifts adds two roundings
+/// to the one of either side.
 #[test]
 fn shifted_keys_are_those_of_their_new_positions() {
     let bounds = [
@@ -209,20 +211,20 @@ fn a_model_of_one_layer_answers_as_a_cold_run_on_what_is_left() {
     }
 }
 
-fn policy(storage: &str, context: usize) -> Policy {
-    Policy {
+fn runner_options(storage: &str, context: usize) -> RunnerOptions {
+    RunnerOptions {
         context: Some(context),
-        batch: 4,
+        max_step_tokens: 4,
         key_storage: Storage::from_name(storage).unwrap(),
         value_storage: Storage::from_name(storage).unwrap(),
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
-/// The bits of the logits behind each of these tokens, with room made where there is none.
-fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
+/// The bits of the logits after each of these tokens; shifts the context when it is full.
+fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut next = |token: &u32| {
-        assert!(sequence.make_room().unwrap());
+        assert!(sequence.ensure_capacity().unwrap());
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
         sequence.logits().iter().map(|x| x.to_bits()).collect()
     };
@@ -235,12 +237,12 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
     for name in MODELS {
         let model = model(name);
         for storage in ["f32", "f16", "q8"] {
-            let policy = policy(storage, 24);
+            let runner_options = runner_options(storage, 24);
             let what = format!("{name} with {storage}");
             let text = tokens(60);
-            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
-            runner.allow_shifts(KEEP).unwrap();
-            // Three times past the end of the context.
+            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
+            runner.enable_context_shift(KEEP).unwrap();
+            // Fill the context three times.
             let expect = bits(&mut runner, &text);
             assert!(runner.tokens().len() <= 24);
             assert_eq!(runner.tokens()[..KEEP], text[..KEEP], "{what}");
@@ -249,8 +251,8 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
             runner.save(&model, &file, b"").unwrap();
             let snapshot = Snapshot::open(&file).unwrap();
             let len = runner.tokens().len();
-            let mut restored = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
-            restored.allow_shifts(KEEP).unwrap();
+            let mut restored = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
+            restored.enable_context_shift(KEEP).unwrap();
             for back in [0, 2] {
                 restored.restore(&model, &snapshot, len).unwrap();
                 for runner in [&mut runner, &mut restored] {
@@ -261,30 +263,33 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
                 runner.restore(&model, &snapshot, len).unwrap();
             }
 
-            // The same in a pool of cells, beside a branch that shares its beginning and must not notice.
-            let wide = Policy {
+            // The same in a pool of cells, with a second sequence that shares the prefix and must not change.
+            let wide = RunnerOptions {
                 context: Some(40),
-                ..policy.clone()
+                ..runner_options.clone()
             };
-            let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &wide).unwrap();
-            branches.allow_shifts(KEEP).unwrap();
+            let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &wide).unwrap();
+            branches.enable_context_shift(KEEP).unwrap();
             let mut cold = Runner::new(&model, &Cpu::new().unwrap(), &wide).unwrap();
-            branches.branch(0).feed(&text[..16], &mut |_| true).unwrap();
+            branches
+                .sequence(0)
+                .feed(&text[..16], &mut |_| true)
+                .unwrap();
             cold.feed(&text[..16], |_| true).unwrap();
             branches.fork(0, 1).unwrap();
-            bits(&mut branches.branch(0), &text[16..24]);
-            branches.shift(0).unwrap().unwrap();
-            let other = bits(&mut branches.branch(1), &text[30..34]);
+            bits(&mut branches.sequence(0), &text[16..24]);
+            branches.shift_context(0).unwrap().unwrap();
+            let other = bits(&mut branches.sequence(1), &text[30..34]);
             assert!(
                 other == bits(&mut cold, &text[30..34]),
                 "{what}: the other branch"
             );
             // In both kinds of cache a shift gives the same bits.
-            let mut alone = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
-            alone.allow_shifts(KEEP).unwrap();
+            let mut alone = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
+            alone.enable_context_shift(KEEP).unwrap();
             let before = bits(&mut alone, &text[..24]);
             assert!(before == expect[..24], "{what}");
-            alone.shift().unwrap().unwrap();
+            alone.shift_context().unwrap().unwrap();
             branches.remove(1).unwrap();
             assert_eq!(alone.tokens(), branches.tokens(0), "{what}");
             branches.fork(0, 2).unwrap();
@@ -292,7 +297,7 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
             assert!(going_on == expect[24..28], "{what}");
             for id in [0, 2] {
                 assert!(
-                    bits(&mut branches.branch(id), &text[24..28]) == going_on,
+                    bits(&mut branches.sequence(id), &text[24..28]) == going_on,
                     "{what}"
                 );
             }
@@ -304,14 +309,14 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
 #[test]
 fn models_whose_keys_cannot_be_moved_say_so() {
     let model = Model::open(&path("gpt2"), Some(24)).unwrap();
-    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy("f16", 24)).unwrap();
-    let error = runner.allow_shifts(1).unwrap_err().to_string();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options("f16", 24)).unwrap();
+    let error = runner.enable_context_shift(1).unwrap_err().to_string();
     assert!(error.contains("the context cannot be shifted"), "{error}");
     assert!(error.contains("uses positions for more"), "{error}");
-    assert_eq!(runner.shift().unwrap(), None);
+    assert_eq!(runner.shift_context().unwrap(), None);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx");
     let model = Model::open(&folder.join("llama.onnx"), None).unwrap();
-    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &Policy::default()).unwrap();
-    let error = runner.allow_shifts(1).unwrap_err().to_string();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &RunnerOptions::default()).unwrap();
+    let error = runner.enable_context_shift(1).unwrap_err().to_string();
     assert!(error.contains("uses positions for more"), "{error}");
 }

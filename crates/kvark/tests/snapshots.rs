@@ -1,6 +1,9 @@
-//! Saved and restored sequences go on with the very bits of those that were never saved.
+//! A restored sequence continues with the same bits as one that was never saved.
 
-use kvark::{Branches, Cpu, Model, Policy, Runner, Sequence, Snapshot, Storage};
+use kvark::cache::Storage;
+use kvark::generate::DecodeContext;
+use kvark::snapshot::Snapshot;
+use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
 
 /// A flat model, one with a window in every layer, and one with both kinds of layers.
@@ -16,22 +19,22 @@ fn tokens(n: usize) -> Vec<u32> {
     (0..n as u32).map(|i| (i * 29 + i / 5) % 60).collect()
 }
 
-fn policy(keys: &str, values: &str, batch: usize) -> Policy {
-    Policy {
+fn runner_options(keys: &str, values: &str, batch: usize) -> RunnerOptions {
+    RunnerOptions {
         context: Some(64),
-        batch,
+        max_step_tokens: batch,
         key_storage: Storage::from_name(keys).unwrap(),
         value_storage: Storage::from_name(values).unwrap(),
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
-fn runner(model: &Model, policy: &Policy) -> Runner {
-    Runner::new(model, &Cpu::new().unwrap(), policy).unwrap()
+fn runner(model: &Model, runner_options: &RunnerOptions) -> Runner {
+    Runner::new(model, &Cpu::new().unwrap(), runner_options).unwrap()
 }
 
-/// The bits of the logits behind each of these tokens.
-fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
+/// The bits of the logits after each of these tokens.
+fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut next = |token: &u32| {
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
         sequence.logits().iter().map(|x| x.to_bits()).collect()
@@ -39,7 +42,7 @@ fn bits(sequence: &mut impl Sequence, tokens: &[u32]) -> Vec<Vec<u32>> {
     tokens.iter().map(&mut next).collect()
 }
 
-/// A file that goes away.
+/// A file that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -62,11 +65,11 @@ fn a_runner_goes_on_as_if_it_had_never_been_saved() {
         let model = model(name);
         for (keys, values) in STORAGE.into_iter().zip(STORAGE.into_iter().cycle().skip(3)) {
             for (keys, values) in [(keys, keys), (keys, values)] {
-                let policy = policy(keys, values, 4);
+                let runner_options = runner_options(keys, values, 4);
                 let what = format!("{name} with {keys} and {values}");
-                let mut never_saved = runner(&model, &policy);
+                let mut never_saved = runner(&model, &runner_options);
                 let text = tokens(60);
-                // Straight on, and after a rewind behind which other tokens were written.
+                // Without a rewind, and after a rewind followed by other tokens.
                 for rewind in [0, 2] {
                     never_saved.rewind(0).unwrap();
                     never_saved.feed(&text[..40], |_| true).unwrap();
@@ -80,25 +83,25 @@ fn a_runner_goes_on_as_if_it_had_never_been_saved() {
 
                     let snapshot = Snapshot::open(&file.0).unwrap();
                     assert_eq!(snapshot.tokens(), &text[..len], "{what}");
-                    // Also into a context with longer and with shorter steps, whose rings are of other sizes.
+                    // Also into contexts with longer and shorter steps, whose rings have other sizes.
                     for batch in [4, 16, 1] {
-                        let policy = Policy {
-                            batch,
-                            ..policy.clone()
+                        let runner_options = RunnerOptions {
+                            max_step_tokens: batch,
+                            ..runner_options.clone()
                         };
-                        let mut restored = runner(&model, &policy);
+                        let mut restored = runner(&model, &runner_options);
                         restored.feed(&[1, 2, 3], |_| true).unwrap();
                         restored.restore(&model, &snapshot, len).unwrap();
                         let found = bits(&mut restored, &text[len..]);
                         assert!(found == expect, "{what}, batch {batch}, rewind {rewind}");
                     }
-                    // A part of it, as far as the windows let it.
-                    let part = snapshot.floor().max(len - 1);
-                    let mut restored = runner(&model, &policy);
+                    // Restore the shortest prefix that the ring layers allow.
+                    let part = snapshot.min_restore_len().max(len - 1);
+                    let mut restored = runner(&model, &runner_options);
                     restored.restore(&model, &snapshot, part).unwrap();
                     let found = bits(&mut restored, &text[part..]);
                     assert!(found[len - part..] == expect, "{what}, {part} tokens");
-                    // What is restored can be saved again, to the same bytes.
+                    // Saving the restored sequence gives the same bytes.
                     let again = Temporary::new("again");
                     restored.restore(&model, &snapshot, len).unwrap();
                     restored.save(&model, &again.0, b"").unwrap();
@@ -115,20 +118,20 @@ fn rewinds_of_a_restored_sequence_are_right_or_refused() {
     let file = Temporary::new("rewind");
     for name in MODELS {
         let model = model(name);
-        let policy = policy("f16", "f16", 4);
+        let runner_options = runner_options("f16", "f16", 4);
         let text = tokens(60);
-        let mut cold = runner(&model, &policy);
+        let mut cold = runner(&model, &runner_options);
         let expect = bits(&mut cold, &text);
-        let mut first = runner(&model, &policy);
+        let mut first = runner(&model, &runner_options);
         first.feed(&text[..50], |_| true).unwrap();
         first.rewind(48).unwrap();
         first.save(&model, &file.0, b"").unwrap();
         let snapshot = Snapshot::open(&file.0).unwrap();
         let mut accepted = 0;
         for back in (0..=48).rev() {
-            let mut restored = runner(&model, &policy);
+            let mut restored = runner(&model, &runner_options);
             restored.restore(&model, &snapshot, 48).unwrap();
-            let allowed = back == 0 || back >= snapshot.floor();
+            let allowed = back == 0 || back >= snapshot.min_restore_len();
             assert_eq!(restored.rewind(back).is_ok(), allowed, "{name} to {back}");
             if allowed {
                 let found = bits(&mut restored, &text[back..52]);
@@ -146,15 +149,15 @@ fn branches_are_saved_and_restored_among_others() {
     for name in MODELS {
         let model = model(name);
         for storage in STORAGE {
-            let policy = Policy {
+            let runner_options = RunnerOptions {
                 context: Some(200),
-                ..policy(storage, storage, 4)
+                ..runner_options(storage, storage, 4)
             };
             let text = tokens(60);
-            let open = || Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+            let open = || BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
             let mut branches = open();
-            let feed = |branches: &mut Branches, id, tokens: &[u32]| {
-                let mut branch = branches.branch(id);
+            let feed = |branches: &mut BatchRunner, id, tokens: &[u32]| {
+                let mut branch = branches.sequence(id);
                 assert!(branch.feed(tokens, &mut |_| true).unwrap());
             };
             feed(&mut branches, 0, &text[..20]);
@@ -162,7 +165,7 @@ fn branches_are_saved_and_restored_among_others() {
             feed(&mut branches, 0, &text[30..34]);
             feed(&mut branches, 1, &text[20..40]);
             branches.save(&model, 1, &file.0, b"{}").unwrap();
-            let expect = bits(&mut branches.branch(1), &text[40..50]);
+            let expect = bits(&mut branches.sequence(1), &text[40..50]);
 
             let snapshot = Snapshot::open(&file.0).unwrap();
             let mut restored = open();
@@ -172,16 +175,16 @@ fn branches_are_saved_and_restored_among_others() {
             restored.restore(&model, 1, &snapshot).unwrap();
             restored.fork(1, 2).unwrap();
             for id in [1, 2] {
-                let found = bits(&mut restored.branch(id), &text[40..50]);
+                let found = bits(&mut restored.sequence(id), &text[40..50]);
                 assert!(found == expect, "{name} with {storage}, branch {id}");
             }
-            let found = bits(&mut restored.branch(0), &text[24..28]);
+            let found = bits(&mut restored.sequence(0), &text[24..28]);
             let mut cold = open();
             feed(&mut cold, 0, &text[..24]);
-            assert!(found == bits(&mut cold.branch(0), &text[24..28]));
+            assert!(found == bits(&mut cold.sequence(0), &text[24..28]));
 
-            // One kind of cache reads what another wrote.
-            let mut alone = runner(&model, &policy);
+            // Every kind of cache can restore the snapshots of the others.
+            let mut alone = runner(&model, &runner_options);
             alone.restore(&model, &snapshot, 40).unwrap();
             assert!(bits(&mut alone, &text[40..50]) == expect, "{name}");
         }
@@ -193,15 +196,15 @@ fn a_branch_that_does_not_fit_is_refused_and_nothing_is_lost() {
     let file = Temporary::new("full");
     let model = model("llama_plain");
     let text = tokens(40);
-    let mut saved = runner(&model, &policy("f16", "f16", 8));
+    let mut saved = runner(&model, &runner_options("f16", "f16", 8));
     saved.feed(&text, |_| true).unwrap();
     saved.save(&model, &file.0, b"").unwrap();
     let snapshot = Snapshot::open(&file.0).unwrap();
-    let policy = policy("f16", "f16", 8);
-    let mut branches = Branches::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let runner_options = runner_options("f16", "f16", 8);
+    let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     for id in [0, 1] {
         branches
-            .branch(id)
+            .sequence(id)
             .feed(&text[..30], &mut |_| true)
             .unwrap();
     }
@@ -218,18 +221,18 @@ fn a_frozen_prefix_is_saved_with_what_follows_and_not_replaced() {
     let file = Temporary::new("prefix");
     for name in MODELS {
         let model = model(name);
-        let policy = policy("f16", "f16", 4);
+        let runner_options = runner_options("f16", "f16", 4);
         let text = tokens(60);
-        let mut first = runner(&model, &policy);
+        let mut first = runner(&model, &runner_options);
         first.feed(&text[..30], |_| true).unwrap();
         let prefix = first.freeze(&model).unwrap();
         let mut behind =
-            Runner::with_prefix(&prefix, &model, &Cpu::new().unwrap(), &policy).unwrap();
+            Runner::with_prefix(&prefix, &model, &Cpu::new().unwrap(), &runner_options).unwrap();
         behind.feed(&text[30..33], |_| true).unwrap();
         behind.save(&model, &file.0, b"").unwrap();
         let expect = bits(&mut behind, &text[33..]);
         let snapshot = Snapshot::open(&file.0).unwrap();
-        let mut restored = runner(&model, &policy);
+        let mut restored = runner(&model, &runner_options);
         restored.restore(&model, &snapshot, 33).unwrap();
         assert!(bits(&mut restored, &text[33..]) == expect, "{name}");
         let error = first.restore(&model, &snapshot, 33).unwrap_err();

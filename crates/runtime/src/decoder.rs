@@ -1,13 +1,14 @@
 //! `Decoder`: builds and runs the steps of a decoder's module and keeps their outputs.
 
-use crate::memory::StepSize;
-use crate::module::MethodId;
-use crate::{MemoryUsage, Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
+use crate::memory::MemoryUsage;
+use crate::module::{MethodId, Module, ModuleOptions};
+use crate::options::{RunnerOptions, StepSize};
+use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs};
 use graph::Graph;
 use kv::{BackendOptions, Step};
 
-/// The module of a decoder with its current step and outputs, shared by `Runner` and `Branches`.
+/// The module of a decoder with its current step and outputs, which `Runner` and `BatchRunner` are built on.
 pub(crate) struct Decoder {
     module: Module,
     forward: MethodId,
@@ -24,29 +25,29 @@ impl Decoder {
     pub(crate) fn load(
         model: &Model,
         backend: &dyn Backend,
-        policy: &Policy,
+        options: &RunnerOptions,
         size: StepSize,
         sequences: usize,
-        session: BackendOptions,
+        binding: BackendOptions,
     ) -> Result<Decoder, RuntimeError> {
-        let options = ModuleOptions {
-            backend: session,
-            compile: policy.compile.clone(),
+        let module_options = ModuleOptions {
+            backend: binding,
+            compile: options.compile.clone(),
         };
-        let mut module = Module::from_artifact(model.artifact(), backend, &options)?;
+        let mut module = Module::from_artifact(model.artifact(), backend, &module_options)?;
         let forward = module.method("forward")?;
-        let options = StepOptions {
-            mode: policy.compile.step_mode(),
+        let step_options = StepOptions {
+            mode: options.compile.step_mode(),
             max_sequences: sequences,
             query_len: 1,
             max_tokens: size.tokens,
             max_rows: size.rows,
         };
-        module.prepare(forward, &options)?;
+        module.prepare(forward, &step_options)?;
         Ok(Decoder {
             module,
             forward,
-            options,
+            options: step_options,
             vocab: model.facts().vocab_size,
             step: Step::default(),
             outputs: StepOutputs::default(),
@@ -60,12 +61,12 @@ impl Decoder {
     }
 
     /// Returns an error for a token id outside the vocabulary.
-    pub(crate) fn check(&self, ids: impl Iterator<Item = u32>) -> Result<(), RuntimeError> {
-        check_ids(ids, self.vocab)
+    pub(crate) fn check_ids(&self, ids: impl Iterator<Item = u32>) -> Result<(), RuntimeError> {
+        check_token_ids(ids, self.vocab)
     }
 
     /// The maximum number of tokens in a step.
-    pub(crate) fn batch(&self) -> usize {
+    pub(crate) fn max_step_tokens(&self) -> usize {
         self.options.max_tokens
     }
 
@@ -110,7 +111,7 @@ impl Decoder {
 }
 
 /// Returns an error if a token id is outside the vocabulary.
-pub(crate) fn check_ids(
+pub(crate) fn check_token_ids(
     mut ids: impl Iterator<Item = u32>,
     vocab: usize,
 ) -> Result<(), RuntimeError> {

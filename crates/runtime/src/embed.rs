@@ -1,7 +1,8 @@
 //! `Embedder`: embeddings of texts, from the hidden states of a forward without a cache.
 
-use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
-use crate::{Model, Module, ModuleOptions, Policy, RuntimeError, RuntimeErrorKind};
+use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
+use crate::options::{MemoryLimit, RunnerOptions};
+use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, CompileOptions};
 use graph::Value;
 use import::Pooling;
@@ -82,14 +83,20 @@ impl Embedder {
             return Err(RuntimeErrorKind::NoEmbedding(architecture).into());
         };
         model.tokenizer()?;
-        let policy = Policy {
+        let runner_options = RunnerOptions {
             memory: options.memory,
             compile: options.compile.clone(),
-            ..Policy::default()
+            ..RunnerOptions::default()
         };
         let planned = PlannedModel::try_from(artifact)?;
-        MemoryPlan::new(&planned, backend, &policy, CacheKind::Sequence, None)?
-            .check(options.memory, backend)?;
+        MemoryPlan::new(
+            &planned,
+            backend,
+            &runner_options,
+            CacheKind::Contiguous,
+            None,
+        )?
+        .check(options.memory, backend)?;
         let module_options = ModuleOptions {
             compile: options.compile.clone(),
             ..ModuleOptions::default()

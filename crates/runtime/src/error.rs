@@ -61,7 +61,7 @@ pub enum RuntimeErrorKind {
         vocab: usize,
     },
     /// The graph has no input of this name.
-    #[error("there is no input {name:?}; there are {inputs}")]
+    #[error("there is no input {name:?}; the inputs are {inputs}")]
     UnknownInput {
         /// The name.
         name: String,
@@ -75,7 +75,9 @@ pub enum RuntimeErrorKind {
     #[error("the input {0:?} was given twice")]
     DuplicateInput(String),
     /// The graph has no dynamic size of this name.
-    #[error("there is no dynamic size {name:?}; there are: {sizes}; the inputs are {inputs}")]
+    #[error(
+        "there is no dynamic size {name:?}; the dynamic sizes are {sizes}; the inputs are {inputs}"
+    )]
     UnknownSize {
         /// The name.
         name: String,
@@ -124,12 +126,12 @@ pub enum RuntimeErrorKind {
     Encoder(String),
     /// The model has no hidden states output, which embeddings need.
     #[error(
-        "the model ({0}) gives no hidden states to make embeddings of; only GGUF encoders and decoders do"
+        "the model ({0}) does not return hidden states, which embeddings need; only GGUF encoders and decoders do"
     )]
     NoEmbedding(String),
     /// A text to embed has more tokens than the model allows.
     #[error(
-        "text {index} has {tokens} tokens and the model takes {limit}: shorten it, or have it cut (--truncate)"
+        "text {index} has {tokens} tokens and the model accepts {limit}: shorten it or use --truncate"
     )]
     TextTooLong {
         /// Number of the text, from 1.
@@ -148,9 +150,9 @@ pub enum RuntimeErrorKind {
     /// The plan of a run exceeds its memory limit.
     #[error("{0}")]
     MemoryShortfall(Box<crate::MemoryShortfall>),
-    /// The policy is not possible with this model.
+    /// The options are not possible with this model.
     #[error("{0}")]
-    Policy(String),
+    InvalidOptions(String),
 }
 
 impl RuntimeError {

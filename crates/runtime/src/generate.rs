@@ -19,7 +19,7 @@ pub struct GenerateOptions {
 
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// An end-of-generation token of the model, or a stop string.
     Stop,
     /// The maximum number of tokens was generated.
@@ -30,23 +30,23 @@ pub enum Finish {
     Interrupted,
 }
 
-impl Finish {
+impl FinishReason {
     /// The name in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
-            Finish::Stop => "stop",
-            Finish::Length => "length",
-            Finish::Context => "context",
-            Finish::Interrupted => "interrupted",
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Context => "context",
+            FinishReason::Interrupted => "interrupted",
         }
     }
 }
 
 /// An event of a running generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum GenerateEvent<'a> {
     /// This many tokens of the prompt are in the cache.
-    Prompt(usize),
+    PromptProgress(usize),
     /// A token was generated; the text that it completes, which may be empty. Never a part of a character.
     Text(&'a str),
 }
@@ -57,11 +57,11 @@ pub struct Timings {
     /// Prompt tokens fed.
     pub prompt_tokens: usize,
     /// Time to feed them.
-    pub prompt: Duration,
+    pub prompt_time: Duration,
     /// Tokens generated.
     pub generated_tokens: usize,
     /// Time to generate them.
-    pub generated: Duration,
+    pub decode_time: Duration,
     /// Tokens decoded in that time. The first generated token is sampled from the logits of the prompt and needs no
     /// decode.
     pub decoded_tokens: usize,
@@ -70,12 +70,12 @@ pub struct Timings {
 impl Timings {
     /// Prompt tokens per second.
     pub fn prompt_rate(&self) -> Option<f64> {
-        rate(self.prompt_tokens, self.prompt)
+        rate(self.prompt_tokens, self.prompt_time)
     }
 
     /// Decoded tokens per second; `None` if no token was decoded.
     pub fn decode_rate(&self) -> Option<f64> {
-        rate(self.decoded_tokens, self.generated)
+        rate(self.decoded_tokens, self.decode_time)
     }
 }
 
@@ -86,36 +86,36 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
 
 /// A finished generation.
 #[derive(Clone, Debug)]
-pub struct Generated {
+pub struct GenerateOutput {
     /// The generated tokens, including an end-of-generation token.
     pub tokens: Vec<u32>,
     /// Their text, without stop string and end-of-generation token.
     pub text: String,
     /// Why it ended.
-    pub finish: Finish,
+    pub finish: FinishReason,
     /// How long it took.
     pub timings: Timings,
 }
 
-impl Generated {
+impl GenerateOutput {
     /// The number of decoded tokens: all but the last one were fed.
     pub(crate) fn decoded(&self) -> usize {
         self.tokens.len().saturating_sub(1)
     }
 }
 
-/// A sequence that [`generate`] can extend: a [`Runner`](crate::Runner), or one branch of
-/// [`Branches`](crate::Branches).
-pub trait Sequence {
+/// A sequence that [`generate`] can extend: a [`Runner`](crate::Runner), or one sequence of
+/// [`BatchRunner`](crate::BatchRunner).
+pub trait DecodeContext {
     /// The tokens of the sequence.
     fn tokens(&self) -> &[u32];
     /// The logits after the last token; empty if they were not computed.
     fn logits(&self) -> &[f32];
     /// Whether one more token fits.
-    fn has_room(&self) -> Result<bool, RuntimeError>;
+    fn has_capacity(&self) -> Result<bool, RuntimeError>;
     /// Shifts a full context if the caller enabled context shifts. Returns whether one more token fits.
-    fn make_room(&mut self) -> Result<bool, RuntimeError> {
-        self.has_room()
+    fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
+        self.has_capacity()
     }
     /// Feeds tokens. `progress` receives the number of tokens done and returns false to cancel. Returns whether all
     /// tokens were fed.
@@ -126,12 +126,12 @@ pub trait Sequence {
     ) -> Result<bool, RuntimeError>;
 }
 
-/// Sequences that are decoded together: a single sequence, or branches of one pool.
+/// Sequences that are decoded together: a single sequence, or several sequences in one pool of cells.
 pub(crate) trait Sequences {
     /// The logits after the last token of a sequence.
     fn logits(&self, seq: SeqId) -> &[f32];
     /// Shifts full contexts if the caller enabled context shifts. Returns whether one more token fits in each sequence.
-    fn make_room(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError>;
+    fn ensure_capacity(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError>;
     /// Feeds one token to each of these sequences in one forward.
     fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError>;
 }
@@ -139,13 +139,13 @@ pub(crate) trait Sequences {
 /// A single sequence.
 struct Alone<'a, S>(&'a mut S);
 
-impl<S: Sequence> Sequences for Alone<'_, S> {
+impl<S: DecodeContext> Sequences for Alone<'_, S> {
     fn logits(&self, _: SeqId) -> &[f32] {
         self.0.logits()
     }
 
-    fn make_room(&mut self, _: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
-        self.0.make_room()
+    fn ensure_capacity(&mut self, _: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
+        self.0.ensure_capacity()
     }
 
     fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
@@ -162,7 +162,7 @@ pub(crate) struct Lane<'a> {
     pub(crate) sampler: &'a mut Sampler,
     pub(crate) detokenizer: IncrementalDetokenizer<'a>,
     /// Why it ended; `None` while it runs.
-    pub(crate) finish: Option<Finish>,
+    pub(crate) finish: Option<FinishReason>,
 }
 
 impl<'a> Lane<'a> {
@@ -180,18 +180,18 @@ impl<'a> Lane<'a> {
     }
 
     /// Ends the lane. Calls `show` with the pending text.
-    pub(crate) fn end(self, show: impl FnOnce(&str)) -> Generated {
-        let finish = self.finish.unwrap_or(Finish::Interrupted);
+    pub(crate) fn end(self, show: impl FnOnce(&str)) -> GenerateOutput {
+        let finish = self.finish.unwrap_or(FinishReason::Interrupted);
         self.detokenizer.finish(finish, show)
     }
 }
 
 /// The generation loop: samples a token for each lane, shows its text and feeds all tokens in one forward, until every
-/// lane has ended. `show` returns false to cancel all lanes.
+/// lane has ended. `on_event` returns false to cancel all lanes.
 pub(crate) fn generate_lanes(
     sequences: &mut impl Sequences,
     lanes: &mut [Lane<'_>],
-    mut show: impl FnMut(SeqId, Piece<'_>) -> bool,
+    mut on_event: impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
 ) -> Result<(), RuntimeError> {
     let mut next = Vec::with_capacity(lanes.len());
     loop {
@@ -201,7 +201,7 @@ pub(crate) fn generate_lanes(
             let logits = sequences.logits(lane.seq);
             let token = lane.sampler.sample(logits, lane.detokenizer.history());
             let (text, finish) = lane.detokenizer.push(token);
-            go_on &= show(lane.seq, Piece::Text(&text));
+            go_on &= on_event(lane.seq, GenerateEvent::Text(&text));
             lane.finish = finish;
             next.extend(finish.is_none().then_some((lane.seq, token)));
         }
@@ -209,8 +209,8 @@ pub(crate) fn generate_lanes(
             return Ok(());
         }
         let end = match go_on {
-            false => Some(Finish::Interrupted),
-            true if !sequences.make_room(&next)? => Some(Finish::Context),
+            false => Some(FinishReason::Interrupted),
+            true if !sequences.ensure_capacity(&next)? => Some(FinishReason::Context),
             true => None,
         };
         if end.is_some() {
@@ -225,38 +225,42 @@ pub(crate) fn generate_lanes(
 
 /// Appends `prompt` to a sequence and generates a continuation.
 ///
-/// `show` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
+/// `on_event` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
 /// sequence, except the last one, which was not fed.
 pub fn generate(
-    sequence: &mut impl Sequence,
+    sequence: &mut impl DecodeContext,
     model: &Model,
     prompt: &[u32],
     sampler: &mut Sampler,
     options: &GenerateOptions,
-    mut show: impl FnMut(Piece<'_>) -> bool,
-) -> Result<Generated, RuntimeError> {
+    mut on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+) -> Result<GenerateOutput, RuntimeError> {
     if prompt.is_empty() && sequence.logits().is_empty() {
         return Err(RuntimeErrorKind::EmptyPrompt.into());
     }
     let detokenizer =
         IncrementalDetokenizer::new(model, options, sequence.tokens().iter().chain(prompt));
     let start = Instant::now();
-    if !prompt.is_empty() && !sequence.feed(prompt, &mut |done| show(Piece::Prompt(done)))? {
-        return Ok(detokenizer.finish(Finish::Interrupted, |_| {}));
+    if !prompt.is_empty()
+        && !sequence.feed(prompt, &mut |done| {
+            on_event(GenerateEvent::PromptProgress(done))
+        })?
+    {
+        return Ok(detokenizer.finish(FinishReason::Interrupted, |_| {}));
     }
     let prompt_time = start.elapsed();
     let start = Instant::now();
     let mut lane = Lane::new(0, sampler, detokenizer);
     let lanes = std::slice::from_mut(&mut lane);
-    generate_lanes(&mut Alone(sequence), lanes, |_, piece| show(piece))?;
+    generate_lanes(&mut Alone(sequence), lanes, |_, event| on_event(event))?;
     let mut generated = lane.end(|text| {
-        show(Piece::Text(text));
+        on_event(GenerateEvent::Text(text));
     });
     generated.timings = Timings {
         prompt_tokens: prompt.len(),
-        prompt: prompt_time,
+        prompt_time,
         generated_tokens: generated.tokens.len(),
-        generated: start.elapsed(),
+        decode_time: start.elapsed(),
         decoded_tokens: generated.decoded(),
     };
     Ok(generated)
@@ -271,7 +275,7 @@ pub(crate) struct IncrementalDetokenizer<'a> {
     stop: StopFilter,
     /// The tokens of the sequence and the generated tokens, for the sampler's repetition penalty.
     history: Vec<u32>,
-    generated: Generated,
+    generated: GenerateOutput,
 }
 
 impl<'a> IncrementalDetokenizer<'a> {
@@ -287,10 +291,10 @@ impl<'a> IncrementalDetokenizer<'a> {
             utf8: Utf8Stream::default(),
             stop: StopFilter::new(&options.stop),
             history: history.copied().collect(),
-            generated: Generated {
+            generated: GenerateOutput {
                 tokens: vec![],
                 text: String::new(),
-                finish: Finish::Interrupted,
+                finish: FinishReason::Interrupted,
                 timings: Timings::default(),
             },
         }
@@ -302,11 +306,11 @@ impl<'a> IncrementalDetokenizer<'a> {
 
     /// Appends a sampled token. Returns the text that can be shown now, and the reason if the token ends the
     /// generation.
-    pub(crate) fn push(&mut self, token: u32) -> (String, Option<Finish>) {
+    pub(crate) fn push(&mut self, token: u32) -> (String, Option<FinishReason>) {
         self.generated.tokens.push(token);
         self.history.push(token);
         if self.tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
-            return (String::new(), Some(Finish::Stop));
+            return (String::new(), Some(FinishReason::Stop));
         }
         let bytes = self
             .tokenizer
@@ -320,15 +324,19 @@ impl<'a> IncrementalDetokenizer<'a> {
             .max_tokens
             .is_some_and(|n| self.generated.tokens.len() >= n);
         let end = if found {
-            Some(Finish::Stop)
+            Some(FinishReason::Stop)
         } else {
-            enough.then_some(Finish::Length)
+            enough.then_some(FinishReason::Length)
         };
         (text, end)
     }
 
     /// Ends the generation. Calls `show` with the pending text.
-    pub(crate) fn finish(mut self, finish: Finish, show: impl FnOnce(&str)) -> Generated {
+    pub(crate) fn finish(
+        mut self,
+        finish: FinishReason,
+        show: impl FnOnce(&str),
+    ) -> GenerateOutput {
         let (mut rest, found) = self.stop.push(&self.utf8.finish());
         if !found {
             rest.push_str(&self.stop.finish());

@@ -4,7 +4,7 @@ mod random;
 
 pub use random::RandomInputs;
 
-use crate::runner::{Policy, make_config};
+use crate::options::{RunnerOptions, cache_config};
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{
     Backend, BackendError, CompileOptions, NodeProfile, Runnable, TraceCallback, attention_nodes,
@@ -39,30 +39,30 @@ pub struct TensorInfo {
     /// Element type.
     pub dtype: DType,
     /// Sizes, outermost first.
-    pub shape: Vec<Size>,
+    pub shape: Vec<TensorDim>,
 }
 
 /// A dimension of a [`TensorInfo`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Size {
+pub enum TensorDim {
     /// A constant size.
     Fixed(usize),
     /// A dynamic size: the name of a symbol, or an expression of symbols.
     Dynamic(String),
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for TensorDim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Size::Fixed(n) => write!(f, "{n}"),
-            Size::Dynamic(name) => f.write_str(name),
+            TensorDim::Fixed(n) => write!(f, "{n}"),
+            TensorDim::Dynamic(name) => f.write_str(name),
         }
     }
 }
 
 impl fmt::Display for TensorInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<String> = self.shape.iter().map(Size::to_string).collect();
+        let sizes: Vec<String> = self.shape.iter().map(TensorDim::to_string).collect();
         write!(f, "{}: {}[{}]", self.name, self.dtype, sizes.join(", "))
     }
 }
@@ -91,18 +91,18 @@ impl InferenceSession {
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
         let artifact = open(path)?;
-        let method = choose(&artifact, options.method.as_deref())?;
+        let method = select_method(&artifact, options.method.as_deref())?;
         let graph = artifact.methods[method].graph.clone();
         let attends = attention_nodes(&graph).next().is_some();
         if !attends || options.backend.cache_key.is_some() {
             return InferenceSession::from_graph(graph, backend, options);
         }
         // A step may be as long as the context, so no layer is a ring.
-        let policy = Policy {
-            rings: false,
-            ..Policy::default()
+        let runner_options = RunnerOptions {
+            ring_layers: false,
+            ..RunnerOptions::default()
         };
-        let config = make_config(&artifact.facts, &policy)?;
+        let config = cache_config(&artifact.facts, &runner_options)?;
         let (cache, bound) = make_decode_session(backend.id(), &config)?;
         let options = InferenceOptions {
             backend: bound,
@@ -234,8 +234,8 @@ impl TensorInfo {
     fn new(graph: &Graph, id: TensorId) -> TensorInfo {
         let tensor = graph.tensor(id);
         let size = |dim: &graph::Dim| match dim.as_const() {
-            Some(n) => Size::Fixed(n),
-            None => Size::Dynamic(graph.dim_text(dim)),
+            Some(n) => TensorDim::Fixed(n),
+            None => TensorDim::Dynamic(graph.dim_text(dim)),
         };
         TensorInfo {
             name: tensor.name.clone(),
@@ -267,7 +267,7 @@ fn open(path: &Path) -> Result<Artifact, RuntimeError> {
 }
 
 /// The method to run: the named one, else the only one, else `forward`.
-fn choose(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError> {
+fn select_method(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError> {
     let wanted = match (name, &artifact.methods[..]) {
         (Some(name), _) => name,
         (None, [only]) => &only.name,
@@ -329,7 +329,7 @@ mod tests {
         let table: Vec<(Vec<(&str, Value)>, &str)> = vec![
             (
                 vec![("x", x(1)), ("z", y())],
-                "there is no input \"z\"; there are x: f32[T, 2], y: f32[2]",
+                "there is no input \"z\"; the inputs are x: f32[T, 2], y: f32[2]",
             ),
             (vec![("x", x(1))], "the input y: f32[2] is missing"),
             (

@@ -1,7 +1,7 @@
 //! From a model file to text: modules, runners, sampling and scoring, on any backend.
 #![forbid(unsafe_code)]
 
-mod branches;
+mod batch_runner;
 mod context_shift;
 mod decoder;
 mod embed;
@@ -12,6 +12,8 @@ mod inference;
 mod memory;
 mod model;
 mod module;
+mod options;
+mod prefix;
 mod runner;
 mod sampler;
 mod score;
@@ -19,19 +21,23 @@ mod snapshot;
 mod stop;
 mod tokenizer_source;
 
-pub use branches::{Branch, Branches, Token};
+pub use batch_runner::{BatchRunner, BatchToken, SequenceHandle};
 pub use context_shift::ContextShift;
 pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
-pub use generate::{Finish, GenerateOptions, Generated, Piece, Sequence, Timings, generate};
-pub use inference::{InferenceOptions, InferenceSession, RandomInputs, Size, TensorInfo};
+pub use generate::{
+    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings, generate,
+};
+pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
 pub use memory::{
-    ArenaBuffer, ArenaPlan, CacheKind, MemoryLimit, MemoryPlan, MemoryShortfall, PlannedModel,
-    Remedy, StepSize, WeightSection,
+    ArenaBuffer, ArenaPlan, CacheKind, MemoryPlan, MemoryShortfall, MemoryUsage, PlannedModel,
+    Remedy, WeightSection,
 };
 pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{MethodId, Module, ModuleOptions};
-pub use runner::{MemoryUsage, Policy, Prefix, Runner};
+pub use options::{MemoryLimit, RunnerOptions, StepSize};
+pub use prefix::PromptPrefix;
+pub use runner::Runner;
 pub use sampler::{Sampler, SamplerOptions};
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

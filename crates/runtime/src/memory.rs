@@ -8,8 +8,9 @@ pub use arena::{ArenaBuffer, ArenaPlan};
 pub use shortfall::{MemoryShortfall, Remedy};
 pub use weights::WeightSection;
 
-use crate::runner::{Policy, Prefix, make_config, step_size};
-use crate::{RuntimeError, RuntimeErrorKind};
+use crate::options::{MemoryLimit, RunnerOptions, StepSize, cache_config};
+use crate::prefix::PromptPrefix;
+use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, BackendError, Footprint, FootprintRequest};
 use graph::{Bindings, Graph, TensorId};
 use import::hugging_face::{Blueprint, STEP_INPUTS};
@@ -21,7 +22,7 @@ use kv::{CacheConfig, KvLayout};
 pub enum CacheKind {
     /// One sequence.
     #[default]
-    Sequence,
+    Contiguous,
     /// A pool of cells shared by several sequences.
     Cells {
         /// The maximum number of sequences.
@@ -35,21 +36,22 @@ impl CacheKind {
     fn sequences(self) -> u32 {
         match self {
             CacheKind::Cells { sequences } => sequences.max(1),
-            CacheKind::Sequence | CacheKind::Tree => 1,
+            CacheKind::Contiguous | CacheKind::Tree => 1,
         }
     }
 }
 
-/// The memory limit of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryLimit {
-    /// The free memory of the backend's device, if it reports it.
-    #[default]
-    Machine,
-    /// This many bytes, and no more than the free memory of the device.
-    Bytes(u64),
-    /// No limit.
-    None,
+/// The memory that a runner uses, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// The model's constants, mapped from its file.
+    pub weights: usize,
+    /// Keys and values.
+    pub kv: usize,
+    /// Activations and scratch.
+    pub arena: usize,
+    /// Packed weights. Runners on the same model share most of them.
+    pub packed: usize,
 }
 
 /// The graph and facts that a plan is computed from: those of an imported file, or of a configuration without weights.
@@ -90,6 +92,7 @@ impl<'a> PlannedModel<'a> {
     pub fn facts(&self) -> &'a ModelFacts {
         self.facts
     }
+
     fn is_weight(&self, id: TensorId) -> bool {
         let input = || self.graph.inputs().iter().position(|input| *input == id);
         self.graph.tensor(id).constant().is_some()
@@ -117,22 +120,6 @@ impl<'a> PlannedModel<'a> {
         }
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         Ok(self.graph.bind(&shapes).map_err(BackendError::from)?)
-    }
-}
-
-/// The size of a decoder's longest step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepSize {
-    /// The number of tokens.
-    pub tokens: usize,
-    /// The number of rows whose logits are wanted.
-    pub rows: usize,
-}
-
-impl StepSize {
-    /// The shapes of tokens, positions and rows.
-    pub(crate) fn shapes(&self) -> Vec<Vec<usize>> {
-        vec![vec![self.tokens], vec![self.tokens], vec![self.rows]]
     }
 }
 
@@ -167,25 +154,25 @@ impl MemoryPlan {
     pub fn new(
         model: &PlannedModel<'_>,
         backend: &dyn Backend,
-        policy: &Policy,
+        options: &RunnerOptions,
         kind: CacheKind,
         draft: Option<MemoryPlan>,
     ) -> Result<MemoryPlan, RuntimeError> {
         let facts = model.facts;
-        let cache = make_config(facts, policy)?;
-        let step = step_size(facts, policy, cache.capacity);
+        let cache = cache_config(facts, options)?;
+        let step = StepSize::new(facts, options, cache.capacity);
         let bindings = model.bindings(&step)?;
         let is_weight = |id: TensorId| model.is_weight(id);
         let request = FootprintRequest {
             bindings,
-            options: &policy.compile,
+            options: &options.compile,
             is_weight: &is_weight,
             cache: (&cache, kind.sequences()),
         };
         let Footprint { arena, packed, kv } = backend.footprint(model.graph, &request)?;
-        let kept = match kind {
+        let logit_rows = match kind {
             CacheKind::Cells { .. } => step.rows + kind.sequences() as usize,
-            CacheKind::Sequence | CacheKind::Tree => step.rows,
+            CacheKind::Contiguous | CacheKind::Tree => step.rows,
         };
         Ok(MemoryPlan {
             weights: weights::sections(model.graph, &is_weight, &packed),
@@ -193,15 +180,47 @@ impl MemoryPlan {
             prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),
             step,
-            logits_bytes: kept * facts.vocab_size * size_of::<f32>(),
+            logits_bytes: logit_rows * facts.vocab_size * size_of::<f32>(),
             cache,
             kind,
             draft: draft.map(Box::new),
         })
     }
 
+    /// Plans a decoder's run and checks it against the options' limit and the free memory of the device.
+    ///
+    /// # Errors
+    /// `Encoder` or `NotADecoder` for other models, and the errors of [`new`](MemoryPlan::new) and
+    /// [`check`](MemoryPlan::check).
+    pub(crate) fn for_decoder(
+        model: &Model,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+        kind: CacheKind,
+        prefix: Option<&PromptPrefix>,
+    ) -> Result<MemoryPlan, RuntimeError> {
+        if model.facts().embedding.is_some() {
+            let architecture = model.artifact().architecture.clone();
+            return Err(RuntimeErrorKind::Encoder(architecture).into());
+        }
+        if !model.facts().is_decoder() {
+            return Err(RuntimeErrorKind::NotADecoder.into());
+        }
+        let planned = PlannedModel::try_from(model.artifact())?;
+        let mut plan = MemoryPlan::new(&planned, backend, options, kind, None)?;
+        if let Some(prefix) = prefix {
+            prefix.shared.check(&plan.cache)?;
+            plan = plan.with_prefix(prefix);
+        }
+        plan.check(options.memory, backend)?;
+        if options.memory != MemoryLimit::None {
+            plan.check(MemoryLimit::Machine, backend)?;
+        }
+        Ok(plan)
+    }
+
     /// The plan of a run that starts after a shared prefix: only the later tokens need their own memory.
-    pub(crate) fn with_prefix(mut self, prefix: &Prefix) -> MemoryPlan {
+    fn with_prefix(mut self, prefix: &PromptPrefix) -> MemoryPlan {
         let own = self.cache.capacity.saturating_sub(prefix.len() as u32);
         self.kv = self.cache.layout(own, self.kind.sequences());
         self.prefix_bytes = prefix.resident_bytes();

@@ -14,7 +14,7 @@ use text::{ChatTemplate, Tokenizer};
 /// An imported model. Weights stay mapped; any number of runners can share it.
 ///
 /// A model without a usable tokenizer or chat template still runs on token ids; only [`tokenizer`](Model::tokenizer)
-/// and [`template`](Model::template) return an error.
+/// and [`chat_template`](Model::chat_template) return an error.
 pub struct Model {
     artifact: Arc<Artifact>,
     text_assets: Background<TextAssets>,
@@ -114,7 +114,7 @@ impl Model {
     }
 
     /// The default sampler options: those of the model's configuration, if it has one.
-    pub fn sampling(&self) -> SamplerOptions {
+    pub fn default_sampling(&self) -> SamplerOptions {
         let defaults = SamplerOptions::default();
         let Some(config) = &self.artifact.sidecars.genai else {
             return defaults;
@@ -148,7 +148,7 @@ impl Model {
     ///
     /// # Errors
     /// `Text` if the file has no usable one.
-    pub fn template(&self) -> Result<&ChatTemplate, RuntimeError> {
+    pub fn chat_template(&self) -> Result<&ChatTemplate, RuntimeError> {
         Ok(self
             .text_assets()
             .template

@@ -2,67 +2,15 @@
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
-use crate::generate::{GenerateOptions, Generated, Piece, Sequence, generate};
-use crate::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel, StepSize};
+use crate::generate::{DecodeContext, GenerateEvent, GenerateOptions, GenerateOutput, generate};
+use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
+use crate::options::{RunnerOptions, StepSize};
+use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::{Backend, CompileOptions, NodeProfile, RunMode};
-use import::ModelFacts;
-use kv::{
-    BackendOptions, CacheConfig, CacheFacts, CachePolicy, CacheSession, Contiguous, RingPolicy,
-    SharedPrefix, Storage, make_decode_session, make_prefixed_session,
-};
+use backend::{Backend, NodeProfile, RunMode};
+use kv::{BackendOptions, CacheSession, Contiguous, make_decode_session, make_prefixed_session};
 use std::path::Path;
-
-/// The caller's choices for a run.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// The maximum number of tokens in the context; `None` for the model's own.
-    pub context: Option<usize>,
-    /// The maximum number of tokens in one step of a prefill.
-    pub batch: usize,
-    /// The storage type of keys.
-    pub key_storage: Storage,
-    /// The storage type of values.
-    pub value_storage: Storage,
-    /// Use rings in sliding-window layers: they keep only the rows of their window, plus those that one step or a
-    /// rewind of the same length needs.
-    pub rings: bool,
-    /// The number of logit rows per step that memory is reserved for. A step that wants more rows allocates more.
-    pub logit_rows: usize,
-    /// The memory limit. A plan that exceeds it is refused before weights are loaded.
-    pub memory: MemoryLimit,
-    /// Threads and executor.
-    pub compile: CompileOptions,
-}
-
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
-            context: None,
-            batch: 512,
-            key_storage: Storage::default(),
-            value_storage: Storage::default(),
-            rings: true,
-            logit_rows: 1,
-            memory: MemoryLimit::default(),
-            compile: CompileOptions::default(),
-        }
-    }
-}
-
-/// The memory that a runner uses, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryUsage {
-    /// The model's constants, mapped from its file.
-    pub weights: usize,
-    /// Keys and values.
-    pub kv: usize,
-    /// Activations and scratch.
-    pub arena: usize,
-    /// Packed weights. Runners on the same model share most of them.
-    pub packed: usize,
-}
 
 /// Decodes one sequence on one model.
 pub struct Runner {
@@ -75,119 +23,6 @@ pub struct Runner {
     shifter: Option<ContextShifter>,
 }
 
-/// A frozen prompt prefix that several runners share.
-#[derive(Clone)]
-pub struct Prefix {
-    shared: SharedPrefix,
-    tokens: Vec<u32>,
-    /// Fingerprint of the model that computed the rows.
-    fingerprint: u64,
-}
-
-impl Prefix {
-    /// The tokens of the prefix.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// The number of tokens.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether the prefix has no tokens.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    /// Bytes of its keys and values, allocated once for all runners.
-    pub fn resident_bytes(&self) -> usize {
-        self.shared.resident_bytes()
-    }
-}
-
-/// The size of the longest step: the caller's choice, limited by the model's graph and the context.
-pub(crate) fn step_size(facts: &ModelFacts, policy: &Policy, capacity: u32) -> StepSize {
-    let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
-    // An embedding model has no cache, so a whole text is one step whatever the batch size.
-    let batch = match facts.embedding {
-        Some(_) => usize::MAX,
-        None => policy.batch,
-    };
-    let tokens = batch.min(most).max(1);
-    StepSize {
-        tokens,
-        rows: policy.logit_rows.clamp(1, tokens),
-    }
-}
-
-/// Plans a decoder's run.
-///
-/// # Errors
-/// `Encoder` or `NotADecoder` for other models, and the errors of [`MemoryPlan::new`].
-pub(crate) fn plan_run(
-    model: &Model,
-    backend: &dyn Backend,
-    policy: &Policy,
-    kind: CacheKind,
-    prefix: Option<&Prefix>,
-) -> Result<MemoryPlan, RuntimeError> {
-    if model.facts().embedding.is_some() {
-        let architecture = model.artifact().architecture.clone();
-        return Err(RuntimeErrorKind::Encoder(architecture).into());
-    }
-    if !model.facts().is_decoder() {
-        return Err(RuntimeErrorKind::NotADecoder.into());
-    }
-    let planned = PlannedModel::try_from(model.artifact())?;
-    let mut plan = MemoryPlan::new(&planned, backend, policy, kind, None)?;
-    if let Some(prefix) = prefix {
-        prefix.shared.check(&plan.cache)?;
-        plan = plan.with_prefix(prefix);
-    }
-    plan.check(policy.memory, backend)?;
-    if policy.memory != MemoryLimit::None {
-        plan.check(MemoryLimit::Machine, backend)?;
-    }
-    Ok(plan)
-}
-
-/// The cache configuration from the model's facts and the caller's policy.
-pub(crate) fn make_config(
-    facts: &ModelFacts,
-    policy: &Policy,
-) -> Result<CacheConfig, RuntimeError> {
-    let context = policy.context.unwrap_or(facts.context_length);
-    let capacity = u32::try_from(context)
-        .ok()
-        .filter(|c| *c > 0 && *c <= i32::MAX as u32);
-    let capacity = capacity.ok_or_else(|| {
-        RuntimeErrorKind::Policy(format!("a context of {context} tokens is not possible"))
-    })?;
-    if let Some(rows) = facts.context_limit.filter(|rows| context > *rows) {
-        let reason = format!(
-            "a context of {context} tokens is not possible: the model's buffers and tables have {rows} rows"
-        );
-        return Err(RuntimeErrorKind::Policy(reason).into());
-    }
-    let step = step_size(facts, policy, capacity).tokens as u32;
-    let cache_policy = CachePolicy {
-        key_storage: policy.key_storage,
-        value_storage: policy.value_storage,
-        ring: policy.rings.then_some(RingPolicy {
-            max_step: step,
-            max_rewind: step,
-        }),
-        ..CachePolicy::new(capacity)
-    };
-    let facts = CacheFacts {
-        layers: facts.caches.clone(),
-        prefill_chunk: None,
-        max_context: None,
-    };
-    Ok(kv::make_config(&facts, &cache_policy))
-}
-
 impl Runner {
     /// The maximum number of tokens in a step of [`feed_all_logits`](Runner::feed_all_logits). Steps are small because
     /// the logits of many rows are large; the results do not depend on the step size.
@@ -197,45 +32,43 @@ impl Runner {
     pub fn new(
         model: &Model,
         backend: &dyn Backend,
-        policy: &Policy,
+        options: &RunnerOptions,
     ) -> Result<Runner, RuntimeError> {
-        let plan = plan_run(model, backend, policy, CacheKind::Sequence, None)?;
+        let kind = CacheKind::Contiguous;
+        let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
         let made = make_decode_session(backend.id(), &plan.cache)?;
-        Runner::load(model, backend, policy, plan.step, made, vec![])
+        Runner::load(model, backend, options, plan.step, made, vec![])
     }
 
     /// A runner that starts after a frozen prefix, which a runner on the same model and backend made.
     ///
     /// # Errors
-    /// `Policy` if the prefix belongs to another model, `Cache` if context or storage types differ, and the errors of
+    /// `InvalidOptions` if the prefix belongs to another model, `Cache` if context or storage types differ, and the errors of
     /// [`new`](Runner::new).
     pub fn with_prefix(
-        prefix: &Prefix,
+        prefix: &PromptPrefix,
         model: &Model,
         backend: &dyn Backend,
-        policy: &Policy,
+        options: &RunnerOptions,
     ) -> Result<Runner, RuntimeError> {
-        if prefix.fingerprint != model.fingerprint() {
-            let reason = "the shared prefix belongs to another model".to_owned();
-            return Err(RuntimeErrorKind::Policy(reason).into());
-        }
-        let kind = CacheKind::Sequence;
-        let plan = plan_run(model, backend, policy, kind, Some(prefix))?;
+        prefix.check_model(model)?;
+        let kind = CacheKind::Contiguous;
+        let plan = MemoryPlan::for_decoder(model, backend, options, kind, Some(prefix))?;
         let made = make_prefixed_session(&prefix.shared)?;
-        let tokens = prefix.tokens.clone();
-        Runner::load(model, backend, policy, plan.step, made, tokens)
+        let tokens = prefix.tokens().to_vec();
+        Runner::load(model, backend, options, plan.step, made, tokens)
     }
 
     fn load(
         model: &Model,
         backend: &dyn Backend,
-        policy: &Policy,
+        options: &RunnerOptions,
         step: StepSize,
-        (session, options): (CacheSession<Contiguous>, BackendOptions),
+        (session, binding): (CacheSession<Contiguous>, BackendOptions),
         tokens: Vec<u32>,
     ) -> Result<Runner, RuntimeError> {
         Ok(Runner {
-            decoder: Decoder::load(model, backend, policy, step, 1, options)?,
+            decoder: Decoder::load(model, backend, options, step, 1, binding)?,
             session,
             tokens,
             has_logits: false,
@@ -243,7 +76,7 @@ impl Runner {
         })
     }
 
-    /// The run mode of steps: the policy's, after a possible downgrade by the backend.
+    /// The run mode of steps: the one of the options, or the mode that the backend supports instead.
     pub fn run_mode(&self) -> RunMode {
         self.decoder.run_mode()
     }
@@ -258,15 +91,15 @@ impl Runner {
     ///
     /// # Errors
     /// `Backend` if the keys of the model cannot be moved to other positions.
-    pub fn allow_shifts(&mut self, keep: usize) -> Result<(), RuntimeError> {
+    pub fn enable_context_shift(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.session.config()?.layers.len();
         self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
         Ok(())
     }
 
-    /// Shifts the context now, if [`allow_shifts`](Runner::allow_shifts) was called. Returns `None` if nothing was
+    /// Shifts the context now, if [`enable_context_shift`](Runner::enable_context_shift) was called. Returns `None` if nothing was
     /// dropped.
-    pub fn shift(&mut self) -> Result<Option<ContextShift>, RuntimeError> {
+    pub fn shift_context(&mut self) -> Result<Option<ContextShift>, RuntimeError> {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
         };
@@ -279,12 +112,9 @@ impl Runner {
 
     /// Freezes the context into a prefix that other runners can share. This runner continues after it. `model` is the
     /// runner's model.
-    pub fn freeze(&mut self, model: &Model) -> Result<Prefix, RuntimeError> {
-        Ok(Prefix {
-            shared: self.session.freeze()?,
-            tokens: self.tokens.clone(),
-            fingerprint: model.fingerprint(),
-        })
+    pub fn freeze(&mut self, model: &Model) -> Result<PromptPrefix, RuntimeError> {
+        let shared = self.session.freeze()?;
+        Ok(PromptPrefix::new(shared, self.tokens.clone(), model))
     }
 
     /// Appends `prompt` to the context and generates a continuation; see [`generate`].
@@ -294,9 +124,9 @@ impl Runner {
         prompt: &[u32],
         sampler: &mut Sampler,
         options: &GenerateOptions,
-        show: impl FnMut(Piece<'_>) -> bool,
-    ) -> Result<Generated, RuntimeError> {
-        generate(self, model, prompt, sampler, options, show)
+        on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+    ) -> Result<GenerateOutput, RuntimeError> {
+        generate(self, model, prompt, sampler, options, on_event)
     }
 
     /// The tokens in the context.
@@ -334,7 +164,7 @@ impl Runner {
     ) -> Result<bool, RuntimeError> {
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.decoder.batch()) {
+        for chunk in tokens.chunks(self.decoder.max_step_tokens()) {
             let last = done + chunk.len() == tokens.len();
             self.begin_step(chunk);
             if last {
@@ -358,7 +188,7 @@ impl Runner {
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.decoder.batch().min(Runner::MAX_SCORED_STEP)) {
+        for chunk in tokens.chunks(self.decoder.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
             self.begin_step(chunk);
             (0..chunk.len() as u32).for_each(|row| self.decoder.step.want(row));
             self.run_step(chunk)?;
@@ -382,7 +212,9 @@ impl Runner {
         }
         if (self.session.len()? as usize) != len {
             // A session with a shared prefix cannot be cleared below the prefix.
-            return Err(RuntimeErrorKind::Policy("a shared prefix is read-only".into()).into());
+            return Err(
+                RuntimeErrorKind::InvalidOptions("a shared prefix is read-only".into()).into(),
+            );
         }
         self.tokens.truncate(len);
         self.has_logits = false;
@@ -419,7 +251,7 @@ impl Runner {
     ) -> Result<usize, RuntimeError> {
         let most = prompt.len().saturating_sub(1).min(self.capacity()?);
         let known = common_prefix_len(snapshot.tokens(), prompt).min(most);
-        if known < snapshot.floor() {
+        if known < snapshot.min_restore_len() {
             snapshot.check(model, &self.session.config()?)?;
             self.rewind(0)?;
             return Ok(0);
@@ -454,7 +286,7 @@ impl Runner {
             }
             .into());
         }
-        self.decoder.check(tokens.iter().copied())
+        self.decoder.check_ids(tokens.iter().copied())
     }
 
     /// Builds the step that feeds these tokens, without wanted rows.
@@ -473,7 +305,7 @@ impl Runner {
     }
 }
 
-impl Sequence for Runner {
+impl DecodeContext for Runner {
     fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -482,12 +314,12 @@ impl Sequence for Runner {
         Runner::logits(self)
     }
 
-    fn has_room(&self) -> Result<bool, RuntimeError> {
+    fn has_capacity(&self) -> Result<bool, RuntimeError> {
         self.can_extend(1)
     }
 
-    fn make_room(&mut self) -> Result<bool, RuntimeError> {
-        Ok(self.can_extend(1)? || self.shift()?.is_some())
+    fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
+        Ok(self.can_extend(1)? || self.shift_context()?.is_some())
     }
 
     fn feed(

@@ -24,7 +24,7 @@ mod write;
 pub use error::{SnapshotError, SnapshotErrorKind};
 pub(crate) use write::{Contents, save};
 
-use crate::decoder::check_ids;
+use crate::decoder::check_token_ids;
 use crate::{Model, RuntimeError};
 use backend::{SavedLayer, SavedRows};
 use base::{Bytes, parallel, xxh64};
@@ -78,7 +78,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// `Io` if it cannot be written.
-    pub fn check_place(path: &Path) -> Result<(), SnapshotError> {
+    pub fn check_writable(path: &Path) -> Result<(), SnapshotError> {
         let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
         let name = path.file_name().filter(|_| !path.is_dir());
         let name = name.ok_or_else(|| failed(std::io::ErrorKind::IsADirectory.into()))?;
@@ -138,12 +138,12 @@ impl Snapshot {
     }
 
     /// The length of the shortest prefix that can be restored. Ring layers lack the rows that a shorter one needs.
-    pub fn floor(&self) -> usize {
-        let floor = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
+    pub fn min_restore_len(&self) -> usize {
+        let min_len = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
             (0, _) | (_, None) => 0,
             (first, Some(window)) => first as usize + window as usize - 1,
         };
-        self.layers.iter().map(floor).max().unwrap_or(0)
+        self.layers.iter().map(min_len).max().unwrap_or(0)
     }
 
     /// Returns an error if the snapshot belongs to another model or has other storage types.
@@ -168,7 +168,7 @@ impl Snapshot {
                 "its layers are not the model's".into(),
             )));
         }
-        check_ids(self.tokens.iter().copied(), model.facts().vocab_size)
+        check_token_ids(self.tokens.iter().copied(), model.facts().vocab_size)
     }
 
     fn refused(&self, kind: SnapshotErrorKind) -> RuntimeError {

@@ -1,10 +1,11 @@
-//! `kvark bench --cache`: what control of the cache costs, and what branches that share a trunk gain.
+//! `kvark bench --cache`: the cost of cache verbs, and the gain of decoding branches of a shared prefix in one batch.
 
 use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
 use kvark::cache::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, StepPlan};
-use kvark::{Branches, Model, Sequence, Token};
+use kvark::generate::{BatchToken, DecodeContext};
+use kvark::{BatchRunner, Model};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 const CELLS: u32 = 100_000;
 /// Sequences in the timed decode step.
 const SEQUENCES: u32 = 16;
-/// Branches, and the tokens they share, in the comparison of one forward for all with one forward for each.
+/// Number of branches and length of their shared prefix in the comparison of one forward for all with one for each.
 const BRANCHES: u32 = 8;
 const TRUNK: usize = 2000;
 
@@ -40,7 +41,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// A pool in which sequences 0 to `n - 1` hold as many tokens each, in steps of one sequence.
+/// A pool in which sequences 0 to `n - 1` hold the same number of tokens, written one sequence per step.
 fn filled(n: u32, tokens_each: u32) -> Result<Cells> {
     let layer = LayerConfig {
         kv_heads: 1,
@@ -106,20 +107,21 @@ fn verbs(repetitions: u32) -> Result<Vec<(&'static str, f64, &'static str)>> {
     ])
 }
 
-/// Eight branches of a long trunk: one forward for all against one forward each.
+/// Decodes eight branches of a long prefix: one forward for all against one forward each.
 fn branches(
     model: &Model,
     engine: &EngineArgs,
     repetitions: u32,
 ) -> Result<Vec<(&'static str, f64, &'static str)>> {
     const STEPS: usize = 8;
-    let mut branches = Branches::new(model, &*engine.device.backend()?, &engine.policy()?)?;
+    let mut branches =
+        BatchRunner::new(model, &*engine.device.backend()?, &engine.runner_options()?)?;
     let vocab = model.facts().vocab_size as u32;
     let trunk: Vec<u32> = (0..TRUNK as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % vocab)
         .collect();
     if !branches
-        .branch(0)
+        .sequence(0)
         .feed(&trunk, &mut |_| !interrupt::requested())?
     {
         bail!("interrupted");
@@ -128,8 +130,8 @@ fn branches(
         branches.fork(0, id)?;
     }
     let trunk_cells = branches.cells_used()?;
-    let token = |id: u32, i: usize| Token {
-        branch: id,
+    let token = |id: u32, i: usize| BatchToken {
+        seq: id,
         id: (id * 31 + i as u32 * 7) % vocab,
         logits: true,
     };
@@ -139,7 +141,7 @@ fn branches(
         for (all, times) in [(true, &mut together), (false, &mut apart)] {
             let start = Instant::now();
             for i in 0..STEPS {
-                let step: Vec<Token> = (0..BRANCHES).map(|id| token(id, i)).collect();
+                let step: Vec<BatchToken> = (0..BRANCHES).map(|id| token(id, i)).collect();
                 match all {
                     true => branches.step(&step)?,
                     false => step.iter().try_for_each(|t| branches.step(&[*t]))?,

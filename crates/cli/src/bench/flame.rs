@@ -1,19 +1,19 @@
-//! Profiles as a drawing: every test's step, its ops and their nodes as bars, each as wide as it takes time.
+//! Draws profiles as SVG: the step of every test, its ops and their nodes as bars whose width is their time.
 
 use super::profile::{OpShare, StepProfile};
 use crate::plan::scene::{Anchor, Color, Scene, text_width};
 use crate::plan::svg;
 use anyhow::{Context, Result};
-use kvark::Probe;
+use kvark::backend::Probe;
 use std::path::Path;
 
 const WIDTH: f32 = 1200.0;
 const MARGIN: f32 = 20.0;
 const BAR: f32 = 24.0;
-/// From the top of one bar to the top of the bar below.
+/// Distance between the tops of two bars.
 const ROW: f32 = BAR + 2.0;
 const LABEL: f32 = 12.0;
-/// Entries of the legend side by side.
+/// Legend entries per line.
 const LEGEND_COLUMNS: usize = 4;
 const LEGEND_ROW: f32 = 20.0;
 const BLACK: Color = [0x22, 0x22, 0x22];
@@ -35,14 +35,14 @@ const COLORS: [Color; 12] = [
     [0x60, 0x60, 0x60],
 ];
 
-/// A rate that makes every floor zero: only times are drawn.
+/// Infinite rates, so that every floor is zero: only times are drawn.
 const NO_FLOOR: Probe = Probe {
     read_bytes: f64::INFINITY,
     byte_macs: f64::INFINITY,
     float_macs: f64::INFINITY,
 };
 
-/// Draws the tests below each other and writes the file.
+/// Draws the tests one below the other and writes the file.
 pub(super) fn write(file: &Path, model: &str, tests: &[(&str, &StepProfile)]) -> Result<()> {
     let text = svg::text(&draw(model, tests));
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
@@ -58,7 +58,7 @@ fn draw(model: &str, tests: &[(&str, &StepProfile)]) -> Scene {
     let mut scene = Scene::new(WIDTH + 2.0 * MARGIN, height);
     let title = format!("Where the time of a step goes: {model}");
     scene.text([MARGIN, MARGIN + 16.0], 20.0, BLACK, Anchor::Start, title);
-    let note = "Every bar is as wide as it takes time. From above: the step, its ops, and the nodes of each op.";
+    let note = "The width of a bar is its time. From the top: the step, its ops, and the nodes of each op.";
     scene.text([MARGIN, MARGIN + 38.0], LABEL, GREY, Anchor::Start, note);
     let mut y = head;
     for (name, step) in tests {
@@ -70,7 +70,7 @@ fn draw(model: &str, tests: &[(&str, &StepProfile)]) -> Scene {
     scene
 }
 
-/// One test: its heading, its bars and their legend.
+/// Draws one test: heading, bars and legend.
 fn test(
     scene: &mut Scene,
     top: f32,
@@ -117,7 +117,7 @@ fn test(
     }
 }
 
-/// A bar with its name and its share, as far as both or the name fit; viewers show all of it.
+/// Draws a bar with its name and share, or with as much of them as fits; viewers show the full text as a tooltip.
 fn bar(scene: &mut Scene, [x, y, width]: [f32; 3], color: Color, name: &str, share: &str) {
     let gap = 0.5_f32.min(width / 4.0);
     let whole = format!("{name}: {share}");

@@ -1,18 +1,19 @@
-//! Where the time of a step goes, and how far that is from what the machine could do.
+//! The time of a step by op, compared with the machine's roofline.
 
-use kvark::{NodeProfile, Probe};
+use kvark::backend::Probe;
+use kvark::inference::NodeProfile;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What one step of a test does, on average over the steps of a round.
+/// The profile of a test's step, averaged over the steps of a round.
 pub(super) struct StepProfile {
     times: Vec<NodeProfile>,
     steps: f64,
-    /// Seconds of a step while nothing is profiled.
+    /// Seconds per step, measured without profiling.
     seconds: f64,
 }
 
-/// Some nodes' share of a step.
+/// Time, bytes and multiply-accumulates of some nodes in a step.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Share {
     pub(super) seconds: f64,
@@ -32,7 +33,7 @@ impl Share {
     }
 }
 
-/// An op's share, and those of its kinds of nodes.
+/// The cost of an op and of each of its kinds of nodes.
 pub(super) struct OpShare<'a> {
     pub(super) op: &'static str,
     pub(super) share: Share,
@@ -40,7 +41,7 @@ pub(super) struct OpShare<'a> {
 }
 
 impl StepProfile {
-    /// `seconds` is what a round of so many steps took while nothing was profiled.
+    /// `seconds` is the time of a round of `steps` steps without profiling.
     pub(super) fn new(times: Vec<NodeProfile>, steps: usize, seconds: f64) -> StepProfile {
         StepProfile {
             times,
@@ -72,7 +73,7 @@ impl StepProfile {
         shares.fold(Share::default(), Share::add)
     }
 
-    /// By op, the one that takes longest first.
+    /// The costs by op, the most expensive op first.
     pub(super) fn ops(&self, probe: &Probe) -> Vec<OpShare<'_>> {
         let mut ops: Vec<OpShare<'_>> = Vec::new();
         for node in &self.times {
@@ -98,7 +99,7 @@ impl StepProfile {
         ops
     }
 
-    /// Bytes and multiplications of a step, and the share of its floor that is reached.
+    /// Bytes and multiply-accumulates of a step, and its floor as a percentage of its time.
     pub(super) fn line(&self, probe: &Probe) -> String {
         let whole = self.whole(probe);
         format!(
@@ -110,8 +111,7 @@ impl StepProfile {
         )
     }
 
-    /// A line for every op, and below it one for every kind of node that takes a hundredth of the step. Columns are as wide
-    /// as their widest cell.
+    /// A table with a line for every op and, below it, a line for every kind of node that takes at least 1 % of the step.
     pub(super) fn table(&self, probe: &Probe) -> String {
         let heads = [
             "op", "share", "us/step", "MB/step", "GB/s", "GMAC/s", "of floor",
@@ -176,7 +176,7 @@ impl StepProfile {
     }
 }
 
-/// What was measured of the machine.
+/// The measured rates of the machine as JSON.
 pub(super) fn machine(probe: &Probe) -> Value {
     json!({
         "read_bytes_per_second": probe.read_bytes,
@@ -185,7 +185,7 @@ pub(super) fn machine(probe: &Probe) -> Value {
     })
 }
 
-/// The same as a line.
+/// The measured rates of the machine as a line of text.
 pub(super) fn machine_line(probe: &Probe) -> String {
     format!(
         "reads {:.1} GB/s, multiplies {:.0} G bytes/s and {:.0} G f32/s",
@@ -195,7 +195,7 @@ pub(super) fn machine_line(probe: &Probe) -> String {
     )
 }
 
-/// Rows as lines: the first column to the left, the others to the right, each as wide as its widest cell.
+/// Formats rows as lines: the first column left-aligned, the others right-aligned, each as wide as its widest cell.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

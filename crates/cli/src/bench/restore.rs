@@ -1,17 +1,18 @@
-//! `kvark bench --restore`: what a snapshot saves over computing its tokens again.
+//! `kvark bench --restore`: restoring a conversation from a snapshot against computing its tokens again.
 
 use super::cache::Report;
 use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
-use kvark::{Model, Snapshot};
+use kvark::Model;
+use kvark::snapshot::Snapshot;
 use std::path::Path;
 use std::time::Instant;
 
 /// Tokens of the conversation.
 const TOKENS: usize = 2000;
 
-/// Measures prefill and restore in turn, so that a machine that slows down for a while slows both; medians are reported.
+/// Measures prefill and restore alternately, so that a slow phase of the machine affects both; reports medians.
 pub(super) fn run(model: &Model, engine: &EngineArgs, repetitions: u32) -> Result<Report> {
     let folder = std::env::temp_dir().join(format!("kvark-bench-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
@@ -29,7 +30,7 @@ fn measure(model: &Model, engine: &EngineArgs, repetitions: u32, file: &Path) ->
     let mut bytes = 0;
     // The first round warms caches and is not counted.
     for round in 0..=repetitions {
-        // As after a restart, nothing is held yet.
+        // Start with an empty cache, as after a restart.
         let (mut computed, mut restored) = (engine.runner(model)?, engine.runner(model)?);
         let start = Instant::now();
         computed.feed(&tokens, |_| true)?;

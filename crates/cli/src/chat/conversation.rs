@@ -1,75 +1,77 @@
-//! Conversations that share a cache: branches of one history, each as long as the cache lets it be.
+//! `Conversation`: the branches of a chat, which share one pool of cells.
 
 use crate::args::ShiftArgs;
 use crate::output;
 use crate::prompt::{self, Conversations};
 use anyhow::{Error, Result, bail};
-use kvark::{
-    Branches, ContextShift, Finish, GenerateOptions, Message, Piece, Sampler, SeqId, Snapshot,
-    TextError, generate,
+use kvark::BatchRunner;
+use kvark::generate::{
+    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SeqId, generate,
 };
+use kvark::snapshot::Snapshot;
+use kvark::text::{Message, TextError};
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
 pub(super) struct Conversation<'a> {
     conversations: &'a Conversations<'a>,
-    cells: Branches,
+    cells: BatchRunner,
     sampler: Sampler,
     options: GenerateOptions,
     branches: Vec<Branch>,
     current: usize,
-    /// Messages that come before the first turn.
+    /// Number of messages before the first turn.
     preamble: usize,
-    /// Tokens that stay when others are taken out to make room, if that is allowed.
+    /// Number of first tokens that a context shift keeps; `None` without `--context-shift`.
     keep: Option<usize>,
 }
 
-/// One line of the conversation.
+/// One branch of the conversation.
 #[derive(Clone)]
 pub(super) struct Branch {
     pub(super) name: String,
     pub(super) id: SeqId,
     messages: Vec<Message>,
-    /// What was taken out of its tokens to make room, in order.
+    /// The context shifts of its tokens, in order.
     shifts: Vec<ContextShift>,
 }
 
 impl Branch {
-    /// The tokens of the branch's messages less those that were taken out to make room.
+    /// The tokens of the branch's messages without those that context shifts dropped.
     fn without_shifted(&mut self, all: Vec<u32>) -> Vec<u32> {
         let mut tokens = all.clone();
         if self.shifts.iter().all(|shift| shift.apply(&mut tokens)) {
             return tokens;
         }
-        // So much was forgotten that nothing needs to be taken out any more.
+        // The conversation was rewound to before the dropped tokens.
         self.shifts.clear();
         all
     }
 }
 
-/// Turns of the conversation that a snapshot holds, if it holds one.
+/// Number of turns of the conversation in a snapshot; `None` if it holds none.
 pub(crate) fn saved_turns(snapshot: &Snapshot) -> Option<usize> {
     let notes = Notes::parse(snapshot.notes())?;
     Some((notes.messages.len() - notes.preamble) / 2)
 }
 
-/// What became of a message.
+/// The outcome of a message.
 pub(super) enum Reply {
-    /// It was answered, to the end or in part; message and answer are part of the conversation.
-    Answered(Finish),
-    /// The conversation would not fit the context; the message is dropped.
+    /// It was answered, fully or in part. Message and answer are added to the conversation.
+    Answered(FinishReason),
+    /// The conversation does not fit in the context; the message is discarded.
     NoRoom { needed: usize, room: usize },
-    /// The chat template does not take the conversation; the message is dropped.
+    /// The chat template rejects the conversation; the message is discarded.
     Refused(Error),
-    /// The caller stopped it before the answer began; the message is dropped.
+    /// The caller cancelled before the answer began; the message is discarded.
     Stopped,
 }
 
 impl<'a> Conversation<'a> {
     pub(super) fn new(
         conversations: &'a Conversations<'a>,
-        cells: Branches,
+        cells: BatchRunner,
         sampler: Sampler,
         options: GenerateOptions,
         system: Option<Message>,
@@ -94,33 +96,33 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Lets the conversation go on past the end of the context, where the arguments say so.
-    pub(super) fn allow_shifts(&mut self, shift: &ShiftArgs) -> Result<()> {
+    /// Enables context shifts if `--context-shift` was given.
+    pub(super) fn enable_context_shift(&mut self, shift: &ShiftArgs) -> Result<()> {
         let preamble = &self.branches[self.current].messages[..self.preamble];
         let capacity = self.cells.capacity()?;
         self.keep = shift.keep(capacity, Some((self.conversations, preamble)))?;
         if let Some(keep) = self.keep {
-            self.cells.allow_shifts(keep)?;
+            self.cells.enable_context_shift(keep)?;
         }
         Ok(())
     }
 
     /// The pool that holds all branches.
-    pub(super) fn cells(&self) -> &Branches {
+    pub(super) fn cells(&self) -> &BatchRunner {
         &self.cells
     }
 
-    /// All branches, and which of them is the current one.
+    /// All branches, and the index of the current one.
     pub(super) fn branches(&self) -> (&[Branch], usize) {
         (&self.branches, self.current)
     }
 
-    /// Turns of a branch.
+    /// Number of turns of a branch.
     pub(super) fn turns(&self, branch: &Branch) -> usize {
         (branch.messages.len() - self.preamble) / 2
     }
 
-    /// Forgets all turns of the current branch.
+    /// Removes all turns of the current branch.
     pub(super) fn clear(&mut self) -> Result<()> {
         let branch = &mut self.branches[self.current];
         branch.messages.truncate(self.preamble);
@@ -128,7 +130,8 @@ impl<'a> Conversation<'a> {
         self.forget()
     }
 
-    /// Forgets the last `n` turns and tells how many are left, or how many there are when they are fewer.
+    /// Removes the last `n` turns and returns how many are left; if there are fewer than `n`, returns their number as the
+    /// error and removes none.
     pub(super) fn rewind(&mut self, n: usize) -> Result<Result<usize, usize>> {
         let branch = &mut self.branches[self.current];
         let turns = (branch.messages.len() - self.preamble) / 2;
@@ -140,13 +143,13 @@ impl<'a> Conversation<'a> {
         Ok(Ok(left))
     }
 
-    /// Takes out of the cache what the messages of the current branch no longer say. Where the windows of the model cannot
-    /// go back to a part of it, all of it goes, and the next message is computed from the beginning.
+    /// Removes tokens from the cache that the messages of the current branch no longer contain. If ring layers have evicted
+    /// rows that a rewind needs, removes all tokens: the next message is then computed from the beginning.
     fn forget(&mut self) -> Result<()> {
         let branch = &mut self.branches[self.current];
         let beginning = match branch.messages.is_empty() {
             true => vec![],
-            // A template that refuses the rest of the conversation has no tokens for it.
+            // If the template rejects the remaining conversation, no token of it is kept.
             false => {
                 let beginning = self.conversations.beginning(&branch.messages);
                 beginning.unwrap_or_default()
@@ -161,7 +164,7 @@ impl<'a> Conversation<'a> {
         Ok(self.cells.rewind(branch.id, known)?)
     }
 
-    /// Begins a branch that has all of the current one's history, and goes on in it. No cell is copied.
+    /// Creates a branch with the history of the current one and switches to it. No cell is copied.
     pub(super) fn fork(&mut self, name: Option<&str>) -> Result<String> {
         let name = match name {
             Some(name) if self.find(name).is_some() => bail!("there is a branch {name} already"),
@@ -172,7 +175,7 @@ impl<'a> Conversation<'a> {
                 .expect("names do not run out"),
         };
         let taken: Vec<SeqId> = self.branches.iter().map(|b| b.id).collect();
-        let Some(id) = self.cells.spare(&taken) else {
+        let Some(id) = self.cells.free_sequence(&taken) else {
             bail!(
                 "there are {} branches, and no more are possible: /drop one",
                 taken.len()
@@ -191,7 +194,7 @@ impl<'a> Conversation<'a> {
         Ok(name)
     }
 
-    /// Goes on in another branch.
+    /// Switches to another branch.
     pub(super) fn switch(&mut self, name: &str) -> Result<()> {
         match self.find(name) {
             Some(index) => self.current = index,
@@ -200,7 +203,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Forgets a branch that is not the current one, and frees the cells that only it held.
+    /// Removes a branch that is not the current one and frees the cells that only it holds.
     pub(super) fn drop_branch(&mut self, name: &str) -> Result<()> {
         let Some(index) = self.find(name) else {
             bail!("there is no branch {name}; /branches lists them")
@@ -214,17 +217,17 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    /// Forgets all branches but the current one and moves its cells together.
+    /// Removes all branches except the current one and compacts its cells.
     pub(super) fn keep(&mut self) -> Result<usize> {
         let kept = self.branches.swap_remove(self.current);
         let dropped = self.branches.len();
-        self.cells.keep(kept.id)?;
+        self.cells.keep_only(kept.id)?;
         self.cells.compact()?;
         (self.branches, self.current) = (vec![kept], 0);
         Ok(dropped)
     }
 
-    /// Writes the current branch to a file and tells how many tokens the cache had of it.
+    /// Writes the current branch to a file and returns the number of its tokens.
     pub(super) fn save(&self, file: &Path) -> Result<usize> {
         let branch = &self.branches[self.current];
         let cells = &self.cells;
@@ -237,8 +240,7 @@ impl<'a> Conversation<'a> {
         Ok(cells.tokens(branch.id).len())
     }
 
-    /// Puts a saved branch in the place of the current one and tells how many turns it has. What is refused changes
-    /// nothing.
+    /// Replaces the current branch by a saved one and returns its number of turns. An error changes nothing.
     pub(super) fn load(&mut self, file: &Path) -> Result<usize> {
         let snapshot = Snapshot::open(file)?;
         let Some(notes) = Notes::parse(snapshot.notes()) else {
@@ -260,8 +262,8 @@ impl<'a> Conversation<'a> {
         Ok(self.turns(&self.branches[self.current]))
     }
 
-    /// Goes on from a file: with its conversation, or from its tokens alone where it holds none. A system message that was
-    /// given replaces the file's.
+    /// Continues from a file: with its conversation, or with its tokens only if it holds none. A system message given by
+    /// `--system` replaces the file's.
     pub(super) fn warm(&mut self, file: &Path) -> Result<()> {
         let snapshot = Snapshot::open(file)?;
         if Notes::parse(snapshot.notes()).is_none() {
@@ -290,11 +292,12 @@ impl<'a> Conversation<'a> {
         self.branches.iter().position(|b| b.name == name)
     }
 
-    /// Says `text` and hears the answer. `show` also learns how many tokens are new to the cache.
+    /// Sends `text` and generates the answer. `show` receives the number of tokens that are not yet in the cache with every
+    /// event.
     pub(super) fn say(
         &mut self,
         text: &str,
-        show: impl FnMut(usize, Piece<'_>) -> bool,
+        show: impl FnMut(usize, GenerateEvent<'_>) -> bool,
     ) -> Result<Reply> {
         self.branches[self.current]
             .messages
@@ -307,28 +310,28 @@ impl<'a> Conversation<'a> {
         reply
     }
 
-    /// The tokens of the current branch as far as they are not shifted out, up to where the assistant speaks.
+    /// The tokens of the current branch that context shifts did not drop, up to the start of the assistant's answer.
     fn tokens(&mut self) -> Result<Vec<u32>> {
         let branch = &mut self.branches[self.current];
         let all = self.conversations.tokens(&branch.messages)?;
         Ok(branch.without_shifted(all))
     }
 
-    /// Takes tokens out of the current branch to make room for new ones: of those that the cache holds or, where none of
-    /// them can go, of the new ones. False where nothing can go.
+    /// Drops tokens of the current branch to make room: cached tokens or, if none of those can be dropped, new ones.
+    /// Returns false if no token can be dropped.
     fn make_room(&mut self, new: &mut Vec<u32>) -> Result<bool> {
         let Some(keep) = self.keep else {
             return Ok(false);
         };
         let branch = &mut self.branches[self.current];
-        if let Some(shift) = self.cells.shift(branch.id)? {
+        if let Some(shift) = self.cells.shift_context(branch.id)? {
             self.cells.take_shifts(branch.id);
             branch.shifts.push(shift);
             return Ok(true);
         }
         let held = self.cells.tokens(branch.id).len();
         let keep = keep.max(held);
-        // The last one is where the answer begins.
+        // The last token is kept: its logits begin the answer.
         let rest = (held + new.len()).saturating_sub(keep + 1);
         let dropped = rest.div_ceil(2);
         let apart = ContextShift {
@@ -342,7 +345,7 @@ impl<'a> Conversation<'a> {
         Ok(made)
     }
 
-    fn answer(&mut self, mut show: impl FnMut(usize, Piece<'_>) -> bool) -> Result<Reply> {
+    fn answer(&mut self, mut show: impl FnMut(usize, GenerateEvent<'_>) -> bool) -> Result<Reply> {
         let mut tokens = match self.tokens() {
             Ok(tokens) => tokens,
             Err(error) if error.is::<TextError>() => return Ok(Reply::Refused(error)),
@@ -352,7 +355,7 @@ impl<'a> Conversation<'a> {
         // Logits come from feeding, so the last token is fed even if it is in the cache.
         let most = tokens.len().saturating_sub(1);
         let known = prompt::common(self.cells.tokens(branch.id), &tokens).min(most);
-        // What the model's windows have released is computed again from the beginning.
+        // If ring layers have evicted rows that are needed, all tokens are computed again.
         let known = match known < self.cells.rewind_floor(branch.id)? {
             true => 0,
             false => known,
@@ -369,7 +372,7 @@ impl<'a> Conversation<'a> {
             }
         }
         let branch = &mut self.branches[self.current];
-        let mut sequence = self.cells.branch(branch.id);
+        let mut sequence = self.cells.sequence(branch.id);
         let generated = generate(
             &mut sequence,
             self.conversations.model,
@@ -389,10 +392,10 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// What a branch is saved with.
+/// The notes that are saved with a branch.
 struct Notes {
     messages: Vec<Message>,
-    /// Messages before the first turn.
+    /// Number of messages before the first turn.
     preamble: usize,
     shifts: Vec<ContextShift>,
 }

@@ -1,4 +1,4 @@
-//! Where messages come from: a line editor on a terminal, plain lines otherwise.
+//! Input of messages: a line editor on a terminal, plain lines otherwise.
 
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
@@ -18,16 +18,16 @@ pub(super) enum Input {
     Pipe(Lines),
 }
 
-/// Lines that a thread reads, so that Ctrl-C does not wait for the next one.
+/// Lines read by a thread, so that Ctrl-C takes effect while no line arrives.
 pub(super) struct Lines {
     read: Receiver<io::Result<Vec<u8>>>,
     count: usize,
 }
 
-/// How often Ctrl-C is looked for while no line comes.
+/// Interval at which Ctrl-C is polled while no line arrives.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The editor and the file that keeps its history.
+/// The line editor and its history file.
 pub(super) struct Editor {
     editor: DefaultEditor,
     history: Option<PathBuf>,
@@ -47,7 +47,7 @@ impl Input {
         matches!(self, Input::Terminal(_))
     }
 
-    /// The next line, or why it is none; `None` at the end and after Ctrl-C.
+    /// The next line, or the error of reading it; `None` at the end of the input and after Ctrl-C.
     pub(super) fn line(&mut self) -> Result<Option<Result<String, String>>> {
         match self {
             Input::Terminal(editor) => Ok(editor.line()?.map(Ok)),
@@ -90,7 +90,7 @@ impl Lines {
 
 impl Editor {
     fn new() -> Result<Editor> {
-        // With stdout sent elsewhere, prompts must not go there.
+        // If stdout is redirected, prompts must not be written to it.
         let behavior = if io::stdout().is_terminal() {
             Behavior::Stdio
         } else {
@@ -98,7 +98,7 @@ impl Editor {
         };
         let config = Config::builder().behavior(behavior).build();
         let mut editor = DefaultEditor::with_config(config)?;
-        // A history that cannot be kept is no reason not to talk.
+        // The chat also works without a history file.
         let home = ModelStore::from_env().ok();
         let history = home
             .filter(|home| std::fs::create_dir_all(home.root()).is_ok())
@@ -110,7 +110,7 @@ impl Editor {
     }
 
     fn line(&mut self) -> Result<Option<String>> {
-        // One that came too late to stop the answer is no wish to leave.
+        // A Ctrl-C that arrived after the end of the answer does not end the chat.
         interrupt::reset();
         let mut interrupted = false;
         loop {
@@ -120,7 +120,7 @@ impl Editor {
                     return Ok(Some(line));
                 }
                 Err(ReadlineError::Eof) => return Ok(None),
-                // Between two prompts the terminal sends a signal instead.
+                // While no line is edited, the terminal sends a signal instead.
                 Err(ReadlineError::Interrupted) if interrupted || interrupt::requested() => {
                     interrupt::ask();
                     return Ok(None);

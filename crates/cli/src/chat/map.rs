@@ -1,4 +1,4 @@
-//! A picture of the cells: who holds which, where the holes are, how far a read reaches.
+//! `/cache`: a map of the pool's cells with their branches and the free cells between them.
 
 use super::conversation::Conversation;
 use crate::output;
@@ -7,14 +7,14 @@ use std::fmt::Write;
 
 /// Characters in a line of the map.
 const WIDTH: usize = 64;
-/// Most lines; larger pools show several cells in one character.
+/// Maximum number of lines; in larger pools a character stands for several cells.
 const LINES: usize = 16;
 
 /// The map with a line for every branch.
 pub(super) fn draw(conversation: &Conversation<'_>) -> Result<String> {
     let cells = conversation.cells();
     let (branches, current) = conversation.branches();
-    let holders = cells.holders()?;
+    let holders = cells.ref_counts()?;
     // Per cell: the index of its only branch.
     let mut only = vec![None; holders.len()];
     let mut text = String::new();

@@ -1,23 +1,23 @@
-//! What a model file holds, in one form for all formats.
+//! `Contents`: the contents of a model file, in one form for all formats.
 
 use super::SHOWN;
 use anyhow::Result;
-use kvark::gguf::{Array, Gguf, Tensor, Value as Meta};
-use kvark::onnx::{Onnx, Port};
-use kvark::pt2::{Program, Pt2, Pt2Tensor};
-use kvark::{Artifact, Format};
+use kvark::model::gguf::{Array, Gguf, Tensor, Value as Meta};
+use kvark::model::onnx::{Onnx, Port};
+use kvark::model::pt2::{Program, Pt2, Pt2Tensor};
+use kvark::model::{Artifact, Format};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A file's own words.
+/// The contents of a model file.
 pub(super) struct Contents {
     pub(super) format: Format,
     pub(super) version: String,
     pub(super) architecture: Option<String>,
-    /// Key, value in full, and value on part of a line.
+    /// Key, full value, and value shortened for a line.
     pub(super) metadata: Vec<(String, Value, String)>,
     pub(super) tensors: Vec<TensorRow>,
-    /// Exported programs: name, ops with how often they occur, and those that kvark does not know with a node each.
+    /// Exported programs.
     pub(super) programs: Vec<Exported>,
 }
 
@@ -29,10 +29,10 @@ pub(super) struct TensorRow {
     pub(super) bytes: usize,
 }
 
-/// A program as it was exported.
+/// An exported program: its inputs, outputs and ops.
 pub(super) struct Exported {
     pub(super) name: String,
-    /// Inputs and outputs as the file states them, where it does: name, type and sizes.
+    /// Inputs and outputs, if the file states them: name, type and sizes.
     pub(super) inputs: Vec<String>,
     pub(super) outputs: Vec<String>,
     pub(super) ops: Vec<(String, usize)>,
@@ -40,7 +40,7 @@ pub(super) struct Exported {
 }
 
 impl Contents {
-    /// Those of an imported file, or of one that cannot be imported.
+    /// Reads the contents of a file, whether it could be imported or not.
     pub(super) fn read(path: &Path, artifact: Option<&Artifact>) -> Result<Contents> {
         if let Some(artifact) = artifact {
             let gguf = artifact.gguf.as_ref().map(Contents::of_gguf);
@@ -50,7 +50,7 @@ impl Contents {
                 return Ok(contents);
             }
         }
-        Ok(match kvark::format_of(path)? {
+        Ok(match kvark::model::format_of(path)? {
             Format::Pt2 => Contents::of_pt2(&Pt2::open(path)?),
             Format::Onnx => Contents::of_onnx(&Onnx::open(path)?),
             _ => Contents::of_gguf(&Gguf::open(path)?),
@@ -85,8 +85,8 @@ impl Contents {
         });
         let metadata = file.extra.metadata.iter().map(|(key, value)| {
             let json = match value {
-                kvark::CacheMetadata::Int(n) => json!(n),
-                kvark::CacheMetadata::Ints(list) => json!(list),
+                kvark::cache::MetadataValue::Int(n) => json!(n),
+                kvark::cache::MetadataValue::Ints(list) => json!(list),
             };
             (key.clone(), json.clone(), clip(json.to_string()))
         });
@@ -154,7 +154,7 @@ impl Contents {
         }
     }
 
-    /// Ops that kvark does not know: program, op and the first node that needs it.
+    /// Unsupported ops: program, op and the first node that uses it.
     pub(super) fn unknown_ops(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         let programs = self.programs.iter();
         programs.flat_map(|p| {
@@ -198,7 +198,7 @@ fn number(x: f32) -> Value {
         .map_or(Value::Null, Value::from)
 }
 
-/// A metadata value, in full.
+/// A full metadata value.
 fn json_of(value: &Meta) -> Value {
     match value {
         Meta::F32(x) => number(*x),
@@ -234,7 +234,7 @@ fn elements(array: &Array, most: usize) -> Vec<Value> {
     }
 }
 
-/// A metadata value on part of a line.
+/// A metadata value shortened for a line.
 fn short(value: &Meta) -> String {
     let most_elements = SHOWN.0;
     match value {
@@ -254,7 +254,7 @@ fn short(value: &Meta) -> String {
     }
 }
 
-/// A text that fits on part of a line.
+/// A text shortened for a line.
 fn clip(text: String) -> String {
     match text.char_indices().nth(SHOWN.1) {
         Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),

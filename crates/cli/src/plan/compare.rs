@@ -1,9 +1,10 @@
-//! Plans side by side: contexts down, types across.
+//! A table of plans: a line per context length, a column per storage type.
 
 use super::report::grouped;
 use crate::output;
 use anyhow::Result;
-use kvark::{MemoryPlan, Storage};
+use kvark::cache::Storage;
+use kvark::memory::MemoryPlan;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -20,7 +21,7 @@ struct Entry {
 }
 
 impl Table {
-    /// `plan` is asked for every context and type; without types it decides by itself.
+    /// Computes the plan of every context and storage type; without types, `plan` uses the types of the arguments.
     pub(super) fn new(
         contexts: &[u32],
         types: &[Storage],

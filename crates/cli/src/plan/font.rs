@@ -1,4 +1,4 @@
-//! A bitmap font for the letters that a plan's picture has.
+//! A bitmap font for the characters in the picture of a plan.
 
 /// Dots across a glyph.
 pub(super) const WIDTH: usize = 5;
@@ -7,7 +7,7 @@ pub(super) const ADVANCE: usize = 6;
 /// Dots from the top to the base line.
 pub(super) const BASE: usize = 7;
 
-/// The dots of a glyph, a byte a row, the highest of five bits leftmost. What has no glyph is a box.
+/// The dots of a glyph: one byte per row, the highest of five bits leftmost. A character without a glyph is a box.
 pub(super) fn rows(c: char) -> [u8; 8] {
     let found = GLYPHS.binary_search_by_key(&c, |(glyph, _)| *glyph);
     match (c, found) {
@@ -17,7 +17,7 @@ pub(super) fn rows(c: char) -> [u8; 8] {
     }
 }
 
-/// By character.
+/// The glyphs by character.
 #[rustfmt::skip]
 const GLYPHS: [(char, [u8; 8]); 75] = [
     ('%', [0x18, 0x19, 0x02, 0x04, 0x08, 0x13, 0x03, 0x00]),

@@ -1,4 +1,4 @@
-//! A scene as PNG: rectangles and a bitmap font, in colours from a palette.
+//! Draws a scene as PNG: rectangles and a bitmap font, in the colours of a palette.
 
 use super::font;
 use super::scene::{Anchor, Color, Scene, Shape};
@@ -18,7 +18,7 @@ struct Canvas {
     width: usize,
     height: usize,
     pixels: Vec<u8>,
-    /// At most 256; the first is the page.
+    /// The palette: at most 256 colours, the first one is the background.
     colors: Vec<Color>,
 }
 
@@ -33,7 +33,7 @@ impl Canvas {
         }
     }
 
-    /// The index of a colour; the nearest once the list is full.
+    /// The index of a colour in the palette; of the nearest one once the palette is full.
     fn color(&mut self, color: Color) -> u8 {
         if let Some(i) = self.colors.iter().position(|c| *c == color) {
             return i as u8;

@@ -1,8 +1,9 @@
-//! Every buffer of a plan with its place, one behind the other as in one address space.
+//! `--map`: every buffer of a plan with its offset, as if all were in one address space.
 
 use super::report::kv_shape_text;
 use crate::output;
-use kvark::{ArenaBuffer, MemoryPlan, SideLayout};
+use kvark::cache::SideLayout;
+use kvark::memory::{ArenaBuffer, MemoryPlan};
 use std::io::{self, Write};
 
 /// A line of the table.
@@ -68,7 +69,7 @@ fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan
         );
     }
     let kv = add(plan.kv_bytes(), "kv_cache", kv_shape_text(plan));
-    let arena_shape = format!("{} buffers that take turns", plan.arena.buffers.len());
+    let arena_shape = format!("{} buffers that share memory", plan.arena.buffers.len());
     let arena = add(plan.arena.bytes, "arena", arena_shape);
     let rows_of_logits = plan.logits_bytes;
     add(

@@ -1,9 +1,9 @@
-//! The plan as a picture: what takes how much, the arena over time, and keys and values by layer.
+//! The plan as a picture: total memory by part, the arena over time, and keys and values by layer.
 
 use super::report::{kv_shape_text, kv_types, parts};
 use super::scene::{Anchor, Color, Scene, text_width};
 use crate::output;
-use kvark::{ArenaBuffer, MemoryPlan};
+use kvark::memory::{ArenaBuffer, MemoryPlan};
 use std::collections::BTreeMap;
 
 const WIDTH: f32 = 1280.0;
@@ -17,7 +17,7 @@ const SOFT: Color = [120, 128, 140];
 const GRID: Color = [232, 235, 240];
 const PAGE: Color = [255, 255, 255];
 const SCRATCH: Color = [197, 203, 212];
-/// For what takes most first.
+/// Colours, for the largest parts first.
 const PALETTE: [Color; 8] = [
     [66, 133, 196],
     [237, 139, 61],
@@ -43,7 +43,7 @@ fn short(bytes: usize) -> String {
     output::bytes(bytes as u64)
 }
 
-/// One bar for all, cut into its parts.
+/// Draws one bar for the total memory, divided into its parts.
 fn totals(scene: &mut Scene, plan: &MemoryPlan) {
     let total = plan.total_bytes();
     let width = RIGHT - LEFT;
@@ -75,7 +75,7 @@ fn totals(scene: &mut Scene, plan: &MemoryPlan) {
     );
 }
 
-/// Lines for round numbers of bytes from the bottom up, with their names.
+/// Draws labelled grid lines at round numbers of bytes.
 fn scale(scene: &mut Scene, [top, bottom]: [f32; 2], most: usize) {
     let step = round_step(most);
     for bytes in (0..=most).step_by(step) {
@@ -85,7 +85,7 @@ fn scale(scene: &mut Scene, [top, bottom]: [f32; 2], most: usize) {
     }
 }
 
-/// A round number that goes a few times into `most`.
+/// A round step that divides `most` into a few parts.
 fn round_step(most: usize) -> usize {
     let mut unit = 1usize;
     loop {
@@ -99,7 +99,7 @@ fn round_step(most: usize) -> usize {
     }
 }
 
-/// Each buffer from the node that makes it to the last that needs it, at its place.
+/// Draws each buffer at its offset, from the node that writes it to the last node that reads it.
 fn arena(scene: &mut Scene, plan: &MemoryPlan, [top, bottom]: [f32; 2]) {
     let arena = &plan.arena;
     let heading = format!(
@@ -116,7 +116,7 @@ fn arena(scene: &mut Scene, plan: &MemoryPlan, [top, bottom]: [f32; 2]) {
     for buffer in &arena.buffers {
         let (left, right) = (x(buffer.first), x(buffer.last + 1));
         let (upper, lower) = (y(buffer.end()), y(buffer.offset));
-        // A gap sets neighbours apart where there is room for it.
+        // Leave a gap between neighbours if the buffer is large enough.
         let gap = if right - left > 4.0 { 0.7 } else { 0.0 };
         let gap_y = if lower - upper > 4.0 { 0.7 } else { 0.0 };
         let color = match buffer.is_scratch() {
@@ -139,7 +139,7 @@ fn arena(scene: &mut Scene, plan: &MemoryPlan, [top, bottom]: [f32; 2]) {
     legend(scene, &arena.buffers, &colors, bottom + 22.0);
 }
 
-/// A colour for each op, the most telling ones for those that take most over time.
+/// A colour for each op, in the order of the bytes they occupy over time.
 fn op_colors(buffers: &[ArenaBuffer]) -> BTreeMap<&'static str, Color> {
     let mut ops: Vec<(&'static str, usize)> = by_op(buffers).into_iter().collect();
     ops.sort_by_key(|(_, area)| std::cmp::Reverse(*area));
@@ -150,7 +150,7 @@ fn op_colors(buffers: &[ArenaBuffer]) -> BTreeMap<&'static str, Color> {
         .collect()
 }
 
-/// Bytes times nodes of each op's results.
+/// Bytes of each op's results, multiplied by the number of nodes that they live for.
 fn by_op(buffers: &[ArenaBuffer]) -> BTreeMap<&'static str, usize> {
     let mut areas = BTreeMap::new();
     for buffer in buffers.iter().filter(|buffer| !buffer.is_scratch()) {
@@ -182,11 +182,11 @@ fn legend(
     }
 }
 
-/// A bar a layer: keys below, values above; layers with a window in another colour.
+/// Draws a bar per layer: keys below, values above; layers with a window have another colour.
 fn layers(scene: &mut Scene, plan: &MemoryPlan, [top, bottom]: [f32; 2]) {
     let layers = &plan.kv.layers;
     let what = match layers.is_empty() {
-        true => "nothing is kept".to_owned(),
+        true => "no cache".to_owned(),
         false => format!(
             "{} in {}, {}",
             short(plan.kv_bytes()),

@@ -1,11 +1,13 @@
 //! The plan as a summary and as JSON.
 
 use crate::output;
-use kvark::{ArenaBuffer, LayerLayout, MemoryPlan, SideLayout, WeightSection};
+use kvark::cache::{LayerLayout, SideLayout};
+use kvark::memory::{ArenaBuffer, MemoryPlan, WeightSection};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// Layers of one shape that follow each other or not, with their number: `[layers, 2, heads, rows, dim]`.
+/// The KV shapes with the number of layers that have each: `[layers, 2, heads, rows, dim]`. The layers need not be
+/// consecutive.
 pub(super) fn kv_shapes(plan: &MemoryPlan) -> Vec<[usize; 5]> {
     let mut shapes: Vec<[usize; 5]> = vec![];
     for layer in &plan.kv.layers {
@@ -36,7 +38,7 @@ pub(super) fn kv_types(plan: &MemoryPlan) -> String {
     }
 }
 
-/// The parts of a plan that add up to its total, with a word on each.
+/// The parts of a plan that add up to its total, with a description of each.
 pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
     let sections = plan.weights.len();
     let tensors: usize = plan.weights.iter().map(|section| section.tensors).sum();
@@ -51,13 +53,13 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         (
             "packed",
             plan.packed_bytes(),
-            "weights once more, as the products read them".to_owned(),
+            "copies of weights in the layout of the kernels".to_owned(),
         ),
         (
             "KV",
             plan.kv_bytes(),
             match plan.kv.layers.is_empty() {
-                true => "nothing is kept".to_owned(),
+                true => "no cache".to_owned(),
                 false => format!("{} {}", kv_shape_text(plan), kv_types(plan)),
             },
         ),
@@ -65,7 +67,7 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
             "arena",
             plan.arena.bytes,
             format!(
-                "{} buffers of a step of {} tokens, work space up to {scratch}",
+                "{} buffers of a step of {} tokens, scratch up to {scratch}",
                 plan.arena.buffers.len(),
                 step.tokens
             ),
@@ -73,7 +75,11 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         ("logits", plan.logits_bytes, "kept behind a step".to_owned()),
     ];
     if let Some(draft) = &plan.draft {
-        parts.push(("draft", draft.total_bytes(), "the model that drafts".into()));
+        parts.push((
+            "draft",
+            draft.total_bytes(),
+            "the plan of the draft model".into(),
+        ));
     }
     parts
 }
@@ -89,7 +95,7 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     writeln!(out, "{:<8} {text:>10}", "total")
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separated thousands.
 pub(super) fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();

@@ -1,9 +1,9 @@
-//! A drawing as plain shapes, for whatever writes it.
+//! `Scene`: a drawing as a list of shapes, independent of the file format.
 
 /// Red, green and blue.
 pub(crate) type Color = [u8; 3];
 
-/// Shapes on a white page, the later ones above the earlier.
+/// Shapes on a white page; later shapes cover earlier ones.
 pub(crate) struct Scene {
     pub(crate) width: f32,
     pub(crate) height: f32,
@@ -17,10 +17,10 @@ pub(crate) enum Shape {
         width: f32,
         height: f32,
         fill: Color,
-        /// Shown by viewers that can.
+        /// Tooltip, in formats that have one.
         title: Option<String>,
     },
-    /// `y` is the base line; `x` is where the text begins, has its middle or ends.
+    /// `y` is the base line; `x` is the start, middle or end of the text, depending on the anchor.
     Text {
         x: f32,
         y: f32,
@@ -86,7 +86,7 @@ impl Scene {
     }
 }
 
-/// About how wide a text comes out.
+/// Estimated width of a text.
 pub(crate) fn text_width(text: &str, size: f32) -> f32 {
     text.chars().count() as f32 * size * 0.6
 }

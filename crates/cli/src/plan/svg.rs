@@ -61,7 +61,7 @@ fn hex([r, g, b]: Color) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// Names come from model files.
+/// Escapes a text. Names come from model files, which are not trusted.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

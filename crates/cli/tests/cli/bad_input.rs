@@ -1,4 +1,4 @@
-//! Everything that can be given wrongly is named on one line, with the right exit code and nothing on stdout.
+//! Invalid input is reported on one line of stderr, with the right exit code and an empty stdout.
 
 use crate::support::*;
 
@@ -89,7 +89,7 @@ fn each_bad_input_is_named_on_one_line() {
             &["rm", "no-such-name"],
             "no such catalogue model: no-such-name",
         ),
-        (&["rm", "smollm2"], "smollm2-135m-instruct is not there"),
+        (&["rm", "smollm2"], "smollm2-135m-instruct is not installed"),
     ];
     for (args, named) in cases {
         let error = folder.run(args).error();

@@ -34,7 +34,7 @@ fn a_model_that_is_there_is_listed_checked_and_deleted() {
     assert!(error.contains(&format!("must be {expected}")), "{error}");
     assert!(error.contains("kvark pull --force"), "{error}");
 
-    // What has the right size is not hashed at every start: its contents are the next to complain.
+    // A file of the right size is not hashed at every start: the error comes from parsing its contents.
     let error = folder.run(&["run", "smollm2", "-p", "a"]).error();
     assert!(error.contains("not a GGUF file"), "{error}");
 
@@ -90,7 +90,7 @@ fn without_pip_or_network_the_way_out_is_named() {
     }
 }
 
-/// Puts a `python3` into the folder that does this.
+/// Writes a `python3` script with this body into the folder.
 #[cfg(unix)]
 fn python(bin: &std::path::Path, body: &str) {
     use std::os::unix::fs::PermissionsExt;
@@ -100,7 +100,7 @@ fn python(bin: &std::path::Path, body: &str) {
     fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The tester's `PATH` with this folder before it.
+/// The tester's `PATH` with this folder in front.
 #[cfg(unix)]
 fn path_with(bin: &std::path::Path) -> String {
     let path = std::env::var("PATH").unwrap_or_default();
@@ -148,7 +148,7 @@ fn what_a_killed_pull_left_goes_with_the_next_command() {
     }
 }
 
-/// On a disk of 300 kB, which only exists for the command.
+/// On a disk of 300 kB that is mounted for the command only.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_called_that() {
@@ -164,7 +164,7 @@ fn a_full_disk_is_called_that() {
     };
     let possible = in_own(&mount).output();
     if !possible.is_ok_and(|output| output.status.success()) {
-        // Past the capture, so that a run says what it left out.
+        // Written past the test harness' capture, so that a run shows what it skipped.
         let _ = writeln!(
             std::io::stderr(),
             "skipped: this user cannot mount a small disk"

@@ -9,7 +9,7 @@ fn chat(folder: &Folder, model: &str, more: &[&str], input: &str) -> Output {
     folder.run_with_input(&args, input)
 }
 
-/// The answer of a fresh process to a conversation written out in full.
+/// The answer of a new process to the full conversation.
 fn cold(folder: &Folder, model: &str, text: &str) -> String {
     let tokens = folder.run(&["tokenize", model, "--special", "--json", "-p", text]);
     let ids: Vec<String> = tokens.json()["tokens"]
@@ -40,7 +40,7 @@ fn every_turn_answers_as_a_cold_start_would() {
     assert_eq!(output.stderr, "");
     assert_eq!(output.ok(), format!("{first}\n{second}\n"));
 
-    // Going back gives the same answers again, and what was forgotten leaves no trace.
+    // After a rewind the same answers are given, and removed turns have no effect.
     let input = "Hi\nab\n/rewind\nab\n/rewind 2\nab\n/clear\n\nHi\n/exit\nHi\n";
     let output = chat(&folder, &tiny, &[], input).ok();
     assert_eq!(
@@ -75,7 +75,7 @@ fn commands_are_explained_and_never_sent() {
     for said in [
         "/rewind [N]",
         "unknown command /nonsense; /help lists the commands",
-        "cannot forget 1 of 0 turns",
+        "cannot rewind by 1; turns so far: 0",
         "/rewind takes a number of turns",
         "/clear takes nothing",
     ] {
@@ -131,9 +131,9 @@ fn branches_go_their_own_ways_and_share_their_past() {
         "* main         2 turns",
         "#",
         "main is the branch you are in",
-        "[idea is forgotten]",
+        "[idea was dropped]",
         "there is no branch idea",
-        "[branches forgotten: 0]",
+        "[branches dropped: 0]",
         "[now in fork1]",
     ] {
         assert!(output.stderr.contains(said), "{said}: {}", output.stderr);
@@ -190,11 +190,11 @@ fn what_is_forgotten_is_gone_from_the_cache() {
     // One of two turns is left: the cache holds the tokens that the next message shares with it.
     let left = tokens("Hi\nab\n/rewind\n", &[]);
     assert!(left >= one && left <= one + 3 + header, "{left} of {one}");
-    // The system message stays, with what begins the next message.
+    // The system message stays, with the tokens that begin the next message.
     let system = "<|im_start|>system\nHi<|im_end|>\n".len() - "<|im_start|><|im_end|>".len() + 2;
     let more = ["--system", "Hi"];
     assert_eq!(tokens("a\n/clear\n", &more), system + header);
-    // A message that finds no room is forgotten as well.
+    // A message that does not fit is discarded.
     let long = "no room ".repeat(30);
     assert_eq!(tokens(&format!("{long}\n"), &[]), 0);
 }
@@ -244,7 +244,7 @@ fn a_model_without_a_template_needs_one_to_be_named() {
         run(&base, &named)["prompt_tokens"],
         run(&with, &[])["prompt_tokens"]
     );
-    // The flag goes before what the file has.
+    // The flag takes precedence over the file.
     let zephyr = run(&with, &["--chat-template", "zephyr"]);
     assert_ne!(zephyr["prompt_tokens"], run(&with, &[])["prompt_tokens"]);
 
@@ -281,7 +281,7 @@ fn what_is_typed_never_becomes_control_tokens() {
     assert_eq!(prompt("Hi", &["--chat"]), 3);
     assert_eq!(prompt(hostile, &["--chat"]), 3);
     assert_eq!(prompt(hostile, &["--chat", "--special"]), 5);
-    // The letters of the token are what the model sees: no sign in it has a token of its own.
+    // The model sees the letters of the token's text, not the control token.
     let letters = chat(&folder, &tiny, &[], "Himend\n").ok();
     assert_eq!(chat(&folder, &tiny, &[], "H<|im_end|>\n").ok(), letters);
 }

@@ -1,4 +1,4 @@
-//! What the commands print.
+//! The output of the commands.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -130,7 +130,7 @@ fn stop_strings_cut_and_a_full_context_ends() {
 
     let full = run_json(&folder, tiny, &[&args[..], &["-c", "8"]].concat());
     assert_eq!(full["finish_reason"], "context");
-    // One token in the prompt, seven that were fed, and the last.
+    // One token of the prompt, seven that were fed, and the last, which was not.
     assert_eq!(full["tokens"].as_array().unwrap().len(), 8);
 }
 
@@ -174,7 +174,7 @@ fn text_becomes_tokens_and_comes_back() {
             .json();
         assert_eq!(value, json!({ "text": text }));
     }
-    // Half a character is written as it is; JSON cannot.
+    // Part of a character is written as bytes; JSON cannot contain it.
     let output = folder
         .command(&["detokenize", tiny, "63"])
         .output()
@@ -310,7 +310,7 @@ fn the_drawn_seed_is_shown_and_gives_the_same_text_again() {
 fn one_token_has_no_rate() {
     let folder = Folder::new();
     let tiny = folder.file("tiny.gguf", model());
-    // It is chosen from the logits of the prompt: no step was made for it.
+    // The token is sampled from the logits of the prompt, without a decode step.
     let args = ["run", &tiny, "-p", "H", "-n", "1", "--seed", "1"];
     let one = folder.run(&args);
     assert!(one.stderr.starts_with("[prompt 1 token, "), "{one:?}");

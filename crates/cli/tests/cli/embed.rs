@@ -1,11 +1,11 @@
-//! `kvark embed`, and what the other commands say of an encoder.
+//! `kvark embed`, and the errors of other commands for an encoder.
 
 use crate::support::*;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A tiny encoder of 32 positions, and what transformers makes of some texts with it.
+/// A tiny encoder of 32 positions, and the embeddings of some texts from transformers.
 fn encoder() -> (Vec<u8>, Vec<Value>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/encoder");
     let truth = fs::read_to_string(folder.join("bert.json")).unwrap();
@@ -32,7 +32,7 @@ fn texts_become_lines_and_json() {
     let folder = Folder::new();
     let (bytes, truth) = encoder();
     let model = &*folder.file("encoder.gguf", bytes);
-    // The last text is all one line; one holds a tab, which is no end of a line.
+    // The last text has no line end; one text holds a tab, which does not end a line.
     let texts: Vec<&str> = truth.iter().map(|t| t["text"].as_str().unwrap()).collect();
     let file = &*folder.file("texts", texts.join("\n") + "\n");
     let named = [&["embed", model], &texts[..]].concat();
@@ -91,7 +91,7 @@ fn what_cannot_be_embedded_is_named() {
         ),
         (
             &["embed", encoder, "a", "--mem-limit", "1k"],
-            "1.0 kB may be used",
+            "the limit is 1.0 kB",
         ),
         (&["embed", bare, "a"], "no usable tokenizer"),
         (
@@ -163,18 +163,13 @@ fn other_commands_show_an_encoder() {
         (&plan["context"], &plan["step"]["tokens"]),
         (&32.into(), &32.into())
     );
-    assert!(
-        folder
-            .run(&["plan", model])
-            .ok()
-            .contains("nothing is kept")
-    );
+    assert!(folder.run(&["plan", model]).ok().contains("no cache"));
     folder.run(&["plan", model, "--map"]).ok();
     let svg = folder.path("plan.svg");
     folder
         .run(&["plan", model, "--svg", svg.to_str().unwrap()])
         .ok();
-    assert!(fs::read_to_string(svg).unwrap().contains("nothing is kept"));
+    assert!(fs::read_to_string(svg).unwrap().contains("no cache"));
     let error = folder.run(&["plan", model, "-c", "64"]).error();
     assert!(error.contains("32 rows"), "{error}");
 

@@ -1,4 +1,4 @@
-//! `kvark exec`: decoders on a cache of the call's own, and sizes that cannot be.
+//! `kvark exec`: decoders with a cache per run, and invalid sizes.
 
 use crate::support::*;
 use serde_json::Value;
@@ -9,7 +9,7 @@ fn fixture(path: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A decoder of every format, with a `--dim` that makes its step some tokens long.
+/// A decoder of every format, with the `--dim` that sets the length of its step.
 fn decoders(folder: &Folder) -> Vec<(String, &'static str)> {
     let pt2 = |name: &str| fixture(&format!("import/tests/fixtures/pt2/{name}.pt2"));
     let onnx = |name: &str| fixture(&format!("kvark/tests/onnx/{name}.onnx"));
@@ -60,7 +60,7 @@ fn random_tokens_lie_in_the_vocabulary_and_positions_count() {
     let shown = folder.run(&[&args[..], &["--trace", path, "--json"]].concat());
     let report = shown.json();
     assert_eq!(report["outputs"][0]["shape"], serde_json::json!([3, 64]));
-    // Another seed takes other tokens.
+    // Another seed gives other tokens.
     let run = |seed: &str| folder.run(&[&args[..], &["--seed", seed]].concat()).ok();
     assert_eq!(run("1"), run("1"));
     assert_ne!(run("1"), run("2"));
@@ -87,7 +87,7 @@ fn sizes_that_cannot_be_are_named() {
         (
             mlp,
             "batch=4",
-            &["no dynamic size \"batch\"; there are: s31;"],
+            &["no dynamic size \"batch\"; the dynamic sizes are s31;"],
         ),
     ];
     for (model, dim, words) in cases {

@@ -1,4 +1,4 @@
-//! `kvark export` with Pythons that are made up: what they are asked, and what is said when they lack something.
+//! `kvark export` with fake Python interpreters: the calls to them, and the errors when a module is missing.
 #![cfg(unix)]
 
 use crate::support::*;
@@ -8,7 +8,7 @@ use std::process::Command;
 /// A program that runs these shell commands.
 fn script(folder: &Folder, name: &str, commands: &str) -> String {
     let path = folder.path(name).to_str().unwrap().to_owned();
-    // Written by another process: a file that a process of ours may still hold open for writing cannot be run.
+    // Written by another process: a file that this process may still hold open for writing cannot be executed.
     let text = format!("#!/bin/sh\n{commands}\n");
     let write = "printf '%s' \"$1\" > \"$0\" && chmod +x \"$0\"";
     let status = Command::new("sh")
@@ -66,7 +66,7 @@ fn what_python_lacks_is_named_with_the_command_that_installs_it() {
 fn a_python_without_anything_is_told_all_that_a_gguf_file_needs() {
     let folder = Folder::new();
     let model = &*folder.file("model.gguf", bare_model());
-    // Lacks every module that it is asked for.
+    // Has none of the modules.
     let empty = &*script(&folder, "empty-python", "shift 2; echo \"$@\"");
     let run = folder.run(&["export", model, "-o", "model.pt2", "--python", empty]);
     // transformers reads GGUF files by gguf and accelerate, and depends on neither.
@@ -102,7 +102,7 @@ fn the_exporter_is_run_with_what_was_asked_for() {
     let model = &*folder.file("model.gguf", bare_model());
     let output = folder.path("model.pt2");
     let output = output.to_str().unwrap();
-    // Finds every module; says its arguments as the exporter says how far it is.
+    // Has every module; prints its arguments as the exporter prints its progress.
     let good = "[ \"$1\" = -c ] && exit; echo \"$PYTHONPATH: $@\" >&2; : > \"$5\"";
     let good = &*script(&folder, "python", good);
     let args = ["export", model, "-o", output, "--python", good];

@@ -18,7 +18,7 @@ fn a_genai_folder_runs_scores_and_chats() {
     let caches = "KV caches     1\n  0           heads 2, keys of 8, values of 8\n";
     assert!(shown.contains(caches), "{shown}");
 
-    // The configuration asks for the most likely tokens, so that a seed changes nothing.
+    // The configuration asks for greedy sampling, so the seed has no effect.
     let run = |seed: &str| {
         let args = [
             "run",
@@ -38,7 +38,7 @@ fn a_genai_folder_runs_scores_and_chats() {
     assert_eq!(one["tokens"], two["tokens"]);
     assert_eq!(one["prompt_tokens"], json!([6, 7, 8]));
 
-    // The ids that a cold greedy run gives are those that scoring finds most likely.
+    // The ids of a cold greedy run are those that scoring finds most likely.
     let ids: Vec<String> = ["prompt_tokens", "tokens"]
         .iter()
         .flat_map(|key| one[key].as_array().unwrap().iter().map(|id| id.to_string()))

@@ -1,4 +1,4 @@
-//! Help that teaches: every command says what it does, names its flags and gives examples.
+//! Every command's help has a description, its flags and examples.
 
 use crate::support::Folder;
 

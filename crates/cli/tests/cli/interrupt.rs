@@ -11,7 +11,7 @@ fn interrupt(child: &Child) {
     kill_process(pid, Signal::INT).unwrap();
 }
 
-/// Waits until something has happened, and fails when it never does.
+/// Waits for a condition; panics if it is not met in time.
 fn wait_for(what: &str, happened: impl Fn() -> bool) {
     for _ in 0..2000 {
         if happened() {
@@ -77,7 +77,7 @@ fn a_model_without_text_can_be_stopped_too() {
     assert_eq!(output.code, Some(130), "{output:?}");
 }
 
-/// Whether a process has a handler for SIGINT, by what Linux tells of it.
+/// Whether a process has a handler for SIGINT, from `/proc`.
 fn handles_interrupts(child: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
     let status = status.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Numbers on the command line: negative ones, too large ones, and those that only deserve a warning.
+//! Numbers on the command line: negative ones, too large ones, and those that cause a warning.
 
 use crate::support::*;
 use std::fs;

@@ -1,4 +1,4 @@
-//! ONNX models: what is shown of them, and what runs.
+//! ONNX models: inspecting and running them.
 
 use crate::support::*;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `kvark plan`: numbers that are known, a map that adds up, pictures that are pictures.
+//! `kvark plan`: expected sizes, the map of all buffers, and valid pictures.
 
 use crate::support::{Folder, bare_model};
 use serde_json::Value;
@@ -78,7 +78,7 @@ fn json_adds_up() {
             "{buffer}"
         );
     }
-    // The run holds what the plan says.
+    // The run uses the planned memory.
     let args = [
         "run",
         &model,
@@ -117,7 +117,7 @@ fn the_map_has_every_buffer() {
         };
         let (offset, end) = (hex(), hex());
         let size = words.by_ref().take(2).collect::<Vec<_>>().join(" ");
-        assert_eq!(kvark::size_text(end - offset), size, "{line}");
+        assert_eq!(kvark::memory::size_text(end - offset), size, "{line}");
         assert!(end <= plan["total_bytes"].as_u64().unwrap(), "{line}");
     }
     assert!(map.contains(" kv_cache "), "{map}");
@@ -131,7 +131,7 @@ fn a_draft_is_a_path_or_a_catalogue_name() {
         .run(&["plan", &model, "--model-draft", &model, "--json"])
         .json();
     assert!(plan["draft"]["total_bytes"].as_u64().unwrap() > 0);
-    // A catalogue name stands for its file, which here is none.
+    // A catalogue name is resolved to its file, which is not a model here.
     let home = folder.path("home/models");
     std::fs::create_dir_all(&home).unwrap();
     let entry = kvark::catalogue::default_entry();
@@ -178,7 +178,7 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     let run = ["run", &model, "--token-ids", "1,2", "-n", "2"];
     let too_small = [&run[..], &["--mem-limit", "10k"]].concat();
     let error = folder.run(&too_small).error();
-    assert!(error.contains("10.0 kB may be used"), "{error}");
+    assert!(error.contains("the limit is 10.0 kB"), "{error}");
     let enough = [&run[..], &["--mem-limit", "1GiB"]].concat();
     folder.run(&enough).ok();
     for (command, rest) in [
@@ -188,14 +188,14 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
     ] {
         let args = [&[command, &model, "--mem-limit", "10k"][..], rest].concat();
         let error = folder.run(&args).error();
-        assert!(error.contains("10.0 kB may be used"), "{command}: {error}");
+        assert!(error.contains("the limit is 10.0 kB"), "{command}: {error}");
     }
     let config = config("qwen3-0.6b.json");
     let args = ["plan", &config, "-c", "32768", "--mem-limit", "4G"];
     let error = folder.run(&args).error();
     let words = "(--cache-type-k q8 --cache-type-v q8), or with a context of ";
     assert!(error.contains(words), "{error}");
-    // What it advises fits.
+    // The advised options fit.
     let context = error
         .split("-c ")
         .nth(1)

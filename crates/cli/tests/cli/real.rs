@@ -1,4 +1,4 @@
-//! The default model, where it is at hand: `KVARK_TEST_MODEL`, or what `kvark pull` has put into the tester's home.
+//! The default model, if it is present: `KVARK_TEST_MODEL`, or the file that `kvark pull` downloaded to the tester's home.
 
 use crate::support::Folder;
 use kvark::catalogue::{FileState, ModelStore, default_entry};
@@ -37,11 +37,11 @@ fn the_default_model_speaks() {
     ];
     let first = folder.run(&args).json();
     assert!(first["text"].as_str().unwrap().contains("Paris"), "{first}");
-    // The second time with the packed weights that the first has left.
+    // The second run uses the packed weights that the first one wrote.
     let packed = || folder.run(&["list", "--json"]).json()["packed"]["bytes"].as_u64();
     assert!(packed() > Some(90_000_000));
     assert_eq!(first["tokens"], folder.run(&args).json()["tokens"]);
-    // A flipped bit is noticed, wherever it is: the weight is packed anew and the file replaced.
+    // A flipped bit is detected wherever it is: the weight is packed again and the file replaced.
     let file = std::fs::read_dir(folder.path("home/packed"))
         .unwrap()
         .next();

@@ -1,7 +1,7 @@
 //! Conversations and prompts that outlive their process.
 
 use crate::support::*;
-use kvark::Snapshot;
+use kvark::snapshot::Snapshot;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -44,7 +44,7 @@ fn a_prompt_is_computed_once() {
         run("Hello my friend", &[]).json()["tokens"]
     );
 
-    // What is refused stays as it is.
+    // A refused file is not changed.
     let before = fs::read(cache).unwrap();
     let mut bytes = model();
     *bytes.last_mut().unwrap() ^= 1;
@@ -99,11 +99,11 @@ fn a_conversation_goes_on_in_another_process() {
     let after = said.split_once('\n').unwrap().1;
     assert_eq!(format!("{before}{after}"), whole);
 
-    // What cannot be loaded leaves the conversation as it is.
+    // A failed load does not change the conversation.
     let input = format!("Hi\n/load {tiny}\n/load nowhere.kv\n/load\n/save\nab\nHi\n");
     let refused = chat(&folder, &tiny, &["-c", "200"], &input);
     for says in [
-        "no snapshot of kvark's",
+        "not a kvark snapshot",
         "nowhere.kv",
         "/load takes the name",
         "/save takes",
@@ -226,7 +226,7 @@ fn a_system_message_replaces_the_one_that_was_saved() {
         "{notes}"
     );
     assert!(!holds(file, "xyzzy"));
-    // It is what the model sees from then on; nothing is said about it when it is the same.
+    // The model sees the new message from then on; there is no note if it is the same.
     let same = with("ab", "/branches\n/exit\n");
     assert!(!same.stderr.contains("replaces"), "{same:?}");
     assert!(same.stderr.contains("* main         1 turns"), "{same:?}");
@@ -275,7 +275,7 @@ fn text_is_not_lost_to_a_save_that_fails() {
     let mut child = command.spawn().unwrap();
     let mut first = [0];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
-    // The place goes away while the text is made.
+    // The folder is removed while the text is generated.
     fs::remove_dir(folder.path("goes")).unwrap();
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -289,7 +289,7 @@ fn text_is_not_lost_to_a_save_that_fails() {
     );
 }
 
-/// Starts a chat that says something and then saves over `file` again and again.
+/// Starts a chat that sends a message and then saves to `file` repeatedly.
 fn save_for_ever(folder: &Folder, model: &str, said: &str, file: &str) -> Command {
     let lines = format!("{said}\n{}", format!("/save {file}\n").repeat(4000));
     let input = folder.file("input", lines);
@@ -322,7 +322,7 @@ fn a_save_that_is_killed_leaves_the_old_snapshot_or_the_new_one() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap());
-        // Every third is killed anywhere, the others while they save for the second time.
+        // Every third process is killed at any time, the others during their second save.
         let mut line = String::new();
         while round % 3 > 0 && !line.contains("saved]") {
             line.clear();
@@ -403,7 +403,7 @@ fn a_text_goes_on_past_its_context_where_it_is_told_to() {
         }
     }
 
-    // A conversation does, too, and goes on after it was saved.
+    // A conversation is shifted too, and continues after it was saved.
     let talk = ["Hi"; 6].join("\n");
     let whole = chat(&folder, &tiny, &["-c", "64", "--context-shift"], &talk);
     assert_eq!(whole.stderr, "");

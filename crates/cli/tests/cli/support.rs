@@ -1,4 +1,4 @@
-//! Runs the command, and makes model files for it.
+//! Runs the command and creates model files for it.
 
 use serde_json::Value;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a run of the command gave.
+/// The output of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) code: Option<i32>,
@@ -16,7 +16,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Stdout of a run that went well.
+    /// Stdout of a successful run.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{self:?}");
@@ -42,7 +42,7 @@ impl Output {
     }
 }
 
-/// A folder that goes away, with a home for kvark in it.
+/// A folder that is removed on drop, with a `KVARK_HOME` in it.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -59,14 +59,14 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    /// The command, not yet run, with no environment of the tester's.
+    /// The command, without the tester's environment.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvark"));
         command
@@ -102,7 +102,7 @@ pub(crate) fn finish(command: &mut Command, input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that fails early does not read.
+    // A command that fails early does not read its input.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     Output {
@@ -166,7 +166,7 @@ pub(crate) fn model_with_template(template: Option<&str>) -> Vec<u8> {
         id("tokenizer.ggml.eos_token_id", 2),
     ];
     entries.extend(template.map(|source| string("tokenizer.chat_template", source)));
-    // What follows must stay aligned.
+    // The data after it must stay aligned.
     let len = entries.concat().len() + string("test.padding", "").len();
     entries.push(string(
         "test.padding",
@@ -180,16 +180,16 @@ pub(crate) fn model_with_template(template: Option<&str>) -> Vec<u8> {
     bytes
 }
 
-/// Where `needle` first ends.
+/// The end of the first occurrence of `needle`.
 pub(crate) fn end_of(bytes: &[u8], needle: &[u8]) -> usize {
     let at = bytes.windows(needle.len()).position(|w| w == needle);
     at.expect("is in the file") + needle.len()
 }
 
-/// The model with an architecture that there is not.
+/// The model with an unknown architecture.
 pub(crate) fn unknown_architecture() -> Vec<u8> {
     let mut bytes = bare_model();
-    // Behind the key: the value's type, its length, its text.
+    // After the key: the value's type, its length, its text.
     let at = end_of(&bytes, b"general.architecture") + 4 + 8;
     bytes[at..at + 5].copy_from_slice(b"lmaoa");
     bytes
@@ -198,7 +198,7 @@ pub(crate) fn unknown_architecture() -> Vec<u8> {
 /// The model with a tensor of a type that kvark does not read.
 pub(crate) fn unknown_tensor_type() -> Vec<u8> {
     let mut bytes = bare_model();
-    // Behind the name: the number of dimensions, the dimensions, the type.
+    // After the name: the number of dimensions, the dimensions, the type.
     let at = end_of(&bytes, b"blk.0.attn_q.weight") + 4 + 2 * 8;
     bytes[at..at + 4].copy_from_slice(&16u32.to_le_bytes());
     bytes

@@ -1,4 +1,4 @@
-//! The command in a pseudo-terminal: what a person sees, at every moment and in the end.
+//! The command in a pseudo-terminal: the screen during a run and at its end.
 
 use crate::support::*;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -45,7 +45,7 @@ impl Terminal {
             .stderr(user)
             .spawn()
             .unwrap();
-        // The command holds the terminal's other end too, until the next one is made of it.
+        // `Command` keeps the other end of the terminal open until it is reused.
         command.stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::null());
         command.stderr(std::process::Stdio::null());
@@ -57,7 +57,7 @@ impl Terminal {
         }
     }
 
-    /// Takes what the command writes until `done` says so; false when it has ended.
+    /// Reads the command's output until `done` returns true; returns false if the command has ended.
     fn read_until(&mut self, done: impl Fn(&vt100::Screen) -> bool) -> bool {
         let mut byte = [0];
         while !done(self.screen.screen()) {
@@ -71,7 +71,7 @@ impl Terminal {
         true
     }
 
-    /// At every moment, a progress bar has a line of its own and fits into it.
+    /// Checks that a progress bar has a line of its own and fits on it.
     fn check(&mut self) {
         let screen = self.screen.screen();
         let (_, columns) = screen.size();

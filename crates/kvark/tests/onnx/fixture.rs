@@ -1,12 +1,14 @@
-//! The seed's fixture: a mistral with a mask as float bias over static buffers.
+//! An outside fixture: a Mistral decoder with a float mask over static buffers.
 
-use crate::support::{StaticDecoder, exact, largest_difference, literal, model, shared};
-use kvark::{Cpu, Runner, Value};
+use crate::common::outside_fixture;
+use crate::support::{StaticDecoder, exact, largest_difference, literal, model};
+use kvark::inference::Value;
+use kvark::{Cpu, Runner};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-/// What the golden may differ by.
+/// The maximum error of an element.
 const TOLERANCE: f32 = 1e-3;
 
 /// The arrays of a `.npz` file.
@@ -46,10 +48,10 @@ fn arrays(path: &Path) -> BTreeMap<String, Value> {
     arrays
 }
 
-/// Prefill [1, 2, 3, 4] and decode 5 with the tensors of the golden: logits and updated caches, element by element.
+/// Prefills [1, 2, 3, 4] and decodes 5 with the fixture's tensors, and compares logits and updated caches.
 #[test]
 fn end_to_end_fixture_parity() {
-    let Some(folder) = shared("static-scatter-bias-decoder") else {
+    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
         return;
     };
     let golden = arrays(&folder.join("golden_io.npz"));
@@ -71,10 +73,10 @@ fn end_to_end_fixture_parity() {
     }
 }
 
-/// The same with our own index stream and buffers, and the same again after a rewind, which the seed refuses.
+/// The same with our own index stream and buffers, and again after a rewind.
 #[test]
 fn the_index_stream_drives_it_and_rewinds() {
-    let Some(folder) = shared("static-scatter-bias-decoder") else {
+    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
         return;
     };
     let golden = arrays(&folder.join("golden_io.npz"));
@@ -97,10 +99,10 @@ fn the_index_stream_drives_it_and_rewinds() {
     }
 }
 
-/// The runner's cache in the place of the buffers.
+/// The same with the runner's cache instead of the buffers.
 #[test]
 fn the_runner_drives_it() {
-    let Some(folder) = shared("static-scatter-bias-decoder") else {
+    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
         return;
     };
     let golden = arrays(&folder.join("golden_io.npz"));

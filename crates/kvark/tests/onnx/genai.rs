@@ -1,7 +1,9 @@
 //! GenAI folders: configuration, model and tokenizer.
 
 use crate::support::{beside, exact, model};
-use kvark::{Cpu, EncodeOptions, GenerateOptions, Message, Model, Runner, Sampler};
+use kvark::generate::{GenerateOptions, Sampler};
+use kvark::text::{EncodeOptions, Message};
+use kvark::{Cpu, Model, Runner};
 
 #[test]
 fn a_folder_is_a_model_with_its_tokenizer_and_template() {
@@ -9,16 +11,23 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     let model = model(&folder);
     assert_eq!(model.artifact().architecture, "llama");
     assert_eq!(model.facts().context_length, 16);
-    // The configuration names two ends and asks for the most likely tokens.
+    // The configuration names two end tokens and greedy sampling.
     let tokenizer = model.tokenizer().unwrap();
     let ends: Vec<u32> = (0..32).filter(|id| tokenizer.is_eog(*id)).collect();
     assert_eq!(ends, [2, 4]);
     assert_eq!(
-        (model.sampling().temperature, model.sampling().top_k),
+        (
+            model.default_sampling().temperature,
+            model.default_sampling().top_k
+        ),
         (0.0, 7)
     );
     let messages = [Message::new("user", "hello")];
-    let prompt = model.template().unwrap().render(&messages, true).unwrap();
+    let prompt = model
+        .chat_template()
+        .unwrap()
+        .render(&messages, true)
+        .unwrap();
     assert_eq!(prompt, "<|start|>user hello<|end|><|start|>");
 
     let options = EncodeOptions {
@@ -28,7 +37,7 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     let ids = tokenizer.encode(&prompt, options);
     assert_eq!((ids[0], ids[ids.len() - 1]), (3, 3));
     let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
-    let mut sampler = Sampler::new(model.sampling());
+    let mut sampler = Sampler::new(model.default_sampling());
     let options = GenerateOptions {
         max_tokens: Some(2),
         ..Default::default()
@@ -39,7 +48,7 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
     assert!(!answer.tokens.is_empty());
 }
 
-/// The model's file, given by itself, finds what lies beside it.
+/// Opening the model file also reads the sidecar files in its folder.
 #[test]
 fn a_bare_file_finds_its_neighbours() {
     let folder = beside().join("folder");

@@ -1,9 +1,11 @@
 //! ONNX decoders on the CPU backend, against ONNX Runtime.
 //!
-//! - The seed's fixture of `../shared/fixtures`, when it is there: its golden, element by element.
-//! - The small decoders beside this file, made by `generate.py` with mobius: ONNX Runtime's logits, in every way of feeding.
-//! - The larger ones of `KVARK_TEST_ONNX`, when it names their folder. `cargo xtask check-onnx` makes them.
+//! - An outside fixture, if present: all its outputs, element by element.
+//! - The small decoders in this folder, which `generate.py` builds with mobius: ONNX Runtime's logits, fed in every way.
+//! - The larger decoders of the folder that `KVARK_TEST_ONNX` names. `cargo xtask check-onnx` makes them.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod fixture;
 mod genai;
 mod mobius;

@@ -1,24 +1,22 @@
-//! Decoders that mobius builds, in every way of feeding them.
+//! Decoders that mobius builds, fed in every way.
 
-use crate::support::{beside, exact, json, largest_difference, model, skipped};
-use kvark::cache::{CacheConfig, make_scatter_session, make_tree_session};
-use kvark::{
-    Branches, Cpu, ExecutorKind, Isa, Model, Module, ModuleOptions, Policy, Runner, Storage, Token,
-    Value,
-};
+use crate::common::named_by;
+use crate::support::{beside, exact, json, largest_difference, model};
+use kvark::backend::{ExecutorKind, Isa};
+use kvark::cache::{CacheConfig, Storage, make_scatter_session, make_tree_session};
+use kvark::generate::BatchToken;
+use kvark::inference::{ModuleOptions, Value};
+use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
 use std::path::PathBuf;
 
-/// What logits may differ by from ONNX Runtime's.
+/// The maximum difference of a logit from ONNX Runtime's.
 const TOLERANCE: f32 = 1e-4;
 
-/// Every decoder with what ONNX Runtime computes.
+/// Every decoder with ONNX Runtime's results.
 fn cases() -> Vec<(PathBuf, Json)> {
     let mut folders = vec![beside()];
-    match std::env::var_os("KVARK_TEST_ONNX").filter(|folder| !folder.is_empty()) {
-        Some(folder) => folders.push(PathBuf::from(folder)),
-        None => skipped("the larger decoders: KVARK_TEST_ONNX names no folder"),
-    }
+    folders.extend(named_by("KVARK_TEST_ONNX"));
     let mut cases = vec![];
     for folder in folders {
         let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
@@ -85,18 +83,18 @@ fn logits_are_those_of_onnx_runtime() {
             (ExecutorKind::Compiled, *Isa::available().last().unwrap()),
             (ExecutorKind::Interpreted, Isa::available()[0]),
         ] {
-            let mut policy = exact();
-            policy.compile.executor = executor;
+            let mut runner_options = exact();
+            runner_options.compile.executor = executor;
             let cpu = Cpu::with_isa(isa);
             for run in ["at_once", "chunks", "one_by_one"] {
                 let what = format!("{} {run} {isa}", path.display());
-                let mut runner = Runner::new(&model, &cpu, &policy).unwrap();
+                let mut runner = Runner::new(&model, &cpu, &runner_options).unwrap();
                 let found = feed(&mut runner, &ids, &expected[run]["sizes"]);
                 check(&found, &rows(&expected[run]["logits"]), &what);
             }
             let rewound = &expected["rewound"];
             let number = |key: &str| rewound[key].as_u64().unwrap() as usize;
-            let mut runner = Runner::new(&model, &cpu, &policy).unwrap();
+            let mut runner = Runner::new(&model, &cpu, &runner_options).unwrap();
             runner.feed(&ids[..number("before")], |_| true).unwrap();
             runner.rewind(number("to")).unwrap();
             let found = feed(&mut runner, &self::ids(&rewound["ids"]), &rewound["sizes"]);
@@ -107,8 +105,8 @@ fn logits_are_those_of_onnx_runtime() {
 }
 
 /// All logits of a cold run.
-fn cold(model: &Model, cpu: &Cpu, policy: &Policy, ids: &[u32]) -> Vec<Vec<f32>> {
-    let mut runner = Runner::new(model, cpu, policy).unwrap();
+fn cold(model: &Model, cpu: &Cpu, runner_options: &RunnerOptions, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut runner = Runner::new(model, cpu, runner_options).unwrap();
     feed(&mut runner, ids, &serde_json::json!([ids.len()]))
 }
 
@@ -119,7 +117,7 @@ fn config(model: &Model) -> CacheConfig {
     config
 }
 
-/// One forward of a module that wants all rows.
+/// Runs one forward and returns the logits of all rows.
 fn forward(module: &mut Module, tokens: &[u32], positions: &[i32]) -> Vec<f32> {
     let n = tokens.len();
     let inputs = [
@@ -131,8 +129,8 @@ fn forward(module: &mut Module, tokens: &[u32], positions: &[i32]) -> Vec<f32> {
     outputs[0].as_f32().unwrap().to_vec()
 }
 
-/// An export with static buffers, or with past tensors, gains what every model has: forks, batches, trees, and static
-/// buffers for several sequences. Each gives the bits of a cold run.
+/// Exports with static buffers or past tensors support forks, batches, trees and static buffers for several sequences. Each
+/// gives the bits of a cold run.
 #[test]
 fn every_cache_gives_the_bits_of_a_cold_run() {
     let cpu = Cpu::new().unwrap();
@@ -140,21 +138,21 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         let what = path.display();
         let model = model(&path);
         let ids = ids(&expected["ids"]);
-        let (vocab, policy) = (model.facts().vocab_size, exact());
+        let (vocab, runner_options) = (model.facts().vocab_size, exact());
         let other = [&ids[..6], &[3, 1, 2]].concat();
         let (one, two) = (
-            cold(&model, &cpu, &policy, &ids[..9]),
-            cold(&model, &cpu, &policy, &other),
+            cold(&model, &cpu, &runner_options, &ids[..9]),
+            cold(&model, &cpu, &runner_options, &other),
         );
 
         // A fork, then both branches in one step.
-        let mut branches = Branches::new(&model, &cpu, &policy).unwrap();
-        let token = |branch, id| Token {
-            branch,
+        let mut branches = BatchRunner::new(&model, &cpu, &runner_options).unwrap();
+        let token = |seq, id| BatchToken {
+            seq,
             id,
             logits: true,
         };
-        let trunk: Vec<Token> = ids[..6].iter().map(|id| token(0, *id)).collect();
+        let trunk: Vec<BatchToken> = ids[..6].iter().map(|id| token(0, *id)).collect();
         branches.step(&trunk).unwrap();
         branches.fork(0, 1).unwrap();
         for at in 6..9 {
@@ -169,7 +167,7 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
         let (session, backend) = make_scatter_session(Cpu::ID, &config(&model), 2).unwrap();
         let options = ModuleOptions {
             backend,
-            compile: policy.compile.clone(),
+            compile: runner_options.compile.clone(),
         };
         let mut module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
         let real = |seq| (seq, true);
@@ -188,11 +186,11 @@ fn every_cache_gives_the_bits_of_a_cold_run() {
             assert_eq!(bits(&found[vocab..]), bits(&two[at]), "{what}");
         }
 
-        // A tree: two candidates behind the same prefix, and the path through the second.
+        // A tree: two candidates after the same prefix; the path through the second is accepted.
         let (session, backend) = make_tree_session(Cpu::ID, &config(&model)).unwrap();
         let options = ModuleOptions {
             backend,
-            compile: policy.compile.clone(),
+            compile: runner_options.compile.clone(),
         };
         let mut module = Module::from_artifact(model.artifact(), &cpu, &options).unwrap();
         session

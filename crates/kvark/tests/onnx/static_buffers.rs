@@ -2,7 +2,8 @@
 
 use crate::support::{StaticDecoder, beside, exact, largest_difference, model};
 use kvark::cache::{Cache, CacheConfig, SeqCache, make_scatter_session};
-use kvark::{Cpu, Data, Module, ModuleOptions, Runner, Value};
+use kvark::inference::{Data, ModuleOptions, Value};
+use kvark::{Cpu, Module, Runner};
 
 const IDS: [u32; 9] = [3, 14, 15, 9, 26, 5, 3, 5, 8];
 
@@ -33,7 +34,7 @@ fn the_literal_form_agrees_with_the_runner() {
     }
 }
 
-/// Two sequences of unlike lengths, one padded, give what each gives alone; one of them goes back.
+/// Two sequences of different lengths, one padded, give the results of each alone, also after a rewind of one.
 #[test]
 fn sequences_of_unlike_lengths() {
     let path = beside().join("mistral_bias.onnx");
@@ -73,16 +74,16 @@ fn overflow_names_the_numbers() {
     decoder.feed(&[vec![1]], &[1]).unwrap();
 
     let model = model(&path);
-    let mut policy = exact();
-    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &policy).unwrap();
+    let mut runner_options = exact();
+    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     runner.feed(&[1; 15], |_| true).unwrap();
     let error = runner.feed(&[1; 2], |_| true).unwrap_err();
     assert_eq!(
         error.to_string(),
         "the prompt has 2 tokens, and the context has room for 1 of its 16"
     );
-    policy.context = Some(17);
-    let error = Runner::new(&model, &Cpu::new().unwrap(), &policy)
+    runner_options.context = Some(17);
+    let error = Runner::new(&model, &Cpu::new().unwrap(), &runner_options)
         .err()
         .unwrap();
     assert_eq!(
@@ -91,7 +92,7 @@ fn overflow_names_the_numbers() {
     );
 }
 
-/// What lies in rows that are not valid is never looked at, whatever it is.
+/// Rows that are not valid are never read, whatever they contain.
 #[test]
 fn stale_rows_may_hold_anything() {
     for name in ["llama", "mistral_bias"] {
@@ -115,14 +116,14 @@ fn stale_rows_may_hold_anything() {
     }
 }
 
-/// The same for the rows of a session that goes back: a graph stores rows that are no numbers, and they are forgotten.
+/// The same for rows of a session that are removed by a rewind: NaN rows that a graph stored have no effect.
 #[test]
 fn forgotten_rows_may_hold_anything() {
     use graph::ops::UpdateAndAttend;
     let mut b = graph::GraphBuilder::new("forward");
     let t = b.symbol("T");
-    let x = b.input("x", kvark::DType::F32, [t, 1.into(), 4.into()]);
-    let position = b.input("position", kvark::DType::I32, [t]);
+    let x = b.input("x", kvark::inference::DType::F32, [t, 1.into(), 4.into()]);
+    let position = b.input("position", kvark::inference::DType::I32, [t]);
     let attend = UpdateAndAttend {
         cache_id: 0,
         scale: 1.0,
@@ -130,7 +131,7 @@ fn forgotten_rows_may_hold_anything() {
     };
     let y = b.node("y", attend, &[x, x, x, position]).unwrap();
     let graph = b.finish(&[y]).unwrap();
-    let layer = kvark::LayerConfig {
+    let layer = kvark::cache::LayerConfig {
         kv_heads: 1,
         key_dim: 4,
         value_dim: 4,
@@ -139,7 +140,7 @@ fn forgotten_rows_may_hold_anything() {
     let cpu = Cpu::new().unwrap();
     let config = CacheConfig::uniform(8, 1, layer);
     let (session, backend) = make_scatter_session(Cpu::ID, &config, 1).unwrap();
-    let options = kvark::InferenceOptions {
+    let options = kvark::inference::InferenceOptions {
         backend,
         ..Default::default()
     };

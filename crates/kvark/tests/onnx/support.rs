@@ -1,30 +1,12 @@
-//! What the tests share.
+//! Helpers of the ONNX tests.
 
-use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep};
-use kvark::{
-    CompileOptions, Cpu, InferenceOptions, InferenceSession, Model, Policy, Storage, Value,
-};
+use kvark::backend::CompileOptions;
+use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep, Storage};
+use kvark::inference::{InferenceOptions, Value};
+use kvark::{Cpu, InferenceSession, Model, RunnerOptions};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-pub(crate) fn skipped(why: &str) {
-    use std::io::Write;
-    // Past the capture, so that a run says what it left out.
-    let _ = writeln!(std::io::stderr(), "skipped: {why}");
-}
-
-/// A folder of `../shared/fixtures`, if it is there.
-pub(crate) fn shared(name: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/fixtures");
-    let shared = std::env::var_os("KVARK_FIXTURES").map_or(beside, PathBuf::from);
-    let folder = shared.join(name);
-    if !folder.exists() {
-        skipped(&format!("{} is not there", folder.display()));
-        return None;
-    }
-    Some(folder)
-}
 
 /// The folder of the decoders that are checked in.
 pub(crate) fn beside() -> PathBuf {
@@ -36,16 +18,16 @@ pub(crate) fn json(path: &Path) -> Json {
     serde_json::from_str(&text).unwrap()
 }
 
-/// A policy that stores what it is given.
-pub(crate) fn exact() -> Policy {
-    Policy {
+/// Options that store keys and values in f32.
+pub(crate) fn exact() -> RunnerOptions {
+    RunnerOptions {
         key_storage: Storage::F32,
         value_storage: Storage::F32,
         compile: CompileOptions {
             threads: Some(2),
             ..CompileOptions::default()
         },
-        ..Policy::default()
+        ..RunnerOptions::default()
     }
 }
 
@@ -62,7 +44,7 @@ pub(crate) fn literal(path: &Path) -> InferenceSession {
 pub(crate) fn largest_difference(found: &[f32], truth: &[f32]) -> f32 {
     assert_eq!(found.len(), truth.len());
     let away = found.iter().zip(truth).map(|(a, b)| (a - b).abs());
-    // A NaN is as far away as can be.
+    // A NaN counts as an infinite difference.
     away.fold(
         0.0,
         |a: f32, b| if b.is_nan() { f32::INFINITY } else { a.max(b) },
@@ -85,8 +67,8 @@ impl StaticDecoder {
         for info in session.inputs() {
             if info.name.contains("_cache.") {
                 let size = |axis: usize| match info.shape[axis] {
-                    kvark::Size::Fixed(n) => n,
-                    kvark::Size::Dynamic(_) => sequences,
+                    kvark::inference::TensorDim::Fixed(n) => n,
+                    kvark::inference::TensorDim::Dynamic(_) => sequences,
                 };
                 let shape = [sequences, size(1), size(2)];
                 rows = size(1);

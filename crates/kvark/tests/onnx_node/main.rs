@@ -1,13 +1,15 @@
-//! Models with a truth beside them: ONNX's node tests of `../shared/fixtures`, when they are there, and our own, which
-//! `own/generate.py` made with ONNX Runtime; or those of the folder that `KVARK_ONNX_NODE` names.
+//! ONNX node tests: models with inputs and expected outputs. Runs those of ONNX, if they are among the outside fixtures, and
+//! our own, which `own/generate.py` makes with ONNX Runtime; or those of the folder that `KVARK_ONNX_NODE` names.
 //!
-//! Without a harness, so that `cargo xtask onnx-node` shows nothing but a line for each test and the count.
+//! Has no test harness, so that `cargo xtask onnx-node` prints only a line for each test and the counts.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "it talks to a terminal"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod suite;
 
 use std::path::Path;
@@ -20,18 +22,16 @@ fn main() -> ExitCode {
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let own = run(&here.join("tests/onnx_node/own"), false);
-    let official = here.join("../../../shared/fixtures/onnx-node");
-    if !official.is_dir() {
-        eprintln!("skipped: ../shared/fixtures/onnx-node is not here");
+    let Some(official) = common::outside_fixture("onnx-node") else {
         return own;
-    }
+    };
     match run(&official, false) {
         ExitCode::SUCCESS => own,
         failure => failure,
     }
 }
 
-/// Runs a folder; `all` shows the tests that pass too.
+/// Runs a folder; `all` also prints the tests that pass.
 fn run(folder: &Path, all: bool) -> ExitCode {
     let counts = suite::run_all(folder, |name, outcome| {
         if all || !matches!(outcome, Outcome::Passed) {

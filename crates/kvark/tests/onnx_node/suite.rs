@@ -1,7 +1,9 @@
 //! ONNX's own node tests on the CPU backend: a folder each with `model.onnx` and `test_data_set_N/{input,output}_M.pb`.
 
-use kvark::onnx::{Onnx, OnnxTensor, read_tensor};
-use kvark::{Bytes, Cpu, Data, ImportErrorKind, InferenceOptions, InferenceSession, Value, onnx};
+use kvark::inference::{Bytes, Data, InferenceOptions, Value};
+use kvark::model::onnx::{Onnx, OnnxTensor, read_tensor};
+use kvark::model::{ImportErrorKind, onnx};
+use kvark::{Cpu, InferenceSession};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,10 +14,10 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("test_split_to_sequence", "sequences are no tensors"),
 ];
 
-/// Tests with packed weights, by the beginning of their names: activations have twelve bits beside four.
+/// Tests with packed weights, by the beginning of their names; their activations are quantised.
 const PACKED: &[&str] = &["nbits_"];
 
-/// How far numbers may be from the truth: by a part of their size, and by a part of one that they have together.
+/// Relative and absolute tolerance.
 struct Tolerance {
     relative: f32,
     absolute: f32,
@@ -33,16 +35,16 @@ impl Tolerance {
             // Computed in half width.
             "f16" => (4e-3, 1e-3),
             "bf16" => (1.6e-2, 1e-2),
-            // Those of ONNX's own runner.
+            // The tolerances of ONNX's own runner.
             _ => (1e-3, 1e-7),
         };
         Tolerance { relative, absolute }
     }
 }
 
-/// What became of one test.
+/// The outcome of one test.
 pub(crate) enum Outcome {
-    /// Every output of every data set is as it should be.
+    /// Every output of every data set is as expected.
     Passed,
     /// What is wrong.
     Failed(String),
@@ -60,7 +62,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs every test of a folder; `report` is told each test's name and outcome.
+/// Runs every test of a folder; `report` receives each test's name and outcome.
 pub(crate) fn run_all(
     folder: &Path,
     mut report: impl FnMut(&str, &Outcome),
@@ -97,7 +99,7 @@ fn failed(error: impl fmt::Display) -> Outcome {
     Outcome::Failed(error.to_string())
 }
 
-fn refused(error: kvark::ImportError) -> Outcome {
+fn refused(error: kvark::model::ImportError) -> Outcome {
     match error.kind() {
         ImportErrorKind::UnknownOp => Outcome::Skipped(error.to_string()),
         _ => failed(error),
@@ -121,7 +123,7 @@ fn run(test: &Path, cpu: &Cpu) -> Result<Outcome, Outcome> {
     }
 }
 
-/// The tensors of a data set, `input_0.pb` and so on, under the model's names for them.
+/// The tensors of a data set (`input_0.pb` and so on) by the model's names.
 fn tensors(
     set: &Path,
     side: &str,
@@ -160,7 +162,7 @@ fn check(model: &Onnx, test: &Path, set: &Path, cpu: &Cpu) -> Result<(), Outcome
     Ok(())
 }
 
-/// The model with as many of its inputs left open as kvark can: those that decide shapes have to be fixed.
+/// The model with only those inputs fixed that decide shapes.
 fn session(
     model: &Onnx,
     inputs: &BTreeMap<String, Value>,
@@ -188,7 +190,7 @@ fn session(
     Err(refused(last.expect("there are choices")))
 }
 
-/// Real numbers are compared within the tolerance, the rest exactly.
+/// Compares floats within the tolerance, other values exactly.
 fn compare(found: &Value, truth: &Value, tolerance: &Tolerance) -> Result<(), String> {
     if (found.dtype(), &found.shape) != (truth.dtype(), &truth.shape) {
         return Err(format!(

@@ -280,7 +280,7 @@ mod tests {
         let table: [(&[(&str, usize)], &str); 4] = [
             (
                 &[("rows", 1)],
-                "there is no dynamic size \"rows\"; there are: tokens, few;",
+                "there is no dynamic size \"rows\"; the dynamic sizes are tokens, few;",
             ),
             (&[("few", 5)], "the size few is 5, must be from 2 to 4"),
             (

@@ -124,7 +124,10 @@ impl fmt::Display for MemoryShortfall {
         } = self;
         let [needed, limit, bytes_without_kv] =
             [needed, limit, bytes_without_kv].map(|bytes| size_text(*bytes));
-        write!(f, "the run needs {needed} and {limit} may be used; ")?;
+        write!(
+            f,
+            "the run needs {needed} of memory, and the limit is {limit}; "
+        )?;
         if remedies.is_empty() {
             return write!(
                 f,

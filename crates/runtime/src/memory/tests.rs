@@ -9,18 +9,25 @@ const QWEN3: &str = r#"{ "model_type": "qwen3", "hidden_size": 1024, "num_hidden
 
 fn plan(context: usize, storage: Storage, kind: CacheKind) -> MemoryPlan {
     let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(context),
         key_storage: storage,
         value_storage: storage,
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
-    MemoryPlan::new(&(&blueprint).into(), &Reference::new(), &policy, kind, None).unwrap()
+    MemoryPlan::new(
+        &(&blueprint).into(),
+        &Reference::new(),
+        &runner_options,
+        kind,
+        None,
+    )
+    .unwrap()
 }
 
 #[test]
 fn the_parts_add_up() {
-    let plan = plan(1024, Storage::F32, CacheKind::Sequence);
+    let plan = plan(1024, Storage::F32, CacheKind::Contiguous);
     assert_eq!(plan.kv_bytes(), 234_881_024);
     assert_eq!(
         plan.kv_bytes_at(1),
@@ -51,16 +58,16 @@ fn the_parts_add_up() {
 
 #[test]
 fn a_draft_is_part_of_the_total() {
-    let alone = plan(1024, Storage::F16, CacheKind::Sequence);
+    let alone = plan(1024, Storage::F16, CacheKind::Contiguous);
     let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(1024),
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
     let both = MemoryPlan::new(
         &(&blueprint).into(),
         &Reference::new(),
-        &policy,
+        &runner_options,
         CacheKind::Tree,
         Some(alone.clone()),
     );
@@ -69,7 +76,7 @@ fn a_draft_is_part_of_the_total() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_the_smallest_change() {
-    let plan = plan(32768, Storage::F32, CacheKind::Sequence);
+    let plan = plan(32768, Storage::F32, CacheKind::Contiguous);
     let total = plan.total_bytes() as u64;
     assert_eq!(MemoryShortfall::of(&plan, total), None);
     let kv = plan.kv_bytes() as u64;

@@ -19,7 +19,7 @@ pub enum SnapshotErrorKind {
     #[error("{0}")]
     Io(std::io::Error),
     /// The file does not start with the magic bytes of a snapshot.
-    #[error("the file is no snapshot of kvark's")]
+    #[error("the file is not a kvark snapshot")]
     NotASnapshot,
     /// The snapshot has another version.
     #[error(

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Policy, Runner, RuntimeErrorKind};
+use crate::{Runner, RunnerOptions, RuntimeErrorKind};
 use backend::reference::Reference;
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ fn fixture(name: &str) -> Model {
     Model::open(&folder.join(name), None).unwrap()
 }
 
-fn runner(model: &Model, policy: &Policy) -> Runner {
-    Runner::new(model, &Reference::new(), policy).unwrap()
+fn runner(model: &Model, runner_options: &RunnerOptions) -> Runner {
+    Runner::new(model, &Reference::new(), runner_options).unwrap()
 }
 
 fn tokens(n: u32) -> Vec<u32> {
     (0..n).map(|i| i * 7 % 61).collect()
 }
 
-/// A file that goes away.
+/// A file that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -32,9 +32,9 @@ impl Drop for Temporary {
     }
 }
 
-fn saved(model: &Model, policy: &Policy, name: &str) -> Vec<u8> {
+fn saved(model: &Model, runner_options: &RunnerOptions, name: &str) -> Vec<u8> {
     let file = Temporary::new(name);
-    let mut runner = runner(model, policy);
+    let mut runner = runner(model, runner_options);
     runner.feed(&tokens(40), |_| true).unwrap();
     runner.save(model, &file.0, b"notes").unwrap();
     std::fs::read(&file.0).unwrap()
@@ -53,18 +53,18 @@ fn kind(bytes: &[u8]) -> String {
 #[test]
 fn every_flipped_bit_and_every_cut_is_noticed() {
     let model = fixture("gemma3.gguf");
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(48),
-        batch: 4,
-        ..Policy::default()
+        max_step_tokens: 4,
+        ..RunnerOptions::default()
     };
-    let whole = saved(&model, &policy, "flips");
+    let whole = saved(&model, &runner_options, "flips");
     let snapshot = Snapshot::parse(Bytes::from(&whole[..])).unwrap();
     assert_eq!(
         (snapshot.tokens(), snapshot.notes()),
         (&tokens(40)[..], &b"notes"[..])
     );
-    assert!(snapshot.floor() > 0, "gemma3 has windows");
+    assert!(snapshot.min_restore_len() > 0, "gemma3 has windows");
     let step = (whole.len() / 4000).max(1) | 1;
     for at in (0..700.min(whole.len())).chain((700..whole.len()).step_by(step)) {
         let mut bytes = whole.clone();
@@ -88,11 +88,11 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 #[test]
 fn impossible_numbers_behind_right_checksums_are_refused() {
     let model = fixture("llama_plain.gguf");
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(48),
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
-    let whole = saved(&model, &policy, "numbers");
+    let whole = saved(&model, &runner_options, "numbers");
     let rows = whole.len() - {
         let layers = Snapshot::parse(Bytes::from(&whole[..])).unwrap().layers;
         layers
@@ -119,27 +119,27 @@ fn impossible_numbers_behind_right_checksums_are_refused() {
 #[test]
 fn what_does_not_fit_is_named_and_changes_nothing() {
     let (model, other) = (fixture("llama_plain.gguf"), fixture("llama_biases.gguf"));
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(48),
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
     assert_eq!(
         model.fingerprint(),
         fixture("llama_plain.gguf").fingerprint()
     );
     assert_ne!(model.fingerprint(), other.fingerprint());
-    let bytes = saved(&model, &policy, "fit");
+    let bytes = saved(&model, &runner_options, "fit");
     let snapshot = Snapshot::parse(Bytes::from(&bytes[..])).unwrap();
-    let short = Policy {
+    let short = RunnerOptions {
         context: Some(39),
-        ..policy.clone()
+        ..runner_options.clone()
     };
-    let quantised = Policy {
+    let quantised = RunnerOptions {
         key_storage: Storage::F32,
-        ..policy.clone()
+        ..runner_options.clone()
     };
-    for (model, policy, says) in [
-        (&other, &policy, "another model"),
+    for (model, runner_options, says) in [
+        (&other, &runner_options, "another model"),
         (&model, &short, "it has 40 tokens, and the context holds 39"),
         (
             &model,
@@ -147,7 +147,7 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
             "its keys are f16 and its values f16, and the session stores f32 and f16",
         ),
     ] {
-        let mut runner = runner(model, policy);
+        let mut runner = runner(model, runner_options);
         runner.feed(&[5, 6, 7], |_| true).unwrap();
         let before = runner.logits().to_vec();
         let error = runner.restore(model, &snapshot, 40).unwrap_err();
@@ -159,7 +159,7 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
         );
         runner.feed(&[8], |_| true).unwrap();
     }
-    // What fits of it is taken.
+    // A prefix that fits can be restored.
     let mut runner = runner(&model, &short);
     assert_eq!(runner.resume(&model, &snapshot, &tokens(30)).unwrap(), 29);
     assert_eq!(runner.resume(&model, &snapshot, &[1, 2]).unwrap(), 0);
@@ -168,15 +168,15 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
 #[test]
 fn a_stale_unfinished_file_is_no_obstacle() {
     let model = fixture("llama_plain.gguf");
-    let policy = Policy {
+    let runner_options = RunnerOptions {
         context: Some(48),
-        ..Policy::default()
+        ..RunnerOptions::default()
     };
     let file = Temporary::new("stale");
     let name = file.0.file_name().unwrap().to_str().unwrap();
     let partial = Temporary(file.0.with_file_name(format!(".{name}.partial")));
     std::fs::write(&partial.0, vec![1; 1 << 20]).unwrap();
-    let mut runner = runner(&model, &policy);
+    let mut runner = runner(&model, &runner_options);
     runner.feed(&tokens(3), |_| true).unwrap();
     runner.save(&model, &file.0, b"").unwrap();
     assert_eq!(Snapshot::open(&file.0).unwrap().tokens(), tokens(3));

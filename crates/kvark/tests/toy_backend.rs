@@ -1,16 +1,13 @@
-//! A second backend in one file: reference arithmetic over a storage of its own. It passes the decoder suite and needs
-//! nothing of another crate but its public interface, so it shows what a backend must bring along.
+//! A second backend in one file: reference arithmetic over a storage of its own. It passes the decoder suite and uses
+//! nothing but the public library, so it shows what an outside backend must implement.
 
-use backend::{
-    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
-    conformance, row_codec,
+use kvark::backend::{
+    Backend, BackendError, BackendErrorKind, CacheBuilderRegistry, CacheStep, CompileOptions,
+    Compiled, Executable, FrozenKv, KvBytes, RowBlock, conformance, row_codec,
 };
-use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
-use graph::{Data, Graph, Tensor, TensorId, Value};
-use kv::{
-    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, NO_CELL,
-    RowBlock, Run, Side, Storage,
-};
+use kvark::cache::{CacheConfig, Compaction, GatherPlan, KvError, NO_CELL, Run, Side, Storage};
+use kvark::graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
+use kvark::graph::{Data, Graph, Tensor, TensorId, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -137,7 +134,7 @@ impl KvBytes for ToyKv {
     }
 }
 
-/// A frozen copy: nothing is written before its length, so a copy is as good as a shared one.
+/// A frozen copy. Frozen rows are never written, so a copy is equivalent to sharing.
 struct FrozenToy(ToyKv);
 
 impl FrozenKv for FrozenToy {
@@ -229,7 +226,7 @@ impl Executable for ToyExecutable {
     }
 }
 
-/// Stores the step's rows and attends what each query sees.
+/// Stores the rows of the step and computes attention over the rows that each query sees.
 fn attend(op: &UpdateAndAttend, operands: &[&Value], step: &mut CacheStep<'_, ToyKv>) -> Value {
     let id = op.cache_id as usize;
     let (plan, kv) = (step.plan.layer(id), &mut *step.bytes);

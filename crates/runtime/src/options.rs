@@ -1,0 +1,122 @@
+//! `RunnerOptions`: the caller's choices for a run, and the cache configuration and step size that follow from them.
+
+use crate::{RuntimeError, RuntimeErrorKind};
+use backend::CompileOptions;
+use import::ModelFacts;
+use kv::{CacheConfig, CacheFacts, CachePolicy, RingPolicy, Storage};
+
+/// The caller's choices for a run.
+#[derive(Clone, Debug)]
+pub struct RunnerOptions {
+    /// The maximum number of tokens in the context; `None` for the model's own.
+    pub context: Option<usize>,
+    /// The maximum number of tokens in one step of a prefill.
+    pub max_step_tokens: usize,
+    /// The storage type of keys.
+    pub key_storage: Storage,
+    /// The storage type of values.
+    pub value_storage: Storage,
+    /// Use rings in sliding-window layers: they keep only the rows of their window, plus the rows that one step or a
+    /// rewind of the same length needs.
+    pub ring_layers: bool,
+    /// The number of logit rows per step that memory is reserved for. A step that wants more rows allocates more.
+    pub max_logit_rows: usize,
+    /// The memory limit. A plan that exceeds it is refused before weights are loaded.
+    pub memory: MemoryLimit,
+    /// Threads and executor.
+    pub compile: CompileOptions,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> RunnerOptions {
+        RunnerOptions {
+            context: None,
+            max_step_tokens: 512,
+            key_storage: Storage::default(),
+            value_storage: Storage::default(),
+            ring_layers: true,
+            max_logit_rows: 1,
+            memory: MemoryLimit::default(),
+            compile: CompileOptions::default(),
+        }
+    }
+}
+
+/// The memory limit of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// The free memory of the backend's device, if the backend reports it.
+    #[default]
+    Machine,
+    /// This many bytes, and no more than the free memory of the device.
+    Bytes(u64),
+    /// No limit.
+    None,
+}
+
+/// The size of a decoder's longest step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSize {
+    /// The number of tokens.
+    pub tokens: usize,
+    /// The number of rows whose logits are wanted.
+    pub rows: usize,
+}
+
+impl StepSize {
+    /// The size of the longest step: the caller's choice, limited by the model's graph and the context.
+    pub(crate) fn new(facts: &ModelFacts, options: &RunnerOptions, capacity: u32) -> StepSize {
+        let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
+        // An embedding model has no cache, so a whole text is one step whatever the options state.
+        let wanted = match facts.embedding {
+            Some(_) => usize::MAX,
+            None => options.max_step_tokens,
+        };
+        let tokens = wanted.min(most).max(1);
+        StepSize {
+            tokens,
+            rows: options.max_logit_rows.clamp(1, tokens),
+        }
+    }
+
+    /// The shapes of tokens, positions and rows.
+    pub(crate) fn shapes(&self) -> Vec<Vec<usize>> {
+        vec![vec![self.tokens], vec![self.tokens], vec![self.rows]]
+    }
+}
+
+/// The cache configuration from the model's facts and the caller's options.
+pub(crate) fn cache_config(
+    facts: &ModelFacts,
+    options: &RunnerOptions,
+) -> Result<CacheConfig, RuntimeError> {
+    let context = options.context.unwrap_or(facts.context_length);
+    let capacity = u32::try_from(context)
+        .ok()
+        .filter(|c| *c > 0 && *c <= i32::MAX as u32);
+    let capacity = capacity.ok_or_else(|| {
+        RuntimeErrorKind::InvalidOptions(format!("a context of {context} tokens is not possible"))
+    })?;
+    if let Some(rows) = facts.context_limit.filter(|rows| context > *rows) {
+        let reason = format!(
+            "a context of {context} tokens is not possible: the model's buffers and tables have {rows} rows"
+        );
+        return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+    }
+    let step = StepSize::new(facts, options, capacity).tokens as u32;
+    let policy = CachePolicy {
+        key_storage: options.key_storage,
+        value_storage: options.value_storage,
+        ring: options.ring_layers.then_some(RingPolicy {
+            max_step: step,
+            max_rewind: step,
+        }),
+        ..CachePolicy::new(capacity)
+    };
+    let facts = CacheFacts {
+        layers: facts.caches.clone(),
+        prefill_chunk: None,
+        max_context: None,
+    };
+    Ok(kv::make_config(&facts, &policy))
+}
