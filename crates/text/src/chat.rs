@@ -76,7 +76,7 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise);
         environment.add_function("strftime_now", |format: &str| {
-            strftime::strftime(format, strftime::now())
+            strftime::strftime(format, jiff::Timestamp::now())
         });
         environment
             .add_template_owned(TEMPLATE_NAME, without_generation_blocks(source))
