@@ -6,7 +6,7 @@ use graph::Graph;
 use graph::ops::Op;
 use kv::LayerConfig;
 
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Returns one cache configuration per cache id that the graph uses.
 pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use base::Bytes;
 use serde_json::{Map, Value};
 
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Name of GenAI's configuration file.
 pub const CONFIG: &str = "genai_config.json";

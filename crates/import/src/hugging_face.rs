@@ -6,12 +6,12 @@ use base::{Bytes, DType};
 use graph::Graph;
 use serde_json::Value;
 
-use crate::error::ImportErrorDetail;
+use crate::error::{ImportError, ImportErrorDetail};
 use crate::gguf::architecture::Architecture;
+use crate::model_facts::{ModelFacts, Pooling};
 use crate::transformer::{
     self, AttentionSpec, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
 };
-use crate::{ImportError, ModelFacts, Pooling};
 
 /// A model without its weights.
 #[derive(Clone, Debug)]

@@ -30,8 +30,8 @@ pub use graph::passes::{PassSelection, UnknownPass};
 pub use graph::{Data, Graph, TensorId, Value};
 pub use import::hugging_face::Blueprint;
 pub use import::{
-    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, Pooling, format_of, genai, gguf,
-    onnx, pt2,
+    Artifact, Format, ImportError, ImportErrorKind, ModelFacts, ModelFile, Pooling, format_of,
+    genai, gguf, onnx, pt2,
 };
 pub use kv::metadata::MetadataValue as CacheMetadata;
 /// The backend-neutral cache: sessions of every kind, their verbs, and the plans that a backend executes.

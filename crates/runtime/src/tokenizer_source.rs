@@ -4,7 +4,7 @@ use base::StringTable;
 use import::genai::{self, SidecarFiles};
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::pt2::{ExtraFiles, Pt2};
-use import::{Artifact, Format, ImportError};
+use import::{Artifact, Format, ImportError, ModelFile};
 use std::path::Path;
 use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource};
 
@@ -13,17 +13,15 @@ pub(crate) enum TokenizerSource<'a> {
     Gguf(&'a Metadata),
     Pt2(&'a ExtraFiles),
     Sidecar(&'a SidecarFiles),
-    None,
 }
 
 impl<'a> TokenizerSource<'a> {
     /// The source of an imported file.
     pub(crate) fn from_artifact(artifact: &'a Artifact) -> TokenizerSource<'a> {
-        match (&artifact.gguf, &artifact.pt2) {
-            (Some(file), _) => TokenizerSource::Gguf(&file.metadata),
-            (_, Some(file)) => TokenizerSource::Pt2(&file.extra),
-            _ if artifact.format == Format::Onnx => TokenizerSource::Sidecar(&artifact.sidecars),
-            _ => TokenizerSource::None,
+        match &artifact.file {
+            ModelFile::Gguf(file) => TokenizerSource::Gguf(&file.metadata),
+            ModelFile::Pt2(file) => TokenizerSource::Pt2(&file.extra),
+            ModelFile::Onnx { sidecars, .. } => TokenizerSource::Sidecar(sidecars),
         }
     }
 
@@ -56,7 +54,6 @@ impl<'a> TokenizerSource<'a> {
                 sidecar_files(files).vocab()?
             }
             TokenizerSource::Sidecar(_) => return Err(TextError::MissingKey("tokenizer.json")),
-            TokenizerSource::None => return Err(TextError::MissingKey("tokenizer.ggml.model")),
         })
     }
 
@@ -76,7 +73,6 @@ impl<'a> TokenizerSource<'a> {
                 None => hugging_face(extra).chat_template()?,
             },
             TokenizerSource::Sidecar(files) => sidecar_files(files).chat_template()?,
-            TokenizerSource::None => None,
         };
         compile_template(&source.ok_or(TextError::NoTemplate)?, tokenizer)
     }

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Node;
-use super::lower::is_known;
+use super::file::Node;
 use super::schema::{Attribute, AttributeValue, FunctionProto, ModelProto, NodeProto};
 use super::tensor::{ExternalDataFiles, OnnxTensor};
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Functions in functions; deeper nesting is a function that calls itself.
 const MAX_NESTED: usize = 32;
@@ -21,6 +20,8 @@ pub(super) struct Inliner<'a> {
     functions: HashMap<Key<'a>, &'a FunctionProto>,
     opsets: &'a BTreeMap<String, i64>,
     folder: &'a mut ExternalDataFiles,
+    /// Whether an op is lowered as it is, so that a function of its name is not inlined.
+    is_supported: fn(&str) -> bool,
     nodes: Vec<Node>,
 }
 
@@ -40,17 +41,19 @@ impl<'a> Inliner<'a> {
         model: &'a ModelProto,
         opsets: &'a BTreeMap<String, i64>,
         folder: &'a mut ExternalDataFiles,
+        is_supported: fn(&str) -> bool,
     ) -> Inliner<'a> {
         let key = |f: &'a FunctionProto| (&f.domain[..], &f.name[..], &f.overload[..]);
         Inliner {
             functions: model.functions.iter().map(|f| (key(f), f)).collect(),
             opsets,
             folder,
+            is_supported,
             nodes: vec![],
         }
     }
 
-    /// The nodes with all functions inlined that kvark does not know as ops.
+    /// Inlines all functions except those that are supported as ops.
     pub(super) fn expand(&mut self, nodes: &[NodeProto]) -> Result<Vec<Node>, ImportError> {
         let scope = Scope {
             prefix: String::new(),
@@ -85,7 +88,7 @@ impl<'a> Inliner<'a> {
             .collect();
         let key = (&node.domain[..], &node.op_type[..], &node.overload[..]);
         match self.functions.get(&key).copied() {
-            Some(function) if !is_known(&op) => {
+            Some(function) if !(self.is_supported)(&op) => {
                 if scope.depth == MAX_NESTED {
                     return Err(wrong("is a function that calls itself".into()));
                 }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use base::Bytes;
 
+use super::file::{Node, Onnx, Port};
 use super::inline::Inliner;
 use super::schema::{DimProto, GraphProto, ModelProto, ValueInfo};
 use super::tensor::{ExternalDataFiles, OnnxTensor, kind};
 use super::topological_sort;
-use super::{Node, Onnx, Port};
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// The newest version of the format that kvark knows. Newer ones may change what fields mean.
 const NEWEST_IR: i64 = 14;
@@ -18,7 +18,13 @@ const NEWEST_IR: i64 = 14;
 /// The newest version of ONNX's own ops that kvark knows.
 const NEWEST_OPSET: i64 = 28;
 
-pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportError> {
+/// Reads a model. `is_supported` says which ops are lowered as they are; other ops are inlined if the model defines them
+/// as functions.
+pub(super) fn read(
+    bytes: Bytes,
+    folder: Option<&Path>,
+    is_supported: fn(&str) -> bool,
+) -> Result<Onnx, ImportError> {
     let wrong = |reason: String| ImportError::malformed("the model", reason);
     let model = ModelProto::read(bytes).map_err(wrong)?;
     if model.ir_version < 1 {
@@ -42,7 +48,7 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
     }
     let mut folder = ExternalDataFiles::new(folder);
     let tensors = initializers(graph, &mut folder)?;
-    let mut inliner = Inliner::new(&model, &opsets, &mut folder);
+    let mut inliner = Inliner::new(&model, &opsets, &mut folder, is_supported);
     let nodes = inliner.expand(&graph.nodes)?;
     let ports = |list: &[ValueInfo]| list.iter().map(port).collect::<Result<Vec<_>, _>>();
     let (mut inputs, outputs) = (ports(&graph.inputs)?, ports(&graph.outputs)?);

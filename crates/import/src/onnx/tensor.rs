@@ -8,7 +8,7 @@ use graph::{Data, Value};
 
 use super::proto::Message;
 use super::schema::TensorProto;
-use crate::ImportError;
+use crate::error::ImportError;
 use crate::stored_type::StoredType;
 
 /// An initialiser, or the tensor of a `Constant` node.

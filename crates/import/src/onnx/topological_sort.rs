@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::{Node, Port};
-use crate::ImportError;
+use super::file::{Node, Port};
+use crate::error::ImportError;
 
 /// Sorts the nodes topologically; the file's order is kept if it is already valid.
 pub(super) fn sorted<'a>(

@@ -6,7 +6,7 @@ use std::io::{Cursor, Read};
 use base::Bytes;
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Most bytes that a compressed member may grow to. Weights are stored as they are.
 const MAX_INFLATED: u64 = 1 << 30;

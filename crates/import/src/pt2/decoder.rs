@@ -11,15 +11,18 @@ use graph::ops::GatherRows;
 use graph::{Dim, Graph, Symbol};
 use kv::LayerConfig;
 
-use super::lower::{Pt2Lowering, origin, user_inputs};
+use super::extra_files::ExtraFiles;
+use super::file::Program;
+use super::lower::op_traits::origin;
+use super::lower::{Pt2Lowering, user_inputs};
 use super::schema::{SymInt, TensorMeta};
-use super::{ExtraFiles, Program};
-use crate::artifact::DEFAULT_CONTEXT_LENGTH;
 use crate::cache_configs::caches;
-use crate::{ImportError, Method, ModelFacts};
+use crate::error::ImportError;
+use crate::lowered::Method;
+use crate::model_facts::{DEFAULT_CONTEXT_LENGTH, ModelFacts};
 
 /// The op that makes a program a decoder.
-pub(super) const ATTENTION: &str = "kvcache.update_and_attend.default";
+const ATTENTION: &str = "kvcache.update_and_attend.default";
 
 /// Which inputs of a program are which.
 pub(super) struct DecoderSignature<'a> {

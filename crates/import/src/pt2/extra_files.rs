@@ -4,7 +4,7 @@ use base::Bytes;
 use kv::metadata::{Metadata, MetadataValue};
 
 use super::archive::Archive;
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Where PyTorch keeps extra files, and kvark's folder among them.
 const FOLDER: &str = "extra/kvark/";

@@ -1,14 +1,17 @@
 //! From bytes to programs with their weights.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use base::Bytes;
 
 use super::archive::Archive;
+use super::extra_files::ExtraFiles;
+use super::file::{Program, Pt2};
 use super::inline::inline;
 use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
-use super::{ExtraFiles, Program, Pt2, Pt2Tensor};
-use crate::ImportError;
+use super::tensor::Pt2Tensor;
+use crate::error::ImportError;
 
 /// The schema that is understood; its minor versions only add.
 const SCHEMA: u64 = 8;
@@ -17,7 +20,25 @@ const SINGLE_PROGRAM: (&str, &str) = ("model", "forward");
 /// Longer names than PyTorch gives.
 const MAX_NAME: usize = 400;
 
-pub(super) fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
+impl Pt2 {
+    /// Maps the file at `path` and reads it. Weights are not touched.
+    pub fn open(path: &Path) -> Result<Pt2, ImportError> {
+        let read = || Pt2::parse(&Bytes::map(path)?);
+        read().map_err(|error: ImportError| error.in_file(path))
+    }
+
+    /// Reads a whole file held in `bytes`; weights are views into it.
+    pub fn parse(bytes: &Bytes) -> Result<Pt2, ImportError> {
+        read(bytes)
+    }
+
+    /// Whether the bytes begin as a zip does.
+    pub fn is_zip(bytes: &[u8]) -> bool {
+        bytes.starts_with(b"PK\x03\x04")
+    }
+}
+
+fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
     let archive = Archive::open(bytes)?;
     let says = |member: &str, wanted: &[u8]| match archive.need(member) {
         Ok(found) if found.trim_ascii() == wanted => Ok(()),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::cache_inputs::CacheInputs;
 use crate::error::ImportErrorDetail;
+use crate::onnx::file::{Node, Onnx};
 use crate::onnx::schema::AttributeValue;
-use crate::onnx::{Node, Onnx};
 
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,14 @@ use base::DType;
 use graph::ops::{GatherRows, UpdateAndAttend};
 use graph::{Dim, Graph, TensorId};
 
-use super::rotary::{Tables, layout};
-use super::{OnnxLowering, check_known};
-use crate::ImportError;
-use crate::error::ImportErrorDetail;
-use crate::onnx::decoder::{AttentionOperands, AttentionSite, AttentionWindow, OnnxDecoder};
+use super::OnnxDecoder;
+use super::attention_site::{AttentionOperands, AttentionSite};
+use super::mask_probe::AttentionWindow;
+use crate::error::{ImportError, ImportErrorDetail};
+use crate::onnx::file::{Node, Onnx};
+use crate::onnx::lower::rotary::{Tables, layout};
+use crate::onnx::lower::{OnnxLowering, check_supported};
 use crate::onnx::schema::DimProto;
-use crate::onnx::{Node, Onnx};
 
 /// The decoder's graph.
 pub(in crate::onnx) fn lower(file: &Onnx, decoder: &OnnxDecoder<'_>) -> Result<Graph, ImportError> {
@@ -25,7 +26,7 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &OnnxDecoder<'_>) -> Result<G
     let live = live(file, decoder, &sites);
     let needed = file.nodes.iter().zip(&live).enumerate();
     let needed = needed.filter(|(index, (_, live))| **live && !sites.contains_key(index));
-    check_known(needed.map(|(_, (node, _))| node))?;
+    check_supported(needed.map(|(_, (node, _))| node))?;
 
     let mut lower = OnnxLowering::new(file);
     let tokens = lower.builder.symbol_in("T", 1..=usize::MAX);

@@ -1,8 +1,8 @@
 //! Decoders by hand: what is recognised as a cache and as attention, and what is refused.
 
 use super::*;
+use crate::onnx::file::{Node, Port};
 use crate::onnx::schema::{Attribute, AttributeValue, DimProto};
-use crate::onnx::{Node, Port};
 use crate::stored_type::StoredType;
 use std::collections::BTreeMap;
 

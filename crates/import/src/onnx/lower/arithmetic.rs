@@ -7,7 +7,7 @@ use graph::ops::{
 };
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::onnx::tensor;
 use crate::stored_type::StoredType;
 

@@ -8,7 +8,7 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 
 /// Where the first query stands among the keys.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use graph::ops::{BinaryFunction as B, CompareFunction as C, GatherRows, Index, R
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::lowering::LoweringBuilder;
 
 impl OnnxLowering<'_> {

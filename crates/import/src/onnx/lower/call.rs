@@ -2,8 +2,8 @@
 
 use graph::TensorId;
 
-use super::OnnxLowering;
-use crate::onnx::Node;
+use super::context::OnnxLowering;
+use crate::onnx::file::Node;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor::OnnxTensor;
 use crate::stored_type::StoredType;

@@ -5,8 +5,8 @@ use graph::Dim;
 use graph::ops::{Binary, BinaryFunction as B, Range, Scalar, Size, Triangle};
 
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::shape::product;
-use super::{OnnxLowering, Results};
 use crate::const_eval::dim_as_i64;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor;

@@ -6,8 +6,8 @@ use graph::{Dim, TensorId};
 
 use super::attention::QueryOffset;
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::rotary::{Tables, layout};
-use super::{OnnxLowering, Results};
 
 impl OnnxLowering<'_> {
     /// `past [B, H, P, D]` and behind each sequence's own `lengths [B, 1]` rows the new ones, `[B, H, P + S, D]`.

@@ -5,7 +5,7 @@ use graph::ops::{BinaryFunction as B, Linear, MatMul};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::onnx::mat_mul_nbits::NBitsWeights;
 
 impl OnnxLowering<'_> {

@@ -8,7 +8,7 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::lowering::{LoweringBuilder, elements};
 
 /// What a norm works on: rows of the trailing axes from `axis` on.

@@ -8,8 +8,8 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::shape::{axes, product};
-use super::{OnnxLowering, Results};
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
 impl OnnxLowering<'_> {

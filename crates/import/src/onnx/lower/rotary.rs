@@ -5,24 +5,24 @@ use graph::ops::{BinaryFunction as B, Gather, Rope, RopeLayout, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::shape::product;
-use super::{OnnxLowering, Results};
 
 /// Wider heads than any model has.
 const MAX_ROTATED: usize = 1 << 24;
 
 /// Where a rotation finds its cosines and sines.
-pub(super) struct Tables {
+pub(in crate::onnx) struct Tables {
     /// `[rows, R / 2]`, or `[B, S, R / 2]` without positions.
-    pub(super) cos: TensorId,
-    pub(super) sin: TensorId,
+    pub(in crate::onnx) cos: TensorId,
+    pub(in crate::onnx) sin: TensorId,
     /// `[B, S]`.
-    pub(super) positions: Option<TensorId>,
+    pub(in crate::onnx) positions: Option<TensorId>,
 }
 
 impl OnnxLowering<'_> {
     /// `x [B, S, H, D]` with its first elements rotated.
-    pub(super) fn rotated(
+    pub(in crate::onnx) fn rotated(
         &mut self,
         x: TensorId,
         tables: &Tables,
@@ -115,7 +115,7 @@ impl OnnxLowering<'_> {
 }
 
 /// Which elements are rotated together.
-pub(super) fn layout(interleaved: bool) -> RopeLayout {
+pub(in crate::onnx) fn layout(interleaved: bool) -> RopeLayout {
     match interleaved {
         true => RopeLayout::Interleaved,
         false => RopeLayout::Halves,

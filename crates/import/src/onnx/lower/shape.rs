@@ -5,7 +5,7 @@ use graph::ops::{Gather, Scalar, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::const_eval::dim_as_i64;
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 

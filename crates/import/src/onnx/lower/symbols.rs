@@ -2,8 +2,8 @@
 
 use graph::{Dim, MAX_SYMBOLS};
 
-use super::OnnxLowering;
-use crate::onnx::Port;
+use super::context::OnnxLowering;
+use crate::onnx::file::Port;
 use crate::onnx::schema::DimProto;
 
 impl OnnxLowering<'_> {

@@ -4,11 +4,9 @@ use base::DType;
 use graph::ops::{Scalar, Size};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::{Call, Operand, SizeArg};
+use super::context::Pt2Lowering;
 use crate::lowering::LoweringBuilder;
-use crate::pt2::schema::SymInt;
-use crate::pt2::size_expr::SizeExpr;
 use crate::pt2::tensor;
 
 impl<'a> Pt2Lowering<'a> {
@@ -50,27 +48,6 @@ impl<'a> Pt2Lowering<'a> {
                 None => Err(format!("size {name} is not known")),
             },
         }
-    }
-
-    /// A size of the file as a dimension.
-    pub(super) fn sym_int(&self, size: &SymInt) -> Result<Dim, String> {
-        let affine = match size {
-            SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
-            SymInt::AsExpr(expr) => {
-                let wrong = |reason| format!("a size {reason}");
-                SizeExpr::parse(&expr.expr_str).map_err(wrong)?
-            }
-        };
-        let mut sum = Dim::constant(affine.constant);
-        for (name, factor) in &affine.terms {
-            let symbol = self.symbols.get(name).ok_or_else(|| {
-                format!("a size depends on data ({name}), and kvark only runs shapes that follow from the inputs' shapes")
-            })?;
-            let size = usize::try_from(factor.unsigned_abs()).unwrap_or(usize::MAX);
-            let term = *symbol * size.min(i64::MAX as usize);
-            sum = if *factor < 0 { sum - term } else { sum + term };
-        }
-        Ok(sum)
     }
 
     /// The shape that the file gives a node's result.

@@ -4,8 +4,8 @@ use base::DType;
 use graph::ops::{Activation, BinaryFunction as B, CompareFunction, Scalar, UnaryFunction as U};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 use crate::lowering::LoweringBuilder;
 
 type Results = Result<Vec<TensorId>, String>;

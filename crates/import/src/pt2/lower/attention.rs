@@ -4,8 +4,8 @@ use base::DType;
 use graph::ops::{Attention, UpdateAndAttend};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -58,7 +58,7 @@ pub(super) fn update_and_attend(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) ->
     }
     let name = call.tensor("position")?;
     // Attention takes the input itself: what is seen is planned from it before the graph runs.
-    let input = super::origin(lower.program, name);
+    let input = super::op_traits::origin(lower.program, name);
     let position = lower.position.as_ref().filter(|(known, _)| known == input);
     let position = match position {
         Some((_, id)) => *id,

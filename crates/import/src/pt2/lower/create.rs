@@ -4,8 +4,8 @@ use base::{Bytes, DType};
 use graph::ops::{BinaryFunction as B, Range, Scalar, Triangle};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::{Call, Operand, SizeArg};
+use super::context::Pt2Lowering;
 use crate::lowering::MAX_CONSTANT_ELEMENTS;
 
 type Results = Result<Vec<TensorId>, String>;

@@ -4,8 +4,8 @@ use base::DType;
 use graph::ops::{CompareFunction, Gather, GatherElements, GatherRows, Index, Range};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;

@@ -4,8 +4,8 @@ use base::DType;
 use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction, Scalar, Slice};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 
 type Results = Result<Vec<TensorId>, String>;
 

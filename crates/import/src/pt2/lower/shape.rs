@@ -4,8 +4,8 @@ use base::{Bytes, DType};
 use graph::ops::{BinaryFunction, Gather, Scalar, Slice};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::{Call, SizeArg};
+use super::context::Pt2Lowering;
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS, elements};
 
 type Results = Result<Vec<TensorId>, String>;
