@@ -11,27 +11,27 @@ use crate::stored_type::StoredType;
 pub struct Onnx {
     /// The graph's name.
     pub name: String,
-    /// Version of the format.
+    /// IR version.
     pub ir_version: i64,
-    /// What wrote the file.
+    /// Name and version of the tool that wrote the file.
     pub producer: String,
-    /// Version of each set of ops, by its domain; ONNX's own is `""`.
+    /// Version of each op set by domain; the default domain is `""`.
     pub opsets: BTreeMap<String, i64>,
-    /// What the file says about itself.
+    /// Metadata properties.
     pub metadata: BTreeMap<String, String>,
-    /// What the model takes, in its order.
+    /// The model's inputs, in file order.
     pub inputs: Vec<Port>,
-    /// What the model gives, in its order.
+    /// The model's outputs, in file order.
     pub outputs: Vec<Port>,
     /// The initialisers, by name.
     pub tensors: BTreeMap<String, OnnxTensor>,
     pub(super) nodes: Vec<Node>,
 }
 
-/// An input or an output.
+/// An input or output of the model.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The element type's name.
     pub dtype: &'static str,
@@ -41,18 +41,18 @@ pub struct Port {
     pub(super) dims: Option<Vec<DimProto>>,
 }
 
-/// A node after functions have been replaced by their bodies.
+/// A node of the model, with functions inlined.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) label: String,
-    /// The op with its domain, but for ONNX's own.
+    /// The op, prefixed by its domain unless that is the default domain.
     pub(super) op: String,
-    /// The version of the op's set.
+    /// Version of the op set that defines the op.
     pub(super) version: i64,
     pub(super) inputs: Vec<String>,
     pub(super) outputs: Vec<String>,
     pub(super) attributes: Vec<Attribute>,
-    /// Tensors of the attributes.
+    /// Tensor-valued attributes by name.
     pub(super) tensors: Vec<(String, OnnxTensor)>,
 }
 

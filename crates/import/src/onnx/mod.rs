@@ -1,6 +1,6 @@
-//! `.onnx`: models of the Open Neural Network Exchange, with their weights inside or in files beside them.
+//! `.onnx`: models of the Open Neural Network Exchange, with their weights inside the file or in external data files.
 //!
-//! Reading checks every number before it is used; weights stay where the file has them.
+//! Reading checks every number before it is used; weights are views into the file.
 //!
 //! ```no_run
 //! use import::onnx::Onnx;
@@ -8,7 +8,7 @@
 //! for input in &file.inputs {
 //!     println!("{}: {}[{}]", input.name, input.dtype, input.shape.join(", "));
 //! }
-//! println!("not known to kvark: {:?}", file.unknown_ops());
+//! println!("unsupported ops: {:?}", file.unknown_ops());
 //! # Ok::<(), import::ImportError>(())
 //! ```
 

@@ -34,7 +34,7 @@ pub(super) fn sorted<'a>(
                 None if given.contains(&name[..]) => {}
                 None => {
                     let what = format!("operand {name:?} of node {} ({})", node.label, node.op);
-                    let reason = "is neither an input nor an initialiser nor a node's result";
+                    let reason = "is not defined by an input, an initialiser or a node";
                     return Err(ImportError::malformed(what, reason));
                 }
             }

@@ -9,11 +9,11 @@ use super::tensor::Pt2Tensor;
 /// A `.pt2` file.
 #[derive(Clone, Debug)]
 pub struct Pt2 {
-    /// The archive's own name for itself.
+    /// The archive's name.
     pub name: String,
-    /// The programs, by name; one saved alone is called `forward`.
+    /// The programs, by name; a single program is called `forward`.
     pub programs: Vec<Program>,
-    /// What kvark's exporter put in beside the programs.
+    /// Files stored by kvark's exporter.
     pub extra: ExtraFiles,
 }
 
@@ -22,11 +22,11 @@ pub struct Pt2 {
 pub struct Program {
     /// The method's name.
     pub name: String,
-    /// Version of the schema it was written in.
+    /// Major and minor version of the schema.
     pub schema_version: (u64, u64),
-    /// The PyTorch that wrote it.
+    /// Version of PyTorch that wrote the program.
     pub torch_version: String,
-    /// Parameters, buffers and constants, by the names that the graph has for them.
+    /// Parameters, buffers and constants, by their names in the graph.
     pub tensors: BTreeMap<String, Pt2Tensor>,
     /// Smallest and largest value of each dynamic size.
     pub ranges: BTreeMap<String, (i64, i64)>,
@@ -35,12 +35,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// How many nodes the exported graph has.
+    /// The number of nodes of the exported graph.
     pub fn nodes(&self) -> usize {
         self.graph.nodes.len()
     }
 
-    /// How often each op occurs, by PyTorch's name without `torch.ops.`.
+    /// The number of nodes of each op, by PyTorch's name without `torch.ops.`.
     pub fn ops(&self) -> BTreeMap<&str, usize> {
         let mut ops = BTreeMap::new();
         for node in &self.graph.nodes {

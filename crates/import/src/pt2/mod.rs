@@ -1,13 +1,13 @@
 //! `.pt2`: programs that `torch.export` saved, with their weights.
 //!
-//! The file is a stored zip. Reading checks every number before it is used; weights stay where the file has them.
+//! The file is a stored zip. Reading checks every number before it is used; weights are views into the file.
 //!
 //! ```no_run
 //! use import::pt2::Pt2;
 //! let file = Pt2::open("model.pt2".as_ref())?;
 //! for program in &file.programs {
 //!     println!("{}: {} nodes, torch {}", program.name, program.nodes(), program.torch_version);
-//!     println!("not known to kvark: {:?}", program.unknown_ops());
+//!     println!("unsupported ops: {:?}", program.unknown_ops());
 //! }
 //! # Ok::<(), import::ImportError>(())
 //! ```
@@ -55,7 +55,7 @@ impl Program {
 
 /// Lowers a file to a model with one method per program.
 ///
-/// A program that attends over caches becomes the decoder that runners expect, unless the options ask for it as it is.
+/// A program that attends over caches becomes the decoder that runners expect, unless the options ask for it as exported.
 pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
     for program in &file.programs {
         let dependent = program.graph.nodes.iter();
@@ -67,7 +67,7 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
             .find(|(n, _)| op_traits::is_data_dependent(n.op()))
         {
             let (node, op) = (node.name().to_owned(), node.op().to_owned());
-            let reason = "the shape of its result depends on data, and kvark only runs shapes that follow from the inputs' shapes".into();
+            let reason = "the shape of its result depends on data; only shapes that follow from the shapes of the inputs are supported".into();
             return Err(ImportErrorDetail::Op { node, op, reason }.into());
         }
     }
@@ -111,7 +111,7 @@ fn unsupported(program: &Program) -> Vec<String> {
         .collect()
 }
 
-/// The program with the inputs and outputs it was exported with.
+/// Lowers a program with its exported inputs and outputs.
 fn plain(program: &Program) -> Result<Graph, ImportError> {
     let mut lower = Pt2Lowering::new(program, &BTreeMap::new())?;
     for name in user_inputs(program)? {

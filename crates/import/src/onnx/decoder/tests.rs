@@ -203,7 +203,7 @@ fn what_a_mask_shows_decides() {
     // Without the flag a query would see what the step writes after it.
     let mut file = model();
     file.nodes[2].attributes.retain(|a| a.name != "is_causal");
-    let message = "node Attention of logits (Attention): lets a query see what comes after it";
+    let message = "node Attention of logits (Attention): lets a query see keys after its own";
     assert_eq!(windows(&file), Err(message.into()));
 
     // A window as an attribute.

@@ -14,7 +14,7 @@ use crate::stored_type::StoredType;
 /// The results of a node in the op's order, or the reason why the node cannot be lowered.
 pub(super) type Results = Result<Vec<TensorId>, String>;
 
-/// A model on its way to a graph.
+/// State of lowering one model.
 pub(in crate::onnx) struct OnnxLowering<'a> {
     pub(in crate::onnx) file: &'a Onnx,
     pub(in crate::onnx) emitter: LoweringBuilder,
@@ -22,7 +22,7 @@ pub(in crate::onnx) struct OnnxLowering<'a> {
     pub(in crate::onnx) symbols: BTreeMap<String, Dim>,
     /// Tensors by the file's names.
     pub(in crate::onnx) values: HashMap<String, TensorId>,
-    /// How the file would store them, where the graph's own type does not say.
+    /// Stored types of tensors, if they differ from the compute type.
     pub(in crate::onnx) kinds: HashMap<String, StoredType>,
 }
 
@@ -56,13 +56,13 @@ impl<'a> OnnxLowering<'a> {
         }
     }
 
-    /// How the file would store a tensor's elements, as far as that is known.
+    /// The stored type of a tensor, if it was recorded.
     pub(in crate::onnx) fn kind_of(&self, name: &str) -> Option<StoredType> {
         let stored = || self.file.tensors.get(name).map(|stored| stored.kind);
         self.kinds.get(name).copied().or_else(stored)
     }
 
-    /// The tensor that the file calls `name`; weights come in when they are first asked for.
+    /// The tensor with this name in the file. Weights are added to the graph on first use.
     pub(in crate::onnx) fn value(&mut self, name: &str) -> Result<TensorId, String> {
         if let Some(id) = self.values.get(name) {
             return Ok(*id);
@@ -77,27 +77,27 @@ impl<'a> OnnxLowering<'a> {
         Ok(id)
     }
 
-    /// A constant with what a tensor of the file holds.
+    /// A constant with the elements of a stored tensor.
     pub(in crate::onnx) fn stored(&mut self, stored: &OnnxTensor) -> Result<TensorId, String> {
         let (dtype, data) = stored.computed()?;
         self.constant(dtype, &stored.shape, data)
     }
 
-    /// The integers of a tensor that decides shapes.
+    /// The elements of an integer tensor that determines shapes; they may depend on dynamic sizes.
     pub(in crate::onnx) fn sizes(&self, id: TensorId) -> Result<Vec<Dim>, String> {
         match self.const_value(id) {
             Some(ConstValue::Dims(list)) => Ok(list),
-            _ => Err("a shape depends on data, and kvark only runs shapes that follow from the inputs' shapes".into()),
+            _ => Err("a shape depends on data; only shapes that follow from the shapes of the inputs are supported".into()),
         }
     }
 
-    /// The integers of a tensor whose values are wanted as numbers.
+    /// The elements of an integer tensor that must be constants.
     pub(in crate::onnx) fn numbers(&self, id: TensorId) -> Result<Vec<i64>, String> {
         let numbers = self
             .sizes(id)?
             .iter()
             .map(dim_as_i64)
             .collect::<Option<_>>();
-        numbers.ok_or_else(|| "a number depends on a dynamic size".into())
+        numbers.ok_or_else(|| "depends on a dynamic size where a constant is required".into())
     }
 }

@@ -43,10 +43,10 @@ pub(super) fn unsupported_ops<'a>(
     unsupported
 }
 
-/// The model's graph with the inputs and outputs it was exported with, except that inputs in `fixed` always have these
-/// values.
+/// Lowers a model with its exported inputs and outputs. Inputs in `fixed` become constants.
 ///
-/// Inputs that decide shapes must be fixed: kvark only runs shapes that follow from the inputs' shapes.
+/// Inputs whose elements determine shapes must be fixed: only shapes that follow from the shapes of the inputs are
+/// supported.
 pub fn lower_with(file: &Onnx, fixed: &BTreeMap<String, Value>) -> Result<Graph, ImportError> {
     check_supported(file.nodes.iter())?;
     let mut lower = OnnxLowering::new(file);
@@ -73,7 +73,7 @@ pub(super) fn check_supported<'a>(
     }
 }
 
-/// Which nodes the outputs depend on.
+/// Marks the nodes that the outputs depend on.
 fn live(file: &Onnx) -> Vec<bool> {
     let mut wanted: HashSet<&str> = file.outputs.iter().map(|port| &port.name[..]).collect();
     let mut live = vec![false; file.nodes.len()];
@@ -87,7 +87,7 @@ fn live(file: &Onnx) -> Vec<bool> {
 }
 
 impl<'a> OnnxLowering<'a> {
-    /// Makes the graph's inputs, but for those that always have one value.
+    /// Adds the graph's inputs, and constants for the fixed ones.
     fn inputs(&mut self, fixed: &BTreeMap<String, Value>) -> Result<(), ImportError> {
         let file = self.file;
         for port in &file.inputs {
@@ -95,7 +95,7 @@ impl<'a> OnnxLowering<'a> {
                 |reason: String| ImportError::value(format!("input {:?}", port.name), reason);
             let kind = port
                 .kind
-                .ok_or_else(|| wrong("is no tensor of a type that kvark computes with".into()))?;
+                .ok_or_else(|| wrong("is not a tensor of a supported type".into()))?;
             let id = match fixed.get(&port.name) {
                 Some(value) => {
                     let data = value.data.to_bytes();
@@ -130,7 +130,7 @@ impl<'a> OnnxLowering<'a> {
     }
 
     pub(in crate::onnx) fn node(&mut self, node: &'a Node) -> Result<(), String> {
-        let rule = table::rule(&node.op).ok_or("is not an op that kvark knows")?;
+        let rule = table::rule(&node.op).ok_or("is not supported")?;
         let name = node.outputs.iter().find(|name| !name.is_empty());
         self.begin_node(name.map_or(&node.label[..], |name| name));
         let call = Call { node };
@@ -139,7 +139,9 @@ impl<'a> OnnxLowering<'a> {
             let wanted = node.outputs.iter().skip(given.len());
             if wanted.into_iter().any(|name| !name.is_empty()) {
                 let (given, wanted) = (given.len(), node.outputs.len());
-                return Err(format!("gives {given} results, {wanted} are wanted"));
+                return Err(format!(
+                    "has {given} supported results, but the model uses {wanted}"
+                ));
             }
         }
         let first = node.inputs.first().and_then(|name| self.kind_of(name));
@@ -151,7 +153,7 @@ impl<'a> OnnxLowering<'a> {
                 self.builder.rename(id, name);
             }
             self.values.insert(name.clone(), id);
-            // Most ops keep their first operand's type.
+            // Most ops preserve their first operand's stored type.
             if let Some(kind) = first.filter(|kind| kind.dtype() == self.dtype(id)) {
                 self.kinds.entry(name.clone()).or_insert(kind);
             }
@@ -159,7 +161,7 @@ impl<'a> OnnxLowering<'a> {
         Ok(())
     }
 
-    /// The tensors that the model gives back, under the names it has for them.
+    /// The model's outputs, with their names in the file.
     fn outputs(&mut self) -> Result<Vec<TensorId>, ImportError> {
         let file = self.file;
         let mut ids: Vec<TensorId> = vec![];
@@ -167,7 +169,7 @@ impl<'a> OnnxLowering<'a> {
             let wrong =
                 |reason: String| ImportError::value(format!("output {:?}", port.name), reason);
             let mut id = self.value(&port.name).map_err(wrong)?;
-            // An input, a constant or another output under a second name.
+            // The output is an input, a constant or another output under a second name.
             if self.builder.name(id) != port.name {
                 let shape = self.shape(id);
                 id = self.builder.node(&port.name, Reshape { shape }, &[id])?;
@@ -175,7 +177,7 @@ impl<'a> OnnxLowering<'a> {
             ids.push(id);
         }
         if ids.is_empty() {
-            return Err(ImportError::unsupported("a model that gives nothing back"));
+            return Err(ImportError::unsupported("a model without outputs"));
         }
         Ok(ids)
     }

@@ -10,7 +10,7 @@ use super::{
 /// Lowers one node.
 pub(super) type Rule = fn(&mut OnnxLowering<'_>, &Call<'_>) -> Results;
 
-/// The rule for an op, by its name with its domain, but for ONNX's own.
+/// The rule for an op. The op is prefixed by its domain unless that is the default domain.
 pub(super) fn rule(op: &str) -> Option<Rule> {
     Some(match op {
         // arithmetic

@@ -1,4 +1,4 @@
-//! What rules ask of the program: tensors, sizes and the types of results.
+//! Arguments of a node as tensors and sizes, and the declared types of its results.
 
 use base::DType;
 use graph::ops::{Scalar, Size};
@@ -15,7 +15,7 @@ impl<'a> Pt2Lowering<'a> {
         self.value(call.tensor(name)?)
     }
 
-    /// The tensor that an argument names, if it is there.
+    /// The tensor that an optional argument names.
     pub(super) fn maybe_tensor(
         &mut self,
         call: &Call<'_>,
@@ -24,7 +24,7 @@ impl<'a> Pt2Lowering<'a> {
         call.maybe_tensor(name)?.map(|n| self.value(n)).transpose()
     }
 
-    /// The axes that an argument lists, rising; all of them when it is absent or empty.
+    /// The axes that an argument lists, in ascending order; all axes if it is absent or empty.
     pub(super) fn axes(call: &Call<'_>, name: &str, rank: usize) -> Result<Vec<usize>, String> {
         let mut axes = match call.ints(name)? {
             Some(list) if !list.is_empty() => list
@@ -45,18 +45,18 @@ impl<'a> Pt2Lowering<'a> {
             SizeArg::Number(n) => Ok(Dim::constant(n)),
             SizeArg::Name(name) => match self.graph.sym_int_values.get(name) {
                 Some(size) => self.sym_int(size),
-                None => Err(format!("size {name} is not known")),
+                None => Err(format!("size {name} is not defined")),
             },
         }
     }
 
-    /// The shape that the file gives a node's result.
+    /// The shape of a node's result, as the file states it.
     pub(super) fn result_shape(&self, call: &Call<'_>, index: usize) -> Result<Vec<Dim>, String> {
         let meta = self.result_meta(call, index)?;
         meta.sizes.iter().map(|size| self.sym_int(size)).collect()
     }
 
-    /// The type that a node's result is computed in.
+    /// The compute type of a node's result, as the file states it.
     pub(super) fn result_dtype(&self, call: &Call<'_>, index: usize) -> Result<DType, String> {
         Ok(tensor::kind(self.result_meta(call, index)?.dtype)?.dtype())
     }
@@ -69,10 +69,11 @@ impl<'a> Pt2Lowering<'a> {
         let results = call.results();
         let name = results.get(index).ok_or("has no result")?;
         let meta = self.graph.tensor_values.get(*name);
-        meta.ok_or_else(|| format!("the file does not say what its result {name} is"))
+        meta.ok_or_else(|| format!("the file does not state the type of its result {name}"))
     }
 
-    /// A tensor or number operand beside a tensor: a number takes the tensor's type unless it is of a wider sort.
+    /// A tensor or number operand, combined with a tensor of type `beside`. A number takes that type unless its own kind is
+    /// wider.
     pub(super) fn operand(
         &mut self,
         call: &Call<'_>,

@@ -12,7 +12,7 @@ use crate::pt2::schema::{self, Argument, InputSpec, OutputSpec, SymInt, TensorMe
 use crate::pt2::size_expr::SizeExpr;
 use crate::pt2::tensor;
 
-/// A program on its way to a graph.
+/// State of lowering one program.
 pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(super) program: &'a Program,
     pub(super) graph: &'a schema::Graph,
@@ -21,11 +21,11 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(in crate::pt2) symbols: BTreeMap<String, Dim>,
     /// Tensors by the file's names.
     pub(in crate::pt2) values: HashMap<String, TensorId>,
-    /// Weights by where they are stored, and their shape.
+    /// Weights by storage address and shape.
     weights: HashMap<(usize, &'a [usize]), TensorId>,
-    /// The input that holds positions, in the form that attention takes.
+    /// Name of the input that holds positions, and the tensor that attention takes.
     pub(in crate::pt2) position: Option<(String, TensorId)>,
-    /// Names that share memory with others: writing into them would change those.
+    /// Names of tensors that share memory in PyTorch, so that in-place ops on them are not supported.
     pub(super) shared: HashSet<&'a str>,
 }
 
@@ -44,9 +44,9 @@ impl DerefMut for Pt2Lowering<'_> {
 }
 
 impl<'a> Pt2Lowering<'a> {
-    /// A program's graph with its symbols and nothing else.
+    /// Starts a graph with the program's symbols.
     ///
-    /// `names` are other names for some of the file's symbols.
+    /// `names` renames some of the file's symbols.
     pub(in crate::pt2) fn new(
         program: &'a Program,
         names: &BTreeMap<String, &str>,
@@ -79,7 +79,7 @@ impl<'a> Pt2Lowering<'a> {
         self.emitter.builder
     }
 
-    /// Makes a symbol of a dynamic size that inputs have.
+    /// Declares the symbols of a dynamic size of an input.
     fn declare(
         &mut self,
         input: &str,
@@ -96,7 +96,7 @@ impl<'a> Pt2Lowering<'a> {
             if self.symbols.contains_key(name) {
                 continue;
             }
-            // One is left for the rows that decoders pick.
+            // One symbol is reserved for the requested rows of a decoder.
             if self.symbols.len() + 1 == MAX_SYMBOLS {
                 let what = format!(
                     "{} with more than {} dynamic sizes",
@@ -112,7 +112,7 @@ impl<'a> Pt2Lowering<'a> {
                 .copied()
                 .unwrap_or((0, i64::MAX));
             let bound = |n: i64| usize::try_from(n.max(0)).unwrap_or(usize::MAX);
-            // What PyTorch writes for "no upper bound" is a large number.
+            // PyTorch writes a large number for "no upper bound".
             let max = if max >= i64::MAX / 2 {
                 usize::MAX
             } else {
@@ -126,7 +126,7 @@ impl<'a> Pt2Lowering<'a> {
     }
 
     pub(in crate::pt2) fn input_meta(&self, name: &str) -> Result<&'a TensorMeta, ImportError> {
-        let missing = || self.wrong_input(name, "the file does not say what it is".into());
+        let missing = || self.wrong_input(name, "the file does not state its type".into());
         self.graph.tensor_values.get(name).ok_or_else(missing)
     }
 
@@ -139,7 +139,7 @@ impl<'a> Pt2Lowering<'a> {
         let kind = tensor::kind(meta.dtype).map_err(wrong)?;
         if meta.layout != schema::STRIDED {
             return Err(wrong(format!(
-                "has layout {}, which is not dense",
+                "has layout {}, must be dense (strided)",
                 meta.layout
             )));
         }
@@ -153,7 +153,7 @@ impl<'a> Pt2Lowering<'a> {
         ImportError::value(what, reason)
     }
 
-    /// The tensor that the file calls `name`; weights come in when they are first asked for.
+    /// The tensor with this name in the file. Weights are added to the graph on first use.
     pub(super) fn value(&mut self, name: &str) -> Result<TensorId, String> {
         if let Some(id) = self.values.get(name) {
             return Ok(*id);
@@ -176,7 +176,7 @@ impl<'a> Pt2Lowering<'a> {
         Ok(id)
     }
 
-    /// A size of the file as a dimension.
+    /// Converts a size of the file to a dimension.
     pub(super) fn sym_int(&self, size: &SymInt) -> Result<Dim, String> {
         let affine = match size {
             SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
@@ -188,7 +188,7 @@ impl<'a> Pt2Lowering<'a> {
         let mut sum = Dim::constant(affine.constant);
         for (name, factor) in &affine.terms {
             let symbol = self.symbols.get(name).ok_or_else(|| {
-                format!("a size depends on data ({name}), and kvark only runs shapes that follow from the inputs' shapes")
+                format!("a size depends on data ({name}); only shapes that follow from the shapes of the inputs are supported")
             })?;
             let size = usize::try_from(factor.unsigned_abs()).unwrap_or(usize::MAX);
             let term = *symbol * size.min(i64::MAX as usize);
@@ -197,7 +197,7 @@ impl<'a> Pt2Lowering<'a> {
         Ok(sum)
     }
 
-    /// Gives what the current node made the name that the file has for it.
+    /// Renames a tensor that the current node emitted to its name in the file.
     pub(in crate::pt2) fn own_name(&mut self, id: TensorId, name: &str) {
         if self.take_emitted(id) && !self.values.contains_key(name) {
             self.builder.rename(id, name);
@@ -205,7 +205,7 @@ impl<'a> Pt2Lowering<'a> {
     }
 }
 
-/// The names of the tensors that callers give.
+/// The names of the program's tensor inputs that are not weights.
 pub(in crate::pt2) fn user_inputs(program: &Program) -> Result<Vec<&str>, ImportError> {
     let mut names = vec![];
     for input in &program.signature.input_specs {
@@ -215,10 +215,11 @@ pub(in crate::pt2) fn user_inputs(program: &Program) -> Result<Vec<&str>, Import
             } => names.push(&tensor.name[..]),
             InputSpec::UserInput { arg } => match arg.names().first() {
                 Some(name) => {
-                    let what = format!("input {name:?} of {}, which is no tensor,", program.name);
+                    let what =
+                        format!("input {name:?} of {}, which is not a tensor,", program.name);
                     return Err(ImportError::unsupported(what));
                 }
-                // A number or None that was fixed at export.
+                // A number or `None` that is constant since export.
                 None => continue,
             },
             _ => continue,
@@ -227,7 +228,7 @@ pub(in crate::pt2) fn user_inputs(program: &Program) -> Result<Vec<&str>, Import
     Ok(names)
 }
 
-/// A buffer or input that the program changes.
+/// A buffer, parameter or input that the program mutates.
 fn mutated(outputs: &[OutputSpec]) -> Option<&str> {
     outputs.iter().find_map(|output| match output {
         OutputSpec::BufferMutation { buffer_name: name }

@@ -47,7 +47,7 @@ impl<'a> Pt2Lowering<'a> {
     fn lower_node(&mut self, node: &'a Node) -> Result<(), String> {
         let plain = op_traits::in_place(node.op()).filter(|_| table::rule(node.op()).is_none());
         let op = plain.as_deref().unwrap_or(node.op());
-        let rule = table::rule(op).ok_or("is not an op that kvark knows")?;
+        let rule = table::rule(op).ok_or("is not supported")?;
         self.begin_node(node.name());
         let call = Call {
             node,
@@ -57,7 +57,7 @@ impl<'a> Pt2Lowering<'a> {
         let names = call.results();
         if names.len() > given.len() {
             return Err(format!(
-                "gives {} results, {} are wanted",
+                "has {} supported results, but the program uses {}",
                 given.len(),
                 names.len()
             ));
@@ -86,13 +86,13 @@ impl<'a> Pt2Lowering<'a> {
         Ok(())
     }
 
-    /// A result in the type that the file says it has, if that is another; its shape must be the file's.
+    /// Casts a result to the type that the file states, and checks its shape.
     fn settled(&mut self, call: &Call<'_>, index: usize, id: TensorId) -> Result<TensorId, String> {
         let dtype = self.result_dtype(call, index)?;
         let id = self.cast(id, dtype)?;
         match self.result_shape(call, index) {
             Ok(shape) if shape != self.shape(id) => Err(format!(
-                "gives shape {:?}, and the file says {shape:?}",
+                "has shape {:?}, but the file states {shape:?}",
                 self.shape(id)
             )),
             Err(reason) => Err(reason),
@@ -100,7 +100,7 @@ impl<'a> Pt2Lowering<'a> {
         }
     }
 
-    /// The tensors that the program gives back.
+    /// The program's outputs.
     pub(in crate::pt2) fn outputs(&mut self) -> Result<Vec<TensorId>, ImportError> {
         let mut ids = vec![];
         for name in self.graph.outputs.iter().flat_map(Argument::names) {
@@ -109,7 +109,7 @@ impl<'a> Pt2Lowering<'a> {
                 ImportError::value(what, reason)
             };
             if self.graph.sym_int_values.contains_key(name) {
-                return Err(wrong("is a size, which kvark does not give back".into()));
+                return Err(wrong("is a size; only tensors can be outputs".into()));
             }
             let id = match self.values.get(name) {
                 Some(id) => *id,
@@ -118,7 +118,7 @@ impl<'a> Pt2Lowering<'a> {
             ids.push(id);
         }
         if ids.is_empty() {
-            let what = format!("{}, which gives no tensor back,", self.program.name);
+            let what = format!("{}, which has no output,", self.program.name);
             return Err(ImportError::unsupported(what));
         }
         Ok(ids)

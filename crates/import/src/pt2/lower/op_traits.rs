@@ -41,7 +41,7 @@ pub(super) fn is_view(op: &str) -> bool {
     )
 }
 
-/// Ops whose result's shape follows from the operand's data.
+/// Whether the shape of an op's result depends on the operand's elements.
 pub(in crate::pt2) fn is_data_dependent(op: &str) -> bool {
     let name = op.split('.').nth(1).unwrap_or_default();
     matches!(
@@ -59,7 +59,7 @@ pub(in crate::pt2) fn is_data_dependent(op: &str) -> bool {
     )
 }
 
-/// Whether an op only gives its operand's elements another shape or integer type.
+/// Whether an op only changes the shape or the integer type of its operand.
 pub(super) fn keeps_elements(op: &str) -> bool {
     let name = op.split('.').nth(1).unwrap_or_default();
     matches!(
@@ -86,7 +86,7 @@ pub(super) fn in_place(op: &str) -> Option<String> {
     Some(format!("{name}.{overload}"))
 }
 
-/// Nodes without effect on values: checks, and sizes, which the file has computed.
+/// Whether an op has no effect on tensors: assertions, and size arithmetic, whose results the file states.
 pub(super) fn is_silent(op: &str) -> bool {
     op.starts_with("aten._assert_")
         || op.starts_with("aten.sym_")
@@ -104,7 +104,7 @@ pub(super) fn written(node: &Node) -> Option<&str> {
     node.inputs.first()?.arg.names().first().copied()
 }
 
-/// Which nodes the outputs depend on.
+/// Marks the nodes that the outputs depend on.
 pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
     let mut wanted: HashSet<&str> = graph.outputs.iter().flat_map(Argument::names).collect();
     let mut live = vec![false; graph.nodes.len()];
@@ -119,7 +119,7 @@ pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
     live
 }
 
-/// The input or weight that `name` holds the elements of, in another form.
+/// Traces a tensor back through ops that keep its elements, to an input, a weight or another op's result.
 pub(in crate::pt2) fn origin<'a>(program: &'a Program, name: &'a str) -> &'a str {
     let mut name = name;
     for node in program.graph.nodes.iter().rev() {
