@@ -6,7 +6,9 @@ use import::gguf::{Array, Gguf, Metadata, Value};
 use import::pt2::{ExtraFiles, Pt2};
 use import::{Artifact, Format, ImportError, ModelFile};
 use std::path::Path;
-use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource};
+use text::{
+    ChatTemplate, HuggingFaceFiles, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource,
+};
 
 /// The part of a model file, or its sidecar files, that contains vocabulary and chat template.
 pub(crate) enum TokenizerSource<'a> {
@@ -94,8 +96,8 @@ pub(crate) fn compile_template(
     )
 }
 
-fn hugging_face(extra: &ExtraFiles) -> HuggingFace<'_> {
-    HuggingFace {
+fn hugging_face(extra: &ExtraFiles) -> HuggingFaceFiles<'_> {
+    HuggingFaceFiles {
         tokenizer: extra.tokenizer.as_deref().unwrap_or_default(),
         config: extra.tokenizer_config.as_deref(),
         generation: extra.generation_config.as_deref(),
@@ -103,8 +105,8 @@ fn hugging_face(extra: &ExtraFiles) -> HuggingFace<'_> {
     }
 }
 
-fn sidecar_files(files: &SidecarFiles) -> HuggingFace<'_> {
-    HuggingFace {
+fn sidecar_files(files: &SidecarFiles) -> HuggingFaceFiles<'_> {
+    HuggingFaceFiles {
         tokenizer: files.tokenizer.as_deref().unwrap_or_default(),
         config: files.tokenizer_config.as_deref(),
         generation: files.generation_config.as_deref(),

@@ -1,10 +1,10 @@
 //! `Tokenizer`: one interface to the three algorithms.
 
-use crate::bpe::Bpe;
-use crate::sentencepiece::SentencePiece;
-use crate::special_tokens::{Segment, SpecialTokens};
+use crate::encode::bpe::Bpe;
+use crate::encode::sentencepiece::SentencePiece;
+use crate::encode::special_tokens::{Segment, SpecialTokens};
+use crate::encode::wordpiece::WordPiece;
 use crate::token_bytes::{TokenBytes, unescape_metaspace};
-use crate::wordpiece::WordPiece;
 use crate::{Prompt, TextError, TokenKind, Utf8Stream, Vocab, VocabModel};
 use std::ops::Range;
 

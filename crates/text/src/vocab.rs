@@ -1,5 +1,9 @@
 //! `Vocab`: the vocabulary of a model file as plain data.
 
+pub(crate) mod hugging_face;
+pub(crate) mod json_metadata;
+pub(crate) mod source;
+
 use crate::TextError;
 use base::StringTable;
 

@@ -247,7 +247,7 @@ mod tests {
     /// `tests/pretokenize/generate.py` asks Hugging Face's `tokenizers`.
     #[test]
     fn words_are_those_of_the_models_own_tokenizers() {
-        let cases = include_str!("../tests/pretokenize/cases.json");
+        let cases = include_str!("../../tests/pretokenize/cases.json");
         let cases: Vec<(String, String, Vec<String>)> = serde_json::from_str(cases).unwrap();
         for (name, text, want) in cases {
             assert_eq!(

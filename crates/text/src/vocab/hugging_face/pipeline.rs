@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::wrong;
-use crate::pretokenize::GPT2;
+use crate::encode::pretokenize::GPT2;
 use crate::{SplitStage, TextError, Vocab, VocabModel};
 
 /// The steps of a file, with nested sequences flattened.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use regex::Regex;
 use unicode_normalization::UnicodeNormalization;
 
-use crate::sentencepiece::METASPACE;
+use crate::encode::sentencepiece::METASPACE;
 use crate::{TextError, TokenKind, Vocab};
 
 /// Words longer than this (in characters) are unknown as a whole, as in BERT's own tokenizer.

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use base::StringTable;
 use serde_json::{Map, Value};
 
-use crate::sentencepiece::byte_of;
+use crate::encode::sentencepiece::byte_of;
 use crate::{TextError, TokenKind, Vocab, VocabModel};
 
 /// The tokenizer files of a Hugging Face folder, as bytes. Only `tokenizer` is required.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct HuggingFace<'a> {
+pub struct HuggingFaceFiles<'a> {
     /// `tokenizer.json`.
     pub tokenizer: &'a [u8],
     /// `tokenizer_config.json`: special tokens and, in most folders, the chat template.
@@ -24,7 +24,7 @@ pub struct HuggingFace<'a> {
     pub template: Option<&'a [u8]>,
 }
 
-impl HuggingFace<'_> {
+impl HuggingFaceFiles<'_> {
     /// The vocabulary.
     ///
     /// # Errors
@@ -217,7 +217,9 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
 fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
     match (kind, text.strip_prefix("##")) {
         (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.into(),
-        (VocabModel::WordPiece, _) => format!("{}{text}", crate::sentencepiece::METASPACE).into(),
+        (VocabModel::WordPiece, _) => {
+            format!("{}{text}", crate::encode::sentencepiece::METASPACE).into()
+        }
         _ => text.into(),
     }
 }
