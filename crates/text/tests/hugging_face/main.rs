@@ -87,9 +87,9 @@ fn what_is_not_known_is_named() {
     let llama3 = String::from_utf8(read("llama3")).unwrap();
     let bert = String::from_utf8(read("bert")).unwrap();
     let table = [
-        (String::new(), "tokenizer.json is no JSON"),
-        ("[]".into(), "no JSON object"),
-        ("{}".into(), "no model"),
+        (String::new(), "tokenizer.json is not valid JSON"),
+        ("[]".into(), "not a JSON object"),
+        ("{}".into(), "no object \"model\""),
         (gpt2.replace("\"BPE\"", "\"WordLevel\""), "WordLevel"),
         (
             gpt2.replace(
@@ -102,7 +102,10 @@ fn what_is_not_known_is_named() {
             gpt2.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true"),
             "add_prefix_space",
         ),
-        (gpt2.replace("\"!\":0", "\"!\":4000000000"), "far outside"),
+        (
+            gpt2.replace("\"!\":0", "\"!\":4000000000"),
+            "far above the number of tokens",
+        ),
         (
             gpt2.replace("\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}"),
             "NFKC",
