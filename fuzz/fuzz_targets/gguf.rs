@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use base::{Bytes, quant};
-use import::gguf::{ErrorKind, Gguf, GgufError, Metadata, Tensor, Value};
+use import::gguf::{Gguf, GgufError, GgufErrorKind, GgufTensor, Metadata, Value};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -54,7 +54,7 @@ fn walk_metadata(metadata: &Metadata) {
         ];
         for error in errors.into_iter().flatten() {
             check_message(&error);
-            assert_eq!(error.kind(), ErrorKind::WrongType);
+            assert_eq!(error.kind(), GgufErrorKind::WrongType);
         }
     }
 }
@@ -67,7 +67,7 @@ fn check_message(error: &GgufError) {
 }
 
 /// Expands the first and the last block of a tensor.
-fn expand_ends(tensor: &Tensor) {
+fn expand_ends(tensor: &GgufTensor) {
     let elements = tensor.shape.iter().product::<usize>();
     assert_eq!(Some(tensor.data.len()), tensor.dtype.row_bytes(elements));
     assert!(elements > 0 && tensor.len() == elements);

@@ -20,9 +20,9 @@ fuzz_target!(|bytes: &[u8]| {
             as_exported,
             ..ImportOptions::default()
         };
-        match onnx::lower(file.clone(), Default::default(), &options) {
-            Ok(artifact) => {
-                for method in &artifact.methods {
+        match onnx::lower(&file, None, &options) {
+            Ok(model) => {
+                for method in &model.methods {
                     assert!(method.graph.verify().is_ok());
                     let mut graph = method.graph.clone();
                     graph::passes::optimise(&mut graph).expect("passes keep graphs sound");

@@ -35,9 +35,9 @@ fn import(bytes: &[u8]) {
             as_exported,
             ..ImportOptions::default()
         };
-        match pt2::lower(file.clone(), &options) {
-            Ok(artifact) => {
-                for method in &artifact.methods {
+        match pt2::lower(&file, &options) {
+            Ok(model) => {
+                for method in &model.methods {
                     assert!(method.graph.verify().is_ok());
                     let mut graph = method.graph.clone();
                     graph::passes::optimise(&mut graph).expect("passes keep graphs sound");

@@ -437,7 +437,7 @@ fn fraction(text: &str) -> Result<f32, String> {
 impl SamplingArgs {
     pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
         let own = model.default_sampling();
-        if let Some(config) = &model.artifact().sidecars.genai
+        if let Some(config) = model.artifact().genai()
             && !config.not_honoured.is_empty()
         {
             let settings = config.not_honoured.join(", ");

@@ -1,7 +1,8 @@
-//! Builds a graph node by node, inferring every result's type on the way.
+//! Builds a graph node by node, and infers the type of every result.
 
-use crate::graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind, TensorType};
+use crate::graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind};
 use crate::ops::Op;
+use crate::tensor_type::TensorType;
 use crate::{Dim, GraphError, GraphErrorKind, MAX_SYMBOLS, Symbol};
 use base::{Bytes, DType};
 use std::ops::RangeInclusive;
@@ -111,27 +112,27 @@ impl GraphBuilder {
         Ok(output)
     }
 
-    /// Gives a tensor built so far another name.
+    /// Renames a tensor.
     pub fn rename(&mut self, id: TensorId, name: &str) {
         self.graph.tensors[id.0 as usize].name = name.to_owned();
     }
 
-    /// The name of a tensor built so far.
+    /// The name of a tensor.
     pub fn name(&self, id: TensorId) -> &str {
         &self.graph.tensor(id).name
     }
 
-    /// The bytes of a constant built so far.
+    /// The bytes of a constant.
     pub fn constant_bytes(&self, id: TensorId) -> Option<&Bytes> {
         self.graph.tensor(id).constant()
     }
 
-    /// The type of a tensor built so far.
+    /// The type of a tensor.
     pub fn ty(&self, id: TensorId) -> &TensorType {
         &self.graph.tensor(id).ty
     }
 
-    /// The finished, verified graph.
+    /// Finishes and verifies the graph.
     pub fn finish(mut self, outputs: &[TensorId]) -> Result<Graph, GraphError> {
         self.graph.outputs = outputs.to_vec();
         self.graph.verify()?;

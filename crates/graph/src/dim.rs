@@ -6,7 +6,7 @@ use std::ops::{Add, Mul, Neg, Sub};
 /// Maximum number of symbols of a graph.
 pub const MAX_SYMBOLS: usize = 4;
 
-/// A size that is known only when a step is run, such as its number of tokens.
+/// A size that is bound when a step runs, such as its number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symbol(pub u8);
 
@@ -19,7 +19,7 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// A number, which may be negative as a part of a sum.
+    /// A constant; it may be negative as a term of a sum.
     pub fn constant(constant: i64) -> Dim {
         Dim {
             constant,
@@ -27,7 +27,7 @@ impl Dim {
         }
     }
 
-    /// The value when it does not depend on a symbol.
+    /// The value, if it does not depend on a symbol.
     pub fn as_const(&self) -> Option<usize> {
         let constant = self.coefficients.iter().all(|c| *c == 0);
         constant
@@ -35,7 +35,7 @@ impl Dim {
             .flatten()
     }
 
-    /// The symbol when this dimension is exactly one symbol.
+    /// The symbol, if this dimension is exactly one symbol.
     pub fn as_symbol(&self) -> Option<Symbol> {
         (0..MAX_SYMBOLS as u8)
             .map(Symbol)
@@ -47,12 +47,12 @@ impl Dim {
         self.constant >= 0 && self.coefficients.iter().all(|c| *c >= 0)
     }
 
-    /// The value under concrete symbols; `None` when it is negative or too large.
+    /// The value under concrete symbols; `None` if it is negative or overflows.
     pub fn eval(&self, bindings: &Bindings) -> Option<usize> {
         usize::try_from(self.value(bindings)?).ok()
     }
 
-    /// The value under concrete symbols, negative or not; `None` when it is too large.
+    /// The value under concrete symbols, which may be negative; `None` if it overflows.
     pub fn value(&self, bindings: &Bindings) -> Option<i64> {
         let mut sum = self.constant;
         for (c, v) in self.coefficients.iter().zip(&bindings.0) {
@@ -86,7 +86,7 @@ impl Dim {
         }
     }
 
-    /// The dimension as text, its symbols named by `name`.
+    /// The dimension as text, with symbol names from `name`.
     pub(crate) fn text(&self, name: &dyn Fn(Symbol) -> String) -> String {
         let (constant, terms) = self.terms();
         let mut text = String::new();

@@ -11,14 +11,14 @@ pub struct GraphError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphErrorKind {
-    /// A node's inputs do not fit its op.
+    /// A node's operands are invalid for its op.
     #[error("node {node} ({op}): {reason}")]
     Node {
         /// Name of the node's output.
         node: String,
         /// Name of the op.
         op: &'static str,
-        /// What does not fit.
+        /// Reason.
         reason: String,
     },
     /// The graph violates an invariant.
@@ -34,13 +34,13 @@ pub enum GraphErrorKind {
     Size {
         /// Name of the tensor.
         tensor: String,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
 }
 
 impl GraphError {
-    /// Why the graph was refused.
+    /// Reason why the graph was rejected.
     pub fn kind(&self) -> &GraphErrorKind {
         &self.kind
     }

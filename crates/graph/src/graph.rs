@@ -1,8 +1,9 @@
 //! Tensors, nodes and the graph that holds them.
 
 use crate::ops::Op;
-use crate::{Bindings, Dim, GraphError, GraphErrorKind, Symbol};
-use base::{Bytes, DType};
+use crate::tensor_type::TensorType;
+use crate::{Bindings, GraphError, GraphErrorKind, Symbol};
+use base::Bytes;
 use std::ops::RangeInclusive;
 
 /// A tensor's index in its graph.
@@ -12,43 +13,6 @@ pub struct TensorId(pub u32);
 /// A node's index in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
-
-/// Element type and shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorType {
-    /// Element type.
-    pub dtype: DType,
-    /// Sizes, outermost first; the last dimension is contiguous.
-    pub shape: Vec<Dim>,
-}
-
-impl TensorType {
-    /// An f32 tensor of this shape.
-    pub fn f32(shape: impl Into<Vec<Dim>>) -> TensorType {
-        TensorType {
-            dtype: DType::F32,
-            shape: shape.into(),
-        }
-    }
-
-    /// The shape under concrete symbols.
-    pub fn dims(&self, bindings: &Bindings) -> Option<Vec<usize>> {
-        self.shape.iter().map(|d| d.eval(bindings)).collect()
-    }
-
-    /// Bytes the tensor takes under concrete symbols.
-    pub fn bytes(&self, bindings: &Bindings) -> Option<usize> {
-        let dims = self.dims(bindings)?;
-        let (rows, row) = match dims.split_last() {
-            Some((last, outer)) => (
-                outer.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?,
-                *last,
-            ),
-            None => (1, 1),
-        };
-        rows.checked_mul(self.dtype.row_bytes(row)?)
-    }
-}
 
 /// Where a tensor's contents come from.
 #[derive(Clone, Debug)]
@@ -82,10 +46,10 @@ impl Tensor {
     }
 }
 
-/// One computation with one result.
+/// An op applied to operands, with one result.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is computed.
+    /// The op.
     pub op: Op,
     /// The operands, in the order the op documents.
     pub inputs: Vec<TensorId>,
@@ -93,16 +57,16 @@ pub struct Node {
     pub output: TensorId,
 }
 
-/// A size that is known only at run time, as the model states it.
+/// A dynamic size: its name and range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolInfo {
     /// Name in text form.
     pub name: String,
-    /// The values it may have.
+    /// Allowed values.
     pub range: RangeInclusive<usize>,
 }
 
-/// A computation. Nodes are stored in an order in which they can run.
+/// A computation graph. Nodes are stored in execution order.
 #[derive(Clone, Debug)]
 pub struct Graph {
     pub(crate) name: String,

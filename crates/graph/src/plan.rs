@@ -6,25 +6,13 @@
 mod alias;
 mod placement;
 
-pub use placement::PlacementOrder;
+pub use placement::{ALIGNMENT, PlacementOrder, Slot};
 
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::{Bindings, GraphError, GraphErrorKind};
 use alias::AliasAnalysis;
 use placement::{Lifetime, best_placement, lower_bound};
 use std::ops::Range;
-
-/// Alignment of every offset in bytes: a cache line, so that vector loads never straddle lines.
-pub const ALIGNMENT: usize = 64;
-
-/// A range of the arena, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// First byte.
-    pub offset: usize,
-    /// Bytes in use, before rounding up.
-    pub len: usize,
-}
 
 /// Where a tensor's contents are during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +38,20 @@ pub enum Place {
 /// An arena buffer with its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Where it is.
+    /// Its range in the arena.
     pub slot: Slot,
-    /// The first step (node) that needs it.
+    /// The first node that uses it.
     pub first: usize,
-    /// The last step that needs it; `None` when it is needed after the run.
+    /// The last node that uses it; `None` if it is used after the run.
     pub last: Option<usize>,
-    /// What is in it.
+    /// Its contents.
     pub holds: Holds,
 }
 
-/// What a buffer is for.
+/// Contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// This tensor, and those that share its memory.
+    /// This tensor, and the tensors that alias it.
     Tensor(TensorId),
     /// Scratch of the node with this index.
     Scratch(usize),
@@ -74,7 +62,7 @@ pub enum Holds {
 pub struct MemoryPlan {
     /// The symbols' values.
     pub bindings: Bindings,
-    /// Bytes the arena must have.
+    /// Size of the arena in bytes.
     pub arena_bytes: usize,
     /// Largest number of bytes alive at once, a lower bound of the arena.
     pub lower_bound: usize,
@@ -182,7 +170,7 @@ impl MemoryPlan {
         })
     }
 
-    /// The arena as a table: a line for each buffer with its offset, size, first and last step, and name.
+    /// The arena as a table: one line per buffer with offset, size, first and last node, and name.
     pub fn report(&self, graph: &Graph) -> String {
         let mut text = format!(
             "{:>12} {:>12} {:>6} {:>6}  name\n",

@@ -1,6 +1,7 @@
 //! Text form of a graph, one line per node, for tests and `inspect`.
 
-use crate::graph::{Graph, TensorType};
+use crate::graph::Graph;
+use crate::tensor_type::TensorType;
 use crate::{Dim, TensorId};
 use std::fmt;
 

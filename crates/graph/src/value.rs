@@ -60,7 +60,7 @@ impl Data {
         self.len() == 0
     }
 
-    /// The elements as they lie in memory.
+    /// The elements as bytes.
     pub fn to_bytes(&self) -> Bytes {
         match self {
             Data::F32(v) => Bytes::from_slice(v),
@@ -96,7 +96,7 @@ impl Data {
             (Data::I32(a), Data::I32(b)) => a.extend_from_slice(b),
             (Data::I64(a), Data::I64(b)) => a.extend_from_slice(b),
             (Data::Bool(a), Data::Bool(b)) => a.extend_from_slice(b),
-            (a, b) => return Err(format!("{} cannot continue {}", b.dtype(), a.dtype())),
+            (a, b) => return Err(format!("cannot append {} to {}", b.dtype(), a.dtype())),
         }
         Ok(())
     }
@@ -145,12 +145,12 @@ impl Value {
         self.data.dtype()
     }
 
-    /// Number of elements held.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// Whether no element is held.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,6 +1,7 @@
 //! Invariants of a graph, verified after it is built and after every pass.
 
-use crate::graph::{Graph, TensorKind, TensorType};
+use crate::graph::{Graph, TensorKind};
+use crate::tensor_type::TensorType;
 use crate::{Dim, GraphError, GraphErrorKind, Symbol};
 use std::collections::HashSet;
 
@@ -22,11 +23,13 @@ impl Graph {
             let tensor = self
                 .tensors
                 .get(id.0 as usize)
-                .ok_or_else(|| fail("an input is missing".into()))?;
+                .ok_or_else(|| fail("an input id is out of range".into()))?;
             if !matches!(tensor.kind, TensorKind::Input) {
-                return Err(
-                    fail(format!("{} is listed as an input and is none", tensor.name)).into(),
-                );
+                return Err(fail(format!(
+                    "{} is listed as an input but is not an input tensor",
+                    tensor.name
+                ))
+                .into());
             }
         }
         let dims = || self.inputs.iter().flat_map(|id| &self.tensor(*id).ty.shape);
@@ -37,7 +40,7 @@ impl Graph {
                 if let Some((symbol, _)) = dim.terms().1.find(|(s, _)| !alone.contains(s)) {
                     let name = &self.symbols[symbol.0 as usize].name;
                     return Err(fail(format!(
-                        "no dimension of an input is {name}, so that the {name} of input {} has no value",
+                        "the symbol {name} of input {} cannot be bound: no input has {name} as a whole dimension",
                         tensor.name
                     ))
                     .into());
@@ -74,7 +77,10 @@ impl Graph {
                 node.inputs.iter().map(|id| &self.tensor(*id).ty).collect();
             let inferred = node.op.infer(&types).map_err(node_error)?;
             if inferred != output.ty {
-                return Err(node_error(format!("its result should be {inferred:?}")).into());
+                return Err(node_error(format!(
+                    "its result must have the inferred type {inferred:?}"
+                ))
+                .into());
             }
             ready[node.output.0 as usize] = true;
         }

@@ -3,24 +3,18 @@
 use std::path::Path;
 
 use base::Bytes;
-use graph::Graph;
 
-use crate::ImportError;
-use crate::error::ImportErrorDetail;
-use crate::genai::{self, SidecarFiles};
+use crate::error::{ImportError, ImportErrorDetail};
+use crate::genai::{self, GenAi, SidecarFiles};
 use crate::gguf::{self, Gguf};
+use crate::lowered::{ImportOptions, LoweredModel, Method};
+use crate::model_facts::ModelFacts;
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
-use crate::transformer::TransformerSpec;
-
-/// Context length of a model whose file states none.
-pub(crate) const DEFAULT_CONTEXT_LENGTH: usize = 4096;
 
 /// An imported model.
 #[derive(Clone, Debug)]
 pub struct Artifact {
-    /// The file's format.
-    pub format: Format,
     /// The name the file gives the model.
     pub name: Option<String>,
     /// The architecture, as the file calls it.
@@ -29,14 +23,35 @@ pub struct Artifact {
     pub methods: Vec<Method>,
     /// Facts that caches and runners need.
     pub facts: ModelFacts,
-    /// The file itself, for its metadata, tokenizer and tensor list, when its format is GGUF.
-    pub gguf: Option<Gguf>,
-    /// The file itself, for its metadata, tokenizer and tensor list, when its format is `.pt2`.
-    pub pt2: Option<Pt2>,
-    /// The file itself, for its inputs, outputs and tensor list, when its format is ONNX.
-    pub onnx: Option<Onnx>,
-    /// Sidecar files; only ONNX models have their tokenizer there.
-    pub sidecars: SidecarFiles,
+    /// The file itself, for its metadata, tokenizer and tensor list.
+    pub file: ModelFile,
+}
+
+/// A parsed model file.
+#[derive(Clone, Debug)]
+pub enum ModelFile {
+    /// A GGUF file.
+    Gguf(Gguf),
+    /// A `.pt2` archive.
+    Pt2(Pt2),
+    /// An ONNX model. Its tokenizer and configuration are in sidecar files.
+    Onnx {
+        /// The model file.
+        model: Onnx,
+        /// Sidecar files.
+        sidecars: SidecarFiles,
+    },
+}
+
+impl ModelFile {
+    /// The file's format.
+    pub fn format(&self) -> Format {
+        match self {
+            ModelFile::Gguf(_) => Format::Gguf,
+            ModelFile::Pt2(_) => Format::Pt2,
+            ModelFile::Onnx { .. } => Format::Onnx,
+        }
+    }
 }
 
 /// A format of model files.
@@ -62,119 +77,41 @@ impl Format {
     }
 }
 
-/// One entry point of a model.
-#[derive(Clone, Debug)]
-pub struct Method {
-    /// The name callers use.
-    pub name: String,
-    /// The computation.
-    pub graph: Graph,
-}
-
-/// Properties of the model, as opposed to the caller's policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelFacts {
-    /// One entry for each cache id.
-    pub caches: Vec<kv::LayerConfig>,
-    /// Context length in positions.
-    pub context_length: usize,
-    /// Whether the file states the context length; otherwise it is a default.
-    pub context_stated: bool,
-    /// Vocabulary size; 0 if the model is not a decoder.
-    pub vocab_size: usize,
-    /// Width of the residual stream; 0 if the file does not state it.
-    pub hidden_size: usize,
-    /// Maximum number of tokens per step, if the graph has a limit.
-    pub max_step: Option<usize>,
-    /// Maximum number of positions that the graph can compute, if its buffers or tables have a limit.
-    pub context_limit: Option<usize>,
-    /// Pooling of hidden states, for models that return hidden states instead of logits.
-    pub embedding: Option<Pooling>,
-}
-
-/// How the hidden states of a text are pooled into one embedding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pooling {
-    /// Mean over all tokens.
-    Mean,
-    /// First token, the `[CLS]` of BERT.
-    Cls,
-    /// Last token.
-    Last,
-}
-
-impl Pooling {
-    /// Every pooling.
-    pub const ALL: [Pooling; 3] = [Pooling::Mean, Pooling::Cls, Pooling::Last];
-
-    /// The name used in messages and flags.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pooling::Mean => "mean",
-            Pooling::Cls => "cls",
-            Pooling::Last => "last",
-        }
-    }
-}
-
-impl ModelFacts {
-    /// Facts of a model that is not a decoder.
-    pub(crate) fn none() -> ModelFacts {
-        ModelFacts {
-            caches: vec![],
-            context_length: DEFAULT_CONTEXT_LENGTH,
-            context_stated: false,
-            vocab_size: 0,
-            hidden_size: 0,
-            max_step: None,
-            context_limit: None,
-            embedding: None,
-        }
-    }
-
-    /// Facts of a transformer; `embedding` is set for models that return hidden states.
-    pub(crate) fn of(
-        spec: &TransformerSpec,
-        context_length: usize,
-        embedding: Option<Pooling>,
-    ) -> ModelFacts {
-        let decodes = spec.decodes();
-        ModelFacts {
-            caches: spec.caches(),
-            context_length,
-            context_stated: true,
-            vocab_size: if decodes { spec.vocab_size } else { 0 },
-            hidden_size: spec.hidden_size,
-            max_step: None,
-            context_limit: spec.learned_positions.filter(|_| !decodes),
-            embedding,
-        }
-    }
-
-    /// Whether the model computes logits from tokens, as runners require.
-    pub fn is_decoder(&self) -> bool {
-        self.vocab_size > 0
-    }
-}
-
-/// Options of an import.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImportOptions {
-    /// Context length that will be used; `None` for that of the file.
-    ///
-    /// LongRoPE models (Phi-3 with 128k context) have one set of frequencies for short contexts and one for long ones;
-    /// this option selects the set.
-    pub context_length: Option<usize>,
-    /// Keep the inputs and outputs of exported decoders instead of rewriting them for runners.
-    pub as_exported: bool,
-    /// Build decoders without head and caches, so that they return hidden states (GGUF only).
-    pub hidden_states: bool,
-}
-
 impl Artifact {
+    /// Lowers a parsed file.
+    pub fn from_file(file: ModelFile, options: &ImportOptions) -> Result<Artifact, ImportError> {
+        let LoweredModel {
+            name,
+            architecture,
+            methods,
+            facts,
+        } = match &file {
+            ModelFile::Gguf(file) => gguf::lower(file, options)?,
+            ModelFile::Pt2(file) => pt2::lower(file, options)?,
+            ModelFile::Onnx { model, sidecars } => {
+                onnx::lower(model, sidecars.genai.as_ref(), options)?
+            }
+        };
+        Ok(Artifact {
+            name,
+            architecture,
+            methods,
+            facts,
+            file,
+        })
+    }
+
     /// The method with this name.
     pub fn method(&self, name: &str) -> Option<&Method> {
         self.methods.iter().find(|method| method.name == name)
+    }
+
+    /// The GenAI configuration next to the model file; only ONNX models have one.
+    pub fn genai(&self) -> Option<&GenAi> {
+        match &self.file {
+            ModelFile::Onnx { sidecars, .. } => sidecars.genai.as_ref(),
+            _ => None,
+        }
     }
 }
 
@@ -191,14 +128,15 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
     let path = &genai::model_file(path)?;
     let import = || {
         let bytes = Bytes::map(path)?;
-        match detect_format(path, &bytes)? {
-            Format::Gguf => gguf::lower(Gguf::parse(bytes)?, options),
-            Format::Pt2 => pt2::lower(Pt2::parse(&bytes)?, options),
-            Format::Onnx => {
-                let file = Onnx::parse(bytes, path.parent())?;
-                onnx::lower(file, SidecarFiles::find(path)?, options)
-            }
-        }
+        let file = match detect_format(path, &bytes)? {
+            Format::Gguf => ModelFile::Gguf(Gguf::parse(bytes)?),
+            Format::Pt2 => ModelFile::Pt2(Pt2::parse(&bytes)?),
+            Format::Onnx => ModelFile::Onnx {
+                model: Onnx::parse(bytes, path.parent())?,
+                sidecars: SidecarFiles::find(path)?,
+            },
+        };
+        Artifact::from_file(file, options)
     };
     import().map_err(|error: ImportError| error.in_file(path))
 }

@@ -6,7 +6,7 @@ use graph::Graph;
 use graph::ops::Op;
 use kv::LayerConfig;
 
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Returns one cache configuration per cache id that the graph uses.
 pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
@@ -23,7 +23,7 @@ pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
             Some((shape.get(1)?.as_const()?, shape.get(2)?.as_const()?))
         };
         let (Some((kv_heads, key_dim)), Some((_, value_dim))) = (dims(1), dims(2)) else {
-            return Err(wrong("has sizes that are not known at export".into()));
+            return Err(wrong("must have constant head counts and sizes".into()));
         };
         let layer = LayerConfig {
             kv_heads,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use base::{DType, MapError};
 use graph::GraphError;
 
-use crate::gguf::{self, GgufError};
+use crate::gguf::{GgufError, GgufErrorKind};
 
 /// A model file that could not be read or turned into a graph.
 ///
@@ -102,9 +102,9 @@ impl ImportError {
         match &*self.problem {
             ImportErrorDetail::Map(_) => K::Io,
             ImportErrorDetail::Gguf(error) => match error.kind() {
-                gguf::ErrorKind::Io => K::Io,
-                gguf::ErrorKind::MissingKey => K::MissingKey,
-                gguf::ErrorKind::WrongType => K::Value,
+                GgufErrorKind::Io => K::Io,
+                GgufErrorKind::MissingKey => K::MissingKey,
+                GgufErrorKind::WrongType => K::Value,
                 _ => K::Malformed,
             },
             ImportErrorDetail::Graph(_) => K::Graph,

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use base::Bytes;
 use serde_json::{Map, Value};
 
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Name of GenAI's configuration file.
 pub const CONFIG: &str = "genai_config.json";
@@ -121,7 +121,7 @@ impl GenAi {
     /// Reads a configuration.
     pub fn parse(bytes: &[u8]) -> Result<GenAi, ImportError> {
         let json: Value = serde_json::from_slice(bytes).map_err(|error| {
-            ImportError::malformed("the configuration", format!("is no JSON: {error}"))
+            ImportError::malformed("the configuration", format!("is not valid JSON: {error}"))
         })?;
         let model = object(&json, "model")?;
         let decoder = JsonObject::of(model.child("decoder"), "model.decoder");
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn wrong_fields_are_named() {
         for (json, message) in [
-            ("[", "the configuration is no JSON"),
+            ("[", "the configuration is not valid JSON"),
             ("{}", "the configuration has no object \"model\""),
             (
                 r#"{"model": {"context_length": -1}}"#,

@@ -6,12 +6,12 @@ use base::{Bytes, DType};
 use graph::Graph;
 use serde_json::Value;
 
-use crate::error::ImportErrorDetail;
+use crate::error::{ImportError, ImportErrorDetail};
 use crate::gguf::architecture::Architecture;
+use crate::model_facts::{ModelFacts, Pooling};
 use crate::transformer::{
     self, AttentionSpec, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
 };
-use crate::{ImportError, ModelFacts, Pooling};
 
 /// A model without its weights.
 #[derive(Clone, Debug)]
@@ -62,8 +62,9 @@ impl Blueprint {
 
     /// Reads a configuration.
     pub fn parse(json: &[u8]) -> Result<Blueprint, ImportError> {
-        let whole: Value = serde_json::from_slice(json)
-            .map_err(|e| ImportError::value("the configuration", format!("is no JSON: {e}")))?;
+        let whole: Value = serde_json::from_slice(json).map_err(|e| {
+            ImportError::value("the configuration", format!("is not valid JSON: {e}"))
+        })?;
         // Multimodal configurations keep the text decoder's parameters in `text_config`.
         let part = whole.get("text_config").unwrap_or(&whole);
         let kind = part.get("model_type").or_else(|| whole.get("model_type"));
@@ -298,7 +299,7 @@ mod tests {
                 "does not divide 4 heads",
             ),
             (wrong("bfloat16", "int7"), "int7"),
-            (wrong("{", "["), "is no JSON"),
+            (wrong("{", "["), "is not valid JSON"),
         ];
         for (found, part) in table {
             assert!(found.contains(part), "{found}");

@@ -17,13 +17,15 @@ mod error;
 pub mod genai;
 pub mod gguf;
 pub mod hugging_face;
+mod lowered;
 mod lowering;
+mod model_facts;
 pub mod onnx;
 pub mod pt2;
 mod stored_type;
 pub mod transformer;
 
-pub use artifact::{
-    Artifact, Format, ImportOptions, Method, ModelFacts, Pooling, format_of, open, open_with,
-};
+pub use artifact::{Artifact, Format, ModelFile, format_of, open, open_with};
 pub use error::{ImportError, ImportErrorKind};
+pub use lowered::{ImportOptions, LoweredModel, Method};
+pub use model_facts::{ModelFacts, Pooling};

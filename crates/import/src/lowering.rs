@@ -165,7 +165,7 @@ impl LoweringBuilder {
             format!("needs a constant of more than {MAX_CONSTANT_ELEMENTS} elements")
         })?;
         let data = value.repeat(dtype, elements);
-        let data = data.ok_or_else(|| format!("there are no numbers of type {dtype}"))?;
+        let data = data.ok_or_else(|| format!("a scalar of type {dtype} is not supported"))?;
         self.constant(dtype, shape, data.to_bytes())
     }
 
@@ -385,7 +385,7 @@ pub(crate) fn elements(shape: &[Dim]) -> Result<usize, String> {
         .iter()
         .try_fold(1usize, |n, d| n.checked_mul(d.as_const()?));
     let known = known.filter(|n| i64::try_from(*n).is_ok());
-    known.ok_or_else(|| "its shape must be known at export".into())
+    known.ok_or_else(|| "its shape must be constant".into())
 }
 
 /// Rank of an element type in type promotion.

@@ -182,7 +182,7 @@ fn damaged_files_are_refused_or_import() {
             let Ok(file) = import::gguf::Gguf::parse(bytes.as_slice().into()) else {
                 continue;
             };
-            let _ = import::gguf::lower(file, &ImportOptions::default());
+            let _ = import::gguf::lower(&file, &ImportOptions::default());
         }
     }
 }

@@ -9,7 +9,7 @@ use backend::{Backend, Runnable};
 use base::quant::dequantise;
 use graph::Value;
 use graph::ops::Op;
-use import::{Artifact, ImportErrorKind, ImportOptions, Pooling};
+use import::{Artifact, ImportErrorKind, ImportOptions, ModelFile, Pooling};
 use serde_json::Value as Json;
 
 /// Differences may be this large; elements of hidden states are about 1.
@@ -98,7 +98,9 @@ fn decoders_without_a_cache_have_the_same_hidden_states() {
 
         let json = truth("decoder", name);
         let hidden = run(&artifact, &[ids(&json["tokens"])]);
-        let file = artifact.gguf.as_ref().unwrap();
+        let ModelFile::Gguf(file) = &artifact.file else {
+            panic!("{name} is a GGUF file");
+        };
         let head = file.tensor("output.weight");
         let head = head.or(file.tensor("token_embd.weight")).unwrap();
         let mut weights = vec![0.0; head.len()];
@@ -142,7 +144,7 @@ fn damaged_files_are_refused_or_import() {
                 hidden_states,
                 ..ImportOptions::default()
             };
-            let _ = import::gguf::lower(file, &options);
+            let _ = import::gguf::lower(&file, &options);
         }
     }
 }
@@ -161,7 +163,7 @@ fn what_an_encoder_cannot_be_is_named() {
     let good = fs::read(fixture("encoder", "bert.gguf")).unwrap();
     let import = |bytes: Vec<u8>| {
         let file = import::gguf::Gguf::parse(bytes.as_slice().into()).unwrap();
-        import::gguf::lower(file, &ImportOptions::default()).unwrap_err()
+        import::gguf::lower(&file, &ImportOptions::default()).unwrap_err()
     };
     let table = [
         (

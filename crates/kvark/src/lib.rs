@@ -27,8 +27,8 @@ pub mod catalogue;
 pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
-        Artifact, Format, ImportError, ImportErrorKind, Method, ModelFacts, Pooling, format_of,
-        genai, gguf, onnx, pt2,
+        Artifact, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile, Pooling,
+        format_of, genai, gguf, onnx, pt2,
     };
     pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 }

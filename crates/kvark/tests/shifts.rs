@@ -4,8 +4,8 @@ use backend::conformance::RowsCopy;
 use backend::{CompileOptions, KeyRotations, row_codec};
 use base::Bytes;
 use graph::{Data, Value};
-use import::ImportOptions;
-use import::gguf::{Gguf, Tensor, lower};
+use import::gguf::{Gguf, GgufTensor};
+use import::{Artifact, ImportOptions, ModelFile};
 use kv::{CacheConfig, CacheSession, Contiguous, RingPolicy, Storage, make_decode_session};
 use kvark::generate::DecodeContext;
 use kvark::snapshot::Snapshot;
@@ -168,7 +168,7 @@ fn one_layer(name: &str) -> Model {
     bytes[at..at + 4].copy_from_slice(&1u32.to_le_bytes());
     // The directory without the other layers' tensors; their data stays where it is.
     let file = Gguf::parse(Bytes::from(&bytes[..])).unwrap();
-    let entry = |tensor: &Tensor| {
+    let entry = |tensor: &GgufTensor| {
         let name = tensor.name.as_bytes();
         let start = [&(name.len() as u64).to_le_bytes(), name].concat();
         let at = bytes.windows(start.len()).position(|w| *w == start);
@@ -185,7 +185,7 @@ fn one_layer(name: &str) -> Model {
     less.resize(less.len().next_multiple_of(32), 0);
     less.extend(&bytes[end.next_multiple_of(32)..]);
     let file = Gguf::parse(Bytes::from(&less[..])).unwrap();
-    Model::new(lower(file, &ImportOptions::default()).unwrap())
+    Model::new(Artifact::from_file(ModelFile::Gguf(file), &ImportOptions::default()).unwrap())
 }
 
 #[test]

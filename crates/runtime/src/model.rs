@@ -116,7 +116,7 @@ impl Model {
     /// The default sampler options: those of the model's configuration, if it has one.
     pub fn default_sampling(&self) -> SamplerOptions {
         let defaults = SamplerOptions::default();
-        let Some(config) = &self.artifact.sidecars.genai else {
+        let Some(config) = self.artifact.genai() else {
             return defaults;
         };
         let search = &config.search;

@@ -4,26 +4,26 @@ use base::StringTable;
 use import::genai::{self, SidecarFiles};
 use import::gguf::{Array, Gguf, Metadata, Value};
 use import::pt2::{ExtraFiles, Pt2};
-use import::{Artifact, Format, ImportError};
+use import::{Artifact, Format, ImportError, ModelFile};
 use std::path::Path;
-use text::{ChatTemplate, HuggingFace, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource};
+use text::{
+    ChatTemplate, HuggingFaceFiles, JsonMetadata, TextError, Tokenizer, Vocab, VocabSource,
+};
 
 /// The part of a model file, or its sidecar files, that contains vocabulary and chat template.
 pub(crate) enum TokenizerSource<'a> {
     Gguf(&'a Metadata),
     Pt2(&'a ExtraFiles),
     Sidecar(&'a SidecarFiles),
-    None,
 }
 
 impl<'a> TokenizerSource<'a> {
     /// The source of an imported file.
     pub(crate) fn from_artifact(artifact: &'a Artifact) -> TokenizerSource<'a> {
-        match (&artifact.gguf, &artifact.pt2) {
-            (Some(file), _) => TokenizerSource::Gguf(&file.metadata),
-            (_, Some(file)) => TokenizerSource::Pt2(&file.extra),
-            _ if artifact.format == Format::Onnx => TokenizerSource::Sidecar(&artifact.sidecars),
-            _ => TokenizerSource::None,
+        match &artifact.file {
+            ModelFile::Gguf(file) => TokenizerSource::Gguf(&file.metadata),
+            ModelFile::Pt2(file) => TokenizerSource::Pt2(&file.extra),
+            ModelFile::Onnx { sidecars, .. } => TokenizerSource::Sidecar(sidecars),
         }
     }
 
@@ -56,7 +56,6 @@ impl<'a> TokenizerSource<'a> {
                 sidecar_files(files).vocab()?
             }
             TokenizerSource::Sidecar(_) => return Err(TextError::MissingKey("tokenizer.json")),
-            TokenizerSource::None => return Err(TextError::MissingKey("tokenizer.ggml.model")),
         })
     }
 
@@ -76,7 +75,6 @@ impl<'a> TokenizerSource<'a> {
                 None => hugging_face(extra).chat_template()?,
             },
             TokenizerSource::Sidecar(files) => sidecar_files(files).chat_template()?,
-            TokenizerSource::None => None,
         };
         compile_template(&source.ok_or(TextError::NoTemplate)?, tokenizer)
     }
@@ -98,8 +96,8 @@ pub(crate) fn compile_template(
     )
 }
 
-fn hugging_face(extra: &ExtraFiles) -> HuggingFace<'_> {
-    HuggingFace {
+fn hugging_face(extra: &ExtraFiles) -> HuggingFaceFiles<'_> {
+    HuggingFaceFiles {
         tokenizer: extra.tokenizer.as_deref().unwrap_or_default(),
         config: extra.tokenizer_config.as_deref(),
         generation: extra.generation_config.as_deref(),
@@ -107,8 +105,8 @@ fn hugging_face(extra: &ExtraFiles) -> HuggingFace<'_> {
     }
 }
 
-fn sidecar_files(files: &SidecarFiles) -> HuggingFace<'_> {
-    HuggingFace {
+fn sidecar_files(files: &SidecarFiles) -> HuggingFaceFiles<'_> {
+    HuggingFaceFiles {
         tokenizer: files.tokenizer.as_deref().unwrap_or_default(),
         config: files.tokenizer_config.as_deref(),
         generation: files.generation_config.as_deref(),

@@ -2,7 +2,9 @@
 
 mod builtin;
 mod json;
+mod private_use;
 mod prompt;
+mod render_prompt;
 mod strftime;
 
 pub use prompt::Prompt;
@@ -18,7 +20,7 @@ use minijinja_contrib::pycompat;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::TextError;
+use crate::error::TextError;
 use json::JsonStyle;
 
 /// The template's name inside its environment; has no extension, so nothing is HTML-escaped.
@@ -76,7 +78,7 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise);
         environment.add_function("strftime_now", |format: &str| {
-            strftime::strftime(format, strftime::now())
+            strftime::strftime(format, jiff::Timestamp::now())
         });
         environment
             .add_template_owned(TEMPLATE_NAME, without_generation_blocks(source))
@@ -87,7 +89,7 @@ impl ChatTemplate {
             eos: eos.to_owned(),
             private: [source, bos, eos]
                 .into_iter()
-                .flat_map(prompt::private)
+                .flat_map(private_use::private)
                 .collect(),
         })
     }
@@ -150,7 +152,7 @@ impl ChatTemplate {
     }
 }
 
-/// Makes `{% generation %}` blocks, which only mark text for training, into blocks that are always taken.
+/// Replaces `{% generation %}` blocks, which only mark text for training, by blocks that are always executed.
 fn without_generation_blocks(source: &str) -> String {
     static TAG: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("a pattern of ours")
@@ -228,7 +230,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     Ok(Value::from_safe_string(style.write(&tree)))
 }
 
-/// Python's methods: what pycompat has, and those it lacks that templates use.
+/// Python's methods: those of pycompat, and others that templates use.
 fn call_method(
     state: &mut State,
     value: &Value,

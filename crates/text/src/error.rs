@@ -11,10 +11,12 @@ pub enum TextError {
     #[error("{0}")]
     TokenizerFile(String),
     /// `tokenizer.ggml.model` names an unknown algorithm.
-    #[error("unknown tokenizer model `{0}` (known: gpt2, llama, bert; BPE, WordPiece)")]
+    #[error(
+        "tokenizer model `{0}` is not supported (supported: gpt2, llama, bert; BPE, WordPiece)"
+    )]
     UnknownModel(String),
     /// `tokenizer.ggml.pre` names an unknown pre-tokenizer.
-    #[error("unknown pre-tokenizer `{0}`")]
+    #[error("pre-tokenizer `{0}` is not supported")]
     UnknownPreTokenizer(String),
     /// A per-token list is not as long as the token list.
     #[error("the vocabulary has {tokens} tokens but {found} {what}")]
@@ -26,8 +28,8 @@ pub enum TextError {
         /// The length of the token list.
         tokens: usize,
     },
-    /// A token's type code is none of 1 to 6.
-    #[error("token {token} has the unknown type code {code}")]
+    /// A token's type code is not in the range 1 to 6.
+    #[error("token {token} has the type code {code}, must be 1 to 6")]
     UnknownKind {
         /// The token's id.
         token: usize,
@@ -44,13 +46,13 @@ pub enum TextError {
         /// The length of the token list.
         tokens: usize,
     },
-    /// There are more tokens than ids of 32 bits.
-    #[error("a vocabulary of {0} tokens is too large")]
+    /// The number of tokens exceeds 32-bit ids.
+    #[error("a vocabulary of {0} tokens exceeds 32-bit ids")]
     TooManyTokens(usize),
-    /// A merge is not two tokens with a space between.
-    #[error("merge {index} (`{merge}`) is not two tokens with a space between")]
+    /// A merge is not two tokens separated by a space.
+    #[error("merge {index} (`{merge}`) is not two tokens separated by a space")]
     MalformedMerge {
-        /// Its place in the list, which is its rank.
+        /// Its index in the list, which is its rank.
         index: usize,
         /// The merge as found.
         merge: String,
@@ -58,7 +60,7 @@ pub enum TextError {
     /// A part or the result of a merge is not a token.
     #[error("merge {index} (`{merge}`) needs `{part}`, which is not in the vocabulary")]
     MergeOutsideVocab {
-        /// Its place in the list, which is its rank.
+        /// Its index in the list, which is its rank.
         index: usize,
         /// The merge as found.
         merge: String,
@@ -73,25 +75,32 @@ pub enum TextError {
     NoUnknownToken,
     /// The model file has no chat template.
     #[error(
-        "the model file has no chat template, as base models have none: they continue texts and do not answer"
+        "the model file has no chat template: it may be a base model, which continues texts and does not answer"
     )]
     NoTemplate,
     /// A chat template does not parse or fails while rendering.
     #[error("chat template{}: {message}", at_line(*.line))]
     Template {
-        /// The template's line, counted from 1, where it is known.
+        /// Line of the template, counted from 1, if known.
         line: Option<usize>,
-        /// What is wrong.
+        /// The reason.
         message: String,
     },
-    /// A chat template refused the conversation by calling `raise_exception`.
-    #[error("chat template{} refused the conversation: {message}", at_line(*.line))]
+    /// A chat template rejected the conversation by calling `raise_exception`.
+    #[error("chat template{} rejected the conversation: {message}", at_line(*.line))]
     TemplateRaised {
-        /// The template's line, counted from 1, where it is known.
+        /// Line of the template, counted from 1, if known.
         line: Option<usize>,
         /// The message of the template.
         message: String,
     },
+}
+
+impl TextError {
+    /// The error for a damaged or unsupported file of a Hugging Face folder.
+    pub(crate) fn tokenizer_file(file: &str, reason: &str) -> TextError {
+        TextError::TokenizerFile(format!("{file} {reason}"))
+    }
 }
 
 fn at_line(line: Option<usize>) -> String {
@@ -115,7 +124,7 @@ mod tests {
         };
         assert_eq!(
             unknown.to_string(),
-            "chat template refused the conversation: no"
+            "chat template rejected the conversation: no"
         );
     }
 }

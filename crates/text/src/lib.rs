@@ -2,7 +2,7 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | read the vocabulary of a model file | [`Vocab`], from metadata through [`VocabSource`] or with [`HuggingFace`] |
+//! | read the vocabulary of a model file | [`Vocab`], from metadata through [`VocabSource`] or with [`HuggingFaceFiles`] |
 //! | turn text into ids and ids into text | [`Tokenizer`] |
 //! | show text while its tokens arrive | [`Utf8Stream`] |
 //! | turn a conversation into a prompt | [`ChatTemplate`], [`Message`] and [`Prompt`] |
@@ -43,28 +43,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod bpe;
-mod byte_level;
 mod chat;
+mod encode;
 mod error;
-mod hugging_face;
-mod json_metadata;
-mod merge;
-mod pretokenize;
-mod sentencepiece;
-mod source;
-mod special_tokens;
 mod token_bytes;
 mod tokenizer;
 mod utf8;
 mod vocab;
-mod wordpiece;
 
 pub use chat::{ChatTemplate, Message, Prompt};
 pub use error::TextError;
-pub use hugging_face::HuggingFace;
-pub use json_metadata::JsonMetadata;
-pub use source::VocabSource;
 pub use tokenizer::{EncodeOptions, Tokenizer};
 pub use utf8::Utf8Stream;
+pub use vocab::hugging_face::HuggingFaceFiles;
+pub use vocab::json_metadata::JsonMetadata;
+pub use vocab::source::VocabSource;
 pub use vocab::{SplitStage, TokenKind, Vocab, VocabModel};

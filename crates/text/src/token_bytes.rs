@@ -1,7 +1,7 @@
 //! `TokenBytes`: the decoded bytes of every token.
 
-use crate::byte_level::{ByteTable, push_bytes};
-use crate::sentencepiece::{METASPACE, byte_of};
+use crate::encode::byte_level::{ByteTable, push_bytes};
+use crate::encode::sentencepiece::{METASPACE, byte_of};
 use crate::{TokenKind, Vocab, VocabModel};
 
 /// The decoded bytes of all tokens in one buffer.

@@ -1,11 +1,14 @@
 //! `Tokenizer`: one interface to the three algorithms.
 
-use crate::bpe::Bpe;
-use crate::sentencepiece::SentencePiece;
-use crate::special_tokens::{Segment, SpecialTokens};
+use crate::chat::Prompt;
+use crate::encode::bpe::Bpe;
+use crate::encode::sentencepiece::SentencePiece;
+use crate::encode::special_tokens::{Segment, SpecialTokens};
+use crate::encode::wordpiece::WordPiece;
+use crate::error::TextError;
 use crate::token_bytes::{TokenBytes, unescape_metaspace};
-use crate::wordpiece::WordPiece;
-use crate::{Prompt, TextError, TokenKind, Utf8Stream, Vocab, VocabModel};
+use crate::utf8::Utf8Stream;
+use crate::vocab::{TokenKind, Vocab, VocabModel};
 use std::ops::Range;
 
 /// Texts of the end-of-generation tokens of known model families, in addition to the file's EOS.

@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(stream.push(b"\xF0\x9F"), "");
         assert!(stream.is_pending());
         assert_eq!(stream.push(b"\xA6"), "");
-        // The character is broken off: one replacement for the three bytes held.
+        // The character is incomplete: one replacement for the three pending bytes.
         assert_eq!(stream.push(b"x"), "\u{FFFD}x");
         assert_eq!(stream.push(b"\xFF\xE2\x96"), "\u{FFFD}");
         assert_eq!(stream.finish(), "\u{FFFD}");

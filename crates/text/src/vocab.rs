@@ -1,5 +1,9 @@
 //! `Vocab`: the vocabulary of a model file as plain data.
 
+pub(crate) mod hugging_face;
+pub(crate) mod json_metadata;
+pub(crate) mod source;
+
 use crate::TextError;
 use base::StringTable;
 
@@ -9,7 +13,7 @@ pub enum TokenKind {
     /// Ordinary text.
     #[default]
     Normal,
-    /// Stands for what the vocabulary cannot spell.
+    /// Stands for text that the vocabulary cannot encode.
     Unknown,
     /// A control token without text, such as the beginning of a sequence.
     Control,
@@ -22,7 +26,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    /// The kind with GGUF's type code (1 to 6).
+    /// The kind for GGUF's type code (1 to 6).
     pub fn from_code(code: i64) -> Option<Self> {
         Some(match code {
             1 => Self::Normal,
@@ -35,7 +39,7 @@ impl TokenKind {
         })
     }
 
-    /// Whether such tokens are left out of shown text.
+    /// Whether such tokens are omitted from displayed text.
     pub fn is_hidden(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
@@ -101,7 +105,7 @@ pub struct Vocab {
     pub bos: Option<u32>,
     /// End of sequence.
     pub eos: Option<u32>,
-    /// Stands for what the vocabulary cannot spell.
+    /// Stands for text that the vocabulary cannot encode.
     pub unk: Option<u32>,
     /// BERT's separator token, at the end of a text.
     pub sep: Option<u32>,

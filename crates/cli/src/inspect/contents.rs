@@ -2,10 +2,10 @@
 
 use super::SHOWN;
 use anyhow::Result;
-use kvark::model::gguf::{Array, Gguf, Tensor, Value as Meta};
+use kvark::model::gguf::{Array, Gguf, GgufTensor, Value as Meta};
 use kvark::model::onnx::{Onnx, Port};
 use kvark::model::pt2::{Program, Pt2, Pt2Tensor};
-use kvark::model::{Artifact, Format};
+use kvark::model::{Artifact, Format, ModelFile};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -43,12 +43,11 @@ impl Contents {
     /// Reads the contents of a file, whether it could be imported or not.
     pub(super) fn read(path: &Path, artifact: Option<&Artifact>) -> Result<Contents> {
         if let Some(artifact) = artifact {
-            let gguf = artifact.gguf.as_ref().map(Contents::of_gguf);
-            let pt2 = || artifact.pt2.as_ref().map(Contents::of_pt2);
-            let onnx = || artifact.onnx.as_ref().map(Contents::of_onnx);
-            if let Some(contents) = gguf.or_else(pt2).or_else(onnx) {
-                return Ok(contents);
-            }
+            return Ok(match &artifact.file {
+                ModelFile::Gguf(file) => Contents::of_gguf(file),
+                ModelFile::Pt2(file) => Contents::of_pt2(file),
+                ModelFile::Onnx { model, .. } => Contents::of_onnx(model),
+            });
         }
         Ok(match kvark::model::format_of(path)? {
             Format::Pt2 => Contents::of_pt2(&Pt2::open(path)?),
@@ -59,7 +58,7 @@ impl Contents {
 
     fn of_gguf(file: &Gguf) -> Contents {
         let architecture = file.metadata.str("general.architecture").ok().flatten();
-        let row = |t: &Tensor| TensorRow {
+        let row = |t: &GgufTensor| TensorRow {
             name: t.name.clone(),
             dtype: t.dtype.to_string(),
             shape: t.shape.clone(),

@@ -1,13 +1,13 @@
-//! Nonlinearities, alone, as the gate of a feed-forward block and behind a matrix product.
+//! Activation functions: as an op, as the gate of a feed-forward block, or fused into a matrix product.
 
-/// A nonlinearity.
+/// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x · sigmoid(x)`.
     Silu,
-    /// The Gaussian error linear unit by its tanh approximation.
+    /// GELU, tanh approximation.
     GeluTanh,
-    /// The Gaussian error linear unit by the error function.
+    /// GELU, with the error function.
     GeluErf,
     /// `max(x, 0)`.
     Relu,
@@ -51,7 +51,7 @@ impl Activation {
             Activation::GeluErf => {
                 (0.5 * x as f64 * (1.0 + erf(x as f64 / std::f64::consts::SQRT_2))) as f32
             }
-            // Written so that a value that is not a number stays one.
+            // Written so that NaN stays NaN.
             Activation::Relu => {
                 if x < 0.0 {
                     0.0

@@ -3,7 +3,7 @@
 use super::elementwise::Broadcast;
 use super::operands::{f32s, require_broadcast, require_dtype, require_f32};
 use super::{AttendedRow, DimFormatter, OpDefinition, ScoreParams, attend_row};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 use std::borrow::Cow;
@@ -27,7 +27,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// A shape with its heads before its tokens, or back.
+    /// Swaps heads and tokens of a shape.
     fn turned<T: Clone>(&self, shape: &[T]) -> Vec<T> {
         let mut shape = shape.to_vec();
         if let (true, Some(heads)) = (self.token_major, shape.len().checked_sub(3)) {
@@ -36,7 +36,7 @@ impl Attention {
         shape
     }
 
-    /// Elements with their heads before their tokens, and their shape.
+    /// Elements and shape with heads before tokens.
     fn heads_first<'a>(&self, x: &'a [f32], shape: &[usize]) -> (Cow<'a, [f32]>, Vec<usize>) {
         let (&[.., tokens, heads, dim], true) = (shape, self.token_major) else {
             return (x.into(), shape.to_vec());
@@ -45,7 +45,7 @@ impl Attention {
     }
 }
 
-/// Blocks `[a, b, dim]` as `[b, a, dim]`.
+/// Transposes blocks `[a, b, dim]` to `[b, a, dim]`.
 fn swapped(x: &[f32], [a, b, dim]: [usize; 3]) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for block in x.chunks((a * b * dim).max(1)) {
@@ -125,7 +125,7 @@ impl OpDefinition for Attention {
         let value_dim = shape[shape.len() - 1];
         *scores.last_mut().expect("three axes") = keys;
         let count = scores.iter().product();
-        // What is added to each score; `None` where a key is hidden.
+        // Bias of each score; `None` if the key is hidden.
         let mask: Vec<Option<f32>> = match inputs.get(3).map(|mask| (mask, &mask.data)) {
             None => vec![Some(0.0); count],
             Some((mask, Data::Bool(seen))) => Broadcast::new(mask, &scores)

@@ -3,11 +3,11 @@
 use super::elementwise::{Broadcast, infer_alike, zip};
 use super::operands::{operands, require_dtype};
 use super::{BufferReuse, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 
-/// Which arithmetic. All take f32 and integers, except the last three, which take bool.
+/// Binary function. All take f32 and integers, except the last three, which take bool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryFunction {
     /// `a + b`.
@@ -16,23 +16,23 @@ pub enum BinaryFunction {
     Sub,
     /// `a · b`.
     Mul,
-    /// `a / b`; integers are cut towards zero.
+    /// `a / b`; integer division truncates towards zero.
     Div,
     /// `a` to the power `b`.
     Pow,
-    /// The smaller; not a number if either is not.
+    /// Minimum; NaN if either is NaN.
     Min,
-    /// The larger; not a number if either is not.
+    /// Maximum; NaN if either is NaN.
     Max,
-    /// What is left of `a / b`, with the sign of `b`.
+    /// Remainder of `a / b`, with the sign of `b`.
     Mod,
     /// `a / b`, rounded down.
     FloorDiv,
-    /// Both.
+    /// Logical and.
     And,
-    /// Either or both.
+    /// Logical or.
     Or,
-    /// Exactly one.
+    /// Logical exclusive or.
     Xor,
 }
 
@@ -61,7 +61,7 @@ impl BinaryFunction {
         )
     }
 
-    /// The function of two numbers; logical functions take zero as false.
+    /// The function of two numbers; logical functions treat zero as false.
     pub fn apply(self, a: f32, b: f32) -> f32 {
         match self {
             BinaryFunction::Add => a + b,
@@ -85,14 +85,14 @@ impl BinaryFunction {
         }
     }
 
-    /// The function of two integers, or why it has no value. Overflow wraps, as in PyTorch.
+    /// The function of two integers, or the reason why it is undefined. Overflow wraps, as in PyTorch.
     pub fn apply_integer(self, a: i64, b: i64) -> Result<i64, String> {
         let divides = matches!(
             self,
             BinaryFunction::Div | BinaryFunction::Mod | BinaryFunction::FloorDiv
         );
         if divides && b == 0 {
-            return Err("an integer is divided by zero".into());
+            return Err("divides an integer by zero".into());
         }
         Ok(match self {
             BinaryFunction::Add => a.wrapping_add(b),
@@ -100,8 +100,9 @@ impl BinaryFunction {
             BinaryFunction::Mul => a.wrapping_mul(b),
             BinaryFunction::Div => a.wrapping_div(b),
             BinaryFunction::Pow => {
-                let power = u32::try_from(b)
-                    .map_err(|_| format!("an integer is raised to the power {b}"))?;
+                let power = u32::try_from(b).map_err(|_| {
+                    format!("raises an integer to the power {b}, which is not supported")
+                })?;
                 a.wrapping_pow(power)
             }
             BinaryFunction::Min => a.min(b),
@@ -112,7 +113,7 @@ impl BinaryFunction {
         })
     }
 
-    /// The logical function of two truths; false for the others.
+    /// The logical function of two bools; false for arithmetic functions.
     pub fn apply_bool(self, a: bool, b: bool) -> bool {
         match self {
             BinaryFunction::And => a && b,
@@ -132,7 +133,7 @@ fn floor_div(a: i64, b: i64) -> i64 {
 /// `function(a, b)`, elementwise; operands of one type broadcast to each other as in numpy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
-    /// Which arithmetic.
+    /// Binary function.
     pub function: BinaryFunction,
 }
 

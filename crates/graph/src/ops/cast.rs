@@ -2,15 +2,14 @@
 
 use super::operands::{operands, require_dtype};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 
-/// The element types of a run.
+/// The compute types.
 const RUN_TYPES: [DType; 4] = [DType::F32, DType::I32, DType::I64, DType::Bool];
 
-/// `x` as another type: numbers are cut towards zero when they become integers, and compared with zero when they
-/// become bool.
+/// Converts `x` to another type. Conversion to integers truncates towards zero; conversion to bool is `x != 0`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cast {
     /// The new type: f32, i32, i64 or bool.
@@ -46,7 +45,7 @@ impl OpDefinition for Cast {
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
-        // Casts with `as` cut towards zero and keep within the type.
+        // `as` truncates towards zero and saturates.
         let data = match (&inputs[0].data, self.to) {
             (data, to) if data.dtype() == to => data.clone(),
             (Data::F32(x), DType::I32) => Data::I32(x.iter().map(|x| *x as i32).collect()),
@@ -61,7 +60,7 @@ impl OpDefinition for Cast {
             (Data::Bool(x), DType::F32) => Data::F32(x.iter().map(|x| (*x).into()).collect()),
             (Data::Bool(x), DType::I32) => Data::I32(x.iter().map(|x| (*x).into()).collect()),
             (Data::Bool(x), DType::I64) => Data::I64(x.iter().map(|x| (*x).into()).collect()),
-            (_, to) => return Err(format!("cannot become {to}")),
+            (_, to) => return Err(format!("a cast to {to} is not supported")),
         };
         let shape = shape.to_vec();
         Ok(Value { shape, data })

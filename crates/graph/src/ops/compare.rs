@@ -3,12 +3,12 @@
 use super::elementwise::{Broadcast, infer_alike, zip};
 use super::operands::{operands, require_unquantised};
 use super::{BufferReuse, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 use std::cmp::Ordering;
 
-/// Which comparison.
+/// Comparison function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the usual abbreviations")]
 pub enum CompareFunction {
@@ -31,7 +31,7 @@ impl CompareFunction {
         CompareFunction::Ge,
     ];
 
-    /// The comparison of two elements. What is not a number differs from everything.
+    /// Compares two elements. NaN is unequal to everything.
     pub fn apply<T: PartialOrd>(self, a: T, b: T) -> bool {
         self.holds(a.partial_cmp(&b))
     }
@@ -51,7 +51,7 @@ impl CompareFunction {
 /// `function(a, b)`, elementwise; operands of one type broadcast to each other, the result is bool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compare {
-    /// Which comparison.
+    /// Comparison function.
     pub function: CompareFunction,
 }
 

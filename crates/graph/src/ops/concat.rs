@@ -1,14 +1,14 @@
-//! Tensors one behind the other along one axis.
+//! Concatenation along one axis.
 
 use super::operands::{require_axis, require_unquantised};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
-/// All operands, one behind the other along `axis`.
+/// Concatenates all operands along `axis`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concat {
-    /// The axis that grows.
+    /// The concatenated axis.
     pub axis: usize,
 }
 
@@ -36,7 +36,7 @@ impl OpDefinition for Concat {
             }
             if **x != expect {
                 return Err(format!(
-                    "x{i} is {} {:?}, which does not continue {} {:?}",
+                    "x{i} is {} {:?}, which cannot be concatenated with {} {:?}",
                     x.dtype, x.shape, first.dtype, first.shape
                 ));
             }
@@ -48,7 +48,7 @@ impl OpDefinition for Concat {
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let outer: usize = shape[..self.axis].iter().product();
         let inner: usize = shape[self.axis + 1..].iter().product();
-        // End to end first, so that every element has one index.
+        // Append all operands first, so that every element has one index.
         let mut all = inputs[0].data.clone();
         let mut starts = vec![0];
         for x in &inputs[1..] {

@@ -1,13 +1,13 @@
-//! Running sums along one axis.
+//! Cumulative sum along one axis.
 
 use super::operands::{operands, require_axis, require_dtype};
 use super::strided::Lines;
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 
-/// The sum of all elements of `x` up to and with each, along `axis`.
+/// Inclusive cumulative sum of `x` along `axis`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CumSum {
     /// The axis that is summed.

@@ -1,21 +1,24 @@
-//! What elementwise ops share: broadcasting, and the plain loops over one, two or three operands.
+//! Shared code of elementwise ops: broadcasting, and loops over one, two or three operands.
 
 use super::operands::{broadcast, f32s, operands, require_f32};
 use super::strided::{broadcast_strides, offsets};
 use crate::Value;
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 
-/// The result of a function of one f32 operand.
+/// Infers the result of a function of one f32 operand.
 pub(super) fn infer_f32(inputs: &[&TensorType]) -> Result<TensorType, String> {
     let [x] = operands(inputs)?;
     require_f32("x", x)?;
     Ok(x.clone())
 }
 
-/// The result of a function of two operands of one type.
+/// Infers the result of a function of two operands of one type.
 pub(super) fn infer_alike(a: &TensorType, b: &TensorType) -> Result<TensorType, String> {
     if a.dtype != b.dtype {
-        return Err(format!("a is {} and b is {}", a.dtype, b.dtype));
+        return Err(format!(
+            "a is {} and b is {}, must have one type",
+            a.dtype, b.dtype
+        ));
     }
     Ok(TensorType {
         dtype: a.dtype,
@@ -23,14 +26,14 @@ pub(super) fn infer_alike(a: &TensorType, b: &TensorType) -> Result<TensorType, 
     })
 }
 
-/// `function` of every element of the first operand.
+/// Applies `function` to every element of the first operand.
 pub(super) fn map_f32(inputs: &[&Value], function: impl Fn(f32) -> f32) -> Result<Value, String> {
     let x = f32s(&inputs[0])?;
     let data = x.iter().map(|x| function(*x)).collect();
     Ok(Value::f32(inputs[0].shape.clone(), data))
 }
 
-/// An operand's elements, read as if it had the result's shape.
+/// The elements of an operand, broadcast to the result's shape.
 pub(super) struct Broadcast<'a> {
     strides: Vec<usize>,
     shape: &'a [usize],
@@ -47,7 +50,7 @@ impl<'a> Broadcast<'a> {
     }
 }
 
-/// `function` of every pair of elements.
+/// Applies `function` to every pair of elements.
 pub(super) fn zip<T: Copy, R>(
     (a, b): (&[T], &[T]),
     (walk_a, walk_b): (&Broadcast<'_>, &Broadcast<'_>),

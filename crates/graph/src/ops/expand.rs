@@ -1,9 +1,9 @@
-//! Repetition along axes of size one.
+//! Broadcast to a larger shape.
 
 use super::operands::{operands, require_broadcast, require_unquantised};
 use super::strided::{broadcast_strides, offsets};
 use super::{BufferReuse, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
 /// `x` broadcast to `shape`, as in numpy.

@@ -1,12 +1,12 @@
-//! A tensor of one number.
+//! A tensor with all elements equal.
 
 use super::operands::{operands, require_dtype};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
 
-/// A number or a truth, of no particular type.
+/// A number or bool, converted to the type that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each variant is its element type")]
 pub enum Scalar {
@@ -25,7 +25,7 @@ impl Scalar {
         }
     }
 
-    /// As an integer, cut towards zero.
+    /// As an integer, truncated towards zero.
     pub fn to_i64(self) -> i64 {
         match self {
             Scalar::F32(x) => x as i64,
@@ -43,7 +43,7 @@ impl Scalar {
         }
     }
 
-    /// `len` copies as elements of a type that runs have; `None` for other types.
+    /// `len` copies as elements of a compute type; `None` for other types.
     pub fn repeat(self, dtype: DType, len: usize) -> Option<Data> {
         Some(match dtype {
             DType::F32 => Data::F32(vec![self.to_f32(); len]),
@@ -55,7 +55,7 @@ impl Scalar {
     }
 }
 
-/// A tensor whose every element is `value`; no operands.
+/// A tensor with all elements equal to `value`; no operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fill {
     /// The element.
@@ -94,7 +94,7 @@ impl OpDefinition for Fill {
         let data = self.value.repeat(self.dtype, shape.iter().product());
         Ok(Value {
             shape: shape.to_vec(),
-            data: data.ok_or_else(|| format!("cannot be {}", self.dtype))?,
+            data: data.ok_or_else(|| format!("a fill of type {} is not supported", self.dtype))?,
         })
     }
 }

@@ -1,14 +1,14 @@
-//! The gate of a feed-forward block.
+//! Gated activation of a feed-forward block.
 
 use super::operands::{f32s, operands, require_f32, require_shape};
 use super::{Activation, BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `function(gate) · up`, elementwise: SwiGLU and its relatives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
-    /// The gate's function.
+    /// Activation of the gate.
     pub function: Activation,
 }
 

@@ -1,14 +1,14 @@
-//! Parts of a tensor by index along one axis.
+//! Slices of a tensor by index along one axis.
 
 use super::operands::{
     integers, operands, require_axis, require_index, require_unquantised, wrap_index,
 };
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `numpy.take`: operands `data` and `indices` (i32 or i64, any rank); `axis` of `data` is replaced by the axes of
-/// `indices`. Negative indices count from the end, others outside are an error of the run.
+/// `indices`. Negative indices count from the end; a run fails for indices out of range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gather {
     /// The axis that is indexed.

@@ -5,13 +5,13 @@ use super::operands::{
 };
 use super::strided::{offsets, strides};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
-/// `torch.gather`: operands `data` and `indices` (i32 or i64) of one rank. An element of the result, which has the
-/// shape of `indices`, is that of `data` at the same coordinates, but for `axis`, where the index says which.
+/// `torch.gather`: operands `data` and `indices` (i32 or i64) of the same rank. The result has the shape of `indices`; each
+/// element is taken from `data` at the same coordinates, with the coordinate of `axis` replaced by the index.
 ///
-/// Along the other axes `indices` is at most as long as `data`.
+/// Along the other axes `indices` must not be longer than `data`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatherElements {
     /// The axis that is indexed.
@@ -40,7 +40,7 @@ impl OpDefinition for GatherElements {
         let same_rank = data.shape.len() == indices.shape.len();
         if !same_rank || !(0..data.shape.len()).all(shorter) {
             return Err(format!(
-                "indices {:?} do not fit data {:?}",
+                "indices of shape {:?} do not match data of shape {:?}",
                 indices.shape, data.shape
             ));
         }

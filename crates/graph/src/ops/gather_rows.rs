@@ -1,8 +1,8 @@
-//! Rows of a table by index: embeddings, learned positions, and the rows whose logits are wanted.
+//! Rows of a table by index: embeddings, learned positions, and the rows whose logits are requested.
 
 use super::OpDefinition;
 use super::operands::{f32s, integers, operands, require_index};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `table[index]`: operands `table [N, D]` of any real type and `index [M]` i32 or i64; the result is f32 `[M, D]`.

@@ -4,7 +4,7 @@ use super::OpDefinition;
 use super::elementwise::Broadcast;
 use super::operands::{broadcast, integers, require_index, require_unquantised, wrap_index};
 use super::strided::strides;
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `data[i0, i1, …]`: operands `data` and one index (i32 or i64) for each of its first axes, broadcast together. The

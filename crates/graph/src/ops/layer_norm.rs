@@ -2,7 +2,7 @@
 
 use super::operands::{by_row, f32s, last_dim, operands, require_f32, require_shape};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `(x − mean) / √(variance + eps) · weight + bias` over rows of `x`; operands `x`, `weight`, `bias`.

@@ -2,14 +2,14 @@
 
 use super::operands::{f32s, last_dim, require_f32, require_shape};
 use super::{Activation, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `activation(x · weightᵀ (+ bias))`: operands `x [.., K]` f32, `weight [N, K]` of any real type, and optionally
 /// `bias [N]` f32.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Linear {
-    /// What is done to every element of the result, if anything.
+    /// Activation applied to the result, if any.
     pub activation: Option<Activation>,
 }
 
@@ -26,9 +26,9 @@ impl OpDefinition for Linear {
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let (&[x, weight], bias) = inputs
             .split_at_checked(2)
-            .ok_or("takes x, weight and perhaps a bias")?
+            .ok_or("takes x, weight and optionally a bias")?
         else {
-            return Err("takes x, weight and perhaps a bias".into());
+            return Err("takes x, weight and optionally a bias".into());
         };
         require_f32("x", x)?;
         let depth = last_dim("x", x)?;

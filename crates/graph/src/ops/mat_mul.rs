@@ -3,7 +3,7 @@
 use super::operands::{broadcast, f32s, require_f32, require_shape};
 use super::strided::{broadcast_strides, offsets};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
 /// `alpha · a · b (+ bias)`: operands `a [.., M, K]`, `b [.., K, N]` (or `[.., N, K]` when transposed) and optionally

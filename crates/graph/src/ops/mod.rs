@@ -72,7 +72,7 @@ pub use unary::{Unary, UnaryFunction};
 pub use update_and_attend::{AttendedRow, ScoreParams, UpdateAndAttend, attend_row};
 pub use where_::Where;
 
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
 /// Whether an op's result needs its own buffer, aliases operand 0, or may overwrite an operand.

@@ -1,11 +1,11 @@
 //! Operand checks for type inference, and typed access to evaluator operands. Errors are reasons only; the caller adds the
 //! node's name.
 
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Dim, Value};
 use base::DType;
 
-/// Exactly `N` operands, or the reason they do not fit.
+/// Exactly `N` operands, or an error with their number.
 pub(super) fn operands<'a, const N: usize>(
     inputs: &[&'a TensorType],
 ) -> Result<[&'a TensorType; N], String> {
@@ -14,17 +14,17 @@ pub(super) fn operands<'a, const N: usize>(
         .map_err(|_| format!("takes {N} operands, has {}", inputs.len()))
 }
 
-/// The operand must be f32.
+/// Checks that the operand is f32.
 pub(super) fn require_f32(what: &str, ty: &TensorType) -> Result<(), String> {
     require_dtype(what, ty, &[DType::F32])
 }
 
-/// The operand must be an integer that can index.
+/// Checks that the operand has an index type, i32 or i64.
 pub(super) fn require_index(what: &str, ty: &TensorType) -> Result<(), String> {
     require_dtype(what, ty, &[DType::I32, DType::I64])
 }
 
-/// The operand must have one of these types.
+/// Checks that the operand has one of these types.
 pub(super) fn require_dtype(what: &str, ty: &TensorType, allowed: &[DType]) -> Result<(), String> {
     if allowed.contains(&ty.dtype) {
         return Ok(());
@@ -37,7 +37,7 @@ pub(super) fn require_dtype(what: &str, ty: &TensorType, allowed: &[DType]) -> R
     ))
 }
 
-/// The operand must have a type in which single elements can be moved.
+/// Checks that the operand is not quantised, so that single elements can be moved.
 pub(super) fn require_unquantised(what: &str, ty: &TensorType) -> Result<(), String> {
     if ty.dtype.is_quantised() {
         return Err(format!("{what} is {}, must not be quantised", ty.dtype));
@@ -56,7 +56,7 @@ pub(super) fn require_shape(what: &str, ty: &TensorType, shape: &[Dim]) -> Resul
     }
 }
 
-/// The axis must be one of the operand's.
+/// Checks that the axis is in range for the operand.
 pub(super) fn require_axis(what: &str, ty: &TensorType, axis: usize) -> Result<(), String> {
     if axis < ty.shape.len() {
         Ok(())
@@ -76,7 +76,7 @@ pub(super) fn last_dim(what: &str, ty: &TensorType) -> Result<usize, String> {
         .ok_or_else(|| format!("the last dimension of {what} must be a constant"))
 }
 
-/// The shape that both broadcast to, as numpy has it.
+/// The shape that both shapes broadcast to, as in numpy.
 pub(super) fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
     let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
     let mut shape = long.to_vec();
@@ -92,7 +92,7 @@ pub(super) fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Vec<Dim>, String> {
     Ok(shape)
 }
 
-/// The operand must broadcast to `shape` without changing it.
+/// Checks that the operand broadcasts to `shape` without changing it.
 pub(super) fn require_broadcast(what: &str, ty: &TensorType, shape: &[Dim]) -> Result<(), String> {
     match broadcast(&ty.shape, shape) {
         Ok(result) if result == shape => Ok(()),
@@ -122,7 +122,7 @@ pub(super) fn integers(value: &Value) -> Result<Vec<i64>, String> {
     }
 }
 
-/// Where an index points in an axis of `size`; negative ones count from the end.
+/// Normalises an index into an axis of `size`; negative indices count from the end.
 pub(super) fn wrap_index(index: i64, size: usize) -> Result<usize, String> {
     let wrapped = if index < 0 {
         index + size as i64

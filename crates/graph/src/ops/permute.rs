@@ -1,9 +1,9 @@
-//! Axes in another order.
+//! Permutation of axes.
 
 use super::operands::{operands, require_unquantised};
 use super::strided::{offsets, strides};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `x` with its axes in another order: axis `i` of the result is axis `axes[i]` of `x`.
@@ -21,12 +21,12 @@ impl Permute {
         Permute { axes }
     }
 
-    /// Whether it leaves every axis where it is.
+    /// Whether this is the identity.
     pub fn is_identity(&self) -> bool {
         self.axes.iter().enumerate().all(|(i, axis)| i == *axis)
     }
 
-    /// The permute that undoes this one.
+    /// The inverse permutation.
     pub fn inverse(&self) -> Permute {
         let mut axes = vec![0; self.axes.len()];
         for (to, from) in self.axes.iter().enumerate() {
@@ -35,13 +35,13 @@ impl Permute {
         Permute { axes }
     }
 
-    /// This permute followed by `next`, as one.
+    /// The composition of this permutation with `next` after it.
     pub fn then(&self, next: &Permute) -> Permute {
         let axes = next.axes.iter().map(|i| self.axes[*i]).collect();
         Permute { axes }
     }
 
-    /// Whether it moves no element of a tensor of this shape: axes that keep their order but for those of size one.
+    /// Whether no element of a tensor of this shape moves: only axes of size 1 change their order.
     pub fn keeps_order(&self, shape: &[usize]) -> bool {
         let long = self.axes.iter().filter(|axis| shape[**axis] != 1);
         shape.contains(&0) || long.is_sorted()

@@ -2,18 +2,18 @@
 
 use super::operands::{operands, require_dtype};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
 
-/// `start`, `start + step`, …, `len` of them; no operands.
+/// The `len` numbers `start`, `start + step`, …; no operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
     /// The first element.
     pub start: Dim,
-    /// The difference of two neighbours.
+    /// Difference of consecutive elements.
     pub step: i64,
-    /// How many.
+    /// Number of elements.
     pub len: Dim,
     /// The result's type: f32, i32 or i64.
     pub dtype: DType,
@@ -57,7 +57,7 @@ impl OpDefinition for Range {
             DType::F32 => Data::F32(elements.map(|x| x as f32).collect()),
             DType::I32 => Data::I32(elements.map(|x| x as i32).collect()),
             DType::I64 => Data::I64(elements.collect()),
-            dtype => return Err(format!("cannot be {dtype}")),
+            dtype => return Err(format!("a range of {dtype} is not supported")),
         };
         let shape = shape.to_vec();
         Ok(Value { shape, data })

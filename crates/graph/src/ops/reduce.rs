@@ -1,28 +1,28 @@
-//! Sums, means and extremes over axes.
+//! Reductions over axes: sums, means, products, extremes and their indices.
 
 use super::operands::{operands, require_axis, require_dtype};
 use super::strided::{offsets, strides};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Dim, Value};
 use base::DType;
 
 /// Reduction function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReduceFunction {
-    /// Their sum.
+    /// Sum.
     Sum,
-    /// Their mean; f32 only.
+    /// Mean; f32 only.
     Mean,
     /// Maximum; for bool, whether any element is true.
     Max,
     /// Minimum; for bool, whether all elements are true.
     Min,
-    /// Their product.
+    /// Product.
     Prod,
-    /// The index of the first largest, along one axis.
+    /// Index of the first maximum, along one axis.
     ArgMax,
-    /// The index of the first smallest, along one axis.
+    /// Index of the first minimum, along one axis.
     ArgMin,
 }
 
@@ -74,7 +74,7 @@ pub struct Reduce {
     pub function: ReduceFunction,
     /// The reduced axes, in ascending order.
     pub axes: Vec<usize>,
-    /// Whether reduced axes stay as axes of size one.
+    /// Whether reduced axes are kept with size 1.
     pub keep: bool,
 }
 
@@ -182,7 +182,7 @@ impl OpDefinition for Reduce {
 }
 
 impl Reduce {
-    /// Where the extreme element of every group is: its offset, and its index within the group.
+    /// Offset of the extreme element of every group, and its index within the group.
     fn best(&self, data: &Data, groups: &Groups) -> Result<Vec<(usize, usize)>, String> {
         let largest = matches!(self.function, ReduceFunction::Max | ReduceFunction::ArgMax);
         fn find<T: Copy + PartialOrd>(

@@ -1,19 +1,19 @@
-//! Another shape for the same elements.
+//! Change of shape without moving elements.
 
 use super::operands::operands;
 use super::{BufferReuse, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
-/// Splits or joins dimensions without moving data: `x` with `shape` in place of its own.
+/// Splits or joins dimensions without moving data: the elements of `x` in the given shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshape {
-    /// The new shape, of as many elements.
+    /// The new shape, with the same number of elements.
     pub shape: Vec<Dim>,
 }
 
 impl Reshape {
-    /// The element count of a shape: a number times symbolic parts that share no factor, in a canonical order.
+    /// Element count of a shape in canonical form: a constant times symbolic factors without a common divisor.
     fn elements(shape: &[Dim]) -> Option<(usize, Vec<Dim>)> {
         let mut factor = 1usize;
         let mut symbolic = Vec::new();
@@ -44,10 +44,7 @@ impl OpDefinition for Reshape {
             _ => false,
         };
         if !same || x.dtype.is_quantised() {
-            return Err(format!(
-                "cannot turn shape {:?} into {:?}",
-                x.shape, self.shape
-            ));
+            return Err(format!("cannot reshape {:?} to {:?}", x.shape, self.shape));
         }
         Ok(TensorType {
             dtype: x.dtype,

@@ -2,10 +2,10 @@
 
 use super::operands::{f32s, operands, require_f32};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
-/// Which elements of a head are rotated together.
+/// Pairing of the elements of a head that are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
     /// Element `2i` with `2i + 1`.
@@ -15,10 +15,10 @@ pub enum RopeLayout {
 }
 
 /// Rotates the first `R` elements of every head: operands `x [T, H, D]` and a [`RopeTable`](super::RopeTable)'s
-/// `[T, R]`, `R ≤ D`; elements from `R` on pass through.
+/// `[T, R]`, `R ≤ D`; the other elements are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// Which elements form pairs.
+    /// Pairing of elements.
     pub layout: RopeLayout,
 }
 
@@ -45,7 +45,7 @@ impl OpDefinition for Rope {
         match (dim.as_const(), rotated.as_const()) {
             (Some(d), Some(r)) if r <= d && tokens == rows => Ok(x.clone()),
             _ => Err(format!(
-                "a table {:?} does not fit x {:?}",
+                "a table of shape {:?} does not match x of shape {:?}",
                 table.shape, x.shape
             )),
         }

@@ -1,8 +1,8 @@
-//! Cosines and sines of the rotary embedding, once a step for all layers that share frequencies.
+//! Cosine and sine table of the rotary embedding, computed once per step for all layers with the same frequencies.
 
 use super::operands::{f32s, integers, operands, require_f32, require_index};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// Operands `position [T]` i32 or i64 and `frequency [D/2]` f32; the result `[T, D]` holds the cosines of

@@ -2,7 +2,7 @@
 
 use super::elementwise::{infer_f32, map_f32};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `x · factor`.

@@ -1,12 +1,12 @@
-//! A dimension as a number.
+//! The value of a dimension.
 
 use super::operands::operands;
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 use base::DType;
 
-/// The value of a dimension as an i64 of no axes; no operands.
+/// The value of a dimension as an i64 scalar; no operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
     /// The dimension.
@@ -31,7 +31,7 @@ impl OpDefinition for Size {
     }
 
     fn evaluate(&self, _: &[&Value], _: &[usize], bindings: &Bindings) -> Result<Value, String> {
-        let value = self.value.value(bindings).ok_or("it overflows")?;
+        let value = self.value.value(bindings).ok_or("its value overflows")?;
         Ok(Value::i64([], vec![value]))
     }
 }

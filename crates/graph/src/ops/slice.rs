@@ -3,24 +3,24 @@
 use super::operands::{operands, require_axis, require_unquantised};
 use super::strided::{offsets, strides};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
-/// Elements `start`, `start + step`, … of `x` along `axis`, `len` of them.
+/// The `len` elements `start`, `start + step`, … of `x` along `axis`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
-    /// The axis that is cut.
+    /// The sliced axis.
     pub axis: usize,
-    /// The first element kept.
+    /// Index of the first element.
     pub start: Dim,
-    /// How many are kept.
+    /// Number of elements.
     pub len: Dim,
-    /// The distance between two that are kept; at least one.
+    /// Distance between consecutive elements; at least 1.
     pub step: usize,
 }
 
 impl Slice {
-    /// First element and length in an axis of `size`, or why they do not lie inside.
+    /// First element and length in an axis of `size`, or the reason why they are out of range.
     pub fn resolve(&self, size: usize, at: &Bindings) -> Result<(usize, usize), String> {
         let inside = || {
             let (start, len) = (self.start.eval(at)?, self.len.eval(at)?);

@@ -2,13 +2,13 @@
 
 use super::elementwise::{infer_f32, map_f32};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// `cap · tanh(x / cap)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SoftCap {
-    /// No result exceeds this in magnitude.
+    /// Upper bound of the magnitude of the result.
     pub cap: f32,
 }
 

@@ -1,19 +1,19 @@
-//! The softmax along one axis, or its logarithm.
+//! Softmax or log-softmax along one axis.
 
 use super::elementwise::infer_f32;
 use super::operands::{f32s, require_axis};
 use super::strided::Lines;
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
-/// `exp(x) / Σ exp(x)` along `axis`, computed around the largest element; a line of negative infinities is not a
-/// number, as in PyTorch.
+/// `exp(x) / Σ exp(x)` along `axis`, with the maximum subtracted first. A lane of negative infinities gives NaN, as in
+/// PyTorch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Softmax {
-    /// The axis that sums to one.
+    /// The normalised axis.
     pub axis: usize,
-    /// Whether the logarithm is wanted.
+    /// Whether to return the logarithm.
     pub log: bool,
 }
 

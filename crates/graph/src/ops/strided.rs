@@ -9,7 +9,7 @@ pub fn strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// The strides with which a tensor of shape `from` is read as the shape `to` it broadcasts to.
+/// Strides to read a tensor of shape `from` broadcast to the shape `to`.
 pub fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
     let own = strides(from);
     let tail = to.len() - from.len();
@@ -76,7 +76,7 @@ impl Lines {
         }
     }
 
-    /// The offset of every line's first element.
+    /// Offset of the first element of every lane.
     pub(crate) fn starts(&self) -> impl Iterator<Item = usize> + use<> {
         let (stride, block) = (self.stride, self.stride * self.len);
         (0..self.outer * stride).map(move |i| i / stride * block + i % stride)

@@ -1,17 +1,17 @@
-//! One side of a matrix's diagonal.
+//! Upper or lower triangle of a matrix (`triu`, `tril`).
 
 use super::operands::{operands, require_unquantised};
 use super::{BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::value::map_data;
 use crate::{Bindings, Value};
 
 /// `x` with zeros on one side of a diagonal of its last two axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Triangle {
-    /// Keeps what is on and above the diagonal; otherwise what is on and below it.
+    /// Keep the elements on and above the diagonal; otherwise those on and below it.
     pub upper: bool,
-    /// Which diagonal: that of `column − row = diagonal`.
+    /// Offset of the diagonal, where `column − row = diagonal`.
     pub diagonal: i64,
 }
 

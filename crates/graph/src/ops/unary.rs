@@ -4,7 +4,7 @@ use super::activation::erf;
 use super::elementwise::map_f32;
 use super::operands::{operands, require_dtype};
 use super::{Activation, BufferReuse, DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 
@@ -26,14 +26,14 @@ pub enum UnaryFunction {
     Erf,
     Floor,
     Ceil,
-    /// To the nearest integer, halves to the even one.
+    /// Round to the nearest integer, ties to even.
     Round,
     Sign,
     Not,
 }
 
 impl UnaryFunction {
-    /// Every function but the activations.
+    /// Every function except the activations.
     pub const PLAIN: [UnaryFunction; 15] = [
         UnaryFunction::Neg,
         UnaryFunction::Abs,
@@ -74,7 +74,7 @@ impl UnaryFunction {
         }
     }
 
-    /// The function at one point; that of `Not` at any number but zero is 0.
+    /// The function of one number; `Not` treats zero as false.
     pub fn apply(self, x: f32) -> f32 {
         match self {
             UnaryFunction::Activation(activation) => activation.apply(x),
@@ -97,7 +97,7 @@ impl UnaryFunction {
         }
     }
 
-    /// The function of an integer, where integers are taken.
+    /// The function of an integer; `None` if it does not take integers.
     pub fn apply_integer(self, x: i64) -> Option<i64> {
         match self {
             UnaryFunction::Neg => Some(x.wrapping_neg()),
@@ -152,7 +152,7 @@ impl OpDefinition for Unary {
         let integer = |x: i64| {
             self.function
                 .apply_integer(x)
-                .ok_or_else(|| format!("{} takes no integers", self.function.name()))
+                .ok_or_else(|| format!("{} does not support integers", self.function.name()))
         };
         let data = match &inputs[0].data {
             Data::F32(_) => return map_f32(inputs, |x| self.function.apply(x)),

@@ -2,7 +2,7 @@
 
 use super::operands::{operands, require_f32, require_index};
 use super::{DimFormatter, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
 /// Stores this step's keys and values in the bound cache and attends over the rows that the cache makes visible to each

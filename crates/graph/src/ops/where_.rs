@@ -1,13 +1,13 @@
-//! A choice between two tensors, element by element.
+//! Elementwise selection between two tensors.
 
 use super::elementwise::{Broadcast, infer_alike};
 use super::operands::{broadcast, operands, require_dtype, require_unquantised};
 use super::{BufferReuse, OpDefinition};
-use crate::graph::TensorType;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 
-/// `a` where `condition` holds and `b` elsewhere; operands `condition` (bool), `a`, `b`, all broadcast to each other.
+/// `a` where `condition` is true and `b` elsewhere; the operands `condition` (bool), `a` and `b` broadcast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Where;
 

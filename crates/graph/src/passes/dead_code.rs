@@ -1,6 +1,6 @@
 //! Removes nodes and constants that no output needs. Graph inputs stay: they are the caller's contract.
 
-use super::retain;
+use super::renumber::retain;
 use crate::GraphError;
 use crate::graph::Graph;
 use crate::ops::Op;

@@ -1,8 +1,9 @@
 //! Rewrites as values: a rule looks at the graph and proposes a [`Patch`]; only [`rewrite`] changes the graph.
 
 use super::dead_code;
-use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind, TensorType};
+use crate::graph::{Graph, Node, NodeId, Tensor, TensorId, TensorKind};
 use crate::ops::{Binary, BinaryFunction, Op, Unary, UnaryFunction};
+use crate::tensor_type::TensorType;
 use crate::{Data, Dim, GraphError, Value};
 use base::{Bytes, DType};
 use std::collections::{HashMap, HashSet};
@@ -85,7 +86,7 @@ impl<'g> GraphView<'g> {
         Some(Value { shape, data })
     }
 
-    /// The number in an f32 constant of one element.
+    /// The value of an f32 constant with one element.
     pub(super) fn scalar(&self, id: TensorId) -> Option<f32> {
         if self.graph.tensor(id).constant()?.len() != 4 {
             return None;
@@ -175,7 +176,7 @@ impl<'g> GraphView<'g> {
 }
 
 impl TensorType {
-    /// The shape when it does not depend on a symbol.
+    /// The shape, if it does not depend on a symbol.
     pub(super) fn fixed_dims(&self) -> Option<Vec<usize>> {
         self.shape.iter().map(Dim::as_const).collect()
     }
@@ -393,5 +394,5 @@ fn apply(graph: &mut Graph, patches: Vec<Option<Patch>>) {
     for id in &mut graph.outputs {
         *id = current(&renamed, *id);
     }
-    super::renumber(graph);
+    super::renumber::renumber(graph);
 }

@@ -4,9 +4,10 @@
 //! order can be worse, so it is kept only if the planner needs less memory. Attention keeps its order: layers that share a
 //! cache depend on each other through it.
 
-use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
+use crate::graph::{Graph, Node, TensorId, TensorKind};
 use crate::ops::{BufferReuse, Op};
 use crate::plan::MemoryPlan;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, GraphError, MAX_SYMBOLS};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +26,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     };
     let mut reordered = graph.clone();
     reordered.nodes = order.iter().map(|i| graph.nodes[*i].clone()).collect();
-    super::renumber(&mut reordered);
+    super::renumber::renumber(&mut reordered);
     let after = MemoryPlan::new(&reordered, bindings, |_| 0)?;
     let better = after.lower_bound < before.lower_bound;
     if better {

@@ -1,6 +1,6 @@
-//! Which passes run: all, none, all but some, or only some.
+//! Selection of the passes that run, for ablation.
 
-use super::PIPELINE;
+use super::pipeline::PIPELINE;
 use std::fmt;
 
 /// A choice of passes, for ablation.
@@ -61,7 +61,7 @@ impl PassSelection {
         Ok(selection)
     }
 
-    /// Whether the pass with this place in the pipeline runs.
+    /// Whether the pass with this index in the pipeline runs.
     pub(super) fn runs(&self, index: usize) -> bool {
         self.enabled[index]
     }

@@ -1,4 +1,4 @@
-//! Graphs for tests of passes: written short, and held to compute the same before and after.
+//! Graph builder for tests of passes, and a check that a pass does not change results.
 
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::ops::{
@@ -8,7 +8,7 @@ use crate::ops::{
 use crate::{Bindings, Data, Dim, GraphBuilder, GraphError, Symbol, Value};
 use base::{Bytes, DType};
 
-/// A graph under construction whose nodes need no names and whose constants need no values.
+/// A graph builder that generates names and constant values.
 pub(super) struct TestGraphBuilder {
     pub(super) builder: GraphBuilder,
     nodes: usize,
@@ -146,7 +146,7 @@ impl TestGraphBuilder {
         self.op(MatMul::default(), &[a, b])
     }
 
-    /// As lowering emits it: a transposed weight, a product and a bias.
+    /// A linear layer as lowering emits it: a transposed weight, a product and a bias.
     pub(super) fn linear(&mut self, name: &str, x: TensorId, rows: usize, bias: bool) -> TensorId {
         let width = self.shape(x).last().and_then(Dim::as_const).unwrap();
         let weight = self.weight(&format!("{name}.weight"), &[rows, width]);
@@ -166,7 +166,7 @@ impl TestGraphBuilder {
         self.op(Softmax { axis, log: false }, &[x])
     }
 
-    /// A reduction of the last axis, which stays.
+    /// A reduction of the last axis, which is kept.
     pub(super) fn reduce(&mut self, function: ReduceFunction, x: TensorId) -> TensorId {
         let axes = vec![self.shape(x).len() - 1];
         let op = Reduce {
@@ -182,7 +182,7 @@ impl TestGraphBuilder {
     }
 }
 
-/// Runs a pass on a graph, which must then compute what it computed, and returns its text.
+/// Runs a pass, checks that the results are unchanged, and returns the text of the graph.
 pub(super) fn after(graph: Graph, pass: impl Fn(&mut Graph) -> Result<bool, GraphError>) -> String {
     let mut changed = graph.clone();
     pass(&mut changed).unwrap();
@@ -208,7 +208,7 @@ pub(super) fn after(graph: Graph, pass: impl Fn(&mut Graph) -> Result<bool, Grap
     changed.to_string()
 }
 
-/// How often each op is in a graph's text, without the ops that only rename elements.
+/// Number of nodes of each op in a graph's text, without reshapes.
 pub(super) fn op_counts(text: &str) -> Vec<(String, usize)> {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for line in text.lines().filter(|line| line.contains(" = ")) {
@@ -223,7 +223,7 @@ pub(super) fn op_counts(text: &str) -> Vec<(String, usize)> {
     counts
 }
 
-/// The outputs for arbitrary inputs, by the ops' own evaluators; a cache is taken to be empty before.
+/// The outputs for arbitrary inputs, by the reference evaluators; caches are empty at the start.
 fn run(graph: &Graph, bindings: &Bindings) -> Vec<Value> {
     let mut values: Vec<Option<Value>> = vec![None; graph.tensors().len()];
     for (i, tensor) in graph.tensors().iter().enumerate() {
@@ -281,7 +281,7 @@ fn attend(op: &Op, operands: &[&Value], shape: &[usize]) -> Value {
     Value::f32(shape, out)
 }
 
-/// Numbers around zero that differ.
+/// Distinct numbers around zero.
 fn noise(len: usize, seed: u32) -> Vec<f32> {
     let element = |i: u32| {
         let bits = (i + 1)

@@ -1,7 +1,8 @@
 //! Alias analysis: which storage each tensor uses, and its last use. Aliases and in-place results use one mechanism.
 
-use crate::graph::{Graph, Node, TensorId, TensorKind, TensorType};
+use crate::graph::{Graph, Node, TensorId, TensorKind};
 use crate::ops::BufferReuse;
+use crate::tensor_type::TensorType;
 use crate::{Bindings, GraphError, GraphErrorKind};
 
 /// Storage owner of every tensor, and the last use of every owner.

@@ -1,7 +1,18 @@
 //! First-fit placement of buffers with known lifetimes in one arena.
 
-use super::{ALIGNMENT, Slot};
 use std::cmp::Reverse;
+
+/// Alignment of every offset in bytes: a cache line, so that vector loads never straddle lines.
+pub const ALIGNMENT: usize = 64;
+
+/// A range of the arena, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// First byte.
+    pub offset: usize,
+    /// Bytes in use, before rounding up.
+    pub len: usize,
+}
 
 /// A buffer with its lifetime: first and last step, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The keys of one architecture, with the ranges that make sense for a model.
 
-use super::{GgufError, Metadata, Value};
-use crate::ImportError;
+use super::error::GgufError;
+use super::metadata::{Metadata, Value};
+use crate::error::ImportError;
 
 /// Reads `<architecture>.<key>`.
 pub(super) struct Keys<'a> {

@@ -20,7 +20,7 @@ pub struct GgufError {
 /// Category of a GGUF error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ErrorKind {
+pub enum GgufErrorKind {
     /// The file could not be opened or mapped.
     Io,
     /// The first bytes are not those of a GGUF file.
@@ -155,27 +155,27 @@ pub(super) enum GgufErrorDetail {
 
 impl GgufError {
     /// Category of a GGUF error.
-    pub fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> GgufErrorKind {
         use GgufErrorDetail as P;
         match &*self.problem {
-            P::Map(_) => ErrorKind::Io,
-            P::Empty | P::LfsPointer | P::Magic { .. } => ErrorKind::Magic,
-            P::BigEndian { .. } => ErrorKind::BigEndian,
-            P::Version { .. } => ErrorKind::Version,
-            P::Truncated { .. } => ErrorKind::Truncated,
-            P::Count { .. } => ErrorKind::Count,
-            P::Utf8 { .. } => ErrorKind::Utf8,
-            P::DuplicateKey { .. } | P::DuplicateTensor { .. } => ErrorKind::Duplicate,
-            P::ValueType { .. } | P::NestedArray { .. } | P::Bool { .. } => ErrorKind::Value,
-            P::Alignment { .. } => ErrorKind::Alignment,
+            P::Map(_) => GgufErrorKind::Io,
+            P::Empty | P::LfsPointer | P::Magic { .. } => GgufErrorKind::Magic,
+            P::BigEndian { .. } => GgufErrorKind::BigEndian,
+            P::Version { .. } => GgufErrorKind::Version,
+            P::Truncated { .. } => GgufErrorKind::Truncated,
+            P::Count { .. } => GgufErrorKind::Count,
+            P::Utf8 { .. } => GgufErrorKind::Utf8,
+            P::DuplicateKey { .. } | P::DuplicateTensor { .. } => GgufErrorKind::Duplicate,
+            P::ValueType { .. } | P::NestedArray { .. } | P::Bool { .. } => GgufErrorKind::Value,
+            P::Alignment { .. } => GgufErrorKind::Alignment,
             P::DimCount { .. }
             | P::ZeroDim { .. }
             | P::Overflow { .. }
-            | P::PartialBlock { .. } => ErrorKind::Shape,
-            P::TensorType { .. } => ErrorKind::TensorType,
-            P::Misaligned { .. } | P::Outside { .. } | P::Overlap { .. } => ErrorKind::Layout,
-            P::MissingKey { .. } => ErrorKind::MissingKey,
-            P::WrongType { .. } | P::Range { .. } => ErrorKind::WrongType,
+            | P::PartialBlock { .. } => GgufErrorKind::Shape,
+            P::TensorType { .. } => GgufErrorKind::TensorType,
+            P::Misaligned { .. } | P::Outside { .. } | P::Overlap { .. } => GgufErrorKind::Layout,
+            P::MissingKey { .. } => GgufErrorKind::MissingKey,
+            P::WrongType { .. } | P::Range { .. } => GgufErrorKind::WrongType,
         }
     }
 

@@ -1,24 +1,26 @@
-//! Lowers a GGUF file to an artifact with one graph.
+//! Lowers a GGUF file to one graph.
 
 use super::architecture::Architecture;
 use super::architecture_keys::Keys;
+use super::error::GgufError;
+use super::file::Gguf;
 use super::spec::{Source, SpecReader};
-use super::{Gguf, GgufError};
-use crate::error::ImportErrorDetail;
+use crate::error::{ImportError, ImportErrorDetail};
+use crate::lowered::{ImportOptions, LoweredModel, Method};
+use crate::model_facts::{ModelFacts, Pooling};
 use crate::transformer::{self, TransformerSpec};
-use crate::{Artifact, Format, ImportError, ImportOptions, Method, ModelFacts, Pooling};
 
-/// Turns a file into an artifact with the one method `forward` (see [`transformer`]).
+/// Lowers a file to a model with the one method `forward` (see [`transformer`]).
 ///
 /// Every tensor of the file must be used: an unused one means that the file's model differs from the one built.
-pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportError> {
+pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
     let ModelDescription {
         architecture,
         spec,
         context_length,
         embedding,
-    } = describe(&file, options)?;
-    let source = Source::new(&file);
+    } = describe(file, options)?;
+    let source = Source::new(file);
     let graph = transformer::build(&spec, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
@@ -40,16 +42,11 @@ pub fn lower(file: Gguf, options: &ImportOptions) -> Result<Artifact, ImportErro
         name: graph.name().to_owned(),
         graph,
     };
-    Ok(Artifact {
-        format: Format::Gguf,
+    Ok(LoweredModel {
         name,
         architecture,
         methods: vec![method],
         facts,
-        gguf: Some(file),
-        pt2: None,
-        onnx: None,
-        sidecars: Default::default(),
     })
 }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::error::GgufErrorDetail;
-use super::{Array, GgufError};
+use super::array::Array;
+use super::error::{GgufError, GgufErrorDetail};
 use base::StringTable;
 
 /// A file's metadata: unique keys with typed values, in file order.

@@ -2,12 +2,16 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::Path;
 
 use base::{Bytes, DType};
 
+use super::array::Array;
 use super::cursor::{Cursor, FieldLabel};
-use super::error::GgufErrorDetail;
-use super::{Array, Gguf, Metadata, Tensor, Value, ggml_type};
+use super::error::{GgufError, GgufErrorDetail};
+use super::file::{Gguf, GgufTensor};
+use super::ggml_type;
+use super::metadata::{Metadata, Value};
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -31,7 +35,20 @@ struct TensorEntry {
     offset: u64,
 }
 
-pub(super) fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
+impl Gguf {
+    /// Maps the file at `path` and reads it. Tensor data is not touched.
+    pub fn open(path: &Path) -> Result<Gguf, GgufError> {
+        let bytes = Bytes::map(path)?;
+        Gguf::parse(bytes).map_err(|e| e.in_file(path))
+    }
+
+    /// Reads a whole file held in `bytes`; the tensors are views into it.
+    pub fn parse(bytes: Bytes) -> Result<Gguf, GgufError> {
+        Ok(read(&bytes)?)
+    }
+}
+
+fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
     let mut cursor = Cursor::new(bytes);
     let version = header(&mut cursor, bytes)?;
 
@@ -269,7 +286,7 @@ fn place(
     entries: Vec<TensorEntry>,
     file: &Bytes,
     start: usize,
-) -> Result<Vec<Tensor>, GgufErrorDetail> {
+) -> Result<Vec<GgufTensor>, GgufErrorDetail> {
     let have = file.len() - start;
     let mut spans = Vec::with_capacity(entries.len());
     for entry in &entries {
@@ -305,7 +322,7 @@ fn place(
 
     let tensors = entries.into_iter().zip(spans).map(|(entry, span)| {
         let data = file.slice(start + span.start..start + span.end);
-        Tensor {
+        GgufTensor {
             name: entry.name,
             dtype: entry.dtype,
             shape: entry.shape,

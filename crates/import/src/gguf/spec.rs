@@ -5,13 +5,16 @@ use std::collections::HashSet;
 
 use super::architecture::Architecture;
 use super::architecture_keys::Keys;
-use super::{Gguf, GgufError, Value};
-use crate::error::ImportErrorDetail;
+use super::error::GgufError;
+use super::file::Gguf;
+use super::metadata::Value;
+use crate::error::{ImportError, ImportErrorDetail};
+use crate::lowered::ImportOptions;
+use crate::model_facts::Pooling;
 use crate::transformer::{
     AttentionSpec, ContextMode, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, TransformerSpec,
     Weight, floats,
 };
-use crate::{ImportError, ImportOptions, Pooling};
 
 /// Tensor lookup that records which tensors were used.
 pub(super) struct Source<'a> {

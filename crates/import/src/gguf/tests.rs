@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base::{Bytes, DType};
 
 use super::test_writer::{Writer, string};
-use super::{Array, ErrorKind, Gguf, GgufError, Value};
+use super::{Array, Gguf, GgufError, GgufErrorKind, Value};
 
 const F32: u32 = 0;
 const F16: u32 = 1;
@@ -98,8 +98,12 @@ fn every_prefix_of_a_good_file_is_refused() {
     for len in 0..file.len() {
         let kind = parse(&file[..len]).unwrap_err().kind();
         let expected = match len {
-            0 => &[ErrorKind::Magic][..],
-            _ => &[ErrorKind::Truncated, ErrorKind::Count, ErrorKind::Layout],
+            0 => &[GgufErrorKind::Magic][..],
+            _ => &[
+                GgufErrorKind::Truncated,
+                GgufErrorKind::Count,
+                GgufErrorKind::Layout,
+            ],
         };
         assert!(expected.contains(&kind), "{len} bytes: {kind:?}");
     }
@@ -166,17 +170,17 @@ fn typed_getters_convert_what_fits_and_name_what_does_not() {
     ];
     for (error, message) in table {
         assert_eq!(error.to_string(), *message);
-        assert_eq!(error.kind(), ErrorKind::WrongType);
+        assert_eq!(error.kind(), GgufErrorKind::WrongType);
     }
     let missing = GgufError::missing("k");
-    assert_eq!(missing.kind(), ErrorKind::MissingKey);
+    assert_eq!(missing.kind(), GgufErrorKind::MissingKey);
     assert_eq!(missing.to_string(), "metadata key k is missing");
 }
 
 #[test]
 fn open_names_the_file() {
     let error = Gguf::open("no/such.gguf".as_ref()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(error.kind(), GgufErrorKind::Io);
     assert!(error.to_string().starts_with("cannot read no/such.gguf: "));
     let error = Gguf::open("src/lib.rs".as_ref()).unwrap_err();
     assert_eq!(
@@ -221,7 +225,7 @@ fn array_header(code: u32, len: u64) -> Vec<u8> {
 
 #[test]
 fn wrong_files_say_what_is_wrong() {
-    use ErrorKind as K;
+    use GgufErrorKind as K;
     let max = u64::MAX;
     let table: Vec<(Vec<u8>, K, &str)> = vec![
         (vec![], K::Magic, "not a GGUF file: it is empty"),

@@ -1,17 +1,16 @@
-//! Model-local functions, replaced by their bodies.
+//! Inlines model-local functions.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Node;
-use super::lower::is_known;
+use super::file::Node;
 use super::schema::{Attribute, AttributeValue, FunctionProto, ModelProto, NodeProto};
 use super::tensor::{ExternalDataFiles, OnnxTensor};
-use crate::ImportError;
+use crate::error::ImportError;
 
-/// Functions in functions; deeper nesting is a function that calls itself.
+/// Limit on nested function calls; deeper nesting means recursion.
 const MAX_NESTED: usize = 32;
 
-/// More nodes than any model has: a small file with nested functions could ask for more than memory holds.
+/// Limit on the nodes after inlining: nested functions can expand a small file beyond available memory.
 const MAX_NODES: usize = 1 << 18;
 
 /// Domain, name and overload of a function.
@@ -21,14 +20,16 @@ pub(super) struct Inliner<'a> {
     functions: HashMap<Key<'a>, &'a FunctionProto>,
     opsets: &'a BTreeMap<String, i64>,
     folder: &'a mut ExternalDataFiles,
+    /// Whether an op is lowered as it is, so that a function of its name is not inlined.
+    is_supported: fn(&str) -> bool,
     nodes: Vec<Node>,
 }
 
-/// What names and attributes of a body mean outside of it.
+/// Maps names and attributes of a function body to the caller's.
 struct Scope<'s> {
-    /// Before the names of what a body computes.
+    /// Prefix of names that are defined in the body.
     prefix: String,
-    /// The body's names for operands and results, and the caller's.
+    /// Names of the function's operands and results in the body, mapped to the caller's names.
     names: HashMap<&'s str, String>,
     attributes: Vec<&'s Attribute>,
     opsets: &'s BTreeMap<String, i64>,
@@ -40,17 +41,19 @@ impl<'a> Inliner<'a> {
         model: &'a ModelProto,
         opsets: &'a BTreeMap<String, i64>,
         folder: &'a mut ExternalDataFiles,
+        is_supported: fn(&str) -> bool,
     ) -> Inliner<'a> {
         let key = |f: &'a FunctionProto| (&f.domain[..], &f.name[..], &f.overload[..]);
         Inliner {
             functions: model.functions.iter().map(|f| (key(f), f)).collect(),
             opsets,
             folder,
+            is_supported,
             nodes: vec![],
         }
     }
 
-    /// The nodes with all functions inlined that kvark does not know as ops.
+    /// Inlines all functions except those that are supported as ops.
     pub(super) fn expand(&mut self, nodes: &[NodeProto]) -> Result<Vec<Node>, ImportError> {
         let scope = Scope {
             prefix: String::new(),
@@ -85,13 +88,15 @@ impl<'a> Inliner<'a> {
             .collect();
         let key = (&node.domain[..], &node.op_type[..], &node.overload[..]);
         match self.functions.get(&key).copied() {
-            Some(function) if !is_known(&op) => {
+            Some(function) if !(self.is_supported)(&op) => {
                 if scope.depth == MAX_NESTED {
-                    return Err(wrong("is a function that calls itself".into()));
+                    return Err(wrong(
+                        "is nested too deeply; recursive functions are not supported".into(),
+                    ));
                 }
                 if inputs.len() > function.inputs.len() || outputs.len() > function.outputs.len() {
                     let reason = format!(
-                        "has {} operands and {} results, its function {} and {}",
+                        "has {} operands and {} results, but its function has {} and {}",
                         inputs.len(),
                         outputs.len(),
                         function.inputs.len(),
@@ -103,7 +108,7 @@ impl<'a> Inliner<'a> {
                 for (inner, outer) in function.inputs.iter().zip(&inputs) {
                     names.insert(&inner[..], outer.clone());
                 }
-                // Operands that the caller leaves out are left out in the body.
+                // Operands that the caller omits are omitted in the body too.
                 for inner in &function.inputs[inputs.len()..] {
                     names.insert(&inner[..], String::new());
                 }
@@ -114,7 +119,7 @@ impl<'a> Inliner<'a> {
                 }
                 let own = function.defaults.iter();
                 let own = own.filter(|d| attributes.iter().all(|a| a.name != d.name));
-                // Names of nodes may occur twice, those of results not.
+                // Result names are unique; node names need not be.
                 let result = node.outputs.iter().find(|name| !name.is_empty());
                 let result = result.map_or(node.label(), |name| name);
                 let inner = Scope {
@@ -130,7 +135,9 @@ impl<'a> Inliner<'a> {
             }
             _ => {
                 if self.nodes.len() == MAX_NODES {
-                    return Err(wrong(format!("is one of more than {MAX_NODES}")));
+                    return Err(wrong(format!(
+                        "exceeds the limit of {MAX_NODES} nodes after inlining functions"
+                    )));
                 }
                 let domain = match &node.domain[..] {
                     "ai.onnx" => "",
@@ -161,7 +168,7 @@ impl<'a> Inliner<'a> {
 }
 
 impl Scope<'_> {
-    /// The attribute with the caller's value, where it stands for one of the function's; `None` when that has none.
+    /// Resolves a reference to an attribute of the function; `None` if the caller gives no value and there is no default.
     fn resolve(&self, attribute: &Attribute) -> Option<Attribute> {
         let AttributeValue::Reference(name) = &attribute.value else {
             return Some(attribute.clone());

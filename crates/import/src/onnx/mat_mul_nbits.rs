@@ -1,4 +1,4 @@
-//! Weights of `MatMulNBits`: blocks along the depth, each with a scale and perhaps a zero point, as kvark's own formats.
+//! Converts `MatMulNBits` weights (blocks along the depth with a scale and an optional zero point) to kvark's formats.
 
 use base::{Bytes, DType};
 use half::f16;
@@ -6,10 +6,10 @@ use half::f16;
 use super::tensor::OnnxTensor;
 use crate::stored_type::StoredType;
 
-/// Elements in a block of kvark's formats.
+/// Elements of a block in kvark's formats.
 const BLOCK: usize = 32;
 
-/// Larger blocks than any quantiser makes.
+/// Limit on the block size, above what quantisers produce.
 const MAX_BLOCK: usize = 1 << 20;
 
 /// A weight matrix `[rows, depth]`; an element is `scale · (quant − zero)`.
@@ -24,18 +24,18 @@ pub(super) struct NBitsWeights<'a> {
     pub(super) zeros: Option<&'a OnnxTensor>,
 }
 
-/// The numbers of all blocks, row by row.
+/// Scales and zero points of all blocks, row by row.
 struct BlockParams {
     scales: Vec<f32>,
     zeros: Vec<f32>,
-    /// Whether every zero point is the one that is meant when there is none.
+    /// Whether every zero point equals the default of the format.
     symmetric: bool,
 }
 
 impl NBitsWeights<'_> {
-    /// The weights in the narrowest type that holds them.
+    /// Converts the weights to the narrowest format that represents them.
     ///
-    /// Blocks of 32, or multiples of it, keep their integers; their scales become f16. Others are multiplied out to f32.
+    /// Blocks whose size is a multiple of 32 keep their integers and get f16 scales. Others are dequantised to f32.
     pub(super) fn packed(&self) -> Result<(DType, Bytes), String> {
         let numbers = self.numbers()?;
         let whole = self.block.is_multiple_of(BLOCK) && self.depth.is_multiple_of(BLOCK);
@@ -53,31 +53,34 @@ impl NBitsWeights<'_> {
         self.depth.div_ceil(self.block)
     }
 
-    /// Bytes of a block's integers.
+    /// Bytes of a block's packed integers.
     fn block_bytes(&self) -> usize {
         self.block * self.bits / 8
     }
 
     fn numbers(&self) -> Result<BlockParams, String> {
         if !matches!(self.bits, 4 | 8) {
-            return Err(format!("weights of {} bits are not known", self.bits));
+            return Err(format!(
+                "weights of {} bits are not supported, only 4 and 8",
+                self.bits
+            ));
         }
         if !(16..=MAX_BLOCK).contains(&self.block)
             || !self.block.is_power_of_two()
             || self.rows == 0
             || self.depth == 0
         {
-            return Err(format!("blocks of {} are not known", self.block));
+            return Err(format!("a block size of {} is not supported", self.block));
         }
         let blocks = self.rows.checked_mul(self.blocks());
         let bytes = blocks.and_then(|n| n.checked_mul(self.block_bytes()));
         let (Some(blocks), Some(bytes)) = (blocks, bytes) else {
-            return Err("its sizes overflow".into());
+            return Err("the size of its weights overflows".into());
         };
         if self.quants.kind != StoredType::U8 || self.quants.data.len() != bytes {
             let (found, kind) = (self.quants.data.len(), self.quants.type_name());
             return Err(format!(
-                "has {found} bytes of {kind} weights, {bytes} of u8 are wanted"
+                "has {found} bytes of {kind} weights, must have {bytes} of u8"
             ));
         }
         let scales = reals(self.scales)?;
@@ -104,13 +107,13 @@ impl NBitsWeights<'_> {
         })
     }
 
-    /// Zero points as wide as the weights; every row begins with a whole byte.
+    /// Unpacks zero points, which have the width of the weights; every row begins at a byte boundary.
     fn packed_zeros(&self, zeros: &OnnxTensor) -> Result<Vec<f32>, String> {
         let row = (self.blocks() * self.bits).div_ceil(8);
         if zeros.data.len() != self.rows * row {
             let (found, wanted) = (zeros.data.len(), self.rows * row);
             return Err(format!(
-                "has {found} bytes of zero points, {wanted} are wanted"
+                "has {found} bytes of zero points, must have {wanted}"
             ));
         }
         let rows = zeros.data.chunks_exact(row);
@@ -118,7 +121,7 @@ impl NBitsWeights<'_> {
         Ok(list.collect())
     }
 
-    /// The integer at a place of packed ones.
+    /// The packed integer at an index.
     fn quant(&self, bytes: &[u8], at: usize) -> u8 {
         match self.bits {
             4 => (bytes[at / 2] >> (at % 2 * 4)) & 15,
@@ -132,7 +135,7 @@ impl NBitsWeights<'_> {
         &self.quants.data[block * len..][..len]
     }
 
-    /// Calls `write` for every 32 elements: the block they are in, and where in it they begin.
+    /// Calls `write` for every 32 elements with their block and their offset in it.
     fn each_small_block(
         &self,
         bytes: usize,
@@ -170,7 +173,7 @@ impl NBitsWeights<'_> {
             out[..2].copy_from_slice(&f16::from_f32(numbers.scales[block]).to_le_bytes());
             let quants = &self.block_quants(block)[start..];
             for (byte, quant) in out[2..].iter_mut().zip(quants) {
-                // From around 128 to around 0.
+                // From unsigned around 128 to signed around 0.
                 *byte = quant ^ 0x80;
             }
         })
@@ -189,7 +192,7 @@ impl NBitsWeights<'_> {
     }
 }
 
-/// The numbers of a tensor of a real type.
+/// The elements of a real-valued tensor as f32.
 fn reals(stored: &OnnxTensor) -> Result<Vec<f32>, String> {
     let value = stored.value().map_err(|e| e.to_string())?;
     let list = value.as_f32().map(<[f32]>::to_vec);
@@ -213,7 +216,7 @@ mod tests {
         stored(StoredType::F32, &[count], bytemuck::cast_slice(&list))
     }
 
-    /// Packed weights and the same multiplied out, for two rows of `depth`.
+    /// Packed weights of two rows of `depth`, and the same dequantised.
     fn both(
         bits: usize,
         block: usize,
@@ -257,7 +260,7 @@ mod tests {
         ] {
             let (dtype, packed, dense) = both(bits, block, depth, zeros);
             assert_eq!(dtype, expect);
-            // Scales are quarters, which f16 holds.
+            // Scales are multiples of 1/4, which f16 represents exactly.
             assert_eq!(packed, dense, "{bits} bits in blocks of {block}");
         }
     }

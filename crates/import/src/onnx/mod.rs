@@ -1,6 +1,6 @@
-//! `.onnx`: models of the Open Neural Network Exchange, with their weights inside or in files beside them.
+//! `.onnx`: models of the Open Neural Network Exchange, with their weights inside the file or in external data files.
 //!
-//! Reading checks every number before it is used; weights stay where the file has them.
+//! Reading checks every number before it is used; weights are views into the file.
 //!
 //! ```no_run
 //! use import::onnx::Onnx;
@@ -8,11 +8,12 @@
 //! for input in &file.inputs {
 //!     println!("{}: {}[{}]", input.name, input.dtype, input.shape.join(", "));
 //! }
-//! println!("not known to kvark: {:?}", file.unknown_ops());
+//! println!("unsupported ops: {:?}", file.unknown_ops());
 //! # Ok::<(), import::ImportError>(())
 //! ```
 
 mod decoder;
+mod file;
 mod inline;
 mod lower;
 mod mat_mul_nbits;
@@ -27,61 +28,14 @@ use std::path::Path;
 
 use base::Bytes;
 
-use crate::ImportError;
+use crate::error::ImportError;
+use crate::genai::GenAi;
+use crate::lowered::{ImportOptions, LoweredModel, Method};
+use crate::model_facts::ModelFacts;
 pub use decoder::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
-pub use lower::{lower, lower_with};
-use schema::{Attribute, DimProto};
+pub use file::{Onnx, Port};
+pub use lower::lower_with;
 pub use tensor::{OnnxTensor, read_tensor};
-
-/// A `.onnx` file.
-#[derive(Clone, Debug)]
-pub struct Onnx {
-    /// The graph's name.
-    pub name: String,
-    /// Version of the format.
-    pub ir_version: i64,
-    /// What wrote the file.
-    pub producer: String,
-    /// Version of each set of ops, by its domain; ONNX's own is `""`.
-    pub opsets: BTreeMap<String, i64>,
-    /// What the file says about itself.
-    pub metadata: BTreeMap<String, String>,
-    /// What the model takes, in its order.
-    pub inputs: Vec<Port>,
-    /// What the model gives, in its order.
-    pub outputs: Vec<Port>,
-    /// The initialisers, by name.
-    pub tensors: BTreeMap<String, OnnxTensor>,
-    nodes: Vec<Node>,
-}
-
-/// An input or an output.
-#[derive(Clone, Debug)]
-pub struct Port {
-    /// Its name.
-    pub name: String,
-    /// The element type's name.
-    pub dtype: &'static str,
-    /// Sizes, outermost first: numbers, names, or `?`.
-    pub shape: Vec<String>,
-    kind: Option<crate::stored_type::StoredType>,
-    dims: Option<Vec<DimProto>>,
-}
-
-/// A node after functions have been replaced by their bodies.
-#[derive(Clone, Debug)]
-struct Node {
-    label: String,
-    /// The op with its domain, but for ONNX's own.
-    op: String,
-    /// The version of the op's set.
-    version: i64,
-    inputs: Vec<String>,
-    outputs: Vec<String>,
-    attributes: Vec<Attribute>,
-    /// Tensors of the attributes.
-    tensors: Vec<(String, OnnxTensor)>,
-}
 
 impl Onnx {
     /// Maps the file at `path` and reads it. Weights are not touched.
@@ -92,34 +46,45 @@ impl Onnx {
 
     /// Reads a whole file held in `bytes`; weights are views into it, or into files of `folder`.
     pub fn parse(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportError> {
-        read::read(bytes, folder)
+        read::read(bytes, folder, lower::is_supported)
     }
 
-    /// How many nodes the model has, functions inlined.
-    pub fn nodes(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// The ops of the model and how often each occurs.
-    pub fn ops(&self) -> BTreeMap<&str, usize> {
-        let mut ops = BTreeMap::new();
-        for node in &self.nodes {
-            *ops.entry(&node.op[..]).or_default() += 1;
-        }
-        ops
-    }
-
-    /// The ops that kvark does not know, each with the first node that has it.
+    /// The ops that kvark does not support, each with the first node that uses it.
     pub fn unknown_ops(&self) -> BTreeMap<&str, &str> {
-        unknown_ops(self.nodes.iter())
+        lower::unsupported_ops(self.nodes.iter())
     }
 }
 
-/// The ops of some nodes that kvark does not know, each with the first node that has it.
-fn unknown_ops<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<&'a str, &'a str> {
-    let mut unknown = BTreeMap::new();
-    for node in nodes.filter(|node| !lower::is_known(&node.op)) {
-        unknown.entry(&node.op[..]).or_insert(&node.label[..]);
-    }
-    unknown
+/// Lowers a model to one method, `forward`.
+///
+/// A model that attends over caches becomes the decoder that runners expect, unless the options ask for it as exported.
+pub fn lower(
+    file: &Onnx,
+    genai: Option<&GenAi>,
+    options: &ImportOptions,
+) -> Result<LoweredModel, ImportError> {
+    let found = match options.as_exported {
+        true => None,
+        false => decoder::names(file, genai)?,
+    };
+    let (graph, facts) = match found {
+        Some((names, caches)) => {
+            let context = genai.and_then(|config| config.context_length);
+            let decoder = decoder::find(file, names, &caches)?;
+            let graph = decoder::lower::lower(file, &decoder)?;
+            let facts = decoder.facts(&graph, context)?;
+            (graph, facts)
+        }
+        None => (lower_with(file, &BTreeMap::new())?, ModelFacts::none()),
+    };
+    let architecture = genai.map_or("onnx", |config| &config.model_type[..]);
+    Ok(LoweredModel {
+        name: Some(file.name.clone()).filter(|name| !name.is_empty()),
+        architecture: architecture.to_owned(),
+        methods: vec![Method {
+            name: "forward".into(),
+            graph,
+        }],
+        facts,
+    })
 }

@@ -2,7 +2,7 @@
 
 use base::Bytes;
 
-/// A message: the fields that the wire has, in its order.
+/// A message: its encoded fields, in file order.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     bytes: Bytes,
@@ -22,7 +22,7 @@ enum Wire {
     Bytes(Bytes),
 }
 
-/// What is wrong with a message; the caller says which.
+/// Why a message is malformed; the caller names the message.
 type Reason = String;
 
 impl Message {
@@ -46,7 +46,7 @@ impl Message {
                 let len = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
                 Wire::Bytes(self.take(len)?)
             }
-            other => return Err(format!("has a field of wire type {other}")),
+            other => return Err(format!("has a field of unknown wire type {other}")),
         };
         Ok(Some(Field { number, wire }))
     }
@@ -56,7 +56,7 @@ impl Message {
         let part = end.and_then(|end| self.bytes.slice(self.at..end));
         let part = part.ok_or_else(|| {
             let left = self.bytes.len() - self.at;
-            format!("ends inside a field: {len} bytes are wanted, {left} are left")
+            format!("ends inside a field: {len} bytes are expected, {left} are left")
         })?;
         self.at += len;
         Ok(part)
@@ -87,7 +87,7 @@ fn varint(bytes: &[u8], at: &mut usize) -> Result<u64, Reason> {
 
 impl Field {
     fn wrong(&self, wanted: &str) -> Reason {
-        format!("has a field {} that is no {wanted}", self.number)
+        format!("has a field {} that is not of type {wanted}", self.number)
     }
 
     pub(super) fn int(&self) -> Result<i64, Reason> {

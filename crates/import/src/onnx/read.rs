@@ -1,28 +1,34 @@
-//! From bytes to a model whose every name is defined before it is used.
+//! Reads an ONNX file: parses it, inlines functions and sorts the nodes topologically.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use base::Bytes;
 
+use super::file::{Node, Onnx, Port};
 use super::inline::Inliner;
 use super::schema::{DimProto, GraphProto, ModelProto, ValueInfo};
 use super::tensor::{ExternalDataFiles, OnnxTensor, kind};
 use super::topological_sort;
-use super::{Node, Onnx, Port};
-use crate::ImportError;
+use crate::error::ImportError;
 
-/// The newest version of the format that kvark knows. Newer ones may change what fields mean.
+/// The newest supported IR version. Newer versions may change the meaning of fields.
 const NEWEST_IR: i64 = 14;
 
-/// The newest version of ONNX's own ops that kvark knows.
+/// The newest supported version of the default op set.
 const NEWEST_OPSET: i64 = 28;
 
-pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportError> {
+/// Reads a model. `is_supported` says which ops are lowered as they are; other ops are inlined if the model defines them
+/// as functions.
+pub(super) fn read(
+    bytes: Bytes,
+    folder: Option<&Path>,
+    is_supported: fn(&str) -> bool,
+) -> Result<Onnx, ImportError> {
     let wrong = |reason: String| ImportError::malformed("the model", reason);
     let model = ModelProto::read(bytes).map_err(wrong)?;
     if model.ir_version < 1 {
-        return Err(wrong("has no IR version, so this is no ONNX file".into()));
+        return Err(wrong("has no IR version, so it is not an ONNX file".into()));
     }
     if model.ir_version > NEWEST_IR {
         let what = format!("IR version {}", model.ir_version);
@@ -42,11 +48,11 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
     }
     let mut folder = ExternalDataFiles::new(folder);
     let tensors = initializers(graph, &mut folder)?;
-    let mut inliner = Inliner::new(&model, &opsets, &mut folder);
+    let mut inliner = Inliner::new(&model, &opsets, &mut folder, is_supported);
     let nodes = inliner.expand(&graph.nodes)?;
     let ports = |list: &[ValueInfo]| list.iter().map(port).collect::<Result<Vec<_>, _>>();
     let (mut inputs, outputs) = (ports(&graph.inputs)?, ports(&graph.outputs)?);
-    // Early versions list initialisers among the inputs; they are their defaults.
+    // Early IR versions also list initialisers as inputs, of which they are the default values.
     inputs.retain(|input| !tensors.contains_key(&input.name));
     distinct("input", &inputs)?;
     distinct("output", &outputs)?;
@@ -70,7 +76,7 @@ pub(super) fn read(bytes: Bytes, folder: Option<&Path>) -> Result<Onnx, ImportEr
     })
 }
 
-/// Names that exporters give to results which nothing takes ask for no result.
+/// Clears the names of optional results that no node and no output uses, so that rules need not compute them.
 fn leave_out_unused(nodes: &mut [Node], outputs: &[Port]) {
     let taken = nodes.iter().flat_map(|node| &node.inputs);
     let given = outputs.iter().map(|output| &output.name);
@@ -92,7 +98,7 @@ fn initializers(
         let stored = OnnxTensor::new(tensor, folder)?;
         if tensors.insert(tensor.name.clone(), stored).is_some() {
             let what = format!("initialiser {:?}", tensor.name);
-            return Err(ImportError::malformed(what, "is there twice"));
+            return Err(ImportError::malformed(what, "is defined twice"));
         }
     }
     Ok(tensors)
@@ -122,7 +128,7 @@ fn distinct(what: &str, ports: &[Port]) -> Result<(), ImportError> {
     for port in ports {
         if seen.insert(&port.name[..], ()).is_some() {
             let what = format!("{what} {:?}", port.name);
-            return Err(ImportError::malformed(what, "is there twice"));
+            return Err(ImportError::malformed(what, "is defined twice"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! ONNX messages as typed structs; what kvark does not look at is left out.
+//! ONNX messages as typed structs; fields that kvark does not use are omitted.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use base::Bytes;
 
 use super::proto::{Field, Message};
 
-/// What is wrong with a message.
+/// Why a message is malformed.
 type Reason = String;
 
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct NodeProto {
     pub(super) op_type: String,
     pub(super) domain: String,
     pub(super) overload: String,
-    /// Empty names are operands that are left out.
+    /// An empty name stands for an omitted operand.
     pub(super) inputs: Vec<String>,
     pub(super) outputs: Vec<String>,
     pub(super) attributes: Vec<Attribute>,
@@ -56,7 +56,7 @@ pub(super) enum AttributeValue {
     Tensor(TensorProto),
     Floats(Vec<f32>),
     Ints(Vec<i64>),
-    /// An attribute of the function that this node is in.
+    /// A reference to an attribute of the enclosing function.
     Reference(String),
     /// Graphs, sparse tensors, types and lists of strings.
     Other,
@@ -85,7 +85,7 @@ pub(super) struct TensorProto {
     pub(super) ints: Vec<i64>,
     pub(super) has_text: bool,
     pub(super) segmented: bool,
-    /// Keys of `external_data`, when the data lies in another file.
+    /// `external_data`, if the elements are in another file.
     pub(super) external: Option<BTreeMap<String, String>>,
 }
 
@@ -93,9 +93,9 @@ pub(super) struct TensorProto {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ValueInfo {
     pub(super) name: String,
-    /// The element type's code; `None` for what is no tensor.
+    /// Code of the element type; `None` if this is not a tensor.
     pub(super) data_type: Option<i64>,
-    /// `None` when not even the rank is known.
+    /// `None` if the file does not state the rank.
     pub(super) dims: Option<Vec<DimProto>>,
 }
 
@@ -107,7 +107,7 @@ pub(super) enum DimProto {
     Unknown,
 }
 
-/// Reads every field of a message; fields that `read` does not know it ignores.
+/// Calls `read` for every field of a message; `read` ignores fields it does not use.
 fn each(
     message: &mut Message,
     mut read: impl FnMut(Field) -> Result<(), Reason>,
@@ -207,7 +207,7 @@ impl NodeProto {
         Ok(node)
     }
 
-    /// The op with its domain, as messages and lists name it.
+    /// The op, prefixed by its domain unless that is the default domain.
     pub(super) fn op(&self) -> String {
         match &self.domain[..] {
             "" | "ai.onnx" => self.op_type.clone(),
@@ -215,7 +215,7 @@ impl NodeProto {
         }
     }
 
-    /// The node's name, or else that of its first result.
+    /// The node's name, or that of its first result if it has none.
     pub(super) fn label(&self) -> &str {
         let named = |text: &&str| !text.is_empty();
         let result = self.outputs.iter().map(|name| &name[..]).find(named);
@@ -251,7 +251,7 @@ impl Attribute {
             }
             Ok(())
         })?;
-        // An empty list has no field: its type says what it is.
+        // An empty list is not encoded; only the attribute type shows that it is a list.
         let value = match (value, kind) {
             _ if !reference.is_empty() => AttributeValue::Reference(reference),
             (_, 6) => AttributeValue::Floats(floats),
@@ -259,7 +259,7 @@ impl Attribute {
             (Some(value), _) => value,
             (None, _) if !ints.is_empty() => AttributeValue::Ints(ints),
             (None, _) if !floats.is_empty() => AttributeValue::Floats(floats),
-            // Zeros and empty strings may be left out on the wire.
+            // Encoders may omit zeros and empty strings.
             (None, 1) => AttributeValue::Float(0.0),
             (None, 2) => AttributeValue::Int(0),
             (None, 3) => AttributeValue::Text(Bytes::from(&[][..])),

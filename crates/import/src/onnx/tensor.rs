@@ -1,4 +1,4 @@
-//! A tensor that the model holds: its elements, wherever the file keeps them.
+//! Stored tensors of a model, with their elements inside the file or in external data files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -8,21 +8,21 @@ use graph::{Data, Value};
 
 use super::proto::Message;
 use super::schema::TensorProto;
-use crate::ImportError;
+use crate::error::ImportError;
 use crate::stored_type::StoredType;
 
 /// An initialiser, or the tensor of a `Constant` node.
 #[derive(Clone, Debug)]
 pub struct OnnxTensor {
-    /// How elements are stored.
+    /// Stored element type.
     pub(super) kind: StoredType,
     /// Row-major dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The elements in the order of their indices, as they are stored.
+    /// The elements as stored, in row-major order.
     pub data: Bytes,
 }
 
-/// The element type with ONNX's code.
+/// The element type of an ONNX type code.
 pub(super) fn kind(code: i64) -> Result<StoredType, String> {
     Ok(match code {
         1 => StoredType::F32,
@@ -55,14 +55,14 @@ pub(super) fn kind(code: i64) -> Result<StoredType, String> {
                 _ => "unknown",
             };
             return Err(format!(
-                "has elements of type code {code} ({name}), which kvark does not read"
+                "has elements of type code {code} ({name}), which is not supported"
             ));
         }
     })
 }
 
 impl OnnxTensor {
-    /// The tensor of a message; `folder` is where external data lies.
+    /// Reads a tensor message; `folder` finds its external data.
     pub(super) fn new(
         tensor: &TensorProto,
         folder: &mut ExternalDataFiles,
@@ -71,15 +71,18 @@ impl OnnxTensor {
         let wrong = |reason: String| ImportError::malformed(&what[..], reason);
         let kind = kind(tensor.data_type).map_err(wrong)?;
         if tensor.segmented {
-            return Err(wrong("is stored in segments".into()));
+            return Err(wrong(
+                "is stored in segments, which is not supported".into(),
+            ));
         }
         let dim = |dim: &i64| {
-            usize::try_from(*dim).map_err(|_| wrong(format!("has a dimension of {dim}")))
+            usize::try_from(*dim).map_err(|_| wrong(format!("has the invalid dimension {dim}")))
         };
         let shape: Vec<usize> = tensor.dims.iter().map(dim).collect::<Result<_, _>>()?;
         let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let bytes = elements.and_then(|n| kind.bytes(n));
-        let bytes = bytes.ok_or_else(|| wrong(format!("has sizes {shape:?} that overflow")))?;
+        let bytes =
+            bytes.ok_or_else(|| wrong(format!("has shape {shape:?}, whose size overflows")))?;
         let data = match (&tensor.external, &tensor.raw) {
             (Some(place), _) => folder.external(&what, place, bytes)?,
             (None, Some(raw)) => raw.clone(),
@@ -107,13 +110,13 @@ impl OnnxTensor {
         self.len() == 0
     }
 
-    /// The elements as a graph computes with them, without a copy where the types agree.
+    /// The elements in their compute type, without a copy if that is the stored type.
     pub(super) fn computed(&self) -> Result<(DType, Bytes), String> {
         let data = self.kind.computed(&self.data, self.len())?;
         Ok((self.kind.dtype(), data))
     }
 
-    /// The tensor as a run takes or gives it.
+    /// The tensor as an input or output value of a run.
     pub fn value(&self) -> Result<Value, ImportError> {
         let wrong = |reason: String| ImportError::malformed("a tensor", reason);
         let (dtype, bytes) = self.computed().map_err(wrong)?;
@@ -125,7 +128,7 @@ impl OnnxTensor {
     }
 }
 
-/// Reads a file that holds one tensor and nothing else, as test data does: its name and its contents.
+/// Reads a file that consists of one tensor message, such as test data; returns its name and value.
 pub fn read_tensor(bytes: &Bytes) -> Result<(String, OnnxTensor), ImportError> {
     let wrong = |reason| ImportError::malformed("the tensor", reason);
     let tensor = TensorProto::read(Message::new(bytes.clone())).map_err(wrong)?;
@@ -133,7 +136,7 @@ pub fn read_tensor(bytes: &Bytes) -> Result<(String, OnnxTensor), ImportError> {
     Ok((tensor.name, stored))
 }
 
-/// The elements of the message's own lists, as raw data would have them.
+/// Converts the message's typed element lists to raw data.
 fn typed(tensor: &TensorProto, kind: StoredType) -> Bytes {
     match kind {
         StoredType::F32 => Bytes::from_slice(&tensor.floats),
@@ -147,16 +150,16 @@ fn typed(tensor: &TensorProto, kind: StoredType) -> Bytes {
     }
 }
 
-/// The folder that a model lies in, and the files of it that tensors have asked for.
+/// External data files of a model's folder, mapped on first use.
 pub(super) struct ExternalDataFiles {
     path: Option<PathBuf>,
     files: HashMap<PathBuf, Bytes>,
 }
 
 impl ExternalDataFiles {
-    /// The folder; `None` when the model is in memory only.
+    /// `folder` is `None` if the model was read from memory.
     pub(super) fn new(path: Option<&Path>) -> ExternalDataFiles {
-        // A path without a folder has an empty one.
+        // `Path::parent` returns an empty path for a bare file name.
         let here = |path: &Path| match path.as_os_str().is_empty() {
             true => PathBuf::from("."),
             false => path.to_owned(),
@@ -167,7 +170,7 @@ impl ExternalDataFiles {
         }
     }
 
-    /// The bytes that a tensor has in another file of the model's folder.
+    /// The bytes of a tensor in an external data file.
     fn external(
         &mut self,
         what: &str,
@@ -177,11 +180,11 @@ impl ExternalDataFiles {
         let wrong = |reason: String| ImportError::malformed(what, reason);
         let location = place.get("location");
         let location =
-            location.ok_or_else(|| wrong("is external and does not say where".into()))?;
+            location.ok_or_else(|| wrong("is external but states no location".into()))?;
         let number = |key: &str| match place.get(key).map(|text| text.parse::<usize>()) {
             None => Ok(None),
             Some(Ok(n)) => Ok(Some(n)),
-            Some(Err(_)) => Err(wrong(format!("has the {key} {:?}", place[key]))),
+            Some(Err(_)) => Err(wrong(format!("has an invalid {key}: {:?}", place[key]))),
         };
         let start = number("offset")?.unwrap_or(0);
         let len = number("length")?.unwrap_or(bytes);
@@ -192,35 +195,37 @@ impl ExternalDataFiles {
         part.ok_or_else(|| {
             let size = file.len();
             wrong(format!(
-                "has {len} bytes from {start} on in {location:?}, which has {size}"
+                "needs {len} bytes at offset {start} of {location:?}, which has {size} bytes"
             ))
         })
     }
 
-    /// The file at this place, which must not lead out of the folder.
+    /// Maps the file at a relative path, which must stay inside the folder.
     fn file(&mut self, location: &str) -> Result<Bytes, String> {
         let relative = Path::new(location);
         let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
         if location.is_empty() || !relative.components().all(inside) {
             return Err(format!(
-                "lies in {location:?}, which is outside the model's folder"
+                "is stored in {location:?}, which is outside the model's folder"
             ));
         }
         let Some(folder) = &self.path else {
-            return Err(format!("lies in {location:?}, and the model in no folder"));
+            return Err(format!(
+                "is stored in {location:?}, but a model read from memory has no folder"
+            ));
         };
         let path = folder.join(relative);
         if let Some(file) = self.files.get(&path) {
             return Ok(file.clone());
         }
-        // A link inside the folder could lead out of it.
+        // A symbolic link inside the folder could point outside.
         let real = |path: &Path| {
             let real = path.canonicalize();
-            real.map_err(|e| format!("lies in {location:?}, which cannot be read: {e}"))
+            real.map_err(|e| format!("is stored in {location:?}, which cannot be read: {e}"))
         };
         if !real(&path)?.starts_with(real(folder)?) {
             return Err(format!(
-                "lies in {location:?}, which leads outside the model's folder"
+                "is stored in {location:?}, which links outside the model's folder"
             ));
         }
         let file = Bytes::map(&path).map_err(|e| e.to_string())?;

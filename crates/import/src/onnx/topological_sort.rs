@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::{Node, Port};
-use crate::ImportError;
+use super::file::{Node, Port};
+use crate::error::ImportError;
 
 /// Sorts the nodes topologically; the file's order is kept if it is already valid.
 pub(super) fn sorted<'a>(
@@ -34,7 +34,7 @@ pub(super) fn sorted<'a>(
                 None if given.contains(&name[..]) => {}
                 None => {
                     let what = format!("operand {name:?} of node {} ({})", node.label, node.op);
-                    let reason = "is neither an input nor an initialiser nor a node's result";
+                    let reason = "is not defined by an input, an initialiser or a node";
                     return Err(ImportError::malformed(what, reason));
                 }
             }

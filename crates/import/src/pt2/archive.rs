@@ -1,4 +1,4 @@
-//! The zip around a program: its members by name, as views into the file.
+//! The zip archive around the programs: members by name, as views into the file.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Read};
@@ -6,14 +6,14 @@ use std::io::{Cursor, Read};
 use base::Bytes;
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::ImportError;
+use crate::error::ImportError;
 
-/// Most bytes that a compressed member may grow to. Weights are stored as they are.
+/// Limit on the size of an inflated member. Weights are stored uncompressed.
 const MAX_INFLATED: u64 = 1 << 30;
 
-/// The members of an archive without the folder they all lie in.
+/// The members of an archive, by their path below its root folder.
 pub(super) struct Archive {
-    /// The folder: the archive's own name for itself.
+    /// The root folder, which is the archive's name.
     pub(super) root: String,
     members: HashMap<String, Bytes>,
 }
@@ -45,11 +45,11 @@ impl Archive {
                     Some(start..start.checked_add(usize::try_from(member.size()).ok()?)?)
                 });
                 let data = range.and_then(|range| bytes.slice(range));
-                data.ok_or_else(|| wrong("lies outside the file"))?
+                data.ok_or_else(|| wrong("is outside the file"))?
             } else {
                 let size = member.size();
                 if size > MAX_INFLATED {
-                    return Err(wrong("is compressed and too large"));
+                    return Err(wrong("is compressed and larger than 1 GiB"));
                 }
                 let mut data = Vec::new();
                 let read = member.take(MAX_INFLATED).read_to_end(&mut data);
@@ -63,7 +63,7 @@ impl Archive {
             members.insert(name, data);
         }
         let root = root.ok_or_else(|| {
-            damaged("has no archive_format: it is no .pt2, or one of a PyTorch before 2.8".into())
+            damaged("has no archive_format: it is not a .pt2 file, or was written by a PyTorch older than 2.8".into())
         })?;
         let members = members.into_iter().filter_map(|(name, data)| {
             let inner = name.strip_prefix(&root)?.trim_start_matches('/');
@@ -78,25 +78,25 @@ impl Archive {
         self.members.get(name)
     }
 
-    /// The member with this name, which must be there.
+    /// A required member.
     pub(super) fn need(&self, name: &str) -> Result<&Bytes, ImportError> {
         let missing = || ImportError::malformed(format!("{name:?}"), "is not in the archive");
         self.get(name).ok_or_else(missing)
     }
 
-    /// A member that is JSON.
+    /// A required member, parsed as JSON.
     pub(super) fn json<T: serde::de::DeserializeOwned>(
         &self,
         name: &str,
     ) -> Result<T, ImportError> {
         let bytes = self.need(name)?;
         serde_json::from_slice(bytes).map_err(|e| {
-            let reason = format!("is not what schema 8 says: {e}");
+            let reason = format!("does not match schema 8: {e}");
             ImportError::malformed(format!("{name:?}"), reason)
         })
     }
 
-    /// The names under a folder, without it, in order.
+    /// Names of the members of a folder, relative to it and sorted.
     pub(super) fn under(&self, folder: &str) -> Vec<&str> {
         let names = self.members.keys();
         let mut names: Vec<&str> = names.filter_map(|name| name.strip_prefix(folder)).collect();

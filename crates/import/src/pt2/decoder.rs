@@ -1,8 +1,8 @@
-//! Exported decoders as runners drive them.
+//! Lowers exported decoders to the form that runners call.
 //!
-//! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and gives
+//! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and returns
 //! the logits of every token. Runners call `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
-//! [`crate::transformer`]), so the inputs get that form and the wanted rows are picked at the end; further outputs stay.
+//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end; further outputs are kept.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,28 @@ use graph::ops::GatherRows;
 use graph::{Dim, Graph, Symbol};
 use kv::LayerConfig;
 
-use super::lower::{Pt2Lowering, origin, user_inputs};
+use super::extra_files::ExtraFiles;
+use super::file::Program;
+use super::lower::op_traits::origin;
+use super::lower::{Pt2Lowering, user_inputs};
 use super::schema::{SymInt, TensorMeta};
-use super::{ExtraFiles, Program};
-use crate::artifact::DEFAULT_CONTEXT_LENGTH;
 use crate::cache_configs::caches;
-use crate::{ImportError, Method, ModelFacts};
+use crate::error::ImportError;
+use crate::lowered::Method;
+use crate::model_facts::{DEFAULT_CONTEXT_LENGTH, ModelFacts};
 
 /// The op that makes a program a decoder.
-pub(super) const ATTENTION: &str = "kvcache.update_and_attend.default";
+const ATTENTION: &str = "kvcache.update_and_attend.default";
 
-/// Which inputs of a program are which.
+/// The inputs of a program that are tokens and positions.
 pub(super) struct DecoderSignature<'a> {
     tokens: &'a str,
     position: &'a str,
-    /// The file's name for the number of tokens.
+    /// The file's symbol for the number of tokens.
     symbol: String,
 }
 
-/// The decoder that a program is; `None` when it attends over no cache or takes something else.
+/// The signature of a decoder; `None` if the program attends over no cache or has other inputs.
 pub(super) fn shape(program: &Program) -> Option<DecoderSignature<'_>> {
     let inputs = user_inputs(program).ok()?;
     let position = position(program)?;
@@ -49,7 +52,7 @@ pub(super) fn shape(program: &Program) -> Option<DecoderSignature<'_>> {
     })
 }
 
-/// The input that all attention takes its positions from.
+/// The input that all attention nodes take their positions from.
 pub(super) fn position(program: &Program) -> Option<&str> {
     let nodes = program.graph.nodes.iter();
     let attention = nodes.filter(|node| node.op() == ATTENTION);
@@ -81,7 +84,7 @@ fn only_symbol(meta: &TensorMeta) -> Option<String> {
     symbol.filter(|_| matches!(dtype, DType::I32 | DType::I64))
 }
 
-/// The program as a decoder, with what it says about itself.
+/// Lowers the program as a decoder.
 pub(super) fn lower(
     program: &Program,
     shape: &DecoderSignature<'_>,
@@ -105,7 +108,8 @@ pub(super) fn lower(
     let mut results = vec![];
     for (index, id) in outputs.into_iter().enumerate() {
         let width = lower.builder.ty(id).shape.last().copied();
-        let width = width.ok_or_else(|| wrong("is a scalar".into()))?;
+        let width =
+            width.ok_or_else(|| wrong("is a scalar, must have one row per token".into()))?;
         let name = if index == 0 { "logits" } else { "features" };
         lower.begin_node(name);
         let by_token = lower.reshape(id, vec![tokens, width]).map_err(wrong)?;
@@ -113,7 +117,7 @@ pub(super) fn lower(
             0 => lower.emit(GatherRows, &[by_token, wanted]).map_err(wrong)?,
             _ => by_token,
         };
-        // A program with three outputs would have two of that name.
+        // Only the second output is named; a third would get the same name.
         if index < 2 {
             lower.own_name(result, name);
         }
@@ -121,13 +125,13 @@ pub(super) fn lower(
     }
     let logits = lower.builder.ty(results[0]).clone();
     let vocab = logits.shape.last().and_then(Dim::as_const);
-    let vocab = vocab.ok_or_else(|| wrong("has no vocabulary that is known at export".into()))?;
+    let vocab = vocab.ok_or_else(|| wrong("must have a constant vocabulary size".into()))?;
     let graph = lower.into_builder().finish(&results)?;
     let facts = facts(&graph, extra, vocab)?;
     Ok((graph, facts))
 }
 
-/// Makes the input `name: i32[T]`, which the program knows as `exported` and takes in its own form.
+/// Adds the input `name: i32[T]` and defines the program's input `exported` from it, in the exported shape and type.
 fn input(
     lower: &mut Pt2Lowering<'_>,
     name: &str,
@@ -144,7 +148,7 @@ fn input(
     Ok(id)
 }
 
-/// What the archive says about the decoder, joined with what its graph shows.
+/// Facts from the archive's metadata, checked against the graph.
 fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFacts, ImportError> {
     let seen = caches(graph)?;
     let wrong = |reason: String| ImportError::value("the archive's cache metadata", reason);
@@ -155,13 +159,13 @@ fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFa
             if stated.layers.len() != seen.len() {
                 let (stated, seen) = (stated.layers.len(), seen.len());
                 return Err(wrong(format!(
-                    "lists {stated} caches, the graph uses {seen}"
+                    "lists {stated} caches, but the graph uses {seen}"
                 )));
             }
             let join = |(index, (stated, seen)): (usize, (&LayerConfig, LayerConfig))| {
                 if (stated.kv_heads, stated.key_dim) != (seen.kv_heads, seen.key_dim) {
                     return Err(wrong(format!(
-                        "says cache {index} has {} heads of {}, the graph stores {} of {}",
+                        "states {} heads of size {} for cache {index}, but the graph has {} of size {}",
                         stated.kv_heads, stated.key_dim, seen.kv_heads, seen.key_dim
                     )));
                 }
@@ -206,10 +210,10 @@ fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFa
     })
 }
 
-/// The number of tokens is the first symbol: the only one that a decoder's inputs have.
+/// The number of tokens, which is the first symbol: a decoder's inputs have no other.
 const TOKENS: Symbol = Symbol(0);
 
-/// The facts of an artifact that is no decoder: caches, if it has any, and nothing about tokens.
+/// The facts of a model that is not a decoder: only its caches, if it has any.
 pub(super) fn bare_facts(
     methods: &[Method],
     extra: &ExtraFiles,

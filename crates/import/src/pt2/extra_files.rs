@@ -1,18 +1,18 @@
-//! What kvark's exporter puts into an archive beside the programs.
+//! Files that kvark's exporter stores in the archive's `extra/kvark/`.
 
 use base::Bytes;
 use kv::metadata::{Metadata, MetadataValue};
 
 use super::archive::Archive;
-use crate::ImportError;
+use crate::error::ImportError;
 
-/// Where PyTorch keeps extra files, and kvark's folder among them.
+/// Folder of kvark's files among the archive's extra files.
 const FOLDER: &str = "extra/kvark/";
 
-/// Facts and files for a decoder; an archive of another exporter has none.
+/// Metadata and tokenizer files of a decoder. Archives of other exporters have none.
 #[derive(Clone, Debug, Default)]
 pub struct ExtraFiles {
-    /// The cache facts: `kv_cache.*` keys and ExecuTorch's constant methods.
+    /// Cache metadata: `kv_cache.*` keys and the values of ExecuTorch's constant methods.
     pub metadata: Metadata,
     /// Hugging Face's `config.json`.
     pub config: Option<Bytes>,
@@ -22,7 +22,7 @@ pub struct ExtraFiles {
     pub tokenizer: Option<Bytes>,
     /// Hugging Face's `tokenizer_config.json`.
     pub tokenizer_config: Option<Bytes>,
-    /// The chat template, where it is a file of its own.
+    /// The chat template, if it is a separate file.
     pub chat_template: Option<Bytes>,
     /// A GGUF file's `tokenizer.*` keys, as one JSON object.
     pub ggml_tokenizer: Option<Bytes>,

@@ -1,14 +1,14 @@
-//! Graphs inside nodes that only say how gradients or types are treated while they run, put in the place of their nodes.
+//! Inlines the subgraphs of nodes that only set gradient or autocast modes.
 
 use std::collections::HashMap;
 
 use super::schema::{Argument, Graph, GraphArgument, Node};
 
-/// Whether a node runs the graph it holds just as it is.
+/// Whether a node runs its subgraph without changing any value.
 fn is_transparent(node: &Node) -> bool {
     match node.op() {
         "higher_order.wrap_with_set_grad_enabled" => true,
-        // Device, type, enabled, caching: with autocast on, types would change.
+        // Arguments: device, type, enabled, caching. Enabled autocast would change types.
         "higher_order.wrap_with_autocast" => {
             let enabled = node.inputs.get(2).map(|input| &input.arg);
             matches!(enabled, Some(Argument::AsBool(false)))
@@ -17,7 +17,10 @@ fn is_transparent(node: &Node) -> bool {
     }
 }
 
-/// The graph without such nodes, or what is wrong with one of them.
+/// Replaces such nodes by their subgraphs.
+///
+/// # Errors
+/// The reason why a node cannot be inlined.
 pub(super) fn inline(graph: Graph) -> Result<Graph, String> {
     let nodes = graph.nodes;
     let mut all = Graph {
@@ -34,27 +37,27 @@ pub(super) fn inline(graph: Graph) -> Result<Graph, String> {
     Ok(all)
 }
 
-/// Appends what a node runs.
+/// Appends the subgraph of a node.
 fn splice(all: &mut Graph, index: usize, mut node: Node) -> Result<(), String> {
     let name = node.name().to_owned();
     let is_graph = |arg: &Argument| matches!(arg, Argument::AsGraph(_));
     let at = node.inputs.iter().position(|input| is_graph(&input.arg));
     let Some(at) = at else {
-        return Err(format!("node {name:?} has no graph to run"));
+        return Err(format!("node {name:?} has no subgraph"));
     };
     let arguments = node.inputs.split_off(at + 1);
     let Some(Argument::AsGraph(GraphArgument { graph })) = node.inputs.pop().map(|i| i.arg) else {
-        return Err(format!("node {name:?} has no graph to run"));
+        return Err(format!("node {name:?} has no subgraph"));
     };
     let inner = inline(graph)?;
     if inner.inputs.len() != arguments.len() || inner.outputs.len() != node.outputs.len() {
         let (takes, gives) = (inner.inputs.len(), inner.outputs.len());
         let (given, taken) = (arguments.len(), node.outputs.len());
         return Err(format!(
-            "node {name:?} has {given} arguments and {taken} results, and its graph {takes} and {gives}"
+            "node {name:?} has {given} arguments and {taken} results, but its subgraph has {takes} and {gives}"
         ));
     }
-    // Inside, a value has the name of its argument, or one that says where it belongs.
+    // Inputs of the subgraph get the names of the arguments; other values get a prefix of their own.
     let mut names: HashMap<String, String> = HashMap::new();
     for (inside, argument) in inner.inputs.iter().zip(&arguments) {
         let outside = argument.arg.names().into_iter().map(str::to_owned);

@@ -1,13 +1,13 @@
 //! `.pt2`: programs that `torch.export` saved, with their weights.
 //!
-//! The file is a stored zip. Reading checks every number before it is used; weights stay where the file has them.
+//! The file is a stored zip. Reading checks every number before it is used; weights are views into the file.
 //!
 //! ```no_run
 //! use import::pt2::Pt2;
 //! let file = Pt2::open("model.pt2".as_ref())?;
 //! for program in &file.programs {
 //!     println!("{}: {} nodes, torch {}", program.name, program.nodes(), program.torch_version);
-//!     println!("not known to kvark: {:?}", program.unknown_ops());
+//!     println!("unsupported ops: {:?}", program.unknown_ops());
 //! }
 //! # Ok::<(), import::ImportError>(())
 //! ```
@@ -15,6 +15,7 @@
 mod archive;
 mod decoder;
 mod extra_files;
+mod file;
 mod inline;
 mod lower;
 mod read;
@@ -25,87 +26,103 @@ mod tensor;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
-use base::Bytes;
+use graph::Graph;
 
-use crate::ImportError;
+use crate::error::{ImportError, ImportErrorDetail};
+use crate::lowered::{ImportOptions, LoweredModel, Method};
 pub use extra_files::ExtraFiles;
-pub use lower::lower;
+pub use file::{Program, Pt2};
+use lower::{Pt2Lowering, op_traits, user_inputs};
 pub use tensor::Pt2Tensor;
 
-/// A `.pt2` file.
-#[derive(Clone, Debug)]
-pub struct Pt2 {
-    /// The archive's own name for itself.
-    pub name: String,
-    /// The programs, by name; one saved alone is called `forward`.
-    pub programs: Vec<Program>,
-    /// What kvark's exporter put in beside the programs.
-    pub extra: ExtraFiles,
-}
-
-/// One exported program.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The method's name.
-    pub name: String,
-    /// Version of the schema it was written in.
-    pub schema_version: (u64, u64),
-    /// The PyTorch that wrote it.
-    pub torch_version: String,
-    /// Parameters, buffers and constants, by the names that the graph has for them.
-    pub tensors: BTreeMap<String, Pt2Tensor>,
-    /// Smallest and largest value of each dynamic size.
-    pub ranges: BTreeMap<String, (i64, i64)>,
-    graph: schema::Graph,
-    signature: schema::Signature,
-}
-
-impl Pt2 {
-    /// Maps the file at `path` and reads it. Weights are not touched.
-    pub fn open(path: &Path) -> Result<Pt2, ImportError> {
-        let read = || Pt2::parse(&Bytes::map(path)?);
-        read().map_err(|error: ImportError| error.in_file(path))
-    }
-
-    /// Reads a whole file held in `bytes`; weights are views into it.
-    pub fn parse(bytes: &Bytes) -> Result<Pt2, ImportError> {
-        read::read(bytes)
-    }
-
-    /// Whether the bytes begin as a zip does.
-    pub fn is_zip(bytes: &[u8]) -> bool {
-        bytes.starts_with(b"PK\x03\x04")
-    }
-}
-
 impl Program {
-    /// How many nodes the exported graph has.
-    pub fn nodes(&self) -> usize {
-        self.graph.nodes.len()
-    }
-
-    /// How often each op occurs, by PyTorch's name without `torch.ops.`.
-    pub fn ops(&self) -> BTreeMap<&str, usize> {
-        let mut ops = BTreeMap::new();
-        for node in &self.graph.nodes {
-            *ops.entry(node.op()).or_default() += 1;
-        }
-        ops
-    }
-
-    /// Ops that kvark has no lowering for, each with the first node that needs it.
+    /// Ops without a lowering rule, each with the first node that needs it.
     pub fn unknown_ops(&self) -> Vec<(&str, &str)> {
         let mut first = HashMap::new();
-        let live = lower::live(&self.graph);
-        let unknown = self.graph.nodes.iter().zip(live);
-        let unknown = unknown.filter(|(node, live)| *live && !lower::is_known(node.op()));
-        for (node, _) in unknown {
+        let live = op_traits::live(&self.graph);
+        let unsupported = self.graph.nodes.iter().zip(live);
+        let unsupported =
+            unsupported.filter(|(node, live)| *live && !lower::is_supported(node.op()));
+        for (node, _) in unsupported {
             first.entry(node.op()).or_insert(node.name());
         }
         let mut list: Vec<_> = first.into_iter().collect();
         list.sort_unstable();
         list
     }
+}
+
+/// Lowers a file to a model with one method per program.
+///
+/// A program that attends over caches becomes the decoder that runners expect, unless the options ask for it as exported.
+pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
+    for program in &file.programs {
+        let dependent = program.graph.nodes.iter();
+        let dependent = dependent
+            .zip(op_traits::live(&program.graph))
+            .filter(|(_, live)| *live);
+        if let Some((node, _)) = dependent
+            .into_iter()
+            .find(|(n, _)| op_traits::is_data_dependent(n.op()))
+        {
+            let (node, op) = (node.name().to_owned(), node.op().to_owned());
+            let reason = "the shape of its result depends on data; only shapes that follow from the shapes of the inputs are supported".into();
+            return Err(ImportErrorDetail::Op { node, op, reason }.into());
+        }
+    }
+    let unsupported: Vec<String> = file.programs.iter().flat_map(unsupported).collect();
+    if !unsupported.is_empty() {
+        let ops = unsupported.join(", ");
+        return Err(ImportErrorDetail::UnknownOps { ops }.into());
+    }
+    let mut methods = Vec::with_capacity(file.programs.len());
+    let mut facts = None;
+    for program in &file.programs {
+        let name = program.name.clone();
+        let graph = match decoder::shape(program).filter(|_| !options.as_exported) {
+            Some(shape) => {
+                let (graph, found) = decoder::lower(program, &shape, &file.extra)?;
+                facts.get_or_insert(found);
+                graph
+            }
+            None => plain(program)?,
+        };
+        methods.push(Method { name, graph });
+    }
+    let facts = match facts {
+        Some(facts) => facts,
+        None => decoder::bare_facts(&methods, &file.extra)?,
+    };
+    Ok(LoweredModel {
+        name: Some(file.name.clone()).filter(|name| !name.is_empty()),
+        architecture: file
+            .extra
+            .architecture()
+            .unwrap_or_else(|| "torch.export".into()),
+        methods,
+        facts,
+    })
+}
+
+fn unsupported(program: &Program) -> Vec<String> {
+    let list = program.unknown_ops().into_iter();
+    list.map(|(op, node)| format!("{op} (node {node} of {})", program.name))
+        .collect()
+}
+
+/// Lowers a program with its exported inputs and outputs.
+fn plain(program: &Program) -> Result<Graph, ImportError> {
+    let mut lower = Pt2Lowering::new(program, &BTreeMap::new())?;
+    for name in user_inputs(program)? {
+        let meta = lower.input_meta(name)?;
+        let (dtype, shape) = lower.input_type(name, meta)?;
+        let id = lower.builder.input(name, dtype, shape);
+        lower.values.insert(name.to_owned(), id);
+    }
+    let position = decoder::position(program);
+    lower.position = position.and_then(|name| Some((name.to_owned(), *lower.values.get(name)?)));
+    lower.nodes()?;
+    let outputs = lower.outputs()?;
+    Ok(lower.into_builder().finish(&outputs)?)
 }

@@ -1,30 +1,51 @@
-//! From bytes to programs with their weights.
+//! Reads a `.pt2` archive: programs with their weights.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use base::Bytes;
 
 use super::archive::Archive;
+use super::extra_files::ExtraFiles;
+use super::file::{Program, Pt2};
 use super::inline::inline;
 use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
-use super::{ExtraFiles, Program, Pt2, Pt2Tensor};
-use crate::ImportError;
+use super::tensor::Pt2Tensor;
+use crate::error::ImportError;
 
-/// The schema that is understood; its minor versions only add.
+/// Supported major version of the schema; minor versions only add fields.
 const SCHEMA: u64 = 8;
-/// What a program that was saved alone is called in the archive, and what kvark calls it.
+/// Name of a single program in the archive, and the method name kvark gives it.
 const SINGLE_PROGRAM: (&str, &str) = ("model", "forward");
-/// Longer names than PyTorch gives.
+/// Limit on the length of names, above what PyTorch generates.
 const MAX_NAME: usize = 400;
 
-pub(super) fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
+impl Pt2 {
+    /// Maps the file at `path` and reads it. Weights are not touched.
+    pub fn open(path: &Path) -> Result<Pt2, ImportError> {
+        let read = || Pt2::parse(&Bytes::map(path)?);
+        read().map_err(|error: ImportError| error.in_file(path))
+    }
+
+    /// Reads a whole file held in `bytes`; weights are views into it.
+    pub fn parse(bytes: &Bytes) -> Result<Pt2, ImportError> {
+        read(bytes)
+    }
+
+    /// Whether the bytes begin with the magic of a zip archive.
+    pub fn is_zip(bytes: &[u8]) -> bool {
+        bytes.starts_with(b"PK\x03\x04")
+    }
+}
+
+fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
     let archive = Archive::open(bytes)?;
     let says = |member: &str, wanted: &[u8]| match archive.need(member) {
         Ok(found) if found.trim_ascii() == wanted => Ok(()),
         Ok(found) => {
             let found = String::from_utf8_lossy(&found[..found.len().min(20)]).into_owned();
             let wanted = String::from_utf8_lossy(wanted);
-            let reason = format!("says {found:?}, must be {wanted:?}");
+            let reason = format!("contains {found:?}, must be {wanted:?}");
             Err(ImportError::malformed(format!("{member:?}"), reason))
         }
         Err(error) => Err(error),
@@ -61,14 +82,16 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
     } = archive.json(&member)?;
     if version.major != SCHEMA {
         let (major, minor) = (version.major, version.minor);
-        let reason = format!("has schema {major}.{minor}, and only {SCHEMA}.x is understood");
+        let reason = format!("has schema {major}.{minor}, but only {SCHEMA}.x is supported");
         return Err(wrong(reason));
     }
     let (graph, signature) = (graph_module.graph, graph_module.signature);
     let graph = inline(graph).map_err(&wrong)?;
     if let Some(odd) = odd_name(&graph) {
         let start: String = odd.chars().take(40).collect();
-        return Err(wrong(format!("has a value with the name {start:?}")));
+        return Err(wrong(format!(
+            "has a value with the invalid name {start:?}"
+        )));
     }
     let tensors = tensors(archive, name, &signature.input_specs)?;
     let ranges = range_constraints.into_iter().map(|(name, range)| {
@@ -95,7 +118,7 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
     })
 }
 
-/// A name that would spoil a message. Messages are made from the file's names.
+/// A name that is too long or has control characters; error messages quote names.
 fn odd_name(graph: &Graph) -> Option<&str> {
     let values = graph
         .tensor_values
@@ -109,7 +132,7 @@ fn odd_name(graph: &Graph) -> Option<&str> {
     names.find(|name| name.len() > MAX_NAME || name.contains(char::is_control))
 }
 
-/// The weights and constants that the program's inputs name.
+/// The weights and constants among the program's inputs.
 fn tensors(
     archive: &Archive,
     program: &str,
@@ -141,7 +164,9 @@ fn tensors(
             } => (arg, name),
             InputSpec::UserInput { .. } | InputSpec::ConstantInput(_) => continue,
             InputSpec::CustomObj(_) | InputSpec::Token(_) => {
-                return Err(ImportError::unsupported("a program that takes objects"));
+                return Err(ImportError::unsupported(
+                    "a program with custom objects or tokens as inputs",
+                ));
             }
         };
         let wrong = |reason: String| ImportError::malformed(format!("tensor {name:?}"), reason);
@@ -149,14 +174,17 @@ fn tensors(
             .iter()
             .find_map(|(folder, config)| Some((folder, config.get(name)?)));
         let Some((folder, payload)) = payload else {
-            return Err(wrong("is in no list of the archive's tensors".into()));
+            return Err(wrong(
+                "is not listed in the archive's weights or constants".into(),
+            ));
         };
         let path = format!("{folder}{}", payload.path_name);
         let Some(meta) = payload.tensor_meta.as_ref().filter(|_| !payload.use_pickle) else {
-            return Err(wrong("is pickled, which kvark does not read".into()));
+            return Err(wrong("is pickled, which is not supported".into()));
         };
         let storage = archive.get(&path);
-        let storage = storage.ok_or_else(|| wrong(format!("is missing: there is no {path:?}")))?;
+        let storage =
+            storage.ok_or_else(|| wrong(format!("is missing: the archive has no {path:?}")))?;
         let stored = Pt2Tensor::new(name, meta, storage).map_err(wrong)?;
         found.insert(arg.name.clone(), stored);
     }

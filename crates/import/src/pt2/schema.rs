@@ -1,10 +1,10 @@
-//! `models/*.json` as PyTorch writes it (schema 8): names are its own, and what kvark does not look at is left out.
+//! The structure of `models/*.json` (schema 8), with PyTorch's names; fields that kvark does not use are omitted.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Deserializer};
 
-/// A whole program.
+/// An exported program.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ExportedProgram {
     pub(super) graph_module: GraphModule,
@@ -21,7 +21,7 @@ pub(super) struct SchemaVersion {
     pub(super) minor: u64,
 }
 
-/// Bounds of a dynamic size; absent ones are open.
+/// Bounds of a dynamic size; `None` means unbounded.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct RangeConstraint {
     pub(super) min_val: Option<i64>,
@@ -34,10 +34,10 @@ pub(super) struct GraphModule {
     pub(super) signature: Signature,
 }
 
-/// Nodes in the order they run, and what is known of every value.
+/// Nodes in execution order, and the metadata of every value.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Graph {
-    /// Of a graph inside a node: what the node's arguments become there.
+    /// Inputs; for a subgraph, the values that stand for the node's arguments.
     #[serde(default)]
     pub(super) inputs: Vec<Argument>,
     pub(super) nodes: Vec<Node>,
@@ -47,7 +47,7 @@ pub(super) struct Graph {
     pub(super) sym_int_values: HashMap<String, SymInt>,
 }
 
-/// One call of an op.
+/// A call of an op.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Node {
     pub(super) target: String,
@@ -58,7 +58,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Another name for a value.
+    /// A node that gives a value a second name.
     pub(super) fn alias(value: Argument, result: Argument) -> Node {
         let argument = NamedArgument {
             name: "self".into(),
@@ -72,14 +72,14 @@ impl Node {
         }
     }
 
-    /// The op's name without what all of them begin with.
+    /// The op's name without `torch.ops.`.
     pub(super) fn op(&self) -> &str {
         self.target
             .strip_prefix("torch.ops.")
             .unwrap_or(&self.target)
     }
 
-    /// The node's name, that of its first result where the file names none.
+    /// The node's name, or that of its first result if it has none.
     pub(super) fn name(&self) -> &str {
         let first = || self.outputs.iter().flat_map(Argument::names).next();
         self.name.as_deref().or_else(first).unwrap_or(&self.target)
@@ -92,7 +92,7 @@ pub(super) struct NamedArgument {
     pub(super) arg: Argument,
 }
 
-/// A value that a node takes or gives.
+/// An argument or result of a node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(
@@ -113,8 +113,8 @@ pub(super) enum Argument {
     AsSymInts(Vec<SymIntArgument>),
     AsBool(bool),
     AsGraph(GraphArgument),
-    // Types are also in the results' metadata; devices, layouts and memory formats change no value; the rest is refused
-    // where an op asks for it.
+    // Types are also in the results' metadata; devices, layouts and memory formats change no value. Other kinds are
+    // rejected by the rules that read them.
     AsScalarType(serde::de::IgnoredAny),
     AsFloats(serde::de::IgnoredAny),
     AsStrings(serde::de::IgnoredAny),
@@ -136,7 +136,7 @@ pub(super) enum Argument {
 }
 
 impl Argument {
-    /// The names of the values in it, to be changed.
+    /// Mutable references to the names of its values.
     pub(super) fn names_mut(&mut self) -> Vec<&mut String> {
         match self {
             Argument::AsTensor(t) => vec![&mut t.name],
@@ -161,7 +161,7 @@ impl Argument {
         }
     }
 
-    /// The names of the values in it.
+    /// The names of its values.
     pub(super) fn names(&self) -> Vec<&str> {
         match self {
             Argument::AsTensor(t) => vec![&t.name],
@@ -177,7 +177,7 @@ impl Argument {
     }
 }
 
-/// A graph that a node runs.
+/// A subgraph of a node.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct GraphArgument {
     pub(super) graph: Graph,
@@ -233,7 +233,7 @@ pub(super) struct SymExpr {
     pub(super) expr_str: String,
 }
 
-/// A number; JSON has no words for infinities, so they are texts.
+/// A float. JSON has no infinities, so they are strings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Float(pub(super) f64);
 
@@ -251,13 +251,13 @@ impl<'de> Deserialize<'de> for Float {
                 "Infinity" => f64::INFINITY,
                 "-Infinity" => f64::NEG_INFINITY,
                 "NaN" => f64::NAN,
-                _ => return Err(serde::de::Error::custom("a text that is no number")),
+                _ => return Err(serde::de::Error::custom("a string that is not a number")),
             },
         }))
     }
 }
 
-/// An element type by PyTorch's code.
+/// PyTorch's code of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct ScalarType(pub(super) u32);
 
@@ -274,7 +274,7 @@ pub(super) struct TensorMeta {
 /// PyTorch's code for dense tensors with strides.
 pub(super) const STRIDED: u32 = 7;
 
-/// Which graph inputs are weights and which the caller's; what the outputs are.
+/// Roles of the graph's inputs (weights or arguments) and outputs.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Signature {
     pub(super) input_specs: Vec<InputSpec>,

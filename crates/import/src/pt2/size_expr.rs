@@ -1,8 +1,8 @@
-//! Sizes as sympy's `srepr` writes them: `Add(Symbol('s0', integer=True), Integer(1))`.
+//! Parser of size expressions in the notation of sympy's `srepr`: `Add(Symbol('s0', integer=True), Integer(1))`.
 
 use std::collections::BTreeMap;
 
-/// Deeper nesting than any exported size has.
+/// Limit on the nesting of an expression.
 const MAX_NESTED: usize = 64;
 
 /// `constant + Σ coefficient · symbol`, symbols by name.
@@ -13,13 +13,16 @@ pub(super) struct SizeExpr {
 }
 
 impl SizeExpr {
-    /// Reads an expression; the error says what it is instead.
+    /// Parses an expression.
+    ///
+    /// # Errors
+    /// The reason why it cannot be parsed or is not affine.
     pub(super) fn parse(text: &str) -> Result<SizeExpr, String> {
         let mut parser = Parser { rest: text };
         let expression = parser.expression(0);
         match expression {
-            Ok(_) if !parser.rest.trim().is_empty() => Err(format!("cannot be read: {text:?}")),
-            Err(None) => Err(format!("cannot be read: {text:?}")),
+            Ok(_) if !parser.rest.trim().is_empty() => Err(format!("cannot be parsed: {text:?}")),
+            Err(None) => Err(format!("cannot be parsed: {text:?}")),
             Err(Some(what)) => Err(format!("is not affine in the dynamic sizes ({what})")),
             Ok(sum) => Ok(sum),
         }
@@ -57,7 +60,7 @@ struct Parser<'t> {
     rest: &'t str,
 }
 
-/// `None` for what cannot be read, or the name of what is not affine.
+/// Why an expression is rejected: `None` if it cannot be parsed, or the name of the function that is not affine.
 type Refusal = Option<String>;
 
 impl<'t> Parser<'t> {
@@ -221,11 +224,11 @@ mod tests {
     fn says_what_it_cannot_read() {
         let deep = "Add(".repeat(100_000);
         let cases = [
-            ("", "cannot be read"),
-            ("Add(", "cannot be read"),
-            ("Integer(7) 8", "cannot be read"),
-            ("Symbol('s0'", "cannot be read"),
-            (&deep, "cannot be read"),
+            ("", "cannot be parsed"),
+            ("Add(", "cannot be parsed"),
+            ("Integer(7) 8", "cannot be parsed"),
+            ("Symbol('s0'", "cannot be parsed"),
+            (&deep, "cannot be parsed"),
             ("Mul(Symbol('a'), Symbol('b'))", "affine"),
             ("Mod(Symbol('a'), Integer(2))", "Mod"),
             ("FloorDiv(Symbol('a'), Integer(2))", "FloorDiv"),

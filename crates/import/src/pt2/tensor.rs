@@ -1,4 +1,4 @@
-//! A tensor that the archive holds, and the form in which a graph takes it.
+//! Stored tensors of an archive; strided views are made contiguous.
 
 use base::{Bytes, DType};
 
@@ -8,17 +8,17 @@ use crate::stored_type::StoredType;
 /// A parameter, buffer or constant of a program.
 #[derive(Clone, Debug)]
 pub struct Pt2Tensor {
-    /// The module's name for it.
+    /// The name in the module.
     pub name: String,
-    /// How elements are stored.
+    /// Stored element type.
     pub(super) kind: StoredType,
     /// Row-major dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The elements in the order of their indices.
+    /// The elements in row-major order.
     pub data: Bytes,
 }
 
-/// The element type with PyTorch's code.
+/// The element type of a PyTorch type code.
 pub(super) fn kind(code: ScalarType) -> Result<StoredType, String> {
     Ok(match code.0 {
         1 => StoredType::U8,
@@ -39,19 +39,22 @@ pub(super) fn kind(code: ScalarType) -> Result<StoredType, String> {
                 _ => "unknown",
             };
             return Err(format!(
-                "has elements of type code {code} ({name}), which kvark does not read"
+                "has elements of type code {code} ({name}), which is not supported"
             ));
         }
     })
 }
 
 impl Pt2Tensor {
-    /// The view that `meta` has of a storage. Views that are not contiguous are copied into order.
+    /// The view of a storage that `meta` describes. A view that is not contiguous is copied.
     pub(super) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Pt2Tensor, String> {
         let kind = kind(meta.dtype)?;
         let width = kind.bits() / 8;
         if meta.layout != STRIDED {
-            return Err(format!("has layout {}, which is not dense", meta.layout));
+            return Err(format!(
+                "has layout {}, must be dense (strided)",
+                meta.layout
+            ));
         }
         let sizes = numbers("sizes", &meta.sizes)?;
         let strides = numbers("strides", &meta.strides)?;
@@ -60,16 +63,18 @@ impl Pt2Tensor {
         };
         if sizes.len() != strides.len() {
             return Err(format!(
-                "has {} sizes and {} strides",
+                "has {} sizes but {} strides",
                 sizes.len(),
                 strides.len()
             ));
         }
         let elements = sizes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-        let elements = elements.ok_or("has sizes that overflow")?;
+        let elements = elements.ok_or("its number of elements overflows")?;
         let held = storage.len() / width;
         if elements > held {
-            return Err(format!("has {elements} elements, the archive holds {held}"));
+            return Err(format!(
+                "has {elements} elements, but its storage has {held}"
+            ));
         }
         let data = if contiguous(&sizes, &strides) {
             let start = offset.checked_mul(width);
@@ -85,7 +90,7 @@ impl Pt2Tensor {
             name: name.to_owned(),
             kind,
             shape: sizes,
-            data: data.ok_or("reaches outside its storage")?,
+            data: data.ok_or("has elements outside its storage")?,
         })
     }
 
@@ -104,7 +109,7 @@ impl Pt2Tensor {
         self.len() == 0
     }
 
-    /// The elements as a graph computes with them, without a copy where the types agree.
+    /// The elements in their compute type, without a copy if that is the stored type.
     pub(super) fn computed(&self) -> Result<(DType, Bytes), String> {
         let data = self.kind.computed(&self.data, self.len())?;
         Ok((self.kind.dtype(), data))
@@ -113,18 +118,20 @@ impl Pt2Tensor {
 
 fn numbers(what: &str, list: &[SymInt]) -> Result<Vec<usize>, String> {
     let number = |n: &SymInt| match n {
-        SymInt::AsInt(n) => usize::try_from(*n).map_err(|_| format!("has {what} with {n}")),
-        SymInt::AsExpr(_) => Err(format!("has {what} that are not numbers")),
+        SymInt::AsInt(n) => {
+            usize::try_from(*n).map_err(|_| format!("has the invalid value {n} in its {what}"))
+        }
+        SymInt::AsExpr(_) => Err(format!("has {what} that are not constant")),
     };
     list.iter().map(number).collect()
 }
 
-/// Whether the elements lie in the order of their indices, one behind the other.
+/// Whether the elements are contiguous in row-major order.
 fn contiguous(sizes: &[usize], strides: &[usize]) -> bool {
     let mut wanted = 1usize;
     for (size, stride) in sizes.iter().zip(strides).rev() {
         if *size != 1 && *stride != wanted {
-            // An empty tensor has no order.
+            // An empty tensor is always contiguous.
             return sizes.contains(&0);
         }
         wanted = wanted.saturating_mul(*size);
@@ -132,7 +139,7 @@ fn contiguous(sizes: &[usize], strides: &[usize]) -> bool {
     true
 }
 
-/// The elements of a strided view in the order of their indices; `None` when one lies outside the storage.
+/// Copies a strided view in row-major order; `None` if an element is outside the storage.
 fn gather(
     sizes: &[usize],
     strides: &[usize],

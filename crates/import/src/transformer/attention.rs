@@ -9,7 +9,7 @@ use graph::ops::{
 use graph::{GraphBuilder, TensorId};
 
 use super::{AttentionSpec, ContextMode};
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Queries, keys and values, `[T, heads, dim]` each.
 pub(super) struct TokenMajorQkv {

@@ -10,7 +10,7 @@ use graph::{Dim, Graph, GraphBuilder, TensorId};
 use super::attention::{AttentionBuilder, TokenMajorQkv};
 use super::weights::{self, Weights};
 use super::{LayerSpec, Mlp, NormKind, NormPlacement, RopeScaling, TransformerSpec, Weight};
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Builds the graph `forward`; `lookup` gives the weight with a name, if the model has it.
 ///

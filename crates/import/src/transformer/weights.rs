@@ -3,8 +3,7 @@
 use base::{Bytes, DType, quant};
 use graph::{Dim, GraphBuilder, TensorId};
 
-use crate::ImportError;
-use crate::error::ImportErrorDetail;
+use crate::error::{ImportError, ImportErrorDetail};
 
 /// A tensor of the model file.
 #[derive(Clone, Debug)]

@@ -94,12 +94,12 @@ fn broken_rules_are_named() {
         (
             |m| m.inputs.push(port("x", F32, &[])),
             K::Malformed,
-            "input \"x\" is there twice",
+            "input \"x\" is defined twice",
         ),
         (
             |m| m.tensors.push(tensor("w", &[0], F32, &[])),
             K::Malformed,
-            "initialiser \"w\" is there twice",
+            "initialiser \"w\" is defined twice",
         ),
         (
             |m| m.tensors[0] = tensor("w", &[4, 4], F32, &[0; 48]),
@@ -109,7 +109,7 @@ fn broken_rules_are_named() {
         (
             |m| m.tensors[0] = tensor("w", &[-1], F32, &[]),
             K::Malformed,
-            "dimension of -1",
+            "invalid dimension -1",
         ),
         (
             |m| m.tensors[0] = tensor("w", &[1 << 40, 1 << 40], F32, &[]),
@@ -171,7 +171,11 @@ fn broken_rules_are_named() {
             K::Value,
             "at most 4",
         ),
-        (|m| m.outputs.clear(), K::Unsupported, "gives nothing back"),
+        (
+            |m| m.outputs.clear(),
+            K::Unsupported,
+            "a model without outputs",
+        ),
     ];
     for (change, kind, want) in table {
         let (found, message) = refusal(change);
@@ -190,9 +194,9 @@ fn external_data_stays_in_its_folder() {
             "outside the model's folder",
         ),
         (&[("location", "")], "outside the model's folder"),
-        (&[], "does not say where"),
-        (&[("location", "w"), ("offset", "-1")], "offset \"-1\""),
-        (&[("location", "w"), ("length", "1e9")], "length \"1e9\""),
+        (&[], "states no location"),
+        (&[("location", "w"), ("offset", "-1")], "offset: \"-1\""),
+        (&[("location", "w"), ("length", "1e9")], "length: \"1e9\""),
         (&[("location", "absent.bin")], "absent.bin"),
     ];
     let folder = std::env::temp_dir();
@@ -223,7 +227,7 @@ fn functions_that_call_themselves_end() {
     let mut loops = model();
     loops.functions = vec![function("Double", &[call("Double", "a", "b")])];
     let error = import(&loops.bytes()).unwrap_err().to_string();
-    assert!(error.contains("calls itself"), "{error}");
+    assert!(error.contains("recursive functions"), "{error}");
 
     // Thirty functions that each call the next twice would be a billion nodes.
     let mut doubling = model();
@@ -243,7 +247,7 @@ fn functions_that_call_themselves_end() {
     let last = [node("Neg", &["a"], &["b"])];
     doubling.functions.push(function(&name(30), &last));
     let error = import(&doubling.bytes()).unwrap_err().to_string();
-    assert!(error.contains("one of more than"), "{error}");
+    assert!(error.contains("exceeds the limit of"), "{error}");
 }
 
 #[test]

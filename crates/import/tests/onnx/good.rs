@@ -127,7 +127,7 @@ fn external_data_is_read_from_the_models_folder() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("24 bytes from 8 on in \"weights.bin\", which has 31"),
+        error.contains("24 bytes at offset 8 of \"weights.bin\", which has 31 bytes"),
         "{error}"
     );
     #[cfg(unix)]
@@ -137,7 +137,7 @@ fn external_data_is_read_from_the_models_folder() {
         let error = Onnx::open(&folder.join("model.onnx"))
             .unwrap_err()
             .to_string();
-        assert!(error.contains("leads outside"), "{error}");
+        assert!(error.contains("links outside"), "{error}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }

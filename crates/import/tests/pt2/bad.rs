@@ -30,8 +30,8 @@ fn changed(name: &str, change: impl Fn(&str, Vec<u8>) -> Option<Vec<u8>>) -> Vec
     new.finish().unwrap().into_inner()
 }
 
-fn open(bytes: &[u8]) -> Result<import::Artifact, ImportError> {
-    pt2::lower(Pt2::parse(&bytes.into())?, &ImportOptions::default())
+fn open(bytes: &[u8]) -> Result<import::LoweredModel, ImportError> {
+    pt2::lower(&Pt2::parse(&bytes.into())?, &ImportOptions::default())
 }
 
 /// The MLP with its program's JSON changed.
@@ -215,7 +215,7 @@ fn all_unknown_ops_are_listed() {
         .map(|(op, _)| *op)
         .collect();
     assert_eq!(ops, ["aten.made_up.default", "my.own.op"]);
-    let error = pt2::lower(file, &ImportOptions::default())
+    let error = pt2::lower(&file, &ImportOptions::default())
         .map(|_| ())
         .unwrap_err();
     assert!(
@@ -256,7 +256,7 @@ fn damaged_programs_are_refused_or_import() {
                 }
             }
             if let Ok(file) = Pt2::parse(&bytes.as_slice().into()) {
-                let _ = pt2::lower(file, &ImportOptions::default());
+                let _ = pt2::lower(&file, &ImportOptions::default());
             }
         }
     }

@@ -90,7 +90,7 @@ fn logits_are_those_of_transformers() {
 fn facts_come_from_the_archive() {
     let artifact = import::open(&archive("decoder_gemma3")).unwrap();
     assert_eq!(
-        (artifact.format.name(), &artifact.architecture[..]),
+        (artifact.file.format().name(), &artifact.architecture[..]),
         ("pt2", "gemma3_text")
     );
     let layer = LayerConfig {

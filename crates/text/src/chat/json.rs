@@ -1,21 +1,21 @@
-//! JSON as Python's `json.dumps` lays it out.
+//! Formats JSON as Python's `json.dumps` does.
 
 use std::fmt::Write;
 
 use serde_json::Value as Json;
 
-use super::prompt::is_private;
+use super::private_use::is_private;
 
-/// How `json.dumps` lays its text out.
+/// Formatting options of `json.dumps`.
 #[derive(Debug, Default)]
 pub(super) struct JsonStyle {
-    /// Spaces a level; `None` keeps everything on one line.
+    /// Spaces per level; `None` writes everything on one line.
     pub(super) indent: Option<usize>,
-    /// Write what is not ASCII as `\uXXXX`.
+    /// Escape non-ASCII characters as `\uXXXX`.
     pub(super) ascii: bool,
     /// Sort the keys.
     pub(super) sorted: bool,
-    /// Between items, and between key and value; Python's own where `None`.
+    /// Separators between items, and between key and value; `None` for Python's defaults.
     pub(super) separators: Option<(String, String)>,
 }
 

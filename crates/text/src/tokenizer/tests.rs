@@ -25,7 +25,8 @@ fn push(vocab: &mut Vocab, text: &str, kind: TokenKind) -> u32 {
 }
 
 fn bpe() -> Vocab {
-    let mut vocab = crate::bpe::tests::vocab(&["h e", "l l", "he ll", "hell o", "Ġ hello", "Ġ Ġ"]);
+    let mut vocab =
+        crate::encode::bpe::tests::vocab(&["h e", "l l", "he ll", "hell o", "Ġ hello", "Ġ Ġ"]);
     vocab.bos = Some(push(&mut vocab, "<|begin|>", TokenKind::Control));
     vocab.eos = Some(push(&mut vocab, "<|im_end|>", TokenKind::Control));
     push(&mut vocab, "<|eot_id|>", TokenKind::Control);
@@ -35,13 +36,13 @@ fn bpe() -> Vocab {
 
 fn spm() -> Vocab {
     let mut vocab =
-        crate::sentencepiece::tests::vocab(&["▁▁", "▁a", "ab", "▁", "a", "b", "\n"], true);
+        crate::encode::sentencepiece::tests::vocab(&["▁▁", "▁a", "ab", "▁", "a", "b", "\n"], true);
     push(&mut vocab, "<tool>", TokenKind::UserDefined);
     vocab
 }
 
 fn wordpiece() -> Vocab {
-    crate::wordpiece::tests::vocab(&["▁a", "▁b", "b", "▁!", "▁我"])
+    crate::encode::wordpiece::tests::vocab(&["▁a", "▁b", "b", "▁!", "▁我"])
 }
 
 #[test]

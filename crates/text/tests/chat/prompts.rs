@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use text::{
-    ChatTemplate, EncodeOptions, HuggingFace, Message, Prompt, TokenKind, Tokenizer, Vocab,
+    ChatTemplate, EncodeOptions, HuggingFaceFiles, Message, Prompt, TokenKind, Tokenizer, Vocab,
 };
 
 /// What the templates write as control tokens.
@@ -52,9 +52,9 @@ fn tokenizers() -> Vec<Tokenizer> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hugging_face");
     let with_control = |name: &str| {
         let file = fs::read(folder.join(format!("{name}.json"))).unwrap();
-        let files = HuggingFace {
+        let files = HuggingFaceFiles {
             tokenizer: &file,
-            ..HuggingFace::default()
+            ..HuggingFaceFiles::default()
         };
         let vocab = files.vocab().unwrap();
         let mut kinds: Vec<TokenKind> = (0..vocab.tokens.len()).map(|id| vocab.kind(id)).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use text::{EncodeOptions, HuggingFace, TextError, Tokenizer};
+use text::{EncodeOptions, HuggingFaceFiles, TextError, Tokenizer};
 
 fn read(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hugging_face");
@@ -12,9 +12,9 @@ fn read(name: &str) -> Vec<u8> {
 }
 
 fn tokenizer(file: &[u8]) -> Result<Tokenizer, TextError> {
-    let files = HuggingFace {
+    let files = HuggingFaceFiles {
         tokenizer: file,
-        ..HuggingFace::default()
+        ..HuggingFaceFiles::default()
     };
     Tokenizer::new(files.vocab()?)
 }
@@ -59,7 +59,7 @@ fn ids_are_those_of_tokenizers() {
 #[test]
 fn special_tokens_come_from_the_files_beside() {
     let file = read("gpt2");
-    let files = HuggingFace {
+    let files = HuggingFaceFiles {
         tokenizer: &file,
         config: Some(
             br#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true,
@@ -74,7 +74,7 @@ fn special_tokens_come_from_the_files_beside() {
     assert!(tokenizer.adds_bos() && !tokenizer.adds_eos());
     assert!(tokenizer.is_eog(4) && tokenizer.is_eog(tokenizer.eos().unwrap()));
     assert_eq!(files.chat_template().unwrap().as_deref(), Some("d"));
-    let own = HuggingFace {
+    let own = HuggingFaceFiles {
         template: Some(b"own"),
         ..files
     };
@@ -87,9 +87,9 @@ fn what_is_not_known_is_named() {
     let llama3 = String::from_utf8(read("llama3")).unwrap();
     let bert = String::from_utf8(read("bert")).unwrap();
     let table = [
-        (String::new(), "tokenizer.json is no JSON"),
-        ("[]".into(), "no JSON object"),
-        ("{}".into(), "no model"),
+        (String::new(), "tokenizer.json is not valid JSON"),
+        ("[]".into(), "not a JSON object"),
+        ("{}".into(), "no object \"model\""),
         (gpt2.replace("\"BPE\"", "\"WordLevel\""), "WordLevel"),
         (
             gpt2.replace(
@@ -102,7 +102,10 @@ fn what_is_not_known_is_named() {
             gpt2.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true"),
             "add_prefix_space",
         ),
-        (gpt2.replace("\"!\":0", "\"!\":4000000000"), "far outside"),
+        (
+            gpt2.replace("\"!\":0", "\"!\":4000000000"),
+            "far above the number of tokens",
+        ),
         (
             gpt2.replace("\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}"),
             "NFKC",

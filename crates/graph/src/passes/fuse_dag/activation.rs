@@ -7,7 +7,7 @@ use crate::ops::{Activation, BinaryFunction, Gated, Op, Unary, UnaryFunction};
 use crate::passes::rewrite::{GraphView, Patch, PatchBuilder};
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
-/// The weight of the cube in GELU's approximation.
+/// Coefficient of the cubic term in GELU's tanh approximation.
 const CUBE: f32 = 0.044715;
 
 /// `½ · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³)))` and `½ · x · (1 + erf(x / √2))`.
@@ -23,7 +23,7 @@ pub(super) fn gelu(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     PatchBuilder::new(view, node).fuse(Unary { function }, &[x])
 }
 
-/// What is behind the one in a GELU: its argument and which GELU it is.
+/// Matches the `tanh` or `erf` term of a GELU: its argument and the variant.
 fn inner_gelu(view: &GraphView<'_>, id: TensorId) -> Option<(TensorId, Activation)> {
     if let Some(scaled) = view.unary(id, UnaryFunction::Erf) {
         let (factor, x) = view.scaled(scaled)?;

@@ -36,7 +36,7 @@ pub(super) fn layer_norm(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     patch.fuse(LayerNorm { eps }, &[x, ones, zeros])
 }
 
-/// `norm · weight` with a weight for each column.
+/// `norm · weight` with one weight per column.
 pub(super) fn with_weight(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Mul);
     ways.find_map(|(normed, weight)| {
@@ -59,7 +59,7 @@ pub(super) fn with_weight(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     })
 }
 
-/// `layer_norm + bias` with a bias for each column.
+/// `layer_norm + bias` with one bias per column.
 pub(super) fn with_bias(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Add);
     ways.find_map(|(normed, bias)| {
@@ -112,7 +112,7 @@ fn row_mean(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     (*op == mean).then_some(x)
 }
 
-/// A constant with one number for each column of `x`.
+/// A constant with one element per column of `x`.
 fn repeated(
     view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,
@@ -124,7 +124,7 @@ fn repeated(
     Some(patch.constant(what, &Value::f32([width], vec![value; width])))
 }
 
-/// A tensor that has one number for each column of the node's result, as `[D]`.
+/// A tensor with one element per column of the node's result, reshaped to `[D]`.
 fn column(
     view: &GraphView<'_>,
     patch: &mut PatchBuilder<'_, '_>,

@@ -8,8 +8,8 @@ use crate::passes::rewrite::{GraphView, Patch, PatchBuilder};
 use crate::{Dim, TensorId};
 use base::DType;
 
-/// `t [1, .., H, T, D]` rotated, with `cos` and `sin` made of positions and frequencies, as [`Rope`] on `[T, H, D]`
-/// between two permutes. Those cancel against the ones that models put around it.
+/// Replaces the rotation of `t [1, .., H, T, D]`, whose `cos` and `sin` are computed from positions and frequencies, by
+/// [`Rope`] on `[T, H, D]` between two permutes. These usually cancel with the permutes of the model.
 pub(super) fn rope(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let mut ways = view.either(node.output, BinaryFunction::Add);
     let (t, angles, magnitude) = ways.find_map(|(kept, turned)| {
@@ -54,11 +54,11 @@ pub(super) fn rope(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let x = patch.node(Rope { layout }, &[x, table])?;
     let x = patch.node(swap, &[x])?;
     let shape = view.shape(t).to_vec();
-    // Angles are shared by many rotations, so they have other readers.
+    // Angles are shared by many rotations, so other readers are allowed.
     patch.replace(Reshape { shape }, &[x])
 }
 
-/// `t`, its halves swapped, and the factors of both, of `t · cos + swapped · sin`.
+/// Matches `t · cos + swapped · sin`: `t`, `t` with swapped halves, and the factors of both.
 fn rotation(
     view: &GraphView<'_>,
     kept: TensorId,
@@ -73,7 +73,7 @@ fn rotation(
         })
 }
 
-/// `t` of `cat(−t[half:], t[:half])` along the last axis.
+/// Matches `cat(−t[half:], t[:half])` along the last axis and returns `t`.
 fn swapped_halves(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     let (Op::Concat(op), &[negated, first]) = view.defining_op(id)? else {
         return None;
@@ -92,7 +92,7 @@ fn swapped_halves(view: &GraphView<'_>, id: TensorId) -> Option<TensorId> {
     (halves && axis == last && op.axis == last).then_some(t)
 }
 
-/// `magnitude · cos(angles)` or with the sine, the angles once for each half of a head.
+/// Matches `magnitude · cos(angles)` or `magnitude · sin(angles)`, with the angles repeated for both halves of a head.
 struct TrigFactor {
     angles: TensorId,
     magnitude: f32,
@@ -120,7 +120,7 @@ impl TrigFactor {
     }
 }
 
-/// `position · frequency` for every pair of them, the frequencies in the last axis.
+/// Matches the outer product `position · frequency`, with frequencies along the last axis.
 struct Angles {
     position: TensorId,
     frequency: TensorId,
@@ -128,7 +128,7 @@ struct Angles {
 
 impl Angles {
     fn of(view: &GraphView<'_>, id: TensorId) -> Option<Angles> {
-        // As a product of matrices of depth one, perhaps turned afterwards, or elementwise.
+        // As a matrix product of depth 1, possibly transposed, or elementwise.
         if let (Op::Permute(op), &[turned]) = view.defining_op(id)? {
             let rank = op.axes.len();
             let is_transpose = rank >= 2 && *op == Permute::transpose(rank);

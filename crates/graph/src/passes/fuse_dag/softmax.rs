@@ -50,7 +50,7 @@ fn reduced(
     }
 }
 
-/// `cap · tanh(x / cap)`; a product may have taken in the division already.
+/// `cap · tanh(x / cap)`; the division may already be folded into a product.
 pub(super) fn soft_cap(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let (cap, bounded) = view.scaled(node.output)?;
     let argument = view.unary(bounded, Activation::Tanh)?;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::cache_inputs::CacheInputs;
 use crate::error::ImportErrorDetail;
+use crate::onnx::file::{Node, Onnx};
 use crate::onnx::schema::AttributeValue;
-use crate::onnx::{Node, Onnx};
 
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl<'a> SiteFinder<'a> {
         let count = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
         Ok(Some(AttentionSite {
             node: index,
-            result: node.outputs.first().ok_or("gives nothing")?,
+            result: node.outputs.first().ok_or("has no result")?,
             cache,
             operands: AttentionOperands::Separate { q, k, v },
             heads: count("q_num_heads").zip(count("kv_num_heads")),
@@ -261,10 +261,10 @@ impl<'a> SiteFinder<'a> {
         let (last, total) = lengths.ok_or("has no lengths")?;
         Ok(Some(AttentionSite {
             node: index,
-            result: node.outputs.first().ok_or("gives nothing")?,
+            result: node.outputs.first().ok_or("has no result")?,
             cache: *cache,
             operands,
-            heads: Some(heads.ok_or("does not say how many heads it has")?),
+            heads: Some(heads.ok_or("does not state its number of heads")?),
             scale: node.float("scale").filter(|scale| *scale != 0.0),
             softcap: node.float("softcap").filter(|cap| *cap > 0.0),
             rotary,
@@ -311,7 +311,7 @@ impl<'a> SiteFinder<'a> {
         };
         Ok(Some(AttentionSite {
             node: product,
-            result: node.outputs.first().ok_or("gives nothing")?,
+            result: node.outputs.first().ok_or("has no result")?,
             cache,
             operands: AttentionOperands::Separate {
                 q,

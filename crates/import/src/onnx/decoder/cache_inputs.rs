@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::ImportError;
+use crate::error::ImportError;
 use crate::genai::DecoderNames;
+use crate::onnx::file::{Onnx, Port};
 use crate::onnx::schema::DimProto;
-use crate::onnx::{Onnx, Port};
 use crate::stored_type::StoredType;
 
 /// The numbers of the layers that have a cache, ascending, from the names of a model's inputs.

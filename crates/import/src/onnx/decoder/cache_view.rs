@@ -6,7 +6,7 @@ use super::attention_site::{AttentionSite, CacheSide, CacheView};
 use super::cache_inputs::CacheLayout;
 use super::mask_probe::{MaskProbe, ProbeStep};
 use super::subgraph_eval::{Substitute, probe};
-use crate::ImportError;
+use crate::error::ImportError;
 
 /// Limit on the elements of a cache in a probe.
 const MAX_ELEMENTS: usize = 1 << 26;

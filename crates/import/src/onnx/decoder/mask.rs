@@ -78,7 +78,7 @@ impl WindowEvidence {
                 );
             }
             if key > query {
-                return Err("lets a query see what comes after it".into());
+                return Err("lets a query see keys after its own".into());
             }
             if key != start && key != next {
                 return Err(

@@ -12,10 +12,9 @@ use super::attention_site::{AttentionSite, CacheSide, MaskSource, Present};
 use super::cache_inputs::{CacheInputs, CacheLayout, port};
 use super::mask::{MaskMatrix, WindowEvidence};
 use super::subgraph_eval::{Substitute, probe};
-use crate::ImportError;
-use crate::error::ImportErrorDetail;
+use crate::error::{ImportError, ImportErrorDetail};
 use crate::genai::DecoderNames;
-use crate::onnx::Onnx;
+use crate::onnx::file::Onnx;
 use crate::onnx::schema::DimProto;
 
 /// A step for which masks are evaluated.

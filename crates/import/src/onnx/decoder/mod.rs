@@ -7,23 +7,23 @@
 mod attention_site;
 mod cache_inputs;
 mod cache_view;
+pub(super) mod lower;
 mod mask;
 mod mask_probe;
 mod position_tensors;
 mod subgraph_eval;
 
-pub(super) use attention_site::{AttentionOperands, AttentionSite};
 pub use cache_inputs::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
-pub(super) use mask_probe::AttentionWindow;
 
 use graph::Graph;
 
-use super::Onnx;
-use crate::artifact::DEFAULT_CONTEXT_LENGTH;
+use super::file::Onnx;
 use crate::cache_configs::caches;
+use crate::error::ImportError;
 use crate::genai::{DecoderNames, GenAi};
-use crate::{ImportError, ModelFacts};
-use mask_probe::MaskProbe;
+use crate::model_facts::{DEFAULT_CONTEXT_LENGTH, ModelFacts};
+use attention_site::AttentionSite;
+use mask_probe::{AttentionWindow, MaskProbe};
 
 /// A model that turns tokens into logits over caches.
 pub(super) struct OnnxDecoder<'a> {

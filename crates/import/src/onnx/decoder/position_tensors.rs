@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::mask_probe::{MaskProbe, integers};
-use crate::ImportError;
-use crate::onnx::Onnx;
+use crate::error::ImportError;
+use crate::onnx::file::Onnx;
 
 impl<'a> MaskProbe<'a, '_> {
     /// Tensors that hold the positions of the step's tokens, among those computed from mask, index and shape inputs only.

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use base::DType;
 use graph::{Bindings, Data, Graph, TensorId, TensorKind, Value};
 
-use crate::ImportError;
+use crate::error::ImportError;
+use crate::onnx::file::{Onnx, Port};
+use crate::onnx::lower::lower_with;
 use crate::onnx::schema::DimProto;
-use crate::onnx::{Onnx, Port, lower_with};
 use crate::stored_type::StoredType;
 
 /// Limit on the elements of all tensors evaluated for one step.

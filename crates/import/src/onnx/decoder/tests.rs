@@ -1,8 +1,8 @@
 //! Decoders by hand: what is recognised as a cache and as attention, and what is refused.
 
 use super::*;
+use crate::onnx::file::{Node, Port};
 use crate::onnx::schema::{Attribute, AttributeValue, DimProto};
-use crate::onnx::{Node, Port};
 use crate::stored_type::StoredType;
 use std::collections::BTreeMap;
 
@@ -203,7 +203,7 @@ fn what_a_mask_shows_decides() {
     // Without the flag a query would see what the step writes after it.
     let mut file = model();
     file.nodes[2].attributes.retain(|a| a.name != "is_causal");
-    let message = "node Attention of logits (Attention): lets a query see what comes after it";
+    let message = "node Attention of logits (Attention): lets a query see keys after its own";
     assert_eq!(windows(&file), Err(message.into()));
 
     // A window as an attribute.

@@ -7,12 +7,12 @@ use graph::ops::{
 };
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::onnx::tensor;
 use crate::stored_type::StoredType;
 
 impl OnnxLowering<'_> {
-    /// An integer result brought back into the range of its type: narrow integers are computed in wide ones and wrap.
+    /// Wraps an integer result into the range of its stored type: narrow integers are computed in wider types.
     fn wrapped(&mut self, x: TensorId, kind: Option<StoredType>) -> Result<TensorId, String> {
         let Some(kind) = kind.filter(|kind| kind.bits() < 64 && *kind != StoredType::I32) else {
             return Ok(x);
@@ -36,7 +36,7 @@ impl OnnxLowering<'_> {
         self.cast(x, DType::F32)
     }
 
-    /// What is left of a division, with the sign of the dividend.
+    /// Remainder of a division, with the sign of the dividend.
     fn truncated_mod(&mut self, a: TensorId, b: TensorId) -> Result<TensorId, String> {
         let (size_a, size_b) = (self.unary(U::Abs, a)?, self.unary(U::Abs, b)?);
         let size = self.binary(B::Mod, size_a, size_b)?;
@@ -100,7 +100,7 @@ pub(super) fn unary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         "Floor" => U::Floor,
         "Ceil" => U::Ceil,
         "Round" => U::Round,
-        other => return Err(format!("{other} is not known")),
+        other => return Err(format!("{other} is not supported")),
     };
     let kind = lower.operand_kind(call, 0);
     let result = lower.unary(function, x)?;
@@ -147,12 +147,12 @@ pub(super) fn gelu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         Some("tanh") => Activation::GeluTanh,
         None if call.op() == "FastGelu" => Activation::GeluTanh,
         None | Some("none") => Activation::GeluErf,
-        Some(other) => return Err(format!("the approximation {other:?} is not known")),
+        Some(other) => return Err(format!("the approximation {other:?} is not supported")),
     };
     Ok(vec![lower.unary(activation.into(), x)?])
 }
 
-/// Activations that are made of others.
+/// Activations composed of other ops.
 pub(super) fn composed(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     Ok(vec![match call.op() {
@@ -244,7 +244,7 @@ pub(super) fn is_special(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Resul
         (true, true) => lower.unary(U::Abs, x)?,
         (false, true) => lower.unary(U::Neg, x)?,
         (true, false) => x,
-        (false, false) => return Err("looks for no infinity".into()),
+        (false, false) => return Err("detects neither positive nor negative infinity".into()),
     };
     let infinity = lower.scalar(Scalar::F32(f32::INFINITY), DType::F32)?;
     Ok(vec![lower.compare(C::Eq, seen, infinity)?])
@@ -262,10 +262,13 @@ pub(super) fn choose(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn cast(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let to = match call.op() {
-        "Cast" => tensor::kind(call.int("to")?.ok_or("does not say which type")?)?,
+        "Cast" => tensor::kind(
+            call.int("to")?
+                .ok_or("does not state the type to cast to")?,
+        )?,
         _ => lower
             .operand_kind(call, 1)
-            .ok_or("the type it is cast to is not known")?,
+            .ok_or("the stored type of its second operand cannot be determined")?,
     };
     if let Some(name) = call.result(0) {
         lower.kinds.insert(name.to_owned(), to);
@@ -275,7 +278,7 @@ pub(super) fn cast(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         let result = lower.rounded(result, to, call.flag("saturate", true)?)?;
         return Ok(vec![result]);
     }
-    // Between integers, what does not fit wraps.
+    // Integer conversions wrap.
     Ok(vec![lower.wrapped(result, Some(to))?])
 }
 
@@ -283,14 +286,14 @@ pub(super) fn identity(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
     Ok(vec![lower.operand(call, 0)?])
 }
 
-/// Dropout as it is when nothing is trained: nothing is dropped.
+/// Dropout at inference: the identity.
 pub(super) fn dropout(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if let Some(training) = lower.maybe(call, 2)? {
         let trains = lower
             .const_value(training)
             .and_then(|known| known.constant(DType::Bool));
         if trains != Some(graph::Data::Bool(vec![false])) {
-            return Err("may drop elements at random: export the model for inference".into());
+            return Err("is in training mode: export the model for inference".into());
         }
     }
     let x = lower.operand(call, 0)?;

@@ -1,4 +1,4 @@
-//! Attention over keys and values that the model itself keeps.
+//! Lowers attention over keys and values that the model passes as tensors.
 
 use base::DType;
 use graph::ops::{
@@ -8,9 +8,9 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 
-/// Where the first query stands among the keys.
+/// Index of the first query among the keys.
 #[derive(Clone, Copy)]
 pub(super) enum QueryOffset {
     /// The same for the whole batch.
@@ -34,7 +34,7 @@ impl OnnxLowering<'_> {
             return Err(format!("an operand has {} axes, must have 3", shape.len()));
         };
         let dim = width.checked_div(heads);
-        let dim = dim.ok_or_else(|| format!("{heads} heads do not divide {width:?}"))?;
+        let dim = dim.ok_or_else(|| format!("{heads} heads do not divide the width {width:?}"))?;
         let x = self.reshape(x, vec![batch, tokens, Dim::from(heads), dim])?;
         self.permute(x, vec![0, 2, 1, 3])
     }
@@ -43,11 +43,12 @@ impl OnnxLowering<'_> {
     pub(super) fn join_heads(&mut self, x: TensorId) -> Result<TensorId, String> {
         let x = self.permute(x, vec![0, 2, 1, 3])?;
         let shape = self.shape(x);
-        let width = super::shape::product(&shape[2..]).ok_or("has dynamic heads")?;
+        let width = super::shape::product(&shape[2..])
+            .ok_or("has a dynamic number of heads, which is not supported")?;
         self.reshape(x, vec![shape[0], shape[1], width])
     }
 
-    /// Integers from `start` on.
+    /// Consecutive integers from `start`.
     pub(super) fn count_from(&mut self, start: Dim, len: Dim) -> Result<TensorId, String> {
         let range = Range {
             start,
@@ -58,7 +59,7 @@ impl OnnxLowering<'_> {
         self.emit(range, &[])
     }
 
-    /// The queries' places among the keys, `[S, 1]` or `[B, 1, S, 1]`.
+    /// Indices of the queries among the keys, `[S, 1]` or `[B, 1, S, 1]`.
     fn query_places(&mut self, queries: Dim, first: QueryOffset) -> Result<TensorId, String> {
         let start = match first {
             QueryOffset::Shared(start) => start,
@@ -72,7 +73,7 @@ impl OnnxLowering<'_> {
         }
     }
 
-    /// Both conditions, where both are there.
+    /// The conjunction of two optional conditions.
     pub(super) fn both(
         &mut self,
         a: Option<TensorId>,
@@ -84,7 +85,7 @@ impl OnnxLowering<'_> {
         }))
     }
 
-    /// True where a query sees a key by its place: not behind it, and not farther before it than `window`.
+    /// True where a query sees a key by position: the key is not after the query and at most `window` before it.
     pub(super) fn window_mask(
         &mut self,
         [queries, keys]: [Dim; 2],
@@ -113,7 +114,7 @@ impl OnnxLowering<'_> {
         Ok(seen)
     }
 
-    /// One operand of attention that hides what `seen` does not show and adds `bias` to the rest.
+    /// Combines a mask and a bias into one bias: keys outside `seen` are hidden, `bias` is added to the others.
     pub(super) fn combine_masks(
         &mut self,
         bias: Option<TensorId>,
@@ -128,12 +129,12 @@ impl OnnxLowering<'_> {
         }
     }
 
-    /// Keys or values with every head as often as queries share it.
+    /// Repeats every head of keys or values for the query heads that share it.
     fn repeated_heads(&mut self, x: TensorId, heads: Dim) -> Result<TensorId, String> {
         let shape = self.shape(x);
         let group = heads.as_const().zip(shape[1].as_const());
         let group = group.and_then(|(q, kv)| q.checked_div(kv));
-        let group = group.ok_or("its heads are not known")?;
+        let group = group.ok_or("its numbers of heads must be constants")?;
         if group == 1 {
             return Ok(x);
         }
@@ -146,7 +147,7 @@ impl OnnxLowering<'_> {
         self.reshape(x, result)
     }
 
-    /// Attention step by step, for models that want to see its scores; the result and the scores after `stage`.
+    /// Attention as separate ops, for models that output its scores. Returns the result and the scores after `stage`.
     fn decomposed_attention(
         &mut self,
         heads: &HeadMajorQkv,
@@ -184,7 +185,7 @@ impl OnnxLowering<'_> {
             },
             &[masked],
         )?;
-        // A query that sees nothing has weights of zero, not of what is no number.
+        // A query that sees no key gets weights of zero instead of NaN.
         let largest = Reduce {
             function: ReduceFunction::Max,
             axes: vec![last],
@@ -200,12 +201,12 @@ impl OnnxLowering<'_> {
             1 => capped,
             2 => masked,
             3 => weights,
-            other => return Err(format!("qk_matmul_output_mode {other} is not known")),
+            other => return Err(format!("qk_matmul_output_mode {other} is not supported")),
         };
         Ok([result, scores])
     }
 
-    /// The mask with what it leaves out at its end, which is hidden.
+    /// Pads the mask to all keys; the added keys are hidden.
     fn whole_mask(&mut self, mask: TensorId, keys: Dim) -> Result<TensorId, String> {
         let mut shape = self.shape(mask);
         let last = shape.last_mut().ok_or("the mask is a scalar")?;
@@ -223,7 +224,7 @@ impl OnnxLowering<'_> {
     }
 }
 
-/// ONNX's own attention, versions 23 to 25.
+/// ONNX's `Attention`, opsets 23 to 25.
 pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let [mut q, mut k, mut v] = [0, 1, 2].map(|index| lower.real(call, index));
     let flat = lower.rank(q.clone()?) == 3;
@@ -237,14 +238,17 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     let (q, mut k, mut v) = (q?, k?, v?);
     for x in [q, k, v] {
         if lower.rank(x) != 4 {
-            return Err(format!("an operand has {} axes", lower.rank(x)));
+            return Err(format!(
+                "an operand has {} axes, must have 3 or 4",
+                lower.rank(x)
+            ));
         }
     }
     let (past_key, past_value) = (lower.maybe(call, 4)?, lower.maybe(call, 5)?);
     let nonpad = lower.maybe(call, 6)?;
     let mut first = QueryOffset::Shared(Dim::from(0));
     if past_key.is_some() != past_value.is_some() {
-        return Err("has a past for keys or for values, and not for both".into());
+        return Err("has a past for only one of keys and values".into());
     }
     if let (Some(past_key), Some(past_value)) = (past_key, past_value) {
         let past = lower.shape(past_key);
@@ -263,7 +267,7 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
         let key = lower.count_from(Dim::from(0), keys)?;
         let padding = lower.compare(C::Lt, key, valid)?;
         seen = lower.both(seen, padding)?;
-        // Other rows may hold what is no number, and that times a weight of nothing is no number.
+        // Invalid rows may contain NaN, and NaN times a weight of zero is NaN.
         let row = lower.reshape(key, vec![keys, one])?;
         let held = lower.compare(C::Lt, row, valid)?;
         let zero = lower.scalar(Scalar::F32(0.0), DType::F32)?;
@@ -279,7 +283,7 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
         Ok(call.int(name)?.filter(|size| *size >= 0))
     };
     let (before, mut after) = (window("left_window_size")?, window("right_window_size")?);
-    // Without a cache, hiding the future is a flag of the op.
+    // Without a cache, the graph op itself masks later keys.
     let flag = causal && matches!(first, QueryOffset::Shared(at) if at == Dim::from(0));
     if causal && !flag {
         after = Some(after.unwrap_or(0).min(0));
@@ -300,7 +304,7 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
 
     let dim = lower.shape(q)[3]
         .as_const()
-        .ok_or("the head size is not known")?;
+        .ok_or("the head size must be a constant")?;
     let op = Attention {
         scale: call.float_or("scale", 1.0 / (dim as f32).sqrt())?,
         causal: flag,

@@ -1,15 +1,15 @@
-//! Caches that the model writes into.
+//! Lowers `TensorScatter`, which writes into a cache.
 
 use base::DType;
 use graph::ops::{BinaryFunction as B, CompareFunction as C, GatherRows, Index, Range, Scalar};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::lowering::LoweringBuilder;
 
 impl OnnxLowering<'_> {
-    /// Indices unchanged, but a run fails when one lies outside `0..size`.
+    /// Returns the indices unchanged; a run fails if one is outside `0..size`.
     fn checked(&mut self, indices: TensorId, size: Dim) -> Result<TensorId, String> {
         let range = Range {
             start: Dim::from(0),
@@ -26,14 +26,14 @@ impl OnnxLowering<'_> {
     }
 }
 
-/// Writes `update` into the cache along one axis, for each sequence of the batch from another row on.
+/// Writes `update` into the cache along one axis, with one start row per sequence of the batch.
 pub(super) fn tensor_scatter(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (cache, update) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let shape = lower.shape(cache);
     let rank = shape.len();
     let axis = LoweringBuilder::axis(call.int_or("axis", -2)?, rank)?;
     if axis == 0 || axis >= rank {
-        return Err(format!("writes along axis {axis}, which is the batch"));
+        return Err(format!("writes along axis {axis}, which is the batch axis"));
     }
     let mut expected = shape.clone();
     let written = *lower
@@ -55,7 +55,7 @@ pub(super) fn tensor_scatter(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
     let circular = match call.text("mode")? {
         None | Some("linear") => false,
         Some("circular") => true,
-        Some(other) => return Err(format!("the mode {other:?} is not known")),
+        Some(other) => return Err(format!("the mode {other:?} is not supported")),
     };
     let start = lower.checked(start, rows)?;
     let start = match circular {
@@ -74,7 +74,7 @@ pub(super) fn tensor_scatter(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
     };
     let start = lower.reshape(start, vec![batch, Dim::from(1)])?;
 
-    // For every row of the cache, the row of the update that is written there.
+    // For each row of the cache: the row of the update that is written to it.
     let places = lower.count_from(Dim::from(0), rows)?;
     let mut source = lower.binary(B::Sub, places, start)?;
     if circular {
@@ -88,7 +88,7 @@ pub(super) fn tensor_scatter(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
     let hit = lower.binary(B::And, from_start, to_end)?;
     let source = lower.choose(hit, source, zero)?;
 
-    // The axis comes behind the batch, so that both are indexed.
+    // Move the axis next to the batch, so that both are indexed.
     let mut order: Vec<usize> = (0..rank).collect();
     let moved = order.remove(axis);
     order.insert(1, moved);

@@ -1,9 +1,9 @@
-//! A node's operands and attributes, as the rules ask for them. Errors are reasons; the caller adds the node's name.
+//! Access to a node's operands and attributes for lowering rules. Errors are reasons; the caller adds the node's name.
 
 use graph::TensorId;
 
-use super::OnnxLowering;
-use crate::onnx::Node;
+use super::context::OnnxLowering;
+use crate::onnx::file::Node;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor::OnnxTensor;
 use crate::stored_type::StoredType;
@@ -20,28 +20,28 @@ impl<'a> Call<'a> {
         op.rsplit_once("::").map_or(op, |(_, name)| name)
     }
 
-    /// The version of the op's set.
+    /// Version of the op set that defines the op.
     pub(super) fn version(&self) -> i64 {
         self.node.version
     }
 
-    /// The name of an operand, `None` when it is left out.
+    /// The name of an operand; `None` if it is omitted.
     pub(super) fn name(&self, index: usize) -> Option<&'a str> {
         let name = self.node.inputs.get(index)?;
         Some(&name[..]).filter(|name| !name.is_empty())
     }
 
-    /// How many operands are written down.
+    /// The number of operands, including omitted ones before the last.
     pub(super) fn operands(&self) -> usize {
         self.node.inputs.len()
     }
 
-    /// How many results are written down.
+    /// The number of results, including unused ones before the last.
     pub(super) fn results(&self) -> usize {
         self.node.outputs.len()
     }
 
-    /// Whether the result with this index is wanted.
+    /// Whether the result with this index is used.
     pub(super) fn wants(&self, index: usize) -> bool {
         self.node.outputs.get(index).is_some_and(|n| !n.is_empty())
     }
@@ -60,7 +60,7 @@ impl<'a> Call<'a> {
         match self.attribute(name) {
             None => Ok(None),
             Some(AttributeValue::Int(n)) => Ok(Some(*n)),
-            Some(_) => Err(format!("attribute {name} is no integer")),
+            Some(_) => Err(format!("attribute {name} is not an integer")),
         }
     }
 
@@ -72,9 +72,11 @@ impl<'a> Call<'a> {
         Ok(self.int_or(name, default.into())? != 0)
     }
 
-    /// An attribute that counts something.
+    /// A non-negative integer attribute.
     pub(super) fn count(&self, name: &str) -> Result<Option<usize>, String> {
-        let count = |n: i64| usize::try_from(n).map_err(|_| format!("attribute {name} is {n}"));
+        let count = |n: i64| {
+            usize::try_from(n).map_err(|_| format!("attribute {name} is {n}, must not be negative"))
+        };
         self.int(name)?.map(count).transpose()
     }
 
@@ -82,7 +84,7 @@ impl<'a> Call<'a> {
         match self.attribute(name) {
             None => Ok(None),
             Some(AttributeValue::Float(x)) => Ok(Some(*x)),
-            Some(_) => Err(format!("attribute {name} is no f32")),
+            Some(_) => Err(format!("attribute {name} is not an f32")),
         }
     }
 
@@ -94,12 +96,12 @@ impl<'a> Call<'a> {
         match self.attribute(name) {
             None => Ok(None),
             Some(AttributeValue::Ints(list)) => Ok(Some(list)),
-            Some(_) => Err(format!("attribute {name} is no list of integers")),
+            Some(_) => Err(format!("attribute {name} is not a list of integers")),
         }
     }
 
     pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
-        let wrong = || format!("attribute {name} is no text");
+        let wrong = || format!("attribute {name} is not a string");
         match self.attribute(name) {
             None => Ok(None),
             Some(AttributeValue::Text(bytes)) => {
@@ -117,13 +119,13 @@ impl<'a> Call<'a> {
 }
 
 impl OnnxLowering<'_> {
-    /// An operand that must be there.
+    /// A required operand.
     pub(super) fn operand(&mut self, call: &Call<'_>, index: usize) -> Result<TensorId, String> {
         let id = self.maybe(call, index)?;
         id.ok_or_else(|| format!("has no operand {index}"))
     }
 
-    /// An operand that may be left out.
+    /// An optional operand.
     pub(super) fn maybe(
         &mut self,
         call: &Call<'_>,
@@ -132,7 +134,7 @@ impl OnnxLowering<'_> {
         call.name(index).map(|name| self.value(name)).transpose()
     }
 
-    /// How the file would store an operand's elements.
+    /// The stored type of an operand's elements.
     pub(super) fn operand_kind(&mut self, call: &Call<'_>, index: usize) -> Option<StoredType> {
         let name = call.name(index)?;
         if let Some(kind) = self.kind_of(name) {
@@ -142,7 +144,7 @@ impl OnnxLowering<'_> {
         StoredType::of(self.dtype(id))
     }
 
-    /// Integers that old versions have as an attribute and new ones as an operand.
+    /// Integers that are an attribute in old opsets and an operand in new ones.
     pub(super) fn ints_of(
         &mut self,
         call: &Call<'_>,

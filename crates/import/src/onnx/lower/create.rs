@@ -1,12 +1,12 @@
-//! Ops that make tensors of nothing but shapes and attributes.
+//! Ops that create tensors from shapes and attributes.
 
 use base::{Bytes, DType};
 use graph::Dim;
 use graph::ops::{Binary, BinaryFunction as B, Range, Scalar, Size, Triangle};
 
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::shape::product;
-use super::{OnnxLowering, Results};
 use crate::const_eval::dim_as_i64;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor;
@@ -33,11 +33,11 @@ pub(super) fn constant(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
             Some(AttributeValue::Ints(list)) => {
                 lower.constant(DType::I64, &[list.len()], Bytes::from_slice(list))
             }
-            Some(_) => return Err(format!("attribute {name} is no number")),
+            Some(_) => return Err(format!("attribute {name} is not a number")),
         };
         return Ok(vec![constant?]);
     }
-    Err("holds nothing that kvark computes with".into())
+    Err("has no value of a supported type".into())
 }
 
 pub(super) fn constant_of_shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
@@ -56,7 +56,7 @@ pub(super) fn constant_of_shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -
                 graph::Data::I32(list) => list.first().map(|n| Scalar::I64((*n).into())),
                 graph::Data::Bool(list) => list.first().map(|t| Scalar::Bool(*t)),
             };
-            (scalar.ok_or("has an empty value")?, value.dtype())
+            (scalar.ok_or("has a value without elements")?, value.dtype())
         }
     };
     Ok(vec![lower.fill(value, dtype, shape)?])
@@ -117,21 +117,25 @@ pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let one = |id| -> Result<Dim, String> {
         match lower.sizes(id)?[..] {
             [one] => Ok(one),
-            _ => Err("an end is not one number".into()),
+            _ => Err("a bound must be a single number".into()),
         }
     };
     let [start, limit, step] = [one(ids[0])?, one(ids[1])?, one(ids[2])?];
     let step = dim_as_i64(&step).filter(|step| *step != 0);
-    let step = step.ok_or("its step is not known")?;
+    let step = step.ok_or("its step must be a non-zero constant")?;
     let span = limit - start;
     let len = match dim_as_i64(&span) {
-        // Rounded up, and none when the step leads away.
+        // Rounded up; empty if the step points away from the limit.
         Some(span) => {
             let steps = span.saturating_add(step - step.signum()).checked_div(step);
-            Dim::constant(steps.ok_or("has too many elements")?.max(0))
+            Dim::constant(steps.ok_or("its number of elements overflows")?.max(0))
         }
         None if step == 1 => span,
-        None => return Err("takes every nth of a dynamic size".into()),
+        None => {
+            return Err(
+                "has a step other than 1 over a dynamic size, which is not supported".into(),
+            );
+        }
     };
     let range = Range {
         start,
@@ -142,17 +146,18 @@ pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.emit(range, &[])?])
 }
 
-/// A range of real numbers, which must be known.
+/// A range of real numbers with constant bounds.
 fn float_range(lower: &mut OnnxLowering<'_>, ids: [graph::TensorId; 3]) -> Results {
     let one = |id| match lower.const_value(id)?.constant(DType::F32)? {
         graph::Data::F32(list) if list.len() == 1 => Some(f64::from(list[0])),
         _ => None,
     };
     let ends = one(ids[0]).zip(one(ids[1])).zip(one(ids[2]));
-    let ((start, limit), step) = ends.ok_or("its ends depend on data")?;
+    let ((start, limit), step) =
+        ends.ok_or("its bounds depend on data; real bounds must be constants")?;
     let len = ((limit - start) / step).ceil();
     if !len.is_finite() || len > crate::lowering::MAX_CONSTANT_ELEMENTS as f64 {
-        return Err(format!("has {len} elements"));
+        return Err(format!("has {len} elements, too many for a constant"));
     }
     let elements = (0..len.max(0.0) as usize).map(|i| (start + i as f64 * step) as f32);
     let elements: Vec<f32> = elements.collect();
@@ -166,9 +171,9 @@ pub(super) fn trilu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let diagonal = match lower.maybe(call, 1)? {
         Some(id) => match lower.numbers(id)?[..] {
-            // Beyond any matrix; sums with it must not overflow.
+            // Beyond any matrix, yet small enough that sums do not overflow.
             [k] => k.clamp(-MAX_DIAGONAL, MAX_DIAGONAL),
-            _ => return Err("its diagonal is not one number".into()),
+            _ => return Err("its diagonal must be a single integer".into()),
         },
         None => 0,
     };
@@ -179,7 +184,7 @@ pub(super) fn trilu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn eye_like(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let [rows, columns] = lower.shape(x)[..] else {
-        return Err("takes a matrix".into());
+        return Err("its operand must be a matrix".into());
     };
     let kind = match call.int("dtype")? {
         Some(code) => Some(tensor::kind(code)?),

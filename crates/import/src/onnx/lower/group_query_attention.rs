@@ -1,4 +1,4 @@
-//! ONNX Runtime's grouped-query attention, which rotates and keeps its past itself.
+//! Lowers ONNX Runtime's `GroupQueryAttention`, which rotates queries and keys and appends to its past.
 
 use base::DType;
 use graph::ops::{Attention, BinaryFunction as B, CompareFunction as C, Index, Scalar, Size};
@@ -6,11 +6,11 @@ use graph::{Dim, TensorId};
 
 use super::attention::QueryOffset;
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::rotary::{Tables, layout};
-use super::{OnnxLowering, Results};
 
 impl OnnxLowering<'_> {
-    /// `past [B, H, P, D]` and behind each sequence's own `lengths [B, 1]` rows the new ones, `[B, H, P + S, D]`.
+    /// Writes the new rows after the first `lengths [B, 1]` rows of each sequence of `past [B, H, P, D]`; returns `[B, H, P + S, D]`.
     fn appended(
         &mut self,
         past: TensorId,
@@ -27,7 +27,7 @@ impl OnnxLowering<'_> {
         let gap = self.emit(Size { value: kept }, &[])?;
         let gap = self.binary(B::Sub, gap, lengths)?;
         let moved = self.binary(B::Add, row, gap)?;
-        // Behind the new rows nothing is looked at.
+        // Rows after the new ones are masked.
         let last = self.emit(
             Size {
                 value: rows - Dim::from(1),
@@ -48,11 +48,11 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     let count = |name: &str| call.count(name)?.ok_or_else(|| format!("has no {name}"));
     let (heads, kv_heads) = (count("num_heads")?, count("kv_num_heads")?);
     if call.flag("smooth_softmax", false)? || call.name(11).is_some() {
-        return Err("a smooth softmax and sinks are not known".into());
+        return Err("smooth softmax and attention sinks are not supported".into());
     }
     for name in ["k_quant_type", "v_quant_type"] {
         if !matches!(call.text(name)?, None | Some("NONE")) {
-            return Err("quantised pasts are not known".into());
+            return Err("a quantised past is not supported".into());
         }
     }
     let q = lower.real(call, 0)?;
@@ -61,11 +61,11 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     };
     let parts = match (lower.maybe(call, 1)?, lower.maybe(call, 2)?) {
         (Some(k), Some(v)) => [q, k, v],
-        // All three side by side.
+        // Queries, keys and values are concatenated.
         (None, None) => {
             let all = kv_heads.checked_mul(2).and_then(|n| n.checked_add(heads));
             let dim = all.and_then(|all| width.checked_div(all));
-            let dim = dim.ok_or("its heads do not divide its width")?;
+            let dim = dim.ok_or("its number of heads does not divide its width")?;
             let (q_width, kv_width) = (dim * heads, dim * kv_heads);
             [
                 lower.slice(q, 2, Dim::from(0), q_width)?,
@@ -73,10 +73,10 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
                 lower.slice(q, 2, q_width + kv_width, kv_width)?,
             ]
         }
-        _ => return Err("has keys or values, and not both".into()),
+        _ => return Err("has only one of keys and values".into()),
     };
 
-    // What each sequence held before this step: its length after it, less the new tokens; a prompt may be padded.
+    // Rows of each sequence before this step: its total length minus the new tokens. A prompt may be padded.
     let after = lower.operand(call, 5)?;
     let after = lower.cast(after, DType::I64)?;
     let after = lower.reshape(after, vec![batch, Dim::from(1)])?;
@@ -108,7 +108,7 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
         for (x, heads) in [(&mut q, heads), (&mut k, kv_heads)] {
             let shape = lower.shape(*x);
             let dim = shape.get(2).and_then(|width| width.checked_div(heads));
-            let dim = dim.ok_or("its heads do not divide its width")?;
+            let dim = dim.ok_or("its number of heads does not divide its width")?;
             let apart = lower.reshape(*x, vec![batch, tokens, Dim::from(heads), dim])?;
             let rotated = lower.rotated(apart, &tables, layout)?;
             *x = lower.reshape(rotated, shape)?;
@@ -127,7 +127,7 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     let one = Dim::from(1);
     let first = lower.reshape(lengths, vec![batch, one, one, one])?;
     let keys = lower.shape(k)[2];
-    // A window of N is the token itself and the N − 1 before it.
+    // A window of N includes the token itself and the N − 1 before it.
     let window = call.int_or("local_window_size", -1)?;
     let before = (window > 0).then(|| window - 1);
     let seen = lower.window_mask(
@@ -143,7 +143,7 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     let mask = lower.combine_masks(bias, seen)?;
     let dim = lower.shape(q)[3]
         .as_const()
-        .ok_or("the head size is not known")?;
+        .ok_or("the head size must be a constant")?;
     let scale = call.float("scale")?.filter(|scale| *scale != 0.0);
     let op = Attention {
         scale: scale.unwrap_or(1.0 / (dim as f32).sqrt()),

@@ -1,4 +1,4 @@
-//! Ops that look elements up.
+//! Gathers, one-hot encoding and top-k.
 
 use base::DType;
 use graph::ops::{
@@ -8,7 +8,7 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::lowering::LoweringBuilder;
 
 pub(super) fn gather(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
@@ -30,7 +30,9 @@ pub(super) fn gather_nd(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     let width = shape.last().and_then(Dim::as_const).filter(|n| *n > 0);
     let all = width.and_then(|n| n.checked_add(batches));
     let fits = all.is_some_and(|n| n <= lower.rank(x)) && batches < shape.len();
-    let width = width.filter(|_| fits).ok_or("its indices do not fit")?;
+    let width = width
+        .filter(|_| fits)
+        .ok_or("the shape of its indices does not match its data")?;
     let last = shape.len() - 1;
     let mut operands = vec![x];
     for axis in 0..batches {
@@ -58,7 +60,7 @@ pub(super) fn one_hot(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let depth = lower.cast(depth, DType::I64)?;
     let depth = match lower.sizes(depth)?[..] {
         [depth] => depth,
-        _ => return Err("its depth is not one number".into()),
+        _ => return Err("its depth must be a single integer".into()),
     };
     let rank = lower.rank(index) + 1;
     let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, rank)?;
@@ -66,7 +68,7 @@ pub(super) fn one_hot(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let mut shape = lower.shape(index);
     shape.insert(axis, Dim::from(1));
     let index = lower.reshape(index, shape)?;
-    // Negative ones count from the end.
+    // Negative indices count from the end.
     let size = lower.emit(graph::ops::Size { value: depth }, &[])?;
     let zero = lower.scalar(Scalar::I64(0), DType::I64)?;
     let negative = lower.compare(CompareFunction::Lt, index, zero)?;
@@ -85,10 +87,10 @@ pub(super) fn one_hot(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     Ok(vec![lower.choose(hit, on, off)?])
 }
 
-/// Longer axes than this would make large tables of who is larger than whom.
+/// Limit on the axis of a top-k, whose lowering compares all pairs of elements.
 const MAX_RANKED: usize = 4096;
 
-/// The largest or smallest elements along an axis, in order; of equal ones the first comes first.
+/// The largest or smallest elements along an axis, sorted; equal elements keep their order.
 pub(super) fn top_k(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let count = match call.int("k")? {
@@ -97,13 +99,15 @@ pub(super) fn top_k(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
             let k = lower.operand(call, 1)?;
             match lower.sizes(k)?[..] {
                 [k] => k,
-                _ => return Err("its k is not one number".into()),
+                _ => return Err("its k must be a single integer".into()),
             }
         }
     };
     let rank = lower.rank(x);
     let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, rank)?;
-    let last = rank.checked_sub(1).ok_or("a scalar has no axis")?;
+    let last = rank
+        .checked_sub(1)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(axis, last);
     let x = lower.permute(x, order.clone())?;
@@ -113,9 +117,9 @@ pub(super) fn top_k(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let count = count
         .as_const()
         .map(Dim::from)
-        .ok_or("its k is not known")?;
+        .ok_or("its k must be a constant")?;
 
-    // An element's rank is how many come before it.
+    // The rank of an element is the number of elements sorted before it.
     let (mut column, mut row) = (shape.clone(), shape.clone());
     column.push(Dim::from(1));
     row.insert(last, Dim::from(1));

@@ -1,11 +1,11 @@
-//! Products of matrices.
+//! Matrix products.
 
 use base::DType;
 use graph::ops::{BinaryFunction as B, Linear, MatMul};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::onnx::mat_mul_nbits::NBitsWeights;
 
 impl OnnxLowering<'_> {
@@ -25,7 +25,7 @@ impl OnnxLowering<'_> {
 pub(super) fn mat_mul(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (mut a, mut b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     if lower.dtype(a) == DType::I64 || lower.dtype(a) == DType::I32 {
-        return Err("products of integers are not known".into());
+        return Err("integer matrix products are not supported".into());
     }
     let (row, column) = (lower.rank(a) == 1, lower.rank(b) == 1);
     if row {
@@ -51,7 +51,7 @@ pub(super) fn mat_mul(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
 pub(super) fn gemm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (mut a, mut b) = (lower.real(call, 0)?, lower.real(call, 1)?);
     if lower.rank(a) != 2 || lower.rank(b) != 2 {
-        return Err("takes two matrices".into());
+        return Err("its first two operands must be matrices".into());
     }
     if call.flag("transA", false)? {
         a = lower.transposed(a)?;
@@ -70,12 +70,12 @@ pub(super) fn gemm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Add, product, bias)?])
 }
 
-/// ONNX Runtime's product with weights of four or eight bits, which stay as narrow as kvark's own formats allow.
+/// Lowers ONNX Runtime's product with 4- or 8-bit weights, which stay quantised if kvark has a matching format.
 pub(super) fn mat_mul_nbits(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let count = |name: &str| call.count(name)?.ok_or_else(|| format!("has no {name}"));
     if call.name(4).is_some() {
-        return Err("weights in an order of their own (g_idx) are not known".into());
+        return Err("reordered weights (g_idx) are not supported".into());
     }
     let file = lower.file;
     let stored = |index: usize| call.name(index).and_then(|name| file.tensors.get(name));
@@ -84,11 +84,11 @@ pub(super) fn mat_mul_nbits(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Re
         depth: count("K")?,
         bits: call.count("bits")?.unwrap_or(4),
         block: count("block_size")?,
-        quants: stored(1).ok_or("its weights are no initialiser")?,
-        scales: stored(2).ok_or("its scales are no initialiser")?,
+        quants: stored(1).ok_or("its weights must be an initialiser")?,
+        scales: stored(2).ok_or("its scales must be an initialiser")?,
         zeros: match call.name(3) {
             None => None,
-            Some(_) => Some(stored(3).ok_or("its zero points are no initialiser")?),
+            Some(_) => Some(stored(3).ok_or("its zero points must be an initialiser")?),
         },
     };
     let (dtype, data) = weights.packed()?;

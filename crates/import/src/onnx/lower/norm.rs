@@ -1,4 +1,4 @@
-//! Norms.
+//! Layer and RMS normalisation.
 
 use base::DType;
 use graph::ops::{
@@ -8,10 +8,10 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::lowering::{LoweringBuilder, elements};
 
-/// What a norm works on: rows of the trailing axes from `axis` on.
+/// The operand of a norm as rows over the axes from `axis` on.
 struct Rows {
     rows: TensorId,
     shape: Vec<Dim>,
@@ -35,7 +35,7 @@ impl Rows {
         })
     }
 
-    /// A weight or bias as a vector over a row, or `None` when it also differs between rows.
+    /// A weight or bias as a vector over a row; `None` if it differs between rows.
     fn vector(
         &self,
         lower: &mut OnnxLowering<'_>,
@@ -84,7 +84,7 @@ pub(super) fn rms_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
     Ok(vec![result, inverse_deviation(lower, squares, eps, &rows)?])
 }
 
-/// `1 / √(mean(x) + eps)` over rows, as models keep it for training.
+/// `1 / √(mean(x) + eps)` per row, which models output for training.
 fn inverse_deviation(
     lower: &mut OnnxLowering<'_>,
     squares: TensorId,
@@ -106,7 +106,7 @@ fn mean(lower: &mut OnnxLowering<'_>, x: TensorId) -> Result<TensorId, String> {
     lower.emit(mean, &[x])
 }
 
-/// A number for each row, with axes of size one where the row was.
+/// One value per row, with axes of size 1 in place of the row.
 fn kept(lower: &mut OnnxLowering<'_>, x: TensorId, rows: &Rows) -> Result<TensorId, String> {
     let mut shape = rows.shape.clone();
     shape[rows.axis..].fill(Dim::from(1));
@@ -151,7 +151,7 @@ pub(super) fn layer_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Resul
     Ok(results)
 }
 
-/// ONNX Runtime's norms of a sum: `x + skip (+ bias)`, which is their fourth result.
+/// ONNX Runtime's norms of the sum `x + skip (+ bias)`; the sum is the fourth result.
 pub(super) fn skip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let simplified = call.op().contains("Simplified");
     let (x, skip) = (lower.real(call, 0)?, lower.real(call, 1)?);
@@ -161,7 +161,7 @@ pub(super) fn skip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         sum = lower.binary(B::Add, sum, bias)?;
     }
     if call.wants(1) || call.wants(2) {
-        return Err("its mean and deviation are not kept".into());
+        return Err("its mean and deviation outputs are not supported".into());
     }
     let weight = lower.operand(call, 2)?;
     let eps = call.float_or("epsilon", 1e-5)?;
@@ -175,6 +175,6 @@ pub(super) fn skip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         };
         lower.emit(LayerNorm { eps }, &[sum, weight, beta])?
     };
-    // The two in between are not wanted, so that it does not matter what stands there.
+    // Results 1 and 2 are unused, so any tensor can stand for them.
     Ok(vec![result, result, result, sum])
 }

@@ -1,4 +1,4 @@
-//! Quantised tensors: their numbers, and rounding to them.
+//! `DequantizeLinear` and `QuantizeLinear`.
 
 use base::{Bytes, DType};
 use graph::ops::{
@@ -8,14 +8,14 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::lowering::LoweringBuilder;
 use crate::onnx::tensor;
 use crate::stored_type::StoredType;
 
 impl OnnxLowering<'_> {
-    /// A scale or zero point in a shape that broadcasts to `x`: one number, one for each index of an axis, or one for
-    /// each block of an axis.
+    /// Reshapes a scale or zero point so that it broadcasts to `x`: per tensor, per index of an axis, or per block of an
+    /// axis.
     fn per_element(
         &mut self,
         call: &Call<'_>,
@@ -29,17 +29,21 @@ impl OnnxLowering<'_> {
         }
         let axis = LoweringBuilder::axis(call.int_or("axis", 1)?, shape.len())?;
         if axis >= shape.len() || block.is_some() && own.len() != shape.len() {
-            return Err(format!("a scale {own:?} does not fit {shape:?}"));
+            return Err(format!(
+                "a scale of shape {own:?} does not broadcast to {shape:?}"
+            ));
         }
         let Some(block) = block else {
             let [count] = own[..] else {
-                return Err(format!("a scale {own:?} does not fit {shape:?}"));
+                return Err(format!(
+                    "a scale of shape {own:?} does not broadcast to {shape:?}"
+                ));
             };
             let mut column = vec![Dim::from(1); shape.len()];
             column[axis] = count;
             return self.reshape(scale, column);
         };
-        // Every block's number is repeated; the last block may be cut.
+        // The scale of each block is repeated over its elements; the last block may be shorter.
         let (mut apart, mut joined) = (own.clone(), own);
         apart.insert(axis + 1, Dim::from(1));
         let scale = self.reshape(scale, apart.clone())?;
@@ -53,7 +57,7 @@ impl OnnxLowering<'_> {
         }
     }
 
-    /// Real numbers rounded to the nearest that a narrow type has, ties to the even one.
+    /// Rounds real numbers to the nearest value of a narrow float type, ties to even.
     pub(super) fn rounded(
         &mut self,
         x: TensorId,
@@ -65,12 +69,12 @@ impl OnnxLowering<'_> {
         };
         let mut x = x;
         if kind == StoredType::F4E2M1 {
-            // It has no pattern for what is no number.
+            // The type has no NaN.
             let number = self.compare(C::Eq, x, x)?;
             let zero = self.scalar(Scalar::F32(0.0), DType::F32)?;
             x = self.choose(number, x, zero)?;
         }
-        // The distance of neighbours doubles at every power of two: how many are below says which it is.
+        // The spacing of values doubles at every power of two; count the powers below to find it.
         let powers: Vec<f32> = (float.lowest + 1..=float.highest).map(power).collect();
         let lowest = float.lowest - float.mantissa;
         let steps: Vec<f32> = (0..=powers.len() as i32)
@@ -117,9 +121,9 @@ fn power(exponent: i32) -> f32 {
     2f32.powi(exponent)
 }
 
-/// A float of a byte or less.
+/// A float format of at most 8 bits.
 struct Narrow {
-    /// Bits behind the point.
+    /// Mantissa bits.
     mantissa: i32,
     /// Exponents of the smallest and the largest normal number.
     lowest: i32,

@@ -1,4 +1,4 @@
-//! Ops that make one number of many.
+//! Reductions, cumulative sums and softmax.
 
 use base::{Bytes, DType};
 use graph::ops::{
@@ -8,8 +8,8 @@ use graph::ops::{
 use graph::{Dim, TensorId};
 
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::shape::{axes, product};
-use super::{OnnxLowering, Results};
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
 impl OnnxLowering<'_> {
@@ -60,7 +60,7 @@ pub(super) fn reduce(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         .any(|axis| lower.shape(x)[*axis] == Dim::from(0));
     let mut result = match function {
         _ if over.is_empty() => x,
-        // The extreme of nothing is the type's own.
+        // The maximum or minimum of no elements is the limit of the type.
         R::Max | R::Min if empty => return of_nothing(lower, x, &over, keep, function),
         R::Mean => {
             let real = lower.cast(x, DType::F32)?;
@@ -136,11 +136,11 @@ fn log_sum_exp(lower: &mut OnnxLowering<'_>, x: TensorId, over: &[usize], keep: 
     Ok(vec![lower.reshape(result, shape)?])
 }
 
-/// The tensor with one axis turned around.
+/// Reverses one axis.
 fn turned(lower: &mut OnnxLowering<'_>, x: TensorId, axis: usize) -> Result<TensorId, String> {
     let size = lower.shape(x).get(axis).and_then(Dim::as_const);
     let size = size.filter(|size| *size <= MAX_CONSTANT_ELEMENTS);
-    let size = size.ok_or("an axis that is turned around must be known")?;
+    let size = size.ok_or("an axis that is reversed must have a constant size")?;
     let places: Vec<i64> = (0..size as i64).rev().collect();
     let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&places))?;
     lower.emit(Gather { axis }, &[x, index])
@@ -162,7 +162,10 @@ pub(super) fn arg(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if !call.flag("select_last_index", false)? {
         return Ok(vec![lower.reduced(function, x, &[axis], keep)?]);
     }
-    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let size = *lower
+        .shape(x)
+        .get(axis)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     let backwards = turned(lower, x, axis)?;
     let place = lower.reduced(function, backwards, &[axis], keep)?;
     let last = lower.emit(
@@ -179,7 +182,7 @@ pub(super) fn cum_sum(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let axis = lower.operand(call, 1)?;
     let axis = match lower.numbers(axis)?[..] {
         [axis] => LoweringBuilder::axis(axis, lower.rank(x))?,
-        _ => return Err("its axis is not one number".into()),
+        _ => return Err("its axis must be a single integer".into()),
     };
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
     if reverse {
@@ -204,9 +207,10 @@ pub(super) fn softmax(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
         let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, shape.len())?;
         return Ok(vec![lower.emit(Softmax { axis, log }, &[x])?]);
     }
-    // Before, everything from the axis on was one row.
+    // Before opset 13, all axes from `axis` on were flattened to one row.
     let axis = LoweringBuilder::axis(call.int_or("axis", 1)?, shape.len())?;
-    let width = product(shape.get(axis..).unwrap_or_default()).ok_or("joins two dynamic sizes")?;
+    let width = product(shape.get(axis..).unwrap_or_default())
+        .ok_or("multiplies two dynamic sizes, which is not supported")?;
     let mut rows = shape.get(..axis).unwrap_or_default().to_vec();
     rows.push(width);
     let rows = lower.reshape(x, rows)?;

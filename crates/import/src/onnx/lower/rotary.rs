@@ -1,28 +1,28 @@
-//! The rotary embedding.
+//! Rotary embedding.
 
 use base::DType;
 use graph::ops::{BinaryFunction as B, Gather, Rope, RopeLayout, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::shape::product;
-use super::{OnnxLowering, Results};
 
-/// Wider heads than any model has.
+/// Limit on the head size, above that of any model.
 const MAX_ROTATED: usize = 1 << 24;
 
-/// Where a rotation finds its cosines and sines.
-pub(super) struct Tables {
+/// Cosine and sine tables of a rotation.
+pub(in crate::onnx) struct Tables {
     /// `[rows, R / 2]`, or `[B, S, R / 2]` without positions.
-    pub(super) cos: TensorId,
-    pub(super) sin: TensorId,
+    pub(in crate::onnx) cos: TensorId,
+    pub(in crate::onnx) sin: TensorId,
     /// `[B, S]`.
-    pub(super) positions: Option<TensorId>,
+    pub(in crate::onnx) positions: Option<TensorId>,
 }
 
 impl OnnxLowering<'_> {
-    /// `x [B, S, H, D]` with its first elements rotated.
-    pub(super) fn rotated(
+    /// Rotates the first elements of the heads of `x [B, S, H, D]`.
+    pub(in crate::onnx) fn rotated(
         &mut self,
         x: TensorId,
         tables: &Tables,
@@ -42,7 +42,7 @@ impl OnnxLowering<'_> {
         let wave = self.shape(waves[0]);
         let half = wave.last().and_then(Dim::as_const);
         let half = half.filter(|half| *half <= MAX_ROTATED);
-        let half = half.ok_or("the width of its tables is not known, or too large")?;
+        let half = half.ok_or("the width of its tables must be a constant of at most 2^24")?;
         let wanted = [batch, tokens, Dim::from(half)];
         if wave != wanted || self.shape(waves[1]) != wanted {
             return Err(format!("tables {wave:?} do not fit {shape:?}"));
@@ -62,7 +62,7 @@ impl OnnxLowering<'_> {
         self.reshape(rotated, shape)
     }
 
-    /// The same for a batch and tokens that are both dynamic.
+    /// The same if both batch and token count are dynamic.
     fn rotated_by_parts(
         &mut self,
         x: TensorId,
@@ -114,15 +114,15 @@ impl OnnxLowering<'_> {
     }
 }
 
-/// Which elements are rotated together.
-pub(super) fn layout(interleaved: bool) -> RopeLayout {
+/// The pairing of elements that are rotated together.
+pub(in crate::onnx) fn layout(interleaved: bool) -> RopeLayout {
     match interleaved {
         true => RopeLayout::Interleaved,
         false => RopeLayout::Halves,
     }
 }
 
-/// `[B, H, S, D]` or `[B, S, H · D]`, rotated and in the same form.
+/// Rotates `[B, H, S, D]` or `[B, S, H · D]` and returns the same layout.
 fn in_form(
     lower: &mut OnnxLowering<'_>,
     call: &Call<'_>,
@@ -150,7 +150,7 @@ fn in_form(
     };
     let heads = heads.ok_or("has no num_heads")?;
     let dim = width.checked_div(heads);
-    let dim = dim.ok_or_else(|| format!("{heads} heads do not divide {width:?}"))?;
+    let dim = dim.ok_or_else(|| format!("{heads} heads do not divide the width {width:?}"))?;
     let x = lower.reshape(x, vec![batch, tokens, Dim::from(heads), dim])?;
     let x = lower.rotated(x, tables, layout)?;
     Ok(vec![lower.reshape(x, shape)?])
@@ -167,7 +167,7 @@ pub(super) fn rotary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     in_form(lower, call, x, &tables, heads)
 }
 
-/// ONNX Runtime's own: positions come second, and one position stands for the first of a row.
+/// ONNX Runtime's op: positions are the second operand, and a single position is that of the first token.
 pub(super) fn rotary_contrib(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
     let positions = lower.operand(call, 1)?;
@@ -178,7 +178,7 @@ pub(super) fn rotary_contrib(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
         _ => return Err(format!("x has {} axes, must have 3 or 4", shape.len())),
     };
     if call.float_or("scale", 1.0)? != 1.0 {
-        return Err("a scale is not known".into());
+        return Err("a scale other than 1 is not supported".into());
     }
     let positions = lower.cast(positions, DType::I64)?;
     let positions = match lower.rank(positions) {
@@ -192,10 +192,10 @@ pub(super) fn rotary_contrib(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
     };
     let half = lower.shape(cos).last().and_then(Dim::as_const);
     let half = half.filter(|half| *half <= MAX_ROTATED);
-    let half = half.ok_or("the width of its tables is not known, or too large")?;
+    let half = half.ok_or("the width of its tables must be a constant of at most 2^24")?;
     let heads = match call.count("num_heads")?.filter(|n| *n > 0) {
         Some(heads) => Some(heads),
-        // Without heads the whole head is rotated, so that the tables say how wide it is.
+        // Without `num_heads` the whole head is rotated, so its size follows from the tables.
         None => shape
             .last()
             .and_then(|w| w.checked_div(2 * half.max(1))?.as_const()),

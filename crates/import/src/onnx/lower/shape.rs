@@ -1,15 +1,15 @@
-//! Ops that move elements and compute nothing.
+//! Ops that rearrange elements.
 
 use base::{Bytes, DType};
 use graph::ops::{Gather, Scalar, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
-use super::{OnnxLowering, Results};
+use super::context::{OnnxLowering, Results};
 use crate::const_eval::dim_as_i64;
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
-/// The product of sizes, where it is affine.
+/// The product of sizes, if it is affine.
 pub(super) fn product(dims: &[Dim]) -> Option<Dim> {
     dims.iter().try_fold(Dim::from(1), |product, dim| {
         match (product.as_const(), dim.as_const()) {
@@ -20,7 +20,7 @@ pub(super) fn product(dims: &[Dim]) -> Option<Dim> {
     })
 }
 
-/// The size that makes `rest` as many elements as `all`: what is left of `all` without the sizes of `rest`.
+/// The size by which `rest` must be multiplied to have as many elements as `all`.
 fn remaining(all: &[Dim], rest: &[Dim]) -> Option<Dim> {
     let mut left = all.to_vec();
     let mut divisor = 1usize;
@@ -51,18 +51,20 @@ pub(super) fn reshape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let mut open = None;
     for (axis, dim) in wanted.iter().enumerate() {
         shape.push(match dim_as_i64(dim) {
-            Some(0) if !keeps_zero => *from.get(axis).ok_or("keeps a size that there is not")?,
+            Some(0) if !keeps_zero => *from
+                .get(axis)
+                .ok_or("copies a dimension that its operand does not have")?,
             Some(-1) if open.is_none() => {
                 open = Some(axis);
                 Dim::from(1)
             }
-            Some(n) if n < 0 => return Err(format!("has the size {n}")),
+            Some(n) if n < 0 => return Err(format!("has the invalid size {n}")),
             _ => *dim,
         });
     }
     if let Some(axis) = open {
         let left = remaining(&from, &shape);
-        shape[axis] = left.ok_or_else(|| format!("cannot turn {from:?} into {wanted:?}"))?;
+        shape[axis] = left.ok_or_else(|| format!("cannot reshape {from:?} to {wanted:?}"))?;
     }
     Ok(vec![lower.reshape(x, shape)?])
 }
@@ -77,20 +79,22 @@ pub(super) fn flatten(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
         axis
     };
     let at = usize::try_from(at).ok().filter(|at| *at <= shape.len());
-    let at = at.ok_or_else(|| format!("axis {axis} is none of {}", shape.len()))?;
+    let at = at.ok_or_else(|| format!("axis {axis} is out of range for {} axes", shape.len()))?;
     let joined = product(&shape[..at]).zip(product(&shape[at..]));
-    let (outer, inner) = joined.ok_or("joins two dynamic sizes")?;
+    let (outer, inner) = joined.ok_or("multiplies two dynamic sizes, which is not supported")?;
     Ok(vec![lower.reshape(x, vec![outer, inner])?])
 }
 
-/// Axes that an attribute or an operand lists, rising.
+/// Axes listed by an attribute or an operand, in ascending order.
 pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, String> {
     let axes = list.iter().map(|axis| LoweringBuilder::axis(*axis, rank));
     let mut axes = axes.collect::<Result<Vec<_>, _>>()?;
     axes.sort_unstable();
     axes.dedup();
     if axes.len() != list.len() || axes.iter().any(|axis| *axis >= rank) {
-        return Err(format!("axes {list:?} are not distinct axes of {rank}"));
+        return Err(format!(
+            "axes {list:?} are not distinct axes of a tensor of rank {rank}"
+        ));
     }
     Ok(axes)
 }
@@ -147,7 +151,7 @@ pub(super) fn expand(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let wanted = lower.operand(call, 1)?;
     let wanted = lower.sizes(wanted)?;
-    // Both broadcast to each other: the shape may have ones where the tensor has sizes.
+    // Broadcasting is mutual: the target shape may have 1 where the tensor has a larger size.
     let mut shape = lower.shape(x);
     while shape.len() < wanted.len() {
         shape.insert(0, Dim::from(1));
@@ -169,14 +173,21 @@ pub(super) fn tile(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let times = lower.sizes(times)?;
     let shape = lower.shape(x);
     if times.len() != shape.len() {
-        return Err(format!("repeats {} axes of {}", times.len(), shape.len()));
+        return Err(format!(
+            "has {} repeats for {} axes",
+            times.len(),
+            shape.len()
+        ));
     }
-    // Every axis becomes a pair, of which the first is repeated.
+    // Every axis becomes two, of which the first is repeated.
     let (mut apart, mut repeated, mut result) = (vec![], vec![], vec![]);
     for (dim, times) in shape.iter().zip(&times) {
         apart.extend([Dim::from(1), *dim]);
         repeated.extend([*times, *dim]);
-        result.push(product(&[*dim, *times]).ok_or("joins two dynamic sizes")?);
+        result.push(
+            product(&[*dim, *times])
+                .ok_or("multiplies two dynamic sizes, which is not supported")?,
+        );
     }
     let x = lower.reshape(x, apart)?;
     let x = lower.expand(x, repeated)?;
@@ -188,7 +199,7 @@ pub(super) fn concat(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     for index in 0..call.operands() {
         list.push(lower.operand(call, index)?);
     }
-    let first = list.first().ok_or("joins nothing")?;
+    let first = list.first().ok_or("has no operands")?;
     let axis = call.int("axis")?.ok_or("has no axis")?;
     let axis = LoweringBuilder::axis(axis, lower.rank(*first))?;
     Ok(vec![lower.concat(&list, axis)?])
@@ -197,7 +208,10 @@ pub(super) fn concat(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
-    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let size = *lower
+        .shape(x)
+        .get(axis)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     let parts = match (call.ints("split")?, lower.maybe(call, 1)?) {
         (Some(list), _) => list.iter().map(|n| Dim::constant(*n)).collect(),
         (None, Some(list)) => lower.sizes(list)?,
@@ -205,7 +219,7 @@ pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
             let count = call.results().max(1);
             match (size.checked_div(count), size.as_const()) {
                 (Some(part), _) => vec![part; count],
-                // The last part is smaller.
+                // The last part may be smaller.
                 (None, Some(size)) => {
                     let part = size.div_ceil(count);
                     let last = size.checked_sub(part * (count - 1));
@@ -214,7 +228,7 @@ pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
                     parts.push(Dim::from(last));
                     parts
                 }
-                _ => return Err("the size that is split is not known".into()),
+                _ => return Err("a size that is split into equal parts must be a constant".into()),
             }
         }
     };
@@ -225,12 +239,14 @@ pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         start = start + len;
     }
     if start != size {
-        return Err(format!("its parts are {start:?}, the axis has {size:?}"));
+        return Err(format!(
+            "its parts add up to {start:?}, but the axis has {size:?}"
+        ));
     }
     Ok(results)
 }
 
-/// A bound of a slice as an index from the start, cut off where that can be known.
+/// Converts a slice bound to an index from the start, clamped if the size is constant.
 fn bound(at: Dim, size: Dim) -> Dim {
     let at = match dim_as_i64(&at) {
         Some(n) if n < 0 => size + Dim::constant(n),
@@ -239,9 +255,9 @@ fn bound(at: Dim, size: Dim) -> Dim {
     match (dim_as_i64(&at), dim_as_i64(&size)) {
         (Some(at), Some(size)) => Dim::constant(at.clamp(0, size)),
         (Some(at), None) if at < 0 => Dim::from(0),
-        // Larger than any size stands for the end.
+        // A bound larger than any size means the end.
         (Some(at), None) if at > i64::from(u32::MAX) => size,
-        // A size less than another by what may be more than it has.
+        // A difference of sizes that may be negative.
         _ => at,
     }
 }
@@ -266,11 +282,14 @@ pub(super) fn slice(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let steps = lower.ints_of(call, "steps", 4)?;
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), along.len(), steps.len()] != [starts.len(); 3] {
-        return Err("its lists have several lengths".into());
+        return Err("its starts, ends, axes and steps differ in length".into());
     }
     for (((start, end), axis), step) in starts.into_iter().zip(ends).zip(along).zip(steps) {
         let axis = LoweringBuilder::axis(axis, rank)?;
-        let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+        let size = *lower
+            .shape(x)
+            .get(axis)
+            .ok_or("its operand is a scalar; it needs at least one axis")?;
         x = match step {
             0 => return Err("its step is zero".into()),
             1.. => forward(
@@ -306,7 +325,7 @@ fn forward(
         (_, Some(n)) => Dim::from(n.div_ceil(step)),
         _ => span
             .checked_div(step)
-            .ok_or("takes every nth of a dynamic size")?,
+            .ok_or("has a step other than 1 over a dynamic size, which is not supported")?,
     };
     let slice = Slice {
         axis,
@@ -317,7 +336,7 @@ fn forward(
     lower.emit(slice, &[x])
 }
 
-/// A slice from high to low: the places are written down, for there are no negative steps in the graph.
+/// A slice with a negative step, lowered to a gather with constant indices: the graph has no negative steps.
 fn backward(
     lower: &mut OnnxLowering<'_>,
     x: TensorId,
@@ -329,7 +348,7 @@ fn backward(
     let numbers = size.zip(dim_as_i64(&start).zip(dim_as_i64(&end)));
     let Some((size, (start, end))) = numbers.filter(|(size, _)| *size <= MAX_CONSTANT_ELEMENTS)
     else {
-        return Err("turns an axis around that is not known".into());
+        return Err("reverses an axis of dynamic size, which is not supported".into());
     };
     let size = size as i64;
     let from_start = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
@@ -359,7 +378,7 @@ pub(super) fn pad(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
                 Some(graph::Data::I64(list)) if list.len() == 1 => Scalar::I64(list[0]),
                 Some(graph::Data::I32(list)) if list.len() == 1 => Scalar::I64(list[0].into()),
                 Some(graph::Data::Bool(list)) if list.len() == 1 => Scalar::Bool(list[0]),
-                _ => return Err("pads with what is not known".into()),
+                _ => return Err("its padding value must be a constant".into()),
             }
         }
     };
@@ -381,7 +400,7 @@ pub(super) fn pad(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![x])
 }
 
-/// An axis padded with what it holds itself: the places are written down.
+/// Pads an axis with its own elements, lowered to a gather with constant indices.
 fn pad_with_own(
     lower: &mut OnnxLowering<'_>,
     x: TensorId,
@@ -394,21 +413,23 @@ fn pad_with_own(
     }
     let size = lower.shape(x).get(axis).and_then(Dim::as_const);
     let size = size.and_then(|size| i64::try_from(size).ok());
-    let size = size.ok_or("an axis that is padded with its own must be known")?;
+    let size = size.ok_or("an axis padded with its own elements must have a constant size")?;
     let most = MAX_CONSTANT_ELEMENTS as i64;
     if size == 0 || [size, before, after].iter().any(|n| n.abs() > most) {
-        return Err(format!("pads {size} elements by {before} and {after}"));
+        return Err(format!(
+            "cannot pad {size} elements by {before} and {after} in this mode"
+        ));
     }
     let place = |at: i64| match mode {
         "edge" => Ok(at.clamp(0, size - 1)),
         "wrap" => Ok(at.rem_euclid(size)),
-        // There and back, without repeating the ends.
+        // Reflection does not repeat the first and last element.
         "reflect" => {
             let period = (2 * (size - 1)).max(1);
             let at = at.rem_euclid(period);
             Ok(at.min(period - at).min(size - 1))
         }
-        mode => Err(format!("the mode {mode:?} is not known")),
+        mode => Err(format!("the mode {mode:?} is not supported")),
     };
     let places = (-before..size + after).map(place);
     let places = places.collect::<Result<Vec<i64>, String>>()?;

@@ -1,32 +1,36 @@
-//! Dynamic sizes by the names that a file gives them.
+//! Dynamic sizes of inputs, by the names in the file.
 
 use graph::{Dim, MAX_SYMBOLS};
 
-use super::OnnxLowering;
-use crate::onnx::Port;
+use super::context::OnnxLowering;
+use crate::onnx::file::Port;
 use crate::onnx::schema::DimProto;
 
 impl OnnxLowering<'_> {
-    /// The shape of an input, its dynamic sizes made symbols.
+    /// The shape of an input, with symbols for its dynamic sizes.
     pub(super) fn input_shape(&mut self, port: &Port) -> Result<Vec<Dim>, String> {
-        let dims = port.dims.as_ref().ok_or("has no shape in the file")?;
+        let dims = port
+            .dims
+            .as_ref()
+            .ok_or("has no shape; the file must state the rank of every input")?;
         let mut shape = vec![];
         for (axis, dim) in dims.iter().enumerate() {
             shape.push(match dim {
                 DimProto::Number(n) => {
-                    let n = usize::try_from(*n).map_err(|_| format!("has a dimension of {n}"))?;
+                    let n = usize::try_from(*n)
+                        .map_err(|_| format!("has the invalid dimension {n}"))?;
                     Dim::from(n)
                 }
                 DimProto::Symbol(name) => self.size_named(name)?,
-                // Without a name it is like no other.
+                // A size without a name equals no other.
                 DimProto::Unknown => self.symbol(&format!("{}.{axis}", port.name))?,
             });
         }
         Ok(shape)
     }
 
-    /// A size by its name, which may be a sum: `past_sequence_length + sequence_length`, or `total_sequence_length` where
-    /// the model has both of these.
+    /// A size by its name, which may be a sum: `past_sequence_length + sequence_length`, or `total_sequence_length` if
+    /// the model has both of these sizes.
     fn size_named(&mut self, name: &str) -> Result<Dim, String> {
         if let Some(now) = name.strip_prefix("total_") {
             let past = format!("past_{now}");
@@ -62,7 +66,7 @@ impl OnnxLowering<'_> {
         if self.symbols.len() == MAX_SYMBOLS {
             let known: Vec<&str> = self.symbols.keys().map(|name| &name[..]).collect();
             return Err(format!(
-                "has the dynamic size {name:?} besides {}, and kvark runs models with at most {MAX_SYMBOLS}",
+                "has the dynamic size {name:?} in addition to {}; at most {MAX_SYMBOLS} are supported",
                 known.join(", ")
             ));
         }

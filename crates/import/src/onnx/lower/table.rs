@@ -1,11 +1,16 @@
 //! Which rule lowers which op.
 
+use super::call::Call;
+use super::context::{OnnxLowering, Results};
 use super::{
-    Rule, arithmetic, attention, cache, create, group_query_attention, index, matrix, norm,
-    quantised, reduce, rotary, shape,
+    arithmetic, attention, cache, create, group_query_attention, index, matrix, norm, quantised,
+    reduce, rotary, shape,
 };
 
-/// The rule for an op, by its name with its domain, but for ONNX's own.
+/// Lowers one node.
+pub(super) type Rule = fn(&mut OnnxLowering<'_>, &Call<'_>) -> Results;
+
+/// The rule for an op. The op is prefixed by its domain unless that is the default domain.
 pub(super) fn rule(op: &str) -> Option<Rule> {
     Some(match op {
         // arithmetic

@@ -1,14 +1,12 @@
-//! What rules ask of the program: tensors, sizes and the types of results.
+//! Arguments of a node as tensors and sizes, and the declared types of its results.
 
 use base::DType;
 use graph::ops::{Scalar, Size};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::{Call, Operand, SizeArg};
+use super::context::Pt2Lowering;
 use crate::lowering::LoweringBuilder;
-use crate::pt2::schema::SymInt;
-use crate::pt2::size_expr::SizeExpr;
 use crate::pt2::tensor;
 
 impl<'a> Pt2Lowering<'a> {
@@ -17,7 +15,7 @@ impl<'a> Pt2Lowering<'a> {
         self.value(call.tensor(name)?)
     }
 
-    /// The tensor that an argument names, if it is there.
+    /// The tensor that an optional argument names.
     pub(super) fn maybe_tensor(
         &mut self,
         call: &Call<'_>,
@@ -26,7 +24,7 @@ impl<'a> Pt2Lowering<'a> {
         call.maybe_tensor(name)?.map(|n| self.value(n)).transpose()
     }
 
-    /// The axes that an argument lists, rising; all of them when it is absent or empty.
+    /// The axes that an argument lists, in ascending order; all axes if it is absent or empty.
     pub(super) fn axes(call: &Call<'_>, name: &str, rank: usize) -> Result<Vec<usize>, String> {
         let mut axes = match call.ints(name)? {
             Some(list) if !list.is_empty() => list
@@ -47,39 +45,18 @@ impl<'a> Pt2Lowering<'a> {
             SizeArg::Number(n) => Ok(Dim::constant(n)),
             SizeArg::Name(name) => match self.graph.sym_int_values.get(name) {
                 Some(size) => self.sym_int(size),
-                None => Err(format!("size {name} is not known")),
+                None => Err(format!("size {name} is not defined")),
             },
         }
     }
 
-    /// A size of the file as a dimension.
-    pub(super) fn sym_int(&self, size: &SymInt) -> Result<Dim, String> {
-        let affine = match size {
-            SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
-            SymInt::AsExpr(expr) => {
-                let wrong = |reason| format!("a size {reason}");
-                SizeExpr::parse(&expr.expr_str).map_err(wrong)?
-            }
-        };
-        let mut sum = Dim::constant(affine.constant);
-        for (name, factor) in &affine.terms {
-            let symbol = self.symbols.get(name).ok_or_else(|| {
-                format!("a size depends on data ({name}), and kvark only runs shapes that follow from the inputs' shapes")
-            })?;
-            let size = usize::try_from(factor.unsigned_abs()).unwrap_or(usize::MAX);
-            let term = *symbol * size.min(i64::MAX as usize);
-            sum = if *factor < 0 { sum - term } else { sum + term };
-        }
-        Ok(sum)
-    }
-
-    /// The shape that the file gives a node's result.
+    /// The shape of a node's result, as the file states it.
     pub(super) fn result_shape(&self, call: &Call<'_>, index: usize) -> Result<Vec<Dim>, String> {
         let meta = self.result_meta(call, index)?;
         meta.sizes.iter().map(|size| self.sym_int(size)).collect()
     }
 
-    /// The type that a node's result is computed in.
+    /// The compute type of a node's result, as the file states it.
     pub(super) fn result_dtype(&self, call: &Call<'_>, index: usize) -> Result<DType, String> {
         Ok(tensor::kind(self.result_meta(call, index)?.dtype)?.dtype())
     }
@@ -92,10 +69,11 @@ impl<'a> Pt2Lowering<'a> {
         let results = call.results();
         let name = results.get(index).ok_or("has no result")?;
         let meta = self.graph.tensor_values.get(*name);
-        meta.ok_or_else(|| format!("the file does not say what its result {name} is"))
+        meta.ok_or_else(|| format!("the file does not state the type of its result {name}"))
     }
 
-    /// A tensor or number operand beside a tensor: a number takes the tensor's type unless it is of a wider sort.
+    /// A tensor or number operand, combined with a tensor of type `beside`. A number takes that type unless its own kind is
+    /// wider.
     pub(super) fn operand(
         &mut self,
         call: &Call<'_>,

@@ -4,13 +4,13 @@ use base::DType;
 use graph::ops::{Activation, BinaryFunction as B, CompareFunction, Scalar, UnaryFunction as U};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 use crate::lowering::LoweringBuilder;
 
 type Results = Result<Vec<TensorId>, String>;
 
-/// `self` and the other operand, in one type.
+/// `self` and the other operand, promoted to one type.
 fn pair(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<(TensorId, TensorId), String> {
     let a = lower.tensor(call, "self")?;
     let b = lower.operand(call, "other", lower.dtype(a))?;
@@ -22,7 +22,7 @@ fn plain(lower: &mut Pt2Lowering<'_>, call: &Call<'_>, function: B) -> Results {
     Ok(vec![lower.binary(function, a, b)?])
 }
 
-/// `x · alpha`, where the op has an alpha.
+/// `x · alpha`, if the op has an alpha.
 fn times_alpha(
     lower: &mut Pt2Lowering<'_>,
     call: &Call<'_>,
@@ -88,7 +88,7 @@ pub(super) fn div(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
             let sign = lower.binary(B::Mul, sign_a, sign_b)?;
             lower.binary(B::Mul, sign, size)?
         }
-        Some(other) => return Err(format!("rounding mode {other:?} is not known")),
+        Some(other) => return Err(format!("rounding mode {other:?} is not supported")),
     };
     Ok(vec![result])
 }
@@ -110,7 +110,7 @@ pub(super) fn minimum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 }
 
 pub(super) fn pow(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    // The base may be a number too.
+    // The base may be a number.
     let (base, exponent) = match call.maybe_tensor("self") {
         Ok(Some(_)) => {
             let base = lower.tensor(call, "self")?;
@@ -195,7 +195,7 @@ pub(super) fn unary(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         "floor" => U::Floor,
         "ceil" => U::Ceil,
         "round" if call.int("decimals", 0)? == 0 => U::Round,
-        other => return Err(format!("{other} with these arguments is not known")),
+        other => return Err(format!("{other} with these arguments is not supported")),
     };
     let keeps_integers = matches!(function, U::Neg | U::Abs | U::Sign);
     if matches!(function, U::Floor | U::Ceil | U::Round) && lower.dtype(x) != DType::F32 {
@@ -224,7 +224,7 @@ pub(super) fn expm1(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn not(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     if call.op.starts_with("aten.bitwise") && lower.dtype(x) != DType::Bool {
-        return Err("bits of integers are not known".into());
+        return Err("bitwise operations on integers are not supported".into());
     }
     let x = lower.cast(x, DType::Bool)?;
     Ok(vec![lower.unary(U::Not, x)?])
@@ -257,7 +257,7 @@ pub(super) fn gelu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let activation = match call.text("approximate")? {
         None | Some("none") => Activation::GeluErf,
         Some("tanh") => Activation::GeluTanh,
-        Some(other) => return Err(format!("the approximation {other:?} is not known")),
+        Some(other) => return Err(format!("the approximation {other:?} is not supported")),
     };
     Ok(vec![lower.unary(U::Activation(activation), x)?])
 }
@@ -270,7 +270,7 @@ pub(super) fn leaky_relu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result
 
 pub(super) fn elu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.float("scale", 1.0)? != 1.0 || call.float("input_scale", 1.0)? != 1.0 {
-        return Err("scales other than 1 are not known".into());
+        return Err("scales other than 1 are not supported".into());
     }
     let x = real(lower, call)?;
     let power = lower.unary(U::Exp, x)?;
@@ -321,7 +321,7 @@ pub(super) fn glu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let axis = LoweringBuilder::axis(call.int("dim", -1)?, lower.rank(x))?;
     let size = lower.shape(x).get(axis).copied();
     let half = size.and_then(|size| size.checked_div(2));
-    let half = half.ok_or("the axis has no half")?;
+    let half = half.ok_or("the axis must have an even constant size")?;
     let value = lower.slice(x, axis, Dim::from(0), half)?;
     let gate = lower.slice(x, axis, half, half)?;
     let gate = lower.unary(U::Activation(Activation::Sigmoid), gate)?;
@@ -353,7 +353,7 @@ pub(super) fn logic(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     };
     let (a, b) = pair(lower, call)?;
     if !name.starts_with("logical") && lower.dtype(a) != DType::Bool {
-        return Err("bits of integers are not known".into());
+        return Err("bitwise operations on integers are not supported".into());
     }
     let (a, b) = (lower.cast(a, DType::Bool)?, lower.cast(b, DType::Bool)?);
     Ok(vec![lower.binary(function, a, b)?])
@@ -400,7 +400,7 @@ pub(super) fn identity(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
 
 pub(super) fn dropout(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.flag("train", false)? && call.float("p", 0.5)? > 0.0 {
-        return Err("drops elements at random: export the model in eval mode".into());
+        return Err("has dropout: export the model in eval mode".into());
     }
     Ok(vec![lower.tensor(call, "input")?])
 }

@@ -4,21 +4,21 @@ use base::DType;
 use graph::ops::{Attention, UpdateAndAttend};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 
 type Results = Result<Vec<TensorId>, String>;
 
 pub(super) fn scaled_dot_product(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.float("dropout_p", 0.0)? > 0.0 {
-        return Err("drops elements at random: export the model in eval mode".into());
+        return Err("has dropout: export the model in eval mode".into());
     }
     let q = lower.tensor(call, "query")?;
     let (k, v) = (lower.tensor(call, "key")?, lower.tensor(call, "value")?);
     let mask = lower.maybe_tensor(call, "attn_mask")?;
     let causal = call.flag("is_causal", false)?;
     let dim = lower.shape(q).last().and_then(Dim::as_const);
-    let dim = dim.ok_or("the head dimension must be known at export")?;
+    let dim = dim.ok_or("the head dimension must be constant")?;
     let scale = call.float("scale", 1.0 / (dim as f32).sqrt())?;
     let attention = Attention {
         scale,
@@ -32,10 +32,10 @@ pub(super) fn scaled_dot_product(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -
     Ok(vec![lower.reshape(attended, result)?])
 }
 
-/// ExecuTorch's op has a batch of one and heads before tokens; kvark's has tokens first.
+/// Lowers ExecuTorch's op, which has a batch of 1 and heads before tokens; kvark's op has tokens first.
 pub(super) fn update_and_attend(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let cache_id = u32::try_from(call.int("layer_id", -1)?)
-        .map_err(|_| "its layer_id is no number that is known at export")?;
+        .map_err(|_| "its layer_id must be a constant integer")?;
     let scale = call.float("scale", f32::NAN)?;
     if !scale.is_finite() {
         return Err("has no scale".into());
@@ -57,8 +57,8 @@ pub(super) fn update_and_attend(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) ->
         operands.push(lower.permute(x, vec![1, 0, 2])?);
     }
     let name = call.tensor("position")?;
-    // Attention takes the input itself: what is seen is planned from it before the graph runs.
-    let input = super::origin(lower.program, name);
+    // Positions must be a graph input: the cache plans from them before the graph runs.
+    let input = super::op_traits::origin(lower.program, name);
     let position = lower.position.as_ref().filter(|(known, _)| known == input);
     let position = match position {
         Some((_, id)) => *id,

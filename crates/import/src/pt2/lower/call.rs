@@ -1,4 +1,4 @@
-//! A node's arguments by name, as the rules ask for them. Errors are reasons; the caller adds the node's name.
+//! Access to a node's arguments by name for lowering rules. Errors are reasons; the caller adds the node's name.
 
 use graph::ops::Scalar;
 
@@ -11,14 +11,14 @@ pub(super) struct Call<'a> {
     pub(super) op: String,
 }
 
-/// A size: a number or the name of one.
+/// A size: a constant, or the name of a size in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SizeArg<'a> {
     Number(i64),
     Name(&'a str),
 }
 
-/// A tensor by name, or a number.
+/// A tensor or a size by name, or a number.
 pub(super) enum Operand<'a> {
     Tensor(&'a str),
     Number(Scalar),
@@ -26,7 +26,7 @@ pub(super) enum Operand<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The argument, `None` when it is absent or Python's `None`.
+    /// The argument; `None` if it is absent or Python's `None`.
     pub(super) fn get(&self, name: &str) -> Option<&'a Argument> {
         let found = self.node.inputs.iter().find(|input| input.name == name)?;
         match &found.arg {
@@ -45,18 +45,18 @@ impl<'a> Call<'a> {
             .ok_or_else(|| format!("has no {name}"))
     }
 
-    /// The name of a tensor that may be absent.
+    /// The name of an optional tensor.
     pub(super) fn maybe_tensor(&self, name: &str) -> Result<Option<&'a str>, String> {
         match self.get(name) {
             None => Ok(None),
             Some(
                 Argument::AsTensor(t) | Argument::AsOptionalTensor(OptionalTensor::AsTensor(t)),
             ) => Ok(Some(&t.name)),
-            Some(_) => Err(format!("{name} is no tensor")),
+            Some(_) => Err(format!("{name} is not a tensor")),
         }
     }
 
-    /// The names of a list of tensors, `None` where the list skips one.
+    /// The names of a list of tensors; `None` for omitted ones.
     pub(super) fn tensors(&self, name: &str) -> Result<Vec<Option<&'a str>>, String> {
         Ok(match self.need(name)? {
             Argument::AsTensors(list) => list.iter().map(|t| Some(&t.name[..])).collect(),
@@ -67,7 +67,7 @@ impl<'a> Call<'a> {
                 };
                 list.iter().map(tensor).collect()
             }
-            _ => return Err(format!("{name} is no list of tensors")),
+            _ => return Err(format!("{name} is not a list of tensors")),
         })
     }
 
@@ -86,7 +86,7 @@ impl<'a> Call<'a> {
     pub(super) fn number(&self, name: &str, default: Scalar) -> Result<Scalar, String> {
         match self.get(name) {
             None => Ok(default),
-            Some(arg) => scalar(arg).ok_or_else(|| format!("{name} is no number")),
+            Some(arg) => scalar(arg).ok_or_else(|| format!("{name} is not a number")),
         }
     }
 
@@ -95,17 +95,17 @@ impl<'a> Call<'a> {
         Ok(self.number(name, Scalar::F32(default))?.to_f32())
     }
 
-    /// An integer that is known now.
+    /// A constant integer.
     pub(super) fn int(&self, name: &str, default: i64) -> Result<i64, String> {
         match self.get(name) {
             None => Ok(default),
             Some(Argument::AsInt(n)) => Ok(*n),
             Some(Argument::AsSymInt(SymIntArgument::AsInt(n))) => Ok(*n),
-            Some(_) => Err(format!("{name} is no integer that is known at export")),
+            Some(_) => Err(format!("{name} is not a constant integer")),
         }
     }
 
-    /// An integer list that is known now; `None` when absent. A single integer is a list of one.
+    /// A list of constant integers; `None` if absent. A single integer is a list of one.
     pub(super) fn ints(&self, name: &str) -> Result<Option<Vec<i64>>, String> {
         let Some(arg) = self.get(name) else {
             return Ok(None);
@@ -122,38 +122,36 @@ impl<'a> Call<'a> {
         };
         match list {
             Some(list) => Ok(Some(list)),
-            None => Err(format!(
-                "{name} is no list of integers that are known at export"
-            )),
+            None => Err(format!("{name} is not a list of constant integers")),
         }
     }
 
-    /// A size; `None` when absent.
+    /// A size; `None` if absent.
     pub(super) fn size(&self, name: &str) -> Result<Option<SizeArg<'a>>, String> {
         Ok(Some(match self.get(name) {
             None => return Ok(None),
             Some(Argument::AsInt(n)) => SizeArg::Number(*n),
             Some(Argument::AsSymInt(SymIntArgument::AsInt(n))) => SizeArg::Number(*n),
             Some(Argument::AsSymInt(SymIntArgument::AsName(name))) => SizeArg::Name(name),
-            Some(_) => return Err(format!("{name} is no size")),
+            Some(_) => return Err(format!("{name} is not a size")),
         }))
     }
 
-    /// A truth.
+    /// A bool.
     pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
         match self.get(name) {
             None => Ok(default),
             Some(Argument::AsBool(b)) => Ok(*b),
-            Some(_) => Err(format!("{name} is no truth")),
+            Some(_) => Err(format!("{name} is not a bool")),
         }
     }
 
-    /// A text; `None` when absent.
+    /// A string; `None` if absent.
     pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, String> {
         match self.get(name) {
             None => Ok(None),
             Some(Argument::AsString(text)) => Ok(Some(text)),
-            Some(_) => Err(format!("{name} is no text")),
+            Some(_) => Err(format!("{name} is not a string")),
         }
     }
 

@@ -1,11 +1,11 @@
-//! Ops that make tensors of nothing.
+//! Ops that create tensors.
 
 use base::{Bytes, DType};
 use graph::ops::{BinaryFunction as B, Range, Scalar, Triangle};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::{Call, Operand, SizeArg};
+use super::context::Pt2Lowering;
 use crate::lowering::MAX_CONSTANT_ELEMENTS;
 
 type Results = Result<Vec<TensorId>, String>;
@@ -13,7 +13,7 @@ type Results = Result<Vec<TensorId>, String>;
 pub(super) fn arange(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let dtype = lower.result_dtype(call, 0)?;
     let [len] = lower.result_shape(call, 0)?[..] else {
-        return Err("gives no vector".into());
+        return Err("its result must be a vector".into());
     };
     let step = call.number("step", Scalar::I64(1))?;
     let start = match call.get("start") {
@@ -45,15 +45,17 @@ pub(super) fn arange(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.with_number(B::Add, steps, start)?])
 }
 
-/// The one known size of a vector that a rule computes.
+/// The constant size of a vector whose elements are computed at import.
 fn known(lower: &Pt2Lowering<'_>, call: &Call<'_>) -> Result<Vec<usize>, String> {
     let shape = lower.result_shape(call, 0)?;
     let shape: Option<Vec<usize>> = shape.iter().map(Dim::as_const).collect();
-    let shape = shape.ok_or("its shape must be known at export")?;
+    let shape = shape.ok_or("its shape must be constant")?;
     let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
     match elements {
         Some(elements) if elements <= MAX_CONSTANT_ELEMENTS => Ok(shape),
-        _ => Err(format!("makes more than {MAX_CONSTANT_ELEMENTS} elements")),
+        _ => Err(format!(
+            "creates more than {MAX_CONSTANT_ELEMENTS} elements, which is not supported"
+        )),
     }
 }
 
@@ -75,7 +77,7 @@ pub(super) fn linspace(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
 pub(super) fn eye(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let shape = known(lower, call)?;
     let [rows, columns] = shape[..] else {
-        return Err("gives no matrix".into());
+        return Err("its result must be a matrix".into());
     };
     let at = |i: usize| f32::from(u8::from(i / columns == i % columns));
     let values: Vec<f32> = (0..rows * columns).map(at).collect();
@@ -102,7 +104,7 @@ pub(super) fn ones(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn full(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let names = ["fill_value", "value", "s"];
     let name = names.iter().find(|name| call.get(name).is_some());
-    let name = name.ok_or("has no value")?;
+    let name = name.ok_or("has no fill value")?;
     if let Operand::Number(value) = call.operand(name)? {
         return constant(lower, call, value);
     }

@@ -1,11 +1,11 @@
-//! Ops that look elements up.
+//! Gathers and embeddings.
 
 use base::DType;
 use graph::ops::{CompareFunction, Gather, GatherElements, GatherRows, Index, Range};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
@@ -16,7 +16,7 @@ pub(super) fn embedding(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results
     if lower.dtype(table) == DType::F32 {
         return Ok(vec![lower.emit(Gather { axis: 0 }, &[table, index])?]);
     }
-    // Half-width tables stay as they are stored; only this op reads them so.
+    // Half-width tables stay as stored: this op can read them.
     let result = lower.result_shape(call, 0)?;
     let count = match &lower.shape(index)[..] {
         [one, count] if *one == Dim::from(1) => *count,
@@ -45,7 +45,7 @@ pub(super) fn gather(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     }
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     if !spelled {
-        // Here the other axes broadcast.
+        // The other axes broadcast here.
         let mut shape = lower.result_shape(call, 0)?;
         index = lower.expand(index, shape.clone())?;
         shape[axis] = lower.shape(x)[axis];
@@ -54,7 +54,7 @@ pub(super) fn gather(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.emit(GatherElements { axis }, &[x, index])?])
 }
 
-/// `x[i, :, j]`: indices broadcast together; where they are neighbours their axes stay in place, else they come first.
+/// `x[i, :, j]`: the indices broadcast. Their axes stay in place if adjacent, otherwise they come first.
 pub(super) fn index(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let rank = lower.rank(x);
@@ -64,7 +64,7 @@ pub(super) fn index(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         let Some(name) = name else { continue };
         let id = lower.value(name)?;
         if lower.dtype(id) == DType::Bool {
-            return Err("picks by a mask, so its shape depends on data: use torch.where".into());
+            return Err("indexes by a mask, so its shape depends on data: use torch.where".into());
         }
         axes.push(axis);
         indices.push(id);

@@ -1,15 +1,15 @@
-//! Products of matrices, and convolutions as such.
+//! Matrix products, and convolutions lowered to them.
 
 use base::DType;
 use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction, Scalar, Slice};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 
 type Results = Result<Vec<TensorId>, String>;
 
-/// `a @ b` of at least two axes each, times `alpha`.
+/// `alpha · a @ b`, with at least two axes each.
 fn product(
     lower: &mut Pt2Lowering<'_>,
     a: TensorId,
@@ -30,7 +30,7 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let bias = lower.maybe_tensor(call, "bias")?;
     let result = lower.result_shape(call, 0)?;
     let x = at_least_matrix(lower, x)?;
-    // Half-width weights stay as they are stored; only this op reads them so.
+    // Half-width weights stay as stored: this op can read them.
     if lower.dtype(weight) != DType::F32 && lower.dtype(weight).is_real() {
         let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
         let product = lower.emit(Linear { activation: None }, &operands)?;
@@ -45,7 +45,7 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(product, result)?])
 }
 
-/// A vector as a matrix of one row.
+/// Reshapes a vector to a matrix of one row.
 fn at_least_matrix(lower: &mut Pt2Lowering<'_>, x: TensorId) -> Result<TensorId, String> {
     let mut shape = lower.shape(x);
     while shape.len() < 2 {
@@ -58,7 +58,7 @@ pub(super) fn matmul(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let a = lower.tensor(call, "self")?;
     let other = ["other", "mat2", "vec", "tensor"];
     let other = other.iter().find(|name| call.get(name).is_some());
-    let mut b = lower.tensor(call, other.ok_or("has one operand")?)?;
+    let mut b = lower.tensor(call, other.ok_or("has no second operand")?)?;
     let a = at_least_matrix(lower, a)?;
     if lower.rank(b) == 1 {
         let column = vec![lower.shape(b)[0], Dim::from(1)];
@@ -95,11 +95,11 @@ pub(super) fn outer(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Mul, a, b)?])
 }
 
-/// Two operands whose labels each occur once: sums, then one product of matrices.
+/// Einsum of two operands whose labels each occur once: sums over labels of one operand, then one matrix product.
 pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let equation = call.text("equation")?.ok_or("has no equation")?;
     let spelled: String = equation.chars().filter(|c| *c != ' ').collect();
-    let unknown = || format!("the equation {equation:?} is not known");
+    let unknown = || format!("the equation {equation:?} is not supported");
     let (inputs, output) = spelled.split_once("->").ok_or_else(unknown)?;
     let (left, right) = inputs.split_once(',').ok_or_else(unknown)?;
     let names = call.tensors("tensors")?;
@@ -140,7 +140,9 @@ pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
             product = match (product.as_const(), dim.as_const()) {
                 (Some(n), _) => *dim * n,
                 (None, Some(n)) => product * n,
-                (None, None) => return Err("joins two dynamic axes".into()),
+                (None, None) => {
+                    return Err("multiplies two dynamic sizes, which is not supported".into());
+                }
             };
         }
         Ok(product)
@@ -168,7 +170,7 @@ pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.permute(product, axes)?])
 }
 
-/// The tensor summed over the labels that nobody else has, and the labels that are left.
+/// Sums a tensor over the labels that occur nowhere else; returns the remaining labels.
 fn summed(
     lower: &mut Pt2Lowering<'_>,
     x: TensorId,
@@ -192,28 +194,28 @@ fn summed(
     Ok((lower.emit(sum, &[x])?, left))
 }
 
-/// Wider kernels and more groups than a graph has nodes for.
+/// Limit on kernel width and groups, because each adds nodes to the graph.
 const MAX_PLACES: usize = 4096;
 
-/// A convolution over one axis: the places that each output sees side by side, times the weights.
+/// A convolution over one axis: the inputs of each output position side by side (im2col), times the weights.
 pub(super) fn conv1d(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
     let weight = lower.tensor(call, "weight")?;
     let bias = lower.maybe_tensor(call, "bias")?;
     if call.flag("transposed", false)? {
-        return Err("transposed convolutions are not known".into());
+        return Err("transposed convolutions are not supported".into());
     }
     let one = |name: &str, default: i64| -> Result<i64, String> {
         match &call.ints(name)?.unwrap_or_default()[..] {
             [] => Ok(default),
             [n] if *n >= 0 => Ok(*n),
-            _ => Err(format!("{name} is not one number")),
+            _ => Err(format!("{name} must be a single number")),
         }
     };
     let (stride, dilation, padding) = (one("stride", 1)?, one("dilation", 1)?, one("padding", 0)?);
     let groups = usize::try_from(call.int("groups", 1)?).unwrap_or(0);
     let result = lower.result_shape(call, 0)?;
-    let places = *result.last().ok_or("gives a scalar")?;
+    let places = *result.last().ok_or("its result must not be a scalar")?;
 
     let mut shape = lower.shape(x);
     if shape.len() == 2 {
@@ -222,13 +224,13 @@ pub(super) fn conv1d(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.reshape(x, shape)?;
     let kernel: Option<Vec<usize>> = lower.shape(weight).iter().map(Dim::as_const).collect();
     let (Some([out, inner, width]), 3) = (kernel.as_deref(), lower.rank(x)) else {
-        return Err("only convolutions over one axis are known".into());
+        return Err("only convolutions over one axis are supported".into());
     };
     let (out, inner, width) = (*out, *inner, *width);
     let many = width > MAX_PLACES || groups > MAX_PLACES;
     if many || groups == 0 || stride == 0 || dilation == 0 || out % groups != 0 {
         return Err(format!(
-            "{groups} groups, width {width}, stride {stride} and dilation {dilation} do not fit"
+            "{groups} groups, width {width}, stride {stride} and dilation {dilation} are inconsistent or too large"
         ));
     }
     let x = lower.pad_axis(x, 2, [padding; 2], Scalar::I64(0))?;
@@ -257,7 +259,7 @@ pub(super) fn conv1d(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
             let whole = start == Dim::from(0) && stride == 1 && places == lower.shape(x)[2];
             seen.push(if whole { x } else { lower.emit(slice, &[x])? });
         }
-        // [N, width · inner, places] -> [N, places, width · inner]
+        // [N, width · inner, positions] -> [N, positions, width · inner]
         let seen = lower.concat(&seen, 1)?;
         let seen = lower.transposed(seen)?;
         // [out, inner, width] -> [width · inner, out]

@@ -1,4 +1,4 @@
-//! Ops that make one number of many, and norms.
+//! Reductions, softmax, norms and pooling.
 
 use base::DType;
 use graph::ops::{
@@ -7,8 +7,8 @@ use graph::ops::{
 };
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::Call;
+use super::context::Pt2Lowering;
 use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
@@ -38,7 +38,7 @@ fn over_dims(lower: &mut Pt2Lowering<'_>, call: &Call<'_>, function: R, x: Tenso
     Ok(vec![reduce(lower, function, x, axes, keep)?])
 }
 
-/// `self` in the type that the result has.
+/// `self` cast to the type of the result.
 fn in_result_type(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
     let x = lower.tensor(call, "self")?;
     let dtype = lower.result_dtype(call, 0)?;
@@ -146,7 +146,7 @@ pub(super) fn norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
             let size = lower.unary(U::Abs, x)?;
             over_dims(lower, call, R::Max, size)
         }
-        order => Err(format!("the norm of order {order} is not known")),
+        order => Err(format!("a norm of order {order} is not supported")),
     }
 }
 
@@ -176,26 +176,28 @@ pub(super) fn softmax(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.emit(Softmax { axis, log }, &[x])?])
 }
 
-/// The trailing axes that a norm works on, as one axis, and that axis' size.
+/// The operand with the normalised trailing axes flattened to one, and the size of that axis.
 fn rows(
     lower: &mut Pt2Lowering<'_>,
     call: &Call<'_>,
     x: TensorId,
 ) -> Result<(TensorId, usize), String> {
-    let normalized = call.ints("normalized_shape")?.ok_or("has no shape")?;
+    let normalized = call
+        .ints("normalized_shape")?
+        .ok_or("has no normalized_shape")?;
     let shape = lower.shape(x);
     let outer = shape
         .len()
         .checked_sub(normalized.len())
         .filter(|_| !normalized.is_empty());
-    let outer = outer.ok_or("normalises more axes than there are")?;
+    let outer = outer.ok_or("normalises more axes than its operand has")?;
     let width = elements(&shape[outer..])?;
     let mut rows = shape[..outer].to_vec();
     rows.push(Dim::from(width));
     Ok((lower.reshape(x, rows)?, width))
 }
 
-/// A norm's weight or bias as a vector; `default` everywhere when it has none.
+/// The weight or bias of a norm as a vector, filled with `default` if there is none.
 fn vector(
     lower: &mut Pt2Lowering<'_>,
     call: &Call<'_>,
@@ -214,7 +216,7 @@ fn vector(
 
 pub(super) fn layer_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.results().len() > 1 {
-        return Err("its mean and deviation are not kept".into());
+        return Err("its mean and deviation outputs are not supported".into());
     }
     let x = lower.tensor(call, "input")?;
     let shape = lower.shape(x);
@@ -267,9 +269,12 @@ pub(super) fn group_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result
 
 pub(super) fn adaptive_avg_pool(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.ints("output_size")? != Some(vec![1]) {
-        return Err("only pooling to one place is known".into());
+        return Err("only pooling to output size 1 is supported".into());
     }
     let x = lower.tensor(call, "self")?;
-    let last = lower.rank(x).checked_sub(1).ok_or("a scalar has no axis")?;
+    let last = lower
+        .rank(x)
+        .checked_sub(1)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     Ok(vec![reduce(lower, R::Mean, x, vec![last], true)?])
 }

@@ -1,21 +1,21 @@
-//! Ops that move elements and compute nothing.
+//! Ops that rearrange elements.
 
 use base::{Bytes, DType};
 use graph::ops::{BinaryFunction, Gather, Scalar, Slice};
 use graph::{Dim, TensorId};
 
-use super::Pt2Lowering;
 use super::call::{Call, SizeArg};
+use super::context::Pt2Lowering;
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
-/// All that only name the same elements anew: the file knows the result's shape.
+/// All ops that only change the shape, which the file states for the result.
 pub(super) fn reshape(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let shape = lower.result_shape(call, 0)?;
     if lower.result_dtype(call, 0)? != lower.dtype(x) {
-        return Err("looks at the bytes as another type".into());
+        return Err("reinterprets elements as another type, which is not supported".into());
     }
     Ok(vec![lower.reshape(x, shape)?])
 }
@@ -58,13 +58,13 @@ pub(super) fn movedim(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let (from, to) = (list("source")?, list("destination")?);
     let mut axes: Vec<Option<usize>> = vec![None; rank];
     for (from, to) in from.iter().zip(&to) {
-        *axes.get_mut(*to).ok_or("an axis is outside")? = Some(*from);
+        *axes.get_mut(*to).ok_or("an axis is out of range")? = Some(*from);
     }
     let mut rest = (0..rank).filter(|axis| !from.contains(axis));
     let axes = axes.into_iter().map(|axis| axis.or_else(|| rest.next()));
     let axes = axes
         .collect::<Option<Vec<_>>>()
-        .ok_or("axes are named twice")?;
+        .ok_or("an axis is listed twice")?;
     Ok(vec![lower.permute(x, axes)?])
 }
 
@@ -89,7 +89,7 @@ pub(super) fn repeat(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     for n in times {
         factors.push(usize::try_from(n).map_err(|_| format!("repeats {n} times"))?);
     }
-    // Every axis becomes a pair, of which the first is repeated.
+    // Every axis becomes two, of which the first is repeated.
     let pairs = |lead: &dyn Fn(usize) -> Dim| {
         let axes = shape.iter().enumerate();
         axes.flat_map(|(i, d)| [lead(i), *d]).collect::<Vec<_>>()
@@ -121,7 +121,7 @@ pub(super) fn repeat_interleave(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) ->
     Ok(vec![lower.reshape(x, result)?])
 }
 
-/// The tensors of a list, in one type.
+/// The tensors of a list, promoted to one type.
 fn list(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<Vec<TensorId>, String> {
     let names = call.tensors("tensors")?;
     let dtype = lower.result_dtype(call, 0)?;
@@ -137,7 +137,7 @@ pub(super) fn cat(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut list = list(lower, call)?;
     let rank = list.iter().map(|x| lower.rank(*x)).max().unwrap_or(0);
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, rank)?;
-    // PyTorch passes over empty vectors here, whatever the others' rank.
+    // PyTorch ignores empty vectors here, whatever the rank of the others.
     if rank > 1 {
         list.retain(|x| lower.rank(*x) != 1 || lower.shape(*x)[0] != Dim::from(0));
     }
@@ -152,7 +152,7 @@ pub(super) fn stack(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     for x in list {
         let mut shape = lower.shape(x);
         if axis > shape.len() {
-            return Err("its tensors have several ranks".into());
+            return Err("its tensors differ in rank".into());
         }
         shape.insert(axis, Dim::from(1));
         apart.push(lower.reshape(x, shape)?);
@@ -160,7 +160,7 @@ pub(super) fn stack(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.concat(&apart, axis)?])
 }
 
-/// All that cut along one axis: the file knows the sizes of the parts.
+/// All ops that split along one axis; the file states the sizes of the parts.
 pub(super) fn split(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
@@ -168,7 +168,9 @@ pub(super) fn split(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let mut parts = vec![];
     for index in 0..call.results().len() {
         let shape = lower.result_shape(call, index)?;
-        let len = *shape.get(axis).ok_or("a part has too few axes")?;
+        let len = *shape
+            .get(axis)
+            .ok_or("the file states too few axes for a part")?;
         parts.push(lower.slice(x, axis, start, len)?);
         start = start + len;
     }
@@ -185,7 +187,7 @@ pub(super) fn unbind(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(parts)
 }
 
-/// One index of an axis, without the axis.
+/// Selects one index of an axis and removes the axis.
 fn pick(
     lower: &mut Pt2Lowering<'_>,
     x: TensorId,
@@ -198,13 +200,13 @@ fn pick(
     lower.reshape(one, shape)
 }
 
-/// A bound as an index from the start; `None` is the axis' end.
+/// Converts a bound to an index from the start; `None` means the end of the axis.
 fn from_start(lower: &Pt2Lowering<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, String> {
     let at = match bound {
         SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
         bound => lower.dim(bound)?,
     };
-    // Where the size is known, what lies outside is cut off as in Python.
+    // If the size is constant, bounds are clamped as in Python.
     Ok(match size.as_const() {
         Some(size) if at.as_const().is_none_or(|at| at > size) => match bound {
             SizeArg::Number(n) if n < 0 => Dim::from(0),
@@ -218,15 +220,18 @@ fn from_start(lower: &Pt2Lowering<'_>, size: Dim, bound: SizeArg<'_>) -> Result<
 pub(super) fn slice(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
-    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let size = *lower
+        .shape(x)
+        .get(axis)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     let start = match call.size("start")? {
         Some(bound) => from_start(lower, size, bound)?,
         None => Dim::from(0),
     };
     let step = usize::try_from(call.int("step", 1)?).map_err(|_| "goes backwards")?;
-    // The file knows how many are left.
+    // The file states the length of the result.
     let len = lower.result_shape(call, 0)?.get(axis).copied();
-    let len = len.ok_or("the file's result has too few axes")?;
+    let len = len.ok_or("the file states too few axes for its result")?;
     if len == size && start == Dim::from(0) && step == 1 {
         return Ok(vec![x]);
     }
@@ -242,7 +247,10 @@ pub(super) fn slice(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn narrow(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
-    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let size = *lower
+        .shape(x)
+        .get(axis)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     let start = from_start(lower, size, call.size("start")?.ok_or("has no start")?)?;
     let len = lower.dim(call.size("length")?.ok_or("has no length")?)?;
     Ok(vec![lower.slice(x, axis, start, len)?])
@@ -251,7 +259,10 @@ pub(super) fn narrow(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn select(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
-    let size = *lower.shape(x).get(axis).ok_or("a scalar has no axis")?;
+    let size = *lower
+        .shape(x)
+        .get(axis)
+        .ok_or("its operand is a scalar; it needs at least one axis")?;
     let at = match call.size("index")?.ok_or("has no index")? {
         SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
         at => lower.dim(at)?,
@@ -266,7 +277,7 @@ pub(super) fn flip(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         let axis = LoweringBuilder::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
         let size = size.filter(|size| *size <= MAX_CONSTANT_ELEMENTS);
-        let size = size.ok_or("an axis that is turned must be known at export")?;
+        let size = size.ok_or("an axis that is flipped must have a constant size")?;
         let backwards: Vec<i64> = (0..size as i64).rev().collect();
         let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&backwards))?;
         x = lower.emit(Gather { axis }, &[x, index])?;
@@ -280,13 +291,13 @@ pub(super) fn roll(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let shifts = call.ints("shifts")?.unwrap_or_default();
     let dims = call.ints("dims")?.unwrap_or_default();
     if dims.len() != shifts.len() {
-        return Err("rolls without naming its axes".into());
+        return Err("rolls the flattened tensor, which is not supported; state dims".into());
     }
     for (shift, axis) in shifts.iter().zip(dims) {
         let axis = LoweringBuilder::axis(axis, rank)?;
         let size = lower.shape(x).get(axis).and_then(Dim::as_const);
         let size = size.filter(|size| *size > 0);
-        let size = size.ok_or("an axis that is rolled must be known at export")?;
+        let size = size.ok_or("an axis that is rolled must have a constant size")?;
         let shift = shift.rem_euclid(size as i64) as usize;
         if shift > 0 {
             let tail = lower.slice(x, axis, Dim::from(size - shift), Dim::from(shift))?;
@@ -299,7 +310,7 @@ pub(super) fn roll(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn pad(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if !matches!(call.text("mode")?, None | Some("constant")) {
-        return Err("only padding with a constant is known".into());
+        return Err("only constant padding is supported".into());
     }
     let mut x = lower.tensor(call, "self")?;
     let value = call.number("value", Scalar::I64(0))?;
@@ -312,7 +323,7 @@ pub(super) fn pad(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 
 pub(super) fn diff(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.int("n", 1)? != 1 {
-        return Err("only first differences are known".into());
+        return Err("only differences of order 1 are supported".into());
     }
     let x = lower.tensor(call, "self")?;
     let axis = LoweringBuilder::axis(call.int("dim", -1)?, lower.rank(x))?;
@@ -322,7 +333,11 @@ pub(super) fn diff(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     }
     list.extend(lower.maybe_tensor(call, "append")?);
     let x = lower.concat(&list, axis)?;
-    let len = *lower.shape(x).get(axis).ok_or("a scalar has no axis")? - Dim::from(1);
+    let len = *lower
+        .shape(x)
+        .get(axis)
+        .ok_or("its operand is a scalar; it needs at least one axis")?
+        - Dim::from(1);
     let later = lower.slice(x, axis, Dim::from(1), len)?;
     let earlier = lower.slice(x, axis, Dim::from(0), len)?;
     Ok(vec![lower.binary(BinaryFunction::Sub, later, earlier)?])

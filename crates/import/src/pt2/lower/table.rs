@@ -1,6 +1,13 @@
 //! Which rule lowers which ATen op.
 
-use super::{Rule, arithmetic, attention, create, index, matrix, reduce, shape};
+use graph::TensorId;
+
+use super::call::Call;
+use super::context::Pt2Lowering;
+use super::{arithmetic, attention, create, index, matrix, reduce, shape};
+
+/// Lowers one node. Returns the results in the op's order, or the reason why the node cannot be lowered.
+pub(super) type Rule = fn(&mut Pt2Lowering<'_>, &Call<'_>) -> Result<Vec<TensorId>, String>;
 
 /// The rule for an op, by PyTorch's name without `torch.ops.`.
 pub(super) fn rule(op: &str) -> Option<Rule> {
@@ -137,78 +144,4 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "triu" | "tril" => create::triangle,
         _ => return None,
     })
-}
-
-/// Whether an op's result may share memory with its operand in PyTorch.
-pub(super) fn is_view(op: &str) -> bool {
-    let name = op.split('.').nth(1).unwrap_or_default();
-    matches!(
-        name,
-        "view"
-            | "reshape"
-            | "flatten"
-            | "unflatten"
-            | "unsqueeze"
-            | "squeeze"
-            | "view_as"
-            | "permute"
-            | "transpose"
-            | "t"
-            | "mT"
-            | "movedim"
-            | "expand"
-            | "expand_as"
-            | "broadcast_to"
-            | "split"
-            | "split_with_sizes"
-            | "chunk"
-            | "tensor_split"
-            | "unbind"
-            | "slice"
-            | "narrow"
-            | "select"
-            | "alias"
-            | "detach"
-            | "detach_"
-            | "contiguous"
-            | "to"
-    )
-}
-
-/// Ops whose result's shape follows from the operand's data.
-pub(super) fn is_data_dependent(op: &str) -> bool {
-    let name = op.split('.').nth(1).unwrap_or_default();
-    matches!(
-        name,
-        "nonzero"
-            | "nonzero_numpy"
-            | "item"
-            | "_local_scalar_dense"
-            | "masked_select"
-            | "unique"
-            | "_unique2"
-            | "unique_consecutive"
-            | "argwhere"
-            | "bincount"
-    )
-}
-
-/// Whether an op only gives its operand's elements another shape or integer type.
-pub(super) fn keeps_elements(op: &str) -> bool {
-    let name = op.split('.').nth(1).unwrap_or_default();
-    matches!(
-        name,
-        "view"
-            | "reshape"
-            | "flatten"
-            | "unsqueeze"
-            | "squeeze"
-            | "to"
-            | "_to_copy"
-            | "contiguous"
-            | "clone"
-            | "alias"
-            | "detach"
-            | "detach_"
-    )
 }

@@ -8,8 +8,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-use crate::bpe::{self, Merges};
-use crate::merge::{Merge, Symbol, merge_all};
+use crate::encode::bpe::{self, Merges};
+use crate::encode::merge::{Merge, Symbol, merge_all};
 use crate::{TextError, TokenKind, Vocab};
 
 /// The character that SentencePiece uses for a space.

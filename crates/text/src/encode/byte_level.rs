@@ -1,10 +1,10 @@
-//! The spelling of bytes as printable characters that byte-level vocabularies use.
+//! The encoding of bytes as printable characters in byte-level vocabularies.
 //!
 //! Printable Latin-1 bytes stand for themselves; the other 68 take the characters from U+0100 on, in byte order.
 
 /// The first character given to a byte that has no printable form.
 const FIRST_STAND_IN: u32 = 0x100;
-/// How many bytes have no printable form.
+/// The number of bytes without a printable form.
 const STAND_INS: usize = 68;
 
 /// The character that spells `byte`.
@@ -22,7 +22,7 @@ pub(crate) fn bytes_of(token: &str, table: &ByteTable) -> Option<Vec<u8>> {
     push_bytes(token, table, &mut bytes).then_some(bytes)
 }
 
-/// Appends the bytes that `token` spells; `false`, and nothing, if one of its characters spells no byte.
+/// Appends the bytes that `token` spells. Returns false and appends nothing if a character spells no byte.
 pub(crate) fn push_bytes(token: &str, table: &ByteTable, to: &mut Vec<u8>) -> bool {
     let before = to.len();
     for c in token.chars() {
@@ -35,7 +35,7 @@ pub(crate) fn push_bytes(token: &str, table: &ByteTable, to: &mut Vec<u8>) -> bo
     true
 }
 
-/// The spelling read backwards.
+/// The inverse of [`char_of`].
 pub(crate) struct ByteTable {
     stand_ins: [u8; STAND_INS],
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::wrong;
-use crate::pretokenize::GPT2;
-use crate::{SplitStage, TextError, Vocab, VocabModel};
+use crate::encode::pretokenize::GPT2;
+use crate::error::TextError;
+use crate::vocab::{SplitStage, Vocab, VocabModel};
 
 /// The steps of a file, with nested sequences flattened.
 pub(super) struct Pipeline<'a> {
@@ -87,9 +87,9 @@ pub(super) fn apply(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextE
 
 fn refuse(kind: &str, step: &Value) -> TextError {
     let name = step["type"].as_str().unwrap_or("without a type");
-    wrong(
+    TextError::tokenizer_file(
         "tokenizer.json",
-        &format!("has a {kind} {name:?} that is not known here"),
+        &format!("has a {kind} {name:?} that is not supported"),
     )
 }
 
@@ -115,9 +115,9 @@ fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> 
             Some("Split") => vocab.split_stages.push(split(step)?),
             Some("ByteLevel") => {
                 if step["add_prefix_space"] == true {
-                    return Err(wrong(
+                    return Err(TextError::tokenizer_file(
                         "tokenizer.json",
-                        "puts a space before text (add_prefix_space), which byte-level BPE does not do here",
+                        "adds a space before text (add_prefix_space), which is not supported for byte-level BPE",
                     ));
                 }
                 bytes = true;
@@ -132,9 +132,9 @@ fn byte_level(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> 
         }
     }
     if !bytes {
-        return Err(wrong(
+        return Err(TextError::tokenizer_file(
             "tokenizer.json",
-            "is BPE neither over bytes nor with byte fallback",
+            "has a BPE that is neither byte-level nor has byte fallback, which is not supported",
         ));
     }
     Ok(())
@@ -195,9 +195,9 @@ fn bert(steps: &Pipeline<'_>, vocab: &mut Vocab) -> Result<(), TextError> {
         let lower = step["lowercase"] != false;
         let strips = step["strip_accents"].as_bool().unwrap_or(lower);
         if strips != lower {
-            return Err(wrong(
+            return Err(TextError::tokenizer_file(
                 "tokenizer.json",
-                "strips accents and keeps capitals, or the other way round",
+                "strips accents but keeps capitals, or keeps accents but lower-cases, which is not supported",
             ));
         }
         vocab.cased = !lower;

@@ -6,15 +6,15 @@ use std::collections::HashMap;
 use regex::Regex;
 use unicode_normalization::UnicodeNormalization;
 
-use crate::sentencepiece::METASPACE;
+use crate::encode::sentencepiece::METASPACE;
 use crate::{TextError, TokenKind, Vocab};
 
 /// Words longer than this (in characters) are unknown as a whole, as in BERT's own tokenizer.
 const MAX_WORD_CHARS: usize = 100;
-/// Characters dropped: the replacement character, and controls, formats and private use but for white space.
+/// Dropped characters: U+FFFD, and control, format and private-use characters except white space.
 const DROPPED: &str = r"[\x00\u{FFFD}]|[\p{Cc}\p{Cf}\p{Co}--[\t\n\r]]";
 const ACCENTS: &str = r"\p{Mn}+";
-/// One sign, one ideograph, or a run of everything else.
+/// A word: one punctuation character, one ideograph, or a run of other characters.
 const WORDS: &str = concat!(
     r"[\p{P}!-/:-@\[-`{-~\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2CEAF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]",
     r"|[^\s\p{P}!-/:-@\[-`{-~\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2CEAF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]+",
@@ -81,7 +81,7 @@ impl WordPiece {
             kept.nfd().collect::<String>().into()
         };
         let plain = self.accents.replace_all(&decomposed, "");
-        // One by one: a sigma that ends a word is like any other in BERT's own tokenizer.
+        // Characters are lower-cased one by one, so that a final sigma is treated as any other, as in BERT's tokenizer.
         plain.chars().flat_map(char::to_lowercase).collect()
     }
 
@@ -99,7 +99,7 @@ impl WordPiece {
         }
         let marked = format!("{METASPACE}{word}");
         let (first, len) = self.longest_match(&marked)?;
-        // The mark alone is no part of a word.
+        // The leading mark alone is not a token of a word.
         let mut rest = marked.get(len..).filter(|_| len > METASPACE.len_utf8())?;
         let mut ids = vec![first];
         while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Decoders as runners drive them: `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
+//! Lowers decoders to the form that runners call: `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
 //! [`crate::transformer`]).
 
 use std::collections::{HashMap, HashSet};
@@ -7,15 +7,16 @@ use base::DType;
 use graph::ops::{GatherRows, UpdateAndAttend};
 use graph::{Dim, Graph, TensorId};
 
-use super::rotary::{Tables, layout};
-use super::{OnnxLowering, check_known};
-use crate::ImportError;
-use crate::error::ImportErrorDetail;
-use crate::onnx::decoder::{AttentionOperands, AttentionSite, AttentionWindow, OnnxDecoder};
+use super::OnnxDecoder;
+use super::attention_site::{AttentionOperands, AttentionSite};
+use super::mask_probe::AttentionWindow;
+use crate::error::{ImportError, ImportErrorDetail};
+use crate::onnx::file::{Node, Onnx};
+use crate::onnx::lower::rotary::{Tables, layout};
+use crate::onnx::lower::{OnnxLowering, check_supported};
 use crate::onnx::schema::DimProto;
-use crate::onnx::{Node, Onnx};
 
-/// The decoder's graph.
+/// Builds the decoder's graph.
 pub(in crate::onnx) fn lower(file: &Onnx, decoder: &OnnxDecoder<'_>) -> Result<Graph, ImportError> {
     let sites: HashMap<usize, &(AttentionSite<'_>, AttentionWindow)> = decoder
         .sites
@@ -25,7 +26,7 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &OnnxDecoder<'_>) -> Result<G
     let live = live(file, decoder, &sites);
     let needed = file.nodes.iter().zip(&live).enumerate();
     let needed = needed.filter(|(index, (_, live))| **live && !sites.contains_key(index));
-    check_known(needed.map(|(_, (node, _))| node))?;
+    check_supported(needed.map(|(_, (node, _))| node))?;
 
     let mut lower = OnnxLowering::new(file);
     let tokens = lower.builder.symbol_in("T", 1..=usize::MAX);
@@ -58,14 +59,14 @@ pub(in crate::onnx) fn lower(file: &Onnx, decoder: &OnnxDecoder<'_>) -> Result<G
     let logits = lower.value(&names.logits).map_err(wrong)?;
     let vocab = lower.shape(logits).last().copied();
     let vocab = vocab.filter(|vocab| vocab.as_const().is_some());
-    let vocab = vocab.ok_or_else(|| wrong("has no vocabulary that is known".into()))?;
+    let vocab = vocab.ok_or_else(|| wrong("has a vocabulary size that is not constant".into()))?;
     let by_token = lower.reshape(logits, vec![tokens, vocab]);
-    let by_token = by_token.map_err(|_| wrong("does not hold a row for every token".into()))?;
+    let by_token = by_token.map_err(|_| wrong("does not have one row per token".into()))?;
     let picked = lower.emit(GatherRows, &[by_token, wanted]).map_err(wrong)?;
     Ok(lower.emitter.builder.finish(&[picked])?)
 }
 
-/// Which nodes the logits depend on when attention only takes the step's own rows.
+/// Marks the nodes that the logits depend on, given that attention reads only the step's own rows.
 fn live(
     file: &Onnx,
     decoder: &OnnxDecoder<'_>,
@@ -92,7 +93,7 @@ fn live(
 }
 
 impl<'a> OnnxLowering<'a> {
-    /// Makes the input `name: i32[T]`, which the model may know as `exported` and takes in its own form.
+    /// Adds the input `name: i32[T]` and, if the model has the input `exported`, defines that from it in the exported shape and type.
     fn given(&mut self, name: &str, exported: &str, tokens: Dim) -> Result<TensorId, ImportError> {
         let id = self.builder.input(name, DType::I32, [tokens]);
         let file = self.file;
@@ -112,7 +113,8 @@ impl<'a> OnnxLowering<'a> {
             }
         }
         let kind = port.kind.filter(|kind| kind.range().is_some());
-        let kind = kind.ok_or_else(|| wrong(format!("is {}, must be of integers", port.dtype)))?;
+        let kind =
+            kind.ok_or_else(|| wrong(format!("is {}, must have an integer type", port.dtype)))?;
         self.begin_node(name);
         let form = self.cast(id, kind.dtype()).map_err(wrong)?;
         let form = self
@@ -123,7 +125,7 @@ impl<'a> OnnxLowering<'a> {
         Ok(id)
     }
 
-    /// Lets a tensor that the model would compute be the positions of the step.
+    /// Defines a tensor that the model computes as the positions of the step.
     fn counted(&mut self, name: &str, position: TensorId, tokens: Dim) -> Result<(), ImportError> {
         self.begin_node(name);
         let wrong = |reason: String| ImportError::value(format!("tensor {name:?}"), reason);
@@ -135,7 +137,7 @@ impl<'a> OnnxLowering<'a> {
         Ok(())
     }
 
-    /// Nothing but attention may take caches, or what drives them.
+    /// Checks that a node uses no cache and no cache index: only attention may.
     fn check_given(&self, node: &Node, decoder: &OnnxDecoder<'_>) -> Result<(), String> {
         let ports = self.file.inputs.iter().map(|port| &port.name);
         let mut missing = ports.filter(|name| !self.values.contains_key(*name));
@@ -143,14 +145,14 @@ impl<'a> OnnxLowering<'a> {
             Some(name) if !self.file.tensors.contains_key(name) => {
                 let logits = &decoder.names.logits;
                 Err(format!(
-                    "makes {logits} depend on {name:?}, which runners do not give"
+                    "makes {logits} depend on {name:?}, an input that runners do not provide"
                 ))
             }
             _ => Ok(()),
         }
     }
 
-    /// Attention over a cache.
+    /// Lowers an attention site to `UpdateAndAttend`.
     fn site(
         &mut self,
         site: &AttentionSite<'_>,
@@ -182,7 +184,7 @@ impl<'a> OnnxLowering<'a> {
         }
         let (q, k, v) = (q?, k?, v?);
         let dim = self.shape(q)[2].as_const();
-        let dim = dim.ok_or("its head size is not known")?;
+        let dim = dim.ok_or("its head size must be constant")?;
         let op = UpdateAndAttend {
             cache_id: site.cache as u32,
             scale: site.scale.unwrap_or(1.0 / (dim as f32).sqrt()) * window.factor,
@@ -191,12 +193,12 @@ impl<'a> OnnxLowering<'a> {
         let attended = self.emit(op, &[q, k, v, position])?;
         let shape = self.shape(attended);
         let [tokens, heads, dim] = shape[..] else {
-            return Err("attends in another form".into());
+            return Err("its queries must have 3 or 4 axes".into());
         };
         let one = Dim::from(1);
         let width = heads.as_const().map(|heads| dim * heads);
         let result = if flat {
-            let width = width.ok_or("its heads are not known")?;
+            let width = width.ok_or("its number of heads must be constant")?;
             self.reshape(attended, vec![one, tokens, width])?
         } else {
             let apart = self.reshape(attended, vec![one, tokens, heads, dim])?;
@@ -206,18 +208,19 @@ impl<'a> OnnxLowering<'a> {
         Ok(())
     }
 
-    /// Queries, keys and values that lie one behind the other.
+    /// Splits queries, keys and values that are concatenated along the last axis.
     fn unpacked(
         &mut self,
         all: &str,
         site: &AttentionSite<'_>,
     ) -> Result<(TensorId, TensorId, TensorId), String> {
         let all = self.value(all)?;
-        let (heads, kv_heads) = site.heads.ok_or("does not say how many heads it has")?;
+        let (heads, kv_heads) = site.heads.ok_or("does not state its number of heads")?;
         let width = self.shape(all).last().and_then(Dim::as_const);
         let count = heads + 2 * kv_heads;
         let dim = width.filter(|width| count > 0 && width.is_multiple_of(count));
-        let dim = dim.ok_or_else(|| format!("{count} heads do not divide {width:?}"))? / count;
+        let dim =
+            dim.ok_or_else(|| format!("{count} heads do not divide the width {width:?}"))? / count;
         let mut part = |start: usize, heads: usize| {
             self.slice(all, 2, Dim::from(start * dim), Dim::from(heads * dim))
         };
@@ -231,16 +234,20 @@ impl<'a> OnnxLowering<'a> {
         let x = self.cast(x, DType::F32)?;
         match self.shape(x)[..] {
             [_, tokens, width] => {
-                let heads = heads.ok_or("does not say how many heads it has")?;
+                let heads = heads.ok_or("does not state its number of heads")?;
                 let dim = width.checked_div(heads);
-                let dim = dim.ok_or_else(|| format!("{heads} heads do not divide {width:?}"))?;
+                let dim =
+                    dim.ok_or_else(|| format!("{heads} heads do not divide the width {width:?}"))?;
                 self.reshape(x, vec![tokens, Dim::from(heads), dim])
             }
             [_, heads, tokens, dim] => {
                 let x = self.permute(x, vec![0, 2, 1, 3])?;
                 self.reshape(x, vec![tokens, heads, dim])
             }
-            _ => Err(format!("an operand has {} axes", self.rank(x))),
+            _ => Err(format!(
+                "an operand has {} axes, must have 3 or 4",
+                self.rank(x)
+            )),
         }
     }
 

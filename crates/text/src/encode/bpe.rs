@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::byte_level::{ByteTable, bytes_of, char_of};
-use crate::merge::{Merge, Symbol, merge_all};
-use crate::pretokenize::PreTokenizer;
+use crate::encode::byte_level::{ByteTable, bytes_of, char_of};
+use crate::encode::merge::{Merge, Symbol, merge_all};
+use crate::encode::pretokenize::PreTokenizer;
 use crate::{TextError, TokenKind, Vocab};
 
 /// A byte-level BPE encoder: merge ranks over token ids, and the pre-tokenizer.

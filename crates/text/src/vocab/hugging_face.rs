@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use base::StringTable;
 use serde_json::{Map, Value};
 
-use crate::sentencepiece::byte_of;
-use crate::{TextError, TokenKind, Vocab, VocabModel};
+use crate::encode::sentencepiece::byte_of;
+use crate::error::TextError;
+use crate::vocab::{TokenKind, Vocab, VocabModel};
 
 /// The tokenizer files of a Hugging Face folder, as bytes. Only `tokenizer` is required.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct HuggingFace<'a> {
+pub struct HuggingFaceFiles<'a> {
     /// `tokenizer.json`.
     pub tokenizer: &'a [u8],
     /// `tokenizer_config.json`: special tokens and, in most folders, the chat template.
@@ -24,7 +25,7 @@ pub struct HuggingFace<'a> {
     pub template: Option<&'a [u8]>,
 }
 
-impl HuggingFace<'_> {
+impl HuggingFaceFiles<'_> {
     /// The vocabulary.
     ///
     /// # Errors
@@ -90,9 +91,9 @@ impl HuggingFace<'_> {
     pub fn chat_template(&self) -> Result<Option<String>, TextError> {
         if let Some(bytes) = self.template {
             let text = String::from_utf8(bytes.to_vec());
-            return Ok(Some(
-                text.map_err(|_| wrong("chat_template.jinja", "is no text"))?,
-            ));
+            return Ok(Some(text.map_err(|_| {
+                TextError::tokenizer_file("chat_template.jinja", "is not UTF-8")
+            })?));
         }
         let Some(bytes) = self.config else {
             return Ok(None);
@@ -138,10 +139,10 @@ impl HuggingFace<'_> {
 fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     let name = "tokenizer.json";
     let model = file.get("model").and_then(Value::as_object);
-    let model = model.ok_or_else(|| wrong(name, "has no model"))?;
+    let model = model.ok_or_else(|| TextError::tokenizer_file(name, "has no object \"model\""))?;
     let list = model.get("vocab").and_then(Value::as_object);
     let list = list.ok_or_else(|| {
-        wrong(
+        TextError::tokenizer_file(
             name,
             "has a model without a vocabulary by text (Unigram models are not known)",
         )
@@ -159,8 +160,9 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
         // Ids may have a few gaps. The limit prevents a hostile file from requesting billions of tokens.
         let most = 4 * (list.len() + added.len()) as u64 + 1024;
         let id = id.filter(|id| *id < most);
-        id.map(|id| id as usize)
-            .ok_or_else(|| wrong(name, "has a token id that is far outside"))
+        id.map(|id| id as usize).ok_or_else(|| {
+            TextError::tokenizer_file(name, "has a token id far above the number of tokens")
+        })
     };
     let mut vocab = Vocab {
         model: kind,
@@ -193,7 +195,8 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     for token in &added {
         let id = id_of(token["id"].as_u64())?;
         let text = token["content"].as_str();
-        let text = text.ok_or_else(|| wrong(name, "has an added token without content"))?;
+        let text = text
+            .ok_or_else(|| TextError::tokenizer_file(name, "has an added token without content"))?;
         let kind = match token["special"].as_bool() {
             _ if unknown_id == Some(id as u32) => TokenKind::Unknown,
             Some(true) => TokenKind::Control,
@@ -217,7 +220,9 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
 fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
     match (kind, text.strip_prefix("##")) {
         (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.into(),
-        (VocabModel::WordPiece, _) => format!("{}{text}", crate::sentencepiece::METASPACE).into(),
+        (VocabModel::WordPiece, _) => {
+            format!("{}{text}", crate::encode::sentencepiece::METASPACE).into()
+        }
         _ => text.into(),
     }
 }
@@ -226,7 +231,9 @@ fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
 fn merges(model: &Map<String, Value>) -> Result<StringTable, TextError> {
     let list = model.get("merges").and_then(Value::as_array);
     let merges: Option<StringTable> = list.into_iter().flatten().map(merge).collect();
-    merges.ok_or_else(|| wrong("tokenizer.json", "has a merge that is no pair"))
+    merges.ok_or_else(|| {
+        TextError::tokenizer_file("tokenizer.json", "has a merge that is not a pair of tokens")
+    })
 }
 
 fn merge(merge: &Value) -> Option<Cow<'_, str>> {
@@ -243,11 +250,10 @@ fn merge(merge: &Value) -> Option<Cow<'_, str>> {
 fn object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, TextError> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(wrong(name, "is no JSON object")),
-        Err(error) => Err(wrong(name, &format!("is no JSON: {error}"))),
+        Ok(_) => Err(TextError::tokenizer_file(name, "is not a JSON object")),
+        Err(error) => Err(TextError::tokenizer_file(
+            name,
+            &format!("is not valid JSON: {error}"),
+        )),
     }
-}
-
-fn wrong(file: &str, reason: &str) -> TextError {
-    TextError::TokenizerFile(format!("{file} {reason}"))
 }

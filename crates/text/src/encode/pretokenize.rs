@@ -1,27 +1,27 @@
 //! Splits text into words. Byte-level BPE merges only within a word.
 //!
-//! Each named pre-tokenizer is a list of stages. A stage isolates what its pattern matches in every piece the stage
-//! before left over, and what lies between two matches is a piece too. The published patterns end in `\s+(?!\S)|\s+`;
-//! here that look-ahead is a rule about gaps ([`GapRule::SplitLastSpace`]), so every pattern is a plain regular
+//! Each named pre-tokenizer is a list of stages. A stage splits every piece of the previous stage into the matches of its
+//! pattern and the text between them. The published patterns end in `\s+(?!\S)|\s+`; here that look-ahead is a rule
+//! for the text between matches ([`GapRule::SplitLastSpace`]), so every pattern is a plain regular
 //! expression: matching is linear in the text and cannot fail.
 
 use regex::Regex;
 
 use crate::{SplitStage, TextError};
 
-/// GPT-2's words: contractions, and letters, digits or other signs with the one space before them.
+/// GPT-2: contractions; letters, digits or other symbols, each with one leading space.
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
-/// Llama 3's words: as GPT-2's, but any sign may lead letters, digits come in threes and line ends stay together.
+/// Llama 3: as GPT-2, but any symbol may precede letters, digits are grouped by three and line ends stay together.
 const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
-/// Qwen 2's words: Llama 3's with single digits.
+/// Qwen 2: as Llama 3, with single digits.
 const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
-/// The cased letters DeepSeek LLM was trained with, which are those of an older Unicode.
+/// The cased letters of the older Unicode version that DeepSeek LLM was trained with.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\u{295}-\u{2AF}",
     r"\u{370}-\u{373}\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\u{38C}\u{38E}-\u{3A1}",
@@ -247,7 +247,7 @@ mod tests {
     /// `tests/pretokenize/generate.py` asks Hugging Face's `tokenizers`.
     #[test]
     fn words_are_those_of_the_models_own_tokenizers() {
-        let cases = include_str!("../tests/pretokenize/cases.json");
+        let cases = include_str!("../../tests/pretokenize/cases.json");
         let cases: Vec<(String, String, Vec<String>)> = serde_json::from_str(cases).unwrap();
         for (name, text, want) in cases {
             assert_eq!(

@@ -17,7 +17,9 @@ impl JsonMetadata {
     pub fn parse(bytes: &[u8]) -> Result<Self, TextError> {
         match serde_json::from_slice(bytes) {
             Ok(object @ Value::Object(_)) => Ok(Self(object)),
-            Ok(_) => Err(TextError::TokenizerFile("it is no JSON object".into())),
+            Ok(_) => Err(TextError::TokenizerFile(
+                "the tokenizer metadata is not a JSON object".into(),
+            )),
             Err(error) => Err(TextError::TokenizerFile(error.to_string())),
         }
     }

@@ -1,0 +1,52 @@
+//! A parsed GGUF file.
+
+use std::collections::HashMap;
+
+use base::{Bytes, DType};
+
+use super::metadata::Metadata;
+
+/// A GGUF file: its metadata, and its tensors in file order.
+#[derive(Clone, Debug)]
+pub struct Gguf {
+    /// The format version, 2 or 3.
+    pub version: u32,
+    /// The key-value section.
+    pub metadata: Metadata,
+    /// The tensors in the order of the file's directory.
+    pub tensors: Vec<GgufTensor>,
+    pub(super) index: HashMap<String, usize>,
+}
+
+/// One tensor of a file.
+#[derive(Clone, Debug)]
+pub struct GgufTensor {
+    /// The name, unique in the file.
+    pub name: String,
+    /// How elements are stored.
+    pub dtype: DType,
+    /// Row-major dimensions, outermost first (the file stores them innermost first). All are at least 1.
+    pub shape: Vec<usize>,
+    /// The stored bytes, a view into the file. As aligned as the file's `general.alignment` makes them, which a
+    /// hostile file may set to 1: `Bytes::cast` can fail.
+    pub data: Bytes,
+}
+
+impl Gguf {
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&GgufTensor> {
+        self.index.get(name).and_then(|&i| self.tensors.get(i))
+    }
+}
+
+impl GgufTensor {
+    /// The number of elements; the reader has checked that it does not overflow.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are no elements, which never holds for a tensor that was read.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

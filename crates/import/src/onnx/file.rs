@@ -1,0 +1,73 @@
+//! A parsed ONNX file.
+
+use std::collections::BTreeMap;
+
+use super::schema::{Attribute, DimProto};
+use super::tensor::OnnxTensor;
+use crate::stored_type::StoredType;
+
+/// A `.onnx` file.
+#[derive(Clone, Debug)]
+pub struct Onnx {
+    /// The graph's name.
+    pub name: String,
+    /// IR version.
+    pub ir_version: i64,
+    /// Name and version of the tool that wrote the file.
+    pub producer: String,
+    /// Version of each op set by domain; the default domain is `""`.
+    pub opsets: BTreeMap<String, i64>,
+    /// Metadata properties.
+    pub metadata: BTreeMap<String, String>,
+    /// The model's inputs, in file order.
+    pub inputs: Vec<Port>,
+    /// The model's outputs, in file order.
+    pub outputs: Vec<Port>,
+    /// The initialisers, by name.
+    pub tensors: BTreeMap<String, OnnxTensor>,
+    pub(super) nodes: Vec<Node>,
+}
+
+/// An input or output of the model.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// The name.
+    pub name: String,
+    /// The element type's name.
+    pub dtype: &'static str,
+    /// Sizes, outermost first: numbers, names, or `?`.
+    pub shape: Vec<String>,
+    pub(super) kind: Option<StoredType>,
+    pub(super) dims: Option<Vec<DimProto>>,
+}
+
+/// A node of the model, with functions inlined.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) label: String,
+    /// The op, prefixed by its domain unless that is the default domain.
+    pub(super) op: String,
+    /// Version of the op set that defines the op.
+    pub(super) version: i64,
+    pub(super) inputs: Vec<String>,
+    pub(super) outputs: Vec<String>,
+    pub(super) attributes: Vec<Attribute>,
+    /// Tensor-valued attributes by name.
+    pub(super) tensors: Vec<(String, OnnxTensor)>,
+}
+
+impl Onnx {
+    /// The number of nodes, with functions inlined.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The number of nodes of each op.
+    pub fn ops(&self) -> BTreeMap<&str, usize> {
+        let mut ops = BTreeMap::new();
+        for node in &self.nodes {
+            *ops.entry(&node.op[..]).or_default() += 1;
+        }
+        ops
+    }
+}

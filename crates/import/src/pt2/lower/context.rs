@@ -1,0 +1,243 @@
+//! State of lowering one program: its tensors and dynamic sizes, by the file's names.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
+
+use graph::{Dim, GraphBuilder, MAX_SYMBOLS, TensorId};
+
+use crate::error::ImportError;
+use crate::lowering::LoweringBuilder;
+use crate::pt2::file::Program;
+use crate::pt2::schema::{self, Argument, InputSpec, OutputSpec, SymInt, TensorMeta};
+use crate::pt2::size_expr::SizeExpr;
+use crate::pt2::tensor;
+
+/// State of lowering one program.
+pub(in crate::pt2) struct Pt2Lowering<'a> {
+    pub(super) program: &'a Program,
+    pub(super) graph: &'a schema::Graph,
+    pub(super) emitter: LoweringBuilder,
+    /// Dynamic sizes by the file's names.
+    pub(in crate::pt2) symbols: BTreeMap<String, Dim>,
+    /// Tensors by the file's names.
+    pub(in crate::pt2) values: HashMap<String, TensorId>,
+    /// Weights by storage address and shape.
+    weights: HashMap<(usize, &'a [usize]), TensorId>,
+    /// Name of the input that holds positions, and the tensor that attention takes.
+    pub(in crate::pt2) position: Option<(String, TensorId)>,
+    /// Names of tensors that share memory in PyTorch, so that in-place ops on them are not supported.
+    pub(super) shared: HashSet<&'a str>,
+}
+
+impl Deref for Pt2Lowering<'_> {
+    type Target = LoweringBuilder;
+
+    fn deref(&self) -> &LoweringBuilder {
+        &self.emitter
+    }
+}
+
+impl DerefMut for Pt2Lowering<'_> {
+    fn deref_mut(&mut self) -> &mut LoweringBuilder {
+        &mut self.emitter
+    }
+}
+
+impl<'a> Pt2Lowering<'a> {
+    /// Starts a graph with the program's symbols.
+    ///
+    /// `names` renames some of the file's symbols.
+    pub(in crate::pt2) fn new(
+        program: &'a Program,
+        names: &BTreeMap<String, &str>,
+    ) -> Result<Pt2Lowering<'a>, ImportError> {
+        let mut lower = Pt2Lowering {
+            program,
+            graph: &program.graph,
+            emitter: LoweringBuilder::new(&program.name),
+            symbols: BTreeMap::new(),
+            values: HashMap::new(),
+            weights: HashMap::new(),
+            position: None,
+            shared: HashSet::new(),
+        };
+        for name in user_inputs(program)? {
+            let meta = lower.input_meta(name)?;
+            for size in &meta.sizes {
+                lower.declare(name, size, names)?;
+            }
+        }
+        if let Some(changed) = mutated(&program.signature.output_specs) {
+            let what = format!("{}, which writes into {changed:?},", program.name);
+            return Err(ImportError::unsupported(what));
+        }
+        Ok(lower)
+    }
+
+    /// The graph built so far.
+    pub(in crate::pt2) fn into_builder(self) -> GraphBuilder {
+        self.emitter.builder
+    }
+
+    /// Declares the symbols of a dynamic size of an input.
+    fn declare(
+        &mut self,
+        input: &str,
+        size: &SymInt,
+        names: &BTreeMap<String, &str>,
+    ) -> Result<(), ImportError> {
+        let SymInt::AsExpr(expr) = size else {
+            return Ok(());
+        };
+        let affine = SizeExpr::parse(&expr.expr_str);
+        let affine =
+            affine.map_err(|reason| self.wrong_input(input, format!("a size {reason}")))?;
+        for name in affine.terms.keys() {
+            if self.symbols.contains_key(name) {
+                continue;
+            }
+            // One symbol is reserved for the requested rows of a decoder.
+            if self.symbols.len() + 1 == MAX_SYMBOLS {
+                let what = format!(
+                    "{} with more than {} dynamic sizes",
+                    self.program.name,
+                    MAX_SYMBOLS - 1
+                );
+                return Err(ImportError::unsupported(what));
+            }
+            let (min, max) = self
+                .program
+                .ranges
+                .get(name)
+                .copied()
+                .unwrap_or((0, i64::MAX));
+            let bound = |n: i64| usize::try_from(n.max(0)).unwrap_or(usize::MAX);
+            // PyTorch writes a large number for "no upper bound".
+            let max = if max >= i64::MAX / 2 {
+                usize::MAX
+            } else {
+                bound(max)
+            };
+            let shown = names.get(name).copied().unwrap_or(name);
+            let symbol = self.builder.symbol_in(shown, bound(min)..=max);
+            self.symbols.insert(name.clone(), symbol);
+        }
+        Ok(())
+    }
+
+    pub(in crate::pt2) fn input_meta(&self, name: &str) -> Result<&'a TensorMeta, ImportError> {
+        let missing = || self.wrong_input(name, "the file does not state its type".into());
+        self.graph.tensor_values.get(name).ok_or_else(missing)
+    }
+
+    pub(in crate::pt2) fn input_type(
+        &self,
+        name: &str,
+        meta: &TensorMeta,
+    ) -> Result<(base::DType, Vec<Dim>), ImportError> {
+        let wrong = |reason| self.wrong_input(name, reason);
+        let kind = tensor::kind(meta.dtype).map_err(wrong)?;
+        if meta.layout != schema::STRIDED {
+            return Err(wrong(format!(
+                "has layout {}, must be dense (strided)",
+                meta.layout
+            )));
+        }
+        let sizes = meta.sizes.iter().map(|size| self.sym_int(size));
+        let sizes = sizes.collect::<Result<_, _>>().map_err(wrong)?;
+        Ok((kind.dtype(), sizes))
+    }
+
+    fn wrong_input(&self, name: &str, reason: String) -> ImportError {
+        let what = format!("input {name:?} of {}", self.program.name);
+        ImportError::value(what, reason)
+    }
+
+    /// The tensor with this name in the file. Weights are added to the graph on first use.
+    pub(super) fn value(&mut self, name: &str) -> Result<TensorId, String> {
+        if let Some(id) = self.values.get(name) {
+            return Ok(*id);
+        }
+        let stored = self.program.tensors.get(name);
+        let stored = stored.ok_or_else(|| format!("there is no tensor {name}"))?;
+        // Tied weights are stored once and become one constant.
+        let place = (stored.data.as_ptr() as usize, &stored.shape[..]);
+        let id = match self.weights.get(&place) {
+            Some(id) => *id,
+            None => {
+                let (dtype, data) = stored.computed()?;
+                let constant = self.builder.constant(name, dtype, &stored.shape, data);
+                let id = constant.map_err(|e| e.to_string())?;
+                self.weights.insert(place, id);
+                id
+            }
+        };
+        self.values.insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    /// Converts a size of the file to a dimension.
+    pub(super) fn sym_int(&self, size: &SymInt) -> Result<Dim, String> {
+        let affine = match size {
+            SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
+            SymInt::AsExpr(expr) => {
+                let wrong = |reason| format!("a size {reason}");
+                SizeExpr::parse(&expr.expr_str).map_err(wrong)?
+            }
+        };
+        let mut sum = Dim::constant(affine.constant);
+        for (name, factor) in &affine.terms {
+            let symbol = self.symbols.get(name).ok_or_else(|| {
+                format!("a size depends on data ({name}); only shapes that follow from the shapes of the inputs are supported")
+            })?;
+            let size = usize::try_from(factor.unsigned_abs()).unwrap_or(usize::MAX);
+            let term = *symbol * size.min(i64::MAX as usize);
+            sum = if *factor < 0 { sum - term } else { sum + term };
+        }
+        Ok(sum)
+    }
+
+    /// Renames a tensor that the current node emitted to its name in the file.
+    pub(in crate::pt2) fn own_name(&mut self, id: TensorId, name: &str) {
+        if self.take_emitted(id) && !self.values.contains_key(name) {
+            self.builder.rename(id, name);
+        }
+    }
+}
+
+/// The names of the program's tensor inputs that are not weights.
+pub(in crate::pt2) fn user_inputs(program: &Program) -> Result<Vec<&str>, ImportError> {
+    let mut names = vec![];
+    for input in &program.signature.input_specs {
+        match input {
+            InputSpec::UserInput {
+                arg: Argument::AsTensor(tensor),
+            } => names.push(&tensor.name[..]),
+            InputSpec::UserInput { arg } => match arg.names().first() {
+                Some(name) => {
+                    let what =
+                        format!("input {name:?} of {}, which is not a tensor,", program.name);
+                    return Err(ImportError::unsupported(what));
+                }
+                // A number or `None` that is constant since export.
+                None => continue,
+            },
+            _ => continue,
+        }
+    }
+    Ok(names)
+}
+
+/// A buffer, parameter or input that the program mutates.
+fn mutated(outputs: &[OutputSpec]) -> Option<&str> {
+    outputs.iter().find_map(|output| match output {
+        OutputSpec::BufferMutation { buffer_name: name }
+        | OutputSpec::ParameterMutation {
+            parameter_name: name,
+        }
+        | OutputSpec::UserInputMutation {
+            user_input_name: name,
+        } => Some(&name[..]),
+        _ => None,
+    })
+}

@@ -1,0 +1,141 @@
+//! Properties of ATen ops that follow from their names, and of programs that follow from their ops.
+
+use std::collections::HashSet;
+
+use crate::pt2::file::Program;
+use crate::pt2::schema::{Argument, Graph, Node};
+
+/// Whether an op's result may share memory with its operand in PyTorch.
+pub(super) fn is_view(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "view"
+            | "reshape"
+            | "flatten"
+            | "unflatten"
+            | "unsqueeze"
+            | "squeeze"
+            | "view_as"
+            | "permute"
+            | "transpose"
+            | "t"
+            | "mT"
+            | "movedim"
+            | "expand"
+            | "expand_as"
+            | "broadcast_to"
+            | "split"
+            | "split_with_sizes"
+            | "chunk"
+            | "tensor_split"
+            | "unbind"
+            | "slice"
+            | "narrow"
+            | "select"
+            | "alias"
+            | "detach"
+            | "detach_"
+            | "contiguous"
+            | "to"
+    )
+}
+
+/// Whether the shape of an op's result depends on the operand's elements.
+pub(in crate::pt2) fn is_data_dependent(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "nonzero"
+            | "nonzero_numpy"
+            | "item"
+            | "_local_scalar_dense"
+            | "masked_select"
+            | "unique"
+            | "_unique2"
+            | "unique_consecutive"
+            | "argwhere"
+            | "bincount"
+    )
+}
+
+/// Whether an op only changes the shape or the integer type of its operand.
+pub(super) fn keeps_elements(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "view"
+            | "reshape"
+            | "flatten"
+            | "unsqueeze"
+            | "squeeze"
+            | "to"
+            | "_to_copy"
+            | "contiguous"
+            | "clone"
+            | "alias"
+            | "detach"
+            | "detach_"
+    )
+}
+
+/// The op's name without the `_` of ops that write into their operand.
+pub(super) fn in_place(op: &str) -> Option<String> {
+    let (name, overload) = op.rsplit_once('.')?;
+    let name = name.strip_suffix('_').filter(|name| !name.ends_with('_'))?;
+    Some(format!("{name}.{overload}"))
+}
+
+/// Whether an op has no effect on tensors: assertions, and size arithmetic, whose results the file states.
+pub(super) fn is_silent(op: &str) -> bool {
+    op.starts_with("aten._assert_")
+        || op.starts_with("aten.sym_")
+        || op.starts_with("_operator.")
+        || op.starts_with("aten.sym_constrain_range")
+        || matches!(
+            op,
+            "math.trunc" | "torch.sym_float" | "aten._assert_async.msg"
+        )
+}
+
+/// The tensor that a node writes into, for ops named like `aten.add_.Tensor`.
+pub(super) fn written(node: &Node) -> Option<&str> {
+    in_place(node.op())?;
+    node.inputs.first()?.arg.names().first().copied()
+}
+
+/// Marks the nodes that the outputs depend on.
+pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
+    let mut wanted: HashSet<&str> = graph.outputs.iter().flat_map(Argument::names).collect();
+    let mut live = vec![false; graph.nodes.len()];
+    for (node, live) in graph.nodes.iter().zip(&mut live).rev() {
+        let results = node.outputs.iter().flat_map(Argument::names);
+        let written = written(node);
+        *live = results.chain(written).any(|name| wanted.contains(name));
+        if *live {
+            wanted.extend(node.inputs.iter().flat_map(|input| input.arg.names()));
+        }
+    }
+    live
+}
+
+/// Traces a tensor back through ops that keep its elements, to an input, a weight or another op's result.
+pub(in crate::pt2) fn origin<'a>(program: &'a Program, name: &'a str) -> &'a str {
+    let mut name = name;
+    for node in program.graph.nodes.iter().rev() {
+        let gives = node
+            .outputs
+            .iter()
+            .flat_map(Argument::names)
+            .any(|n| n == name);
+        let same = keeps_elements(node.op());
+        let from = node
+            .inputs
+            .first()
+            .and_then(|input| input.arg.names().first().copied());
+        if let (true, true, Some(from)) = (gives, same, from) {
+            name = from;
+        }
+    }
+    name
+}
