@@ -144,3 +144,15 @@ fn a_window_of_one_token_needs_no_rows_to_go_back() {
         assert_eq!(cells.seq_len(0), Ok(len));
     }
 }
+
+#[test]
+fn a_copy_completes_what_the_copy_already_shares() {
+    let mut cells = pool(16);
+    step(&mut cells, 0, 8);
+    // The middle first: the rest has a part on each side of it.
+    cells.seq_cp(0, 1, 2..5).unwrap();
+    cells.seq_cp(0, 1, ..).unwrap();
+    assert_eq!(cells.runs(1), cells.runs(0));
+    assert_eq!(cells.seq_len(1), Ok(8));
+    assert_eq!(cells.ref_counts(), [2; 8]);
+}
