@@ -231,38 +231,3 @@ fn the_threshold_chooses_flash_attention_and_the_numbers_stay() {
         }
     }
 }
-
-#[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stderr, reason = "a measurement prints its results")]
-fn attention_crossover() {
-    let isa = *Isa::available().last().unwrap();
-    let threads = ThreadPool::new(1);
-    let ctx = Context {
-        isa,
-        threads: &threads,
-    };
-    for keys in [128, 512, 1024, 2048, 4096, 8192, 16384] {
-        let mut noise = TestRng::new(1);
-        let mut time = |block: usize| {
-            let mut op = attention((1, 1, 1), (96, keys), (64, 64));
-            op.block = block.min(keys);
-            let case = Case::new(&mut noise, op);
-            let mut times: Vec<f64> = (0..20)
-                .map(|_| {
-                    let start = std::time::Instant::now();
-                    case.run(&ctx);
-                    start.elapsed().as_secs_f64()
-                })
-                .collect();
-            times.sort_by(f64::total_cmp);
-            times[4] * 1e6
-        };
-        let blocks = [keys, 128, 256, 512, 1024];
-        let row: Vec<String> = blocks.map(|b| format!("{:.0}", time(b))).to_vec();
-        eprintln!(
-            "{keys} keys, us: standard and blocks of 128, 256, 512, 1024: {}",
-            row.join(", ")
-        );
-    }
-}
