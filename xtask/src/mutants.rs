@@ -10,12 +10,15 @@ const VERSION: &str = "27.1.0";
 /// The part of all mutants that tests must catch.
 const TARGET: f64 = 0.95;
 
+/// The exit statuses of cargo-mutants that have a result: every mutant caught, some missed, some timed out.
+const COMPLETE: [i32; 3] = [0, 2, 3];
+
 /// Change the cache's code in small ways and count the changes that no test notices (slow; not part of the tests)
 #[derive(Args)]
 pub(crate) struct Mutants {
-    /// Shard of the mutants, such as 0/6 for the first sixth
-    #[arg(long, value_name = "K/N", default_value = "0/6")]
-    shard: String,
+    /// Shard of the mutants, such as 3/6 for the fourth sixth [default: 0/6, or all of them with --file]
+    #[arg(long, value_name = "K/N")]
+    shard: Option<String>,
     /// Only files whose path contains this text
     #[arg(long, value_name = "TEXT")]
     file: Option<String>,
@@ -27,14 +30,23 @@ impl Mutants {
         let out = shell::target().join("mutants");
         let mut run = shell::command("cargo");
         run.env("PATH", path_with(&tool)?);
+        // The dependencies stay built between runs: cargo-mutants copies the tree to a new folder each time.
+        run.env("CARGO_TARGET_DIR", out.join("target"));
         run.args(["mutants", "--package", "kvark-kv", "--baseline", "run"]);
-        run.args(["--shard", &self.shard, "--output"]).arg(&out);
-        run.args(["--no-shuffle", "--profile", "test"]);
+        run.args(["--jobs", "1", "--profile", "mutants", "--output"]);
+        run.arg(&out);
         if let Some(file) = &self.file {
             run.args(["--file", &format!("**/*{file}*")]);
         }
-        // Missed mutants are the command's failure, and counted below.
-        let _ = shell::run(&mut run);
+        match (self.shard, self.file) {
+            (Some(shard), _) => run.args(["--shard", &shard]),
+            (None, None) => run.args(["--shard", "0/6"]),
+            (None, Some(_)) => &mut run,
+        };
+        let status = shell::status(run.args(["--", "--lib", "--tests"]))?;
+        if !status.code().is_some_and(|code| COMPLETE.contains(&code)) {
+            bail!("cargo-mutants found no result: {status}");
+        }
         let list = |name: &str| -> Result<usize> {
             let path = out.join("mutants.out").join(name);
             let text = std::fs::read_to_string(&path);

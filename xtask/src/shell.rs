@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The folder of the workspace.
 pub(crate) fn root() -> &'static Path {
@@ -25,15 +25,20 @@ pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// Prints and runs a command. A non-zero exit status is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let shown = show(command);
-    eprintln!("$ {shown}");
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {shown}"))?;
+    let status = status(command)?;
     if !status.success() {
-        bail!("{shown}: {status}");
+        bail!("{}: {status}", show(command));
     }
     Ok(())
+}
+
+/// Prints and runs a command, and returns its exit status.
+pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
+    let shown = show(command);
+    eprintln!("$ {shown}");
+    command
+        .status()
+        .with_context(|| format!("cannot start {shown}"))
 }
 
 /// Runs a command and returns its stdout; prints its stderr only if it fails.

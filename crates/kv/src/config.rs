@@ -216,3 +216,6 @@ impl CacheConfig {
         self.layers.iter().map(row).sum::<usize>() * cells as usize
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -239,3 +239,6 @@ pub(crate) fn first_restorable_position(
     }
     Ok(max)
 }
+
+#[cfg(test)]
+mod tests;

@@ -195,17 +195,24 @@ pub(super) fn after(graph: Graph, pass: impl Fn(&mut Graph) -> Result<bool, Grap
                 assert_eq!(a, b);
                 continue;
             };
-            let size = a.iter().fold(1.0f32, |size, x| size.max(x.abs()));
-            let near = |(a, b): (&f32, &f32)| {
-                (a - b).abs() <= 1e-4 * size || !a.is_finite() || !size.is_finite()
-            };
             assert!(
-                a.len() == b.len() && a.iter().zip(b).all(near),
+                are_near(a, b),
                 "{a:?} became {b:?} with T = {tokens} in\n{graph}and\n{changed}"
             );
         }
     }
     changed.to_string()
+}
+
+/// Whether two outputs are the same infinities and NaNs, and numbers that differ by little of the largest one.
+fn are_near(a: &[f32], b: &[f32]) -> bool {
+    let finite = a.iter().filter(|x| x.is_finite());
+    let size = finite.fold(1.0f32, |size, x| size.max(x.abs()));
+    let near = |(a, b): (&f32, &f32)| match a.is_finite() {
+        true => (a - b).abs() <= 1e-4 * size,
+        false => a == b || a.is_nan() && b.is_nan(),
+    };
+    a.len() == b.len() && a.iter().zip(b).all(near)
 }
 
 /// Number of nodes of each op in a graph's text, without reshapes.
@@ -297,4 +304,26 @@ pub(super) fn tokens(sketch: &mut TestGraphBuilder) -> Dim {
     let dim = sketch.builder.symbol("T");
     assert_eq!(dim, Dim::from(Symbol(0)));
     dim
+}
+
+#[test]
+fn outputs_with_an_infinity_are_compared_in_every_element() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let row = [inf, 1.0, -inf, nan, 2.0];
+    assert!(are_near(&row, &row));
+    assert!(are_near(&[inf, 1000.0], &[inf, 1000.01]));
+    for (at, other) in [
+        (0, -inf),
+        (0, f32::MAX),
+        (0, nan),
+        (1, 1.1),
+        (2, inf),
+        (3, 0.0),
+        (4, inf),
+    ] {
+        let mut changed = row;
+        changed[at] = other;
+        assert!(!are_near(&row, &changed), "{changed:?}");
+    }
+    assert!(!are_near(&row, &row[..4]));
 }

@@ -2,4 +2,5 @@
 
 mod bad;
 mod good;
+mod key_bias;
 mod writer;

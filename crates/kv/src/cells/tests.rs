@@ -124,3 +124,35 @@ fn removing_nothing_leaves_the_runs_whole() {
         assert_eq!(cells, before);
     }
 }
+
+#[test]
+fn a_window_of_one_token_needs_no_rows_to_go_back() {
+    let ring = Some(RingPolicy {
+        max_step: 2,
+        max_rewind: 1,
+    });
+    let mut cells = Cells::new(&CacheConfig {
+        ring,
+        ..config(64, &[Some(1), None])
+    });
+    (0..10).for_each(|_| {
+        step(&mut cells, 0, 2);
+    });
+    assert_eq!(cells.rewind_floor(0), Ok(0), "a token sees itself alone");
+    for len in [7, 3, 1] {
+        cells.seq_rm(0, len..).unwrap();
+        assert_eq!(cells.seq_len(0), Ok(len));
+    }
+}
+
+#[test]
+fn a_copy_completes_what_the_copy_already_shares() {
+    let mut cells = pool(16);
+    step(&mut cells, 0, 8);
+    // The middle first: the rest has a part on each side of it.
+    cells.seq_cp(0, 1, 2..5).unwrap();
+    cells.seq_cp(0, 1, ..).unwrap();
+    assert_eq!(cells.runs(1), cells.runs(0));
+    assert_eq!(cells.seq_len(1), Ok(8));
+    assert_eq!(cells.ref_counts(), [2; 8]);
+}

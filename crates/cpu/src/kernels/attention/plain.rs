@@ -19,8 +19,7 @@ const QUERY_BLOCK: usize = 48;
 /// Keys of a block of flash attention.
 const FLASH_KEY_BLOCK: usize = 512;
 /// The number of keys from which flash attention is used: its blocks stay in L2, where all scores of a task would not
-/// fit. Found by `cargo test --release -p kvark-cpu attention_crossover -- --ignored --nocapture`; the numbers are in
-/// docs/benchmarks/attention.md.
+/// fit. docs/benchmarks/attention.md has the times of both and says how they are measured.
 const FLASH_FROM: usize = 2048;
 /// Multiply-adds below which the work stays on the calling thread.
 const SERIAL_MACS: usize = 256 * 1024;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::onnx::file::{Node, Port};
 use crate::onnx::schema::{Attribute, AttributeValue, DimProto};
+use crate::onnx::tensor::OnnxTensor;
 use crate::stored_type::StoredType;
 use std::collections::BTreeMap;
 
@@ -219,6 +220,85 @@ fn what_a_mask_shows_decides() {
     file.inputs[1] = port("hidden", StoredType::F32, &[1, 0, HEADS * DIM]);
     file.nodes[2].inputs[3] = "hidden".into();
     assert!(windows(&file).is_err());
+}
+
+/// The model with a float mask of these dimensions.
+fn with_bias(shape: &[usize], bias: impl Fn(usize) -> f32) -> Onnx {
+    let elements: Vec<f32> = (0..shape.iter().product()).map(bias).collect();
+    let bias = OnnxTensor {
+        kind: StoredType::F32,
+        shape: shape.to_vec(),
+        data: base::Bytes::from_slice(&elements),
+    };
+    let mut file = model();
+    file.tensors.insert("bias".into(), bias);
+    file.nodes[2].inputs[3] = "bias".into();
+    file
+}
+
+/// Softmax does not see a bias that all keys have. The cache's attention has no operand for any other.
+#[test]
+fn a_bias_that_varies_by_key_is_refused() {
+    let keys = ROWS as usize;
+    for same in [0.0, 0.5, -100.0] {
+        assert_eq!(windows(&with_bias(&[1, keys], |_| same)), Ok(vec![None]));
+    }
+    let message = "node Attention of logits (Attention): adds a bias to its scores, which is not supported over a cache";
+    let varying: [fn(usize) -> f32; 3] = [
+        |key| 0.1 * key as f32,
+        |key| if key == 0 { 1e-3 } else { 0.0 },
+        |key| if key == 15 { -1.0 } else { 0.0 },
+    ];
+    for bias in varying {
+        let file = with_bias(&[1, keys], bias);
+        assert_eq!(windows(&file), Err(message.into()));
+    }
+    let file = with_bias(&[1, 2, 1, keys], |at| (at / 16) as f32);
+    let message =
+        "node Attention of logits (Attention): has a mask that is not the same for all heads";
+    assert_eq!(windows(&file), Err(message.into()));
+}
+
+/// A configuration that renames both index inputs of the static cache.
+fn renamed() -> GenAi {
+    let config = br#"{"model": {"type": "llama", "decoder": {"inputs": {
+        "past_key_names": "key_cache.%d", "past_value_names": "value_cache.%d",
+        "write_indices": "first_row", "nonpad_kv_seqlen": "valid_rows"}}}}"#;
+    GenAi::parse(config).unwrap()
+}
+
+#[test]
+fn the_index_inputs_of_a_static_cache_may_have_other_names() {
+    let mut file = model();
+    for (from, to) in [
+        ("write_indices", "first_row"),
+        ("nonpad_kv_seqlen", "valid_rows"),
+    ] {
+        let ports = file.inputs.iter_mut().map(|port| &mut port.name);
+        let operands = file.nodes.iter_mut().flat_map(|node| &mut node.inputs);
+        let same = ports.chain(operands).filter(|name| *name == from);
+        same.for_each(|name| *name = to.into());
+    }
+    let windows = |file: &Onnx| -> Result<Vec<Option<u32>>, String> {
+        let genai = renamed();
+        let (names, caches) = names(file, Some(&genai))
+            .map_err(|e| e.to_string())?
+            .ok_or("no decoder")?;
+        let decoder = find(file, names, &caches).map_err(|e| e.to_string())?;
+        Ok(decoder.sites.iter().map(|(_, look)| look.window).collect())
+    };
+    assert_eq!(windows(&file), Ok(vec![None]));
+    for (missing, there) in [("first_row", "valid_rows"), ("valid_rows", "first_row")] {
+        let mut file = file.clone();
+        file.inputs.retain(|port| port.name != missing);
+        let message =
+            format!("input {there:?} is there without {missing:?}, and a static cache needs both");
+        assert_eq!(windows(&file), Err(message));
+    }
+    file.inputs[4].kind = Some(StoredType::I32);
+    file.inputs[4].dtype = "int32";
+    let message = "input \"first_row\" is int32, must be int64";
+    assert_eq!(windows(&file), Err(message.into()));
 }
 
 #[test]

@@ -185,37 +185,49 @@ fn standard_and_flash_are_close_to_plain_loops() {
     }
 }
 
+/// The number of keys chooses the path. Both paths give the numbers of plain loops on both sides of the threshold.
 #[test]
-#[ignore = "a measurement"]
-#[allow(clippy::print_stderr, reason = "a measurement prints its results")]
-fn attention_crossover() {
-    let isa = *Isa::available().last().unwrap();
-    let threads = ThreadPool::new(1);
-    let ctx = Context {
-        isa,
-        threads: &threads,
-    };
-    for keys in [128, 512, 1024, 2048, 4096, 8192, 16384] {
-        let mut noise = TestRng::new(1);
-        let mut time = |block: usize| {
-            let mut op = attention((1, 1, 1), (96, keys), (64, 64));
-            op.block = block.min(keys);
-            let case = Case::new(&mut noise, op);
-            let mut times: Vec<f64> = (0..20)
-                .map(|_| {
-                    let start = std::time::Instant::now();
-                    case.run(&ctx);
-                    start.elapsed().as_secs_f64()
-                })
-                .collect();
-            times.sort_by(f64::total_cmp);
-            times[4] * 1e6
-        };
-        let blocks = [keys, 128, 256, 512, 1024];
-        let row: Vec<String> = blocks.map(|b| format!("{:.0}", time(b))).to_vec();
-        eprintln!(
-            "{keys} keys, us: standard and blocks of 128, 256, 512, 1024: {}",
-            row.join(", ")
-        );
+fn the_threshold_chooses_flash_attention_and_the_numbers_stay() {
+    let mut noise = TestRng::new(11);
+    for keys in [FLASH_FROM - 1, FLASH_FROM, FLASH_FROM + 33] {
+        let block = Attention::best_block(keys);
+        let flash = keys >= FLASH_FROM;
+        assert_eq!(block < keys, flash, "{keys} keys");
+        let mut chosen = attention((1, 2, 1), (3, keys), (16, 24));
+        chosen.block = block;
+        chosen.mask = Some(Mask {
+            dtype: DType::Bool,
+            planes: vec![0, 3 * keys],
+            row: keys,
+            column: 1,
+        });
+        let mut other = chosen.clone();
+        other.block = if flash { keys } else { FLASH_KEY_BLOCK };
+        let memory = |op: &Attention| op.scratch(1);
+        assert_eq!(memory(&chosen) < memory(&other), flash);
+
+        let mut case = Case::new(&mut noise, chosen.clone());
+        // The second query sees nothing of the first blocks, and the third sees nothing at all.
+        case.seen[keys..][..3 * FLASH_KEY_BLOCK].fill(0);
+        case.seen[2 * keys..][..keys].fill(0);
+        let expect = case.expect();
+        for isa in Isa::available() {
+            let threads = ThreadPool::new(2);
+            let ctx = Context {
+                isa,
+                threads: &threads,
+            };
+            for op in [&chosen, &other] {
+                case.op = op.clone();
+                for (i, (found, expect)) in case.run(&ctx).iter().zip(&expect).enumerate() {
+                    let error = (found - expect).abs();
+                    assert!(
+                        error < 3e-6,
+                        "{isa}, {keys} keys in blocks of {}: element {i} is {found}, not {expect}",
+                        op.block
+                    );
+                }
+            }
+        }
     }
 }
