@@ -8,8 +8,8 @@ use crate::{
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, TensorId, Value};
 use kv::{
-    CacheBuilderRegistry, CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, NO_CELL,
-    RowBlock, Run, Side, Storage,
+    CacheBuilderRegistry, CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError,
+    KvStorage, NO_CELL, RowBlock, Side,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -218,13 +218,13 @@ impl KvBytes for ReferenceKv {
         &self,
         layer: usize,
         side: Side,
-        runs: &[Run],
+        runs: &[CellRun],
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let pool = &self.pools[layer][side as usize];
         let mut out = out.chunks_mut(pool.row_bytes());
         for head in 0..pool.heads {
-            for cell in runs.iter().flat_map(Run::cells) {
+            for cell in runs.iter().flat_map(CellRun::cells) {
                 let row = out.next().expect("a place for every row");
                 pool.read_rows(head, cell..cell + 1, row);
             }
@@ -239,7 +239,7 @@ impl KvBytes for ReferenceKv {
             for head in 0..pool.heads {
                 let rows = block.bytes.get(head * block.head_stride..);
                 let rows = rows.unwrap_or_default().chunks(pool.row_bytes());
-                for (cell, row) in block.runs.iter().flat_map(Run::cells).zip(rows) {
+                for (cell, row) in block.runs.iter().flat_map(CellRun::cells).zip(rows) {
                     pool.write_rows(head, cell, row);
                 }
             }
@@ -260,7 +260,7 @@ impl KvBytes for ReferenceKv {
 struct ReferencePool {
     heads: usize,
     dim: usize,
-    storage: Storage,
+    storage: KvStorage,
     ring: usize,
     cells: Vec<ReferenceCell>,
 }

@@ -2,21 +2,21 @@
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use kv::Storage;
+use kv::KvStorage;
 
 /// Elements of a Q4 row whose 4-bit codes share sixteen bytes.
 const NIBBLE_BLOCK: usize = 32;
 
-/// Encodes a row; `out` has [`Storage::row_bytes`] bytes.
-pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
+/// Encodes a row; `out` has [`KvStorage::row_bytes`] bytes.
+pub fn encode(storage: KvStorage, row: &[f32], out: &mut [u8]) {
     debug_assert_eq!(out.len(), storage.row_bytes(row.len()));
     match storage {
-        Storage::F32 => {
+        KvStorage::F32 => {
             for (x, bytes) in row.iter().zip(out.as_chunks_mut().0) {
                 *bytes = x.to_le_bytes();
             }
         }
-        Storage::F16 => {
+        KvStorage::F16 => {
             // In chunks, because the conversion needs f16 slices and `out` may not be aligned for them.
             let mut halves = [f16::ZERO; 64];
             for (from, to) in row.chunks(64).zip(out.chunks_mut(128)) {
@@ -26,12 +26,12 @@ pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
                 }
             }
         }
-        Storage::BF16 => {
+        KvStorage::BF16 => {
             for (x, bytes) in row.iter().zip(out.as_chunks_mut().0) {
                 *bytes = bf16::from_f32(*x).to_le_bytes();
             }
         }
-        Storage::Q8(group) => {
+        KvStorage::Q8(group) => {
             let (params, codes) = out.split_at_mut(row.len().div_ceil(group.len()) * 4);
             for (g, elements) in row.chunks(group.len()).enumerate() {
                 let affine = Affine::fit(elements, 255.0, &mut params[g * 4..g * 4 + 4]);
@@ -40,7 +40,7 @@ pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
                 }
             }
         }
-        Storage::Q4(group) => {
+        KvStorage::Q4(group) => {
             let (params, codes) = out.split_at_mut(row.len().div_ceil(group.len()) * 4);
             codes.fill(0);
             for (g, elements) in row.chunks(group.len()).enumerate() {
@@ -54,28 +54,28 @@ pub fn encode(storage: Storage, row: &[f32], out: &mut [u8]) {
 }
 
 /// Decodes a row that [`encode`] wrote.
-pub fn decode(storage: Storage, bytes: &[u8], row: &mut [f32]) {
+pub fn decode(storage: KvStorage, bytes: &[u8], row: &mut [f32]) {
     match storage {
-        Storage::F32 => {
+        KvStorage::F32 => {
             for (x, bytes) in row.iter_mut().zip(bytes.as_chunks().0) {
                 *x = f32::from_le_bytes(*bytes);
             }
         }
-        Storage::F16 => {
+        KvStorage::F16 => {
             for (x, bytes) in row.iter_mut().zip(bytes.as_chunks().0) {
                 *x = f16::from_le_bytes(*bytes).to_f32();
             }
         }
-        Storage::BF16 => {
+        KvStorage::BF16 => {
             for (x, bytes) in row.iter_mut().zip(bytes.as_chunks().0) {
                 *x = bf16::from_le_bytes(*bytes).to_f32();
             }
         }
-        Storage::Q8(group) | Storage::Q4(group) => {
+        KvStorage::Q8(group) | KvStorage::Q4(group) => {
             let (params, codes) = bytes.split_at(row.len().div_ceil(group.len()) * 4);
             for (i, x) in row.iter_mut().enumerate() {
                 let code = match storage {
-                    Storage::Q8(_) => codes[i],
+                    KvStorage::Q8(_) => codes[i],
                     _ => codes[nibble(i).0] >> nibble(i).1 & 15,
                 };
                 *x = Affine::read(&params[i / group.len() * 4..]).value(code);
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn rows_come_back_within_their_type_s_step() {
         let mut noise = TestRng::new(3);
-        for storage in Storage::ALL {
+        for storage in KvStorage::ALL {
             for dim in [1, 8, 16, 20, 36, 64, 80, 128] {
                 let row: Vec<f32> = noise.units(dim).iter().map(|x| x * 3.0 + 1.0).collect();
                 let mut bytes = vec![0; storage.row_bytes(dim)];
@@ -156,11 +156,11 @@ mod tests {
                 encode(storage, &row, &mut bytes);
                 decode(storage, &bytes, &mut back);
                 let step = match storage {
-                    Storage::F32 => 0.0,
-                    Storage::F16 => 4.0 / 2048.0,
-                    Storage::BF16 => 4.0 / 256.0,
-                    Storage::Q8(_) => 6.0 / 255.0,
-                    Storage::Q4(_) => 6.0 / 15.0,
+                    KvStorage::F32 => 0.0,
+                    KvStorage::F16 => 4.0 / 2048.0,
+                    KvStorage::BF16 => 4.0 / 256.0,
+                    KvStorage::Q8(_) => 6.0 / 255.0,
+                    KvStorage::Q4(_) => 6.0 / 15.0,
                 };
                 for (x, y) in row.iter().zip(&back) {
                     assert!(

@@ -6,7 +6,7 @@ use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
-use kvark::cache::Storage;
+use kvark::cache::KvStorage;
 use kvark::generate::SamplerOptions;
 use kvark::graph::PassSelection;
 use kvark::memory::MemoryLimit;
@@ -116,10 +116,10 @@ pub(crate) struct EngineArgs {
     pub(crate) batch_size: u32,
     /// Storage type of cached keys
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
-    pub(crate) cache_type_k: Storage,
+    pub(crate) cache_type_k: KvStorage,
     /// Storage type of cached values
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
-    pub(crate) cache_type_v: Storage,
+    pub(crate) cache_type_v: KvStorage,
     /// Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     mem_limit: Option<u64>,
@@ -226,11 +226,11 @@ pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
     fits.then_some(bytes as u64).ok_or_else(wrong)
 }
 
-pub(crate) fn storage(name: &str) -> Result<Storage, String> {
-    Storage::from_name(name).ok_or_else(|| {
+pub(crate) fn storage(name: &str) -> Result<KvStorage, String> {
+    KvStorage::from_name(name).ok_or_else(|| {
         format!(
             "must be one of {}",
-            Storage::ALL.map(Storage::name).join(", ")
+            KvStorage::ALL.map(KvStorage::name).join(", ")
         )
     })
 }

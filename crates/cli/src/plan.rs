@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::RunnerOptions;
 use kvark::backend::CompileOptions;
-use kvark::cache::Storage;
+use kvark::cache::KvStorage;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::model::Blueprint;
 use std::io::{BufWriter, Write};
@@ -42,13 +42,13 @@ pub(crate) struct Plan {
     ctx_size: Vec<u32>,
     /// Storage types of keys and values to compare
     #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = args::storage)]
-    compare: Vec<Storage>,
+    compare: Vec<KvStorage>,
     /// Storage type of cached keys
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
-    cache_type_k: Storage,
+    cache_type_k: KvStorage,
     /// Storage type of cached values
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
-    cache_type_v: Storage,
+    cache_type_v: KvStorage,
     /// Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates
     #[arg(long, value_name = "KIND", default_value = "sequence")]
     kind: Kind,
@@ -140,7 +140,7 @@ impl Plan {
         let draft = draft.transpose()?;
         args::warn_of_context(subject.planned()?.facts(), longest);
         let backend = self.device.backend()?;
-        let plan = |context: Option<u32>, storage: Option<Storage>| -> Result<MemoryPlan> {
+        let plan = |context: Option<u32>, storage: Option<KvStorage>| -> Result<MemoryPlan> {
             let runner_options = self.runner_options(context, storage);
             let of = |subject: &Subject, draft| {
                 let planned = subject.planned()?;
@@ -200,7 +200,7 @@ impl Plan {
         }
     }
 
-    fn runner_options(&self, context: Option<u32>, storage: Option<Storage>) -> RunnerOptions {
+    fn runner_options(&self, context: Option<u32>, storage: Option<KvStorage>) -> RunnerOptions {
         RunnerOptions {
             context: context.map(|n| n as usize),
             max_step_tokens: self.batch_size as usize,

@@ -7,8 +7,8 @@ use crate::kernels::{Context, SERIAL_ELEMENTS};
 use backend::KvPool;
 use base::parallel;
 use kv::{
-    CacheConfig, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerPlan,
-    RowBlock, Run, Side, Storage,
+    CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind,
+    KvStorage, LayerPlan, RowBlock, Side,
 };
 use layout::RowLayout;
 use pool::{CpuPool, buffer};
@@ -154,7 +154,7 @@ impl KvBytes for CpuKv {
         &self,
         layer: usize,
         side: Side,
-        runs: &[Run],
+        runs: &[CellRun],
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let prefix = self.prefix.as_deref();
@@ -163,7 +163,7 @@ impl KvBytes for CpuKv {
         let frozen = prefix.map_or(own, |p| p.layers[layer].side(side));
         let mut rest = out;
         for head in 0..own.heads {
-            for cells in runs.iter().map(Run::cells) {
+            for cells in runs.iter().map(CellRun::cells) {
                 let middle = frozen_cells.clamp(cells.start, cells.end);
                 let parts = [
                     (frozen, cells.start..middle),
@@ -261,7 +261,7 @@ pub(crate) struct HeadKv<'a> {
 pub(crate) struct HeadRows<'a> {
     pub(crate) frozen: &'a [u8],
     pub(crate) own: &'a [u8],
-    pub(crate) storage: Storage,
+    pub(crate) storage: KvStorage,
     pub(crate) layout: RowLayout,
     pub(crate) row_bytes: usize,
 }

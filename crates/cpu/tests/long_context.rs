@@ -8,7 +8,7 @@ use base::DType;
 use cpu::Cpu;
 use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
-use kv::{CacheConfig, CacheRegistry, LayerConfig, Storage, make_decode_session};
+use kv::{CacheConfig, CacheRegistry, KvStorage, LayerConfig, make_decode_session};
 use std::sync::Arc;
 
 const HEADS: usize = 6;
@@ -38,7 +38,12 @@ fn graph() -> Arc<Graph> {
 }
 
 /// The outputs of both layers for the last rows of a sequence that is processed in steps of these sizes.
-fn last_rows(backend: &dyn Backend, threads: usize, storage: Storage, steps: &[usize]) -> Vec<f32> {
+fn last_rows(
+    backend: &dyn Backend,
+    threads: usize,
+    storage: KvStorage,
+    steps: &[usize],
+) -> Vec<f32> {
     let layer = |window| LayerConfig {
         kv_heads: KV_HEADS,
         key_dim: DIM,
@@ -91,7 +96,7 @@ fn last_rows(backend: &dyn Backend, threads: usize, storage: Storage, steps: &[u
 #[test]
 fn kv_splits_are_bit_identical_to_one_thread() {
     let cpu = Cpu::new().unwrap();
-    for storage in [Storage::F32, Storage::F16] {
+    for storage in [KvStorage::F32, KvStorage::F16] {
         let expect = last_rows(&Reference::new(), 1, storage, &[LEN]);
         let whole = last_rows(&cpu, 1, storage, &[LEN]);
         for (found, expect) in whole.iter().zip(&expect) {

@@ -10,7 +10,7 @@ use backend::reference::Reference;
 use backend::{Backend, Runnable};
 use graph::Value;
 use import::{Artifact, ImportOptions};
-use kv::{CacheConfig, CacheRegistry, Storage, make_decode_session};
+use kv::{CacheConfig, CacheRegistry, KvStorage, make_decode_session};
 use plain::Plain;
 
 /// Differences may be this fraction of the logits' standard deviation.
@@ -88,7 +88,7 @@ impl Fixture {
 
     fn runnable(&self) -> (Runnable, impl Drop) {
         let mut config = CacheConfig::new(64, self.artifact.facts.caches.clone());
-        (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+        (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
         let backend = Reference::new();
         let (session, options) = make_decode_session(backend.id(), &config).unwrap();
         let key = options.cache_key.unwrap();

@@ -6,7 +6,7 @@ mod space;
 mod step;
 
 use crate::plan::LayerClasses;
-use crate::{Cache, CacheConfig, KvError, KvErrorKind, RingPolicy, Run, SeqCache, SeqId};
+use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SeqCache, SeqId};
 use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -83,13 +83,13 @@ impl Cells {
     }
 
     /// The runs of a sequence, in position order.
-    pub fn runs(&self, seq: SeqId) -> Result<&[Run], KvError> {
+    pub fn runs(&self, seq: SeqId) -> Result<&[CellRun], KvError> {
         let seq = self.check_seq(seq)?;
         Ok(&self.spaces[0].sequences[seq as usize].runs)
     }
 
     /// The runs of the positions that a layer still holds of a sequence.
-    pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[Run], KvError> {
+    pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[CellRun], KvError> {
         let seq = self.check_seq(seq)?;
         Ok(&self.spaces[self.space_of(layer)].sequences[seq as usize].runs)
     }
@@ -179,7 +179,7 @@ impl Cells {
     /// Returns an error if, after the removal of `range`, a ring layer lacks rows that the next token attends to.
     fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
         let all = &self.spaces[0].sequences[seq as usize];
-        let behind = |run: &Run| {
+        let behind = |run: &CellRun| {
             run.clip(&(range.end..u32::MAX))
                 .or(run.clip(&(0..range.start)))
         };
@@ -278,7 +278,7 @@ impl SeqCache for Cells {
         if src == dst {
             return Ok(());
         }
-        let added = |space: &CellSpace| -> Result<Vec<Run>, u32> {
+        let added = |space: &CellSpace| -> Result<Vec<CellRun>, u32> {
             let mut added = Vec::new();
             let [from, to] = [src, dst].map(|seq| &space.sequences[seq as usize].runs);
             for run in from.iter().filter_map(|run| run.clip(&range)) {
@@ -286,14 +286,14 @@ impl SeqCache for Cells {
             }
             Ok(added)
         };
-        let added: Result<Vec<Vec<Run>>, u32> = self.spaces.iter().map(added).collect();
+        let added: Result<Vec<Vec<CellRun>>, u32> = self.spaces.iter().map(added).collect();
         let added = added.map_err(|position| KvErrorKind::Occupied { seq: dst, position })?;
-        let next = |runs: &[Run]| runs.iter().map(|run| run.position + run.len).max();
+        let next = |runs: &[CellRun]| runs.iter().map(|run| run.position + run.len).max();
         let own = self.spaces[0].sequences[dst as usize].next();
         let Some(next) = next(&added[0]).max(own) else {
             return Ok(());
         };
-        let held = |(space, added): (&CellSpace, &Vec<Run>), seen: &Range<u32>| {
+        let held = |(space, added): (&CellSpace, &Vec<CellRun>), seen: &Range<u32>| {
             let parts = added.iter().filter_map(|run| run.clip(seen));
             let shared: u32 = parts.map(|run| run.len).sum();
             space.sequences[dst as usize].count(seen) + shared
@@ -343,7 +343,7 @@ impl SeqCache for Cells {
 ///
 /// # Errors
 /// The first position that `held` stores in another cell.
-fn missing(run: Run, held: &[Run], parts: &mut Vec<Run>) -> Result<(), u32> {
+fn missing(run: CellRun, held: &[CellRun], parts: &mut Vec<CellRun>) -> Result<(), u32> {
     let mut from = run.position;
     for other in held {
         let Some(common) = other.clip(&run.positions()) else {

@@ -5,19 +5,19 @@ use std::fmt;
 
 /// The number of elements of a quantised row that share a scale and an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Group {
+pub enum QuantGroup {
     /// 32 elements.
     G32,
     /// 64 elements.
     G64,
 }
 
-impl Group {
+impl QuantGroup {
     /// The number of elements.
     pub const fn len(self) -> usize {
         match self {
-            Group::G32 => 32,
-            Group::G64 => 64,
+            QuantGroup::G32 => 32,
+            QuantGroup::G64 => 64,
         }
     }
 
@@ -29,7 +29,7 @@ impl Group {
 
 /// The encoding of stored keys or values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Storage {
+pub enum KvStorage {
     /// Four bytes an element, exact.
     F32,
     /// Two bytes an element.
@@ -38,42 +38,42 @@ pub enum Storage {
     /// Two bytes an element, with f32's range.
     BF16,
     /// One byte an element, affine in groups.
-    Q8(Group),
+    Q8(QuantGroup),
     /// Half a byte an element, affine in groups.
-    Q4(Group),
+    Q4(QuantGroup),
 }
 
-impl Storage {
+impl KvStorage {
     /// Every storage type.
-    pub const ALL: [Storage; 7] = [
-        Storage::F32,
-        Storage::F16,
-        Storage::BF16,
-        Storage::Q8(Group::G32),
-        Storage::Q8(Group::G64),
-        Storage::Q4(Group::G32),
-        Storage::Q4(Group::G64),
+    pub const ALL: [KvStorage; 7] = [
+        KvStorage::F32,
+        KvStorage::F16,
+        KvStorage::BF16,
+        KvStorage::Q8(QuantGroup::G32),
+        KvStorage::Q8(QuantGroup::G64),
+        KvStorage::Q4(QuantGroup::G32),
+        KvStorage::Q4(QuantGroup::G64),
     ];
 
     /// The name used on the command line and in messages.
     pub const fn name(self) -> &'static str {
         match self {
-            Storage::F32 => "f32",
-            Storage::F16 => "f16",
-            Storage::BF16 => "bf16",
-            Storage::Q8(Group::G32) => "q8",
-            Storage::Q8(Group::G64) => "q8g64",
-            Storage::Q4(Group::G32) => "q4",
-            Storage::Q4(Group::G64) => "q4g64",
+            KvStorage::F32 => "f32",
+            KvStorage::F16 => "f16",
+            KvStorage::BF16 => "bf16",
+            KvStorage::Q8(QuantGroup::G32) => "q8",
+            KvStorage::Q8(QuantGroup::G64) => "q8g64",
+            KvStorage::Q4(QuantGroup::G32) => "q4",
+            KvStorage::Q4(QuantGroup::G64) => "q4g64",
         }
     }
 
     /// The storage type with this name. Also accepts llama.cpp's names of the nearest types.
-    pub fn from_name(name: &str) -> Option<Storage> {
+    pub fn from_name(name: &str) -> Option<KvStorage> {
         match name {
-            "q8_0" => Some(Storage::Q8(Group::G32)),
-            "q4_0" | "q4_1" => Some(Storage::Q4(Group::G32)),
-            _ => Storage::ALL.into_iter().find(|s| s.name() == name),
+            "q8_0" => Some(KvStorage::Q8(QuantGroup::G32)),
+            "q4_0" | "q4_1" => Some(KvStorage::Q4(QuantGroup::G32)),
+            _ => KvStorage::ALL.into_iter().find(|s| s.name() == name),
         }
     }
 
@@ -84,15 +84,15 @@ impl Storage {
     /// elements 16 to 31.
     pub const fn row_bytes(self, dim: usize) -> usize {
         match self {
-            Storage::F32 => dim * 4,
-            Storage::F16 | Storage::BF16 => dim * 2,
-            Storage::Q8(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(16),
-            Storage::Q4(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(32) / 2,
+            KvStorage::F32 => dim * 4,
+            KvStorage::F16 | KvStorage::BF16 => dim * 2,
+            KvStorage::Q8(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(16),
+            KvStorage::Q4(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(32) / 2,
         }
     }
 }
 
-impl fmt::Display for Storage {
+impl fmt::Display for KvStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -140,9 +140,9 @@ pub struct CacheConfig {
     /// One entry per cache id.
     pub layers: Vec<LayerConfig>,
     /// How keys are stored.
-    pub key_storage: Storage,
+    pub key_storage: KvStorage,
     /// How values are stored.
-    pub value_storage: Storage,
+    pub value_storage: KvStorage,
     /// Cells of a pool's first allocation; later allocations double.
     pub initial_cells: u32,
     /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
@@ -160,8 +160,8 @@ impl CacheConfig {
         CacheConfig {
             capacity,
             layers,
-            key_storage: Storage::default(),
-            value_storage: Storage::default(),
+            key_storage: KvStorage::default(),
+            value_storage: KvStorage::default(),
             initial_cells: 256,
             ring: None,
         }

@@ -2,8 +2,8 @@
 
 use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{
-    Bookkeeping, CacheConfig, Compaction, FrozenKv, GatherPlan, KvError, KvErrorKind, RowBlock,
-    Run, Side, Step, StepPlan,
+    Bookkeeping, CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvError, KvErrorKind,
+    RowBlock, Side, Step, StepPlan,
 };
 use std::any::Any;
 use std::sync::{Arc, TryLockError};
@@ -29,7 +29,7 @@ pub trait KvBytes: Any + Send {
         &self,
         layer: usize,
         side: Side,
-        runs: &[Run],
+        runs: &[CellRun],
         out: &mut [u8],
     ) -> Result<(), KvError>;
 

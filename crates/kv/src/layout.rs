@@ -1,6 +1,6 @@
 //! The memory layout of a cache, computed before anything is allocated.
 
-use crate::{CacheConfig, LayerConfig, Storage};
+use crate::{CacheConfig, KvStorage, LayerConfig};
 
 /// Keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub struct SideLayout {
     /// Elements of a row.
     pub dim: usize,
     /// Encoding of the rows.
-    pub storage: Storage,
+    pub storage: KvStorage,
     /// Offset of the first byte in the cache.
     pub offset: usize,
 }

@@ -40,13 +40,13 @@ mod traits;
 mod tree;
 
 pub use cells::{Cells, Compaction, MAX_SEQUENCES};
-pub use config::{CacheConfig, Group, LayerConfig, RingPolicy, Storage};
+pub use config::{CacheConfig, KvStorage, LayerConfig, QuantGroup, RingPolicy};
 pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};
 pub use error::{KvError, KvErrorKind};
 pub use layout::{KvLayout, LayerLayout, PoolGrowth, Side, SideLayout};
 pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
-pub use plan::{LayerPlan, NO_CELL, QueryView, Run, StepPlan, Visibility};
+pub use plan::{CellRun, LayerPlan, NO_CELL, QueryView, StepPlan, Visibility};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};

@@ -20,7 +20,7 @@
 //! assert!(config.check().is_ok());
 //! ```
 
-use crate::{CacheConfig, KvError, KvErrorKind, LayerConfig, RingPolicy, Storage};
+use crate::{CacheConfig, KvError, KvErrorKind, KvStorage, LayerConfig, RingPolicy};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -98,9 +98,9 @@ pub struct CachePolicy {
     /// The maximum number of cells.
     pub capacity: u32,
     /// How keys are stored.
-    pub key_storage: Storage,
+    pub key_storage: KvStorage,
     /// How values are stored.
-    pub value_storage: Storage,
+    pub value_storage: KvStorage,
     /// Cells of a pool's first allocation; later allocations double.
     pub initial_cells: u32,
     /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.

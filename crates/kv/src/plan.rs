@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Consecutive positions stored in consecutive cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct CellRun {
     /// Position of the first token.
     pub position: u32,
     /// Cell of the first token.
@@ -14,7 +14,7 @@ pub struct Run {
     pub len: u32,
 }
 
-impl Run {
+impl CellRun {
     /// The positions of the run.
     pub fn positions(&self) -> Range<u32> {
         self.position..self.position + self.len
@@ -26,10 +26,10 @@ impl Run {
     }
 
     /// The part of the run at these positions, if any.
-    pub fn clip(&self, positions: &Range<u32>) -> Option<Run> {
+    pub fn clip(&self, positions: &Range<u32>) -> Option<CellRun> {
         let start = self.position.max(positions.start);
         let end = (self.position + self.len).min(positions.end);
-        (start < end).then(|| Run {
+        (start < end).then(|| CellRun {
             position: start,
             cell: self.cell + (start - self.position),
             len: end - start,
@@ -37,13 +37,13 @@ impl Run {
     }
 
     /// Whether `next` begins where this run ends, in position and in cell.
-    pub fn continues_with(&self, next: &Run) -> bool {
+    pub fn continues_with(&self, next: &CellRun) -> bool {
         next.position == self.position + self.len && next.cell == self.cell + self.len
     }
 }
 
 /// Appends a run to a list in position order and merges it with the last run if they are adjacent.
-pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
+pub(crate) fn push_run(runs: &mut Vec<CellRun>, run: CellRun) {
     match runs.last_mut() {
         _ if run.len == 0 => {}
         Some(last) if last.continues_with(&run) => last.len += run.len,
@@ -59,7 +59,7 @@ pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
 /// bits wherever the cells are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Visibility {
-    runs: Vec<Run>,
+    runs: Vec<CellRun>,
     /// List `i` is `runs[ends[i - 1]..ends[i]]`.
     ends: Vec<u32>,
     queries: Vec<QueryView>,
@@ -89,7 +89,7 @@ impl Visibility {
     }
 
     /// Appends a run to the last list and merges it with the run before if they are adjacent.
-    pub(crate) fn push_run(&mut self, run: Run) {
+    pub(crate) fn push_run(&mut self, run: CellRun) {
         let first = if self.ends.len() == 1 {
             0
         } else {
@@ -141,7 +141,7 @@ impl Visibility {
     }
 
     /// The runs of a list.
-    pub fn run_list(&self, list: u32) -> &[Run] {
+    pub fn run_list(&self, list: u32) -> &[CellRun] {
         let start = if list == 0 {
             0
         } else {
@@ -151,7 +151,7 @@ impl Visibility {
     }
 
     /// The runs that query `i` sees.
-    pub fn runs(&self, i: usize) -> impl Iterator<Item = Run> + '_ {
+    pub fn runs(&self, i: usize) -> impl Iterator<Item = CellRun> + '_ {
         let query = &self.queries[i];
         self.run_list(query.list)
             .iter()

@@ -1,7 +1,7 @@
 //! The ring layers of a cache of one sequence: which positions they hold, and in which cells.
 
 use crate::plan::LayerClasses;
-use crate::{CacheConfig, KvError, KvErrorKind, RingPolicy, Run};
+use crate::{CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy};
 use std::ops::Range;
 
 /// The state of the rings of one sequence. A ring of `slots` rows stores position `p` in row `p mod slots`; positions
@@ -120,7 +120,7 @@ impl RingMap {
     }
 
     /// The runs of these positions.
-    pub(crate) fn runs(self, positions: Range<u32>) -> impl Iterator<Item = Run> {
+    pub(crate) fn runs(self, positions: Range<u32>) -> impl Iterator<Item = CellRun> {
         let mut position = positions.start;
         std::iter::from_fn(move || {
             let (from, end) = match position < self.base {
@@ -128,7 +128,7 @@ impl RingMap {
                 false => (self.base, positions.end),
             };
             let left = self.slots - (position - from) % self.slots;
-            let run = Run {
+            let run = CellRun {
                 position,
                 cell: self.cell(position),
                 len: left.min(end.saturating_sub(position)),

@@ -5,7 +5,7 @@ use crate::cells::resolve_positions;
 use crate::plan::LayerClasses;
 use crate::step::{Role, StepToken, no_candidates};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Run, SeqCache, SeqId, Step, StepPlan,
+    Bookkeeping, Cache, CacheConfig, CellRun, KvError, KvErrorKind, SeqCache, SeqId, Step, StepPlan,
 };
 use std::ops::{Range, RangeBounds};
 
@@ -156,12 +156,12 @@ impl ScatterIndex {
     }
 
     /// The runs of the first `rows` rows of a sequence.
-    fn runs(&self, seq: usize, rows: u32) -> impl Iterator<Item = Run> + '_ {
+    fn runs(&self, seq: usize, rows: u32) -> impl Iterator<Item = CellRun> + '_ {
         let mut row = 0;
         std::iter::from_fn(move || {
             let position = (row < rows).then_some(row)?;
             row = self.block(position).end.min(rows);
-            Some(Run {
+            Some(CellRun {
                 position,
                 cell: self.cell(seq, position),
                 len: row - position,

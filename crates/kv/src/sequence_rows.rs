@@ -1,7 +1,7 @@
 //! `SequenceRows`: the location of the rows of one sequence, for saving, restoring and shifting it.
 
 use crate::plan::push_run;
-use crate::{Cache, CacheConfig, KvError, KvErrorKind, LayerConfig, Run, SeqId, Side};
+use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, LayerConfig, SeqId, Side};
 use std::ops::Range;
 
 /// A cache whose sequences can be saved, restored and shifted. The `plan_*` functions do not change the cache.
@@ -50,7 +50,7 @@ pub struct SequenceRows {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct SpaceRuns {
-    runs: Vec<Run>,
+    runs: Vec<CellRun>,
     cells: u32,
 }
 
@@ -64,7 +64,7 @@ impl SequenceRows {
     }
 
     /// Appends the runs of the next cell space, in position order, and the number of cells that must exist.
-    pub(crate) fn push(&mut self, runs: impl Iterator<Item = Run>, cells: u32) {
+    pub(crate) fn push(&mut self, runs: impl Iterator<Item = CellRun>, cells: u32) {
         let mut joined = vec![];
         runs.for_each(|run| push_run(&mut joined, run));
         self.spaces.push(SpaceRuns {
@@ -79,7 +79,7 @@ impl SequenceRows {
     }
 
     /// The runs of a layer: ascending, without gaps, up to the end of the sequence.
-    pub fn runs(&self, layer: usize) -> &[Run] {
+    pub fn runs(&self, layer: usize) -> &[CellRun] {
         &self.space(layer).runs
     }
 
@@ -95,7 +95,7 @@ impl SequenceRows {
     }
 
     /// The runs of a layer at these positions.
-    pub(crate) fn clipped(&self, layer: usize, positions: &Range<u32>) -> Vec<Run> {
+    pub(crate) fn clipped(&self, layer: usize, positions: &Range<u32>) -> Vec<CellRun> {
         let runs = self.runs(layer).iter();
         runs.filter_map(|run| run.clip(positions)).collect()
     }
@@ -151,7 +151,7 @@ pub struct RowBlock<'a> {
     /// Keys or values.
     pub side: Side,
     /// The target cells.
-    pub runs: &'a [Run],
+    pub runs: &'a [CellRun],
     /// Cells that the pool must have before the write.
     pub cells: u32,
     /// The rows of the first head in the order of the runs, followed by the rows of the other heads at intervals of
@@ -178,9 +178,9 @@ pub struct MovedRows {
     /// Their positions before the shift.
     pub positions: Range<u32>,
     /// The source cells.
-    pub from: Vec<Run>,
+    pub from: Vec<CellRun>,
     /// The target cells, in the same order. May overlap `from`.
-    pub to: Vec<Run>,
+    pub to: Vec<CellRun>,
     /// Cells that the pool of the layer must have.
     pub cells: u32,
 }

@@ -4,7 +4,7 @@ use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, GatherPlan, KvError, KvErrorKind, Run, Step, StepPlan,
+    Bookkeeping, Cache, CacheConfig, CellRun, GatherPlan, KvError, KvErrorKind, Step, StepPlan,
     TreeCache,
 };
 
@@ -151,7 +151,7 @@ impl Tree {
             for (position, ancestor) in (self.len..).zip(chain.iter().rev()) {
                 let cell = ring.cell(self.len + *ancestor as u32);
                 let len = 1;
-                plan.visible.push_run(Run {
+                plan.visible.push_run(CellRun {
                     position,
                     cell,
                     len,

@@ -7,8 +7,8 @@
 #![cfg(loom)]
 
 use kv::{
-    CacheConfig, CacheEntry, CacheKey, CacheRegistry, CacheSession, Compaction, Contiguous,
-    FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerConfig, RowBlock, Run, Side,
+    CacheConfig, CacheEntry, CacheKey, CacheRegistry, CacheSession, CellRun, Compaction,
+    Contiguous, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerConfig, RowBlock, Side,
 };
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -39,7 +39,7 @@ impl KvBytes for Watched {
         Ok(())
     }
 
-    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) -> Result<(), KvError> {
+    fn read_rows(&self, _: usize, _: Side, _: &[CellRun], _: &mut [u8]) -> Result<(), KvError> {
         Ok(())
     }
 

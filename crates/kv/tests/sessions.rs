@@ -3,10 +3,10 @@
 //! behind.
 
 use kv::{
-    Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheRegistry, CacheSession, Cells, Compaction,
-    Contiguous, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, LayerConfig, NO_CELL,
-    Restorable, RingPolicy, Role, RowBlock, Run, SeqId, Side, Step, StepPlan, StepToken, Storage,
-    make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
+    Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheRegistry, CacheSession, CellRun, Cells,
+    Compaction, Contiguous, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, KvStorage,
+    LayerConfig, NO_CELL, Restorable, RingPolicy, Role, RowBlock, SeqId, Side, Step, StepPlan,
+    StepToken, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,11 +98,11 @@ impl KvBytes for Ledger {
         &self,
         layer: usize,
         side: Side,
-        runs: &[Run],
+        runs: &[CellRun],
         out: &mut [u8],
     ) -> Result<(), KvError> {
         device()?;
-        let cells = runs.iter().flat_map(Run::cells);
+        let cells = runs.iter().flat_map(CellRun::cells);
         for (cell, out) in cells.zip(out.chunks_mut(16)) {
             let tag = self.tag(layer, side, cell);
             out.copy_from_slice(&[tag.to_le_bytes(); 4].concat());
@@ -113,7 +113,7 @@ impl KvBytes for Ledger {
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
         device()?;
         for block in blocks {
-            let cells = block.runs.iter().flat_map(Run::cells);
+            let cells = block.runs.iter().flat_map(CellRun::cells);
             for (cell, row) in cells.zip(block.bytes.chunks(16)) {
                 let tag = u32::from_le_bytes(row[..4].try_into().unwrap());
                 let key = (block.layer, block.side == Side::Value, cell);
@@ -159,7 +159,7 @@ fn config(ring: bool) -> CacheConfig {
         window,
     };
     let mut config = CacheConfig::new(32, vec![layer(None), layer(Some(4))]);
-    (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+    (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
     config.ring = ring.then_some(RingPolicy {
         max_step: 6,
         max_rewind: 3,
@@ -175,7 +175,7 @@ fn forward<K: Bookkeeping>(session: &CacheSession<K>, step: &Step) -> Result<Ste
         for layer in 0..plan.layers() {
             for (token, &cell) in step.tokens().iter().zip(&plan.layer(layer).writes) {
                 let row = [token.id.to_le_bytes(); 4].concat();
-                let run = Run {
+                let run = CellRun {
                     position: 0,
                     cell,
                     len: 1,
@@ -417,7 +417,7 @@ fn a_prefix_names_what_differs_from_another_cache() {
             "it was frozen in a context of 32 tokens, not 64",
         ),
         (
-            with(|c| c.value_storage = Storage::F16),
+            with(|c| c.value_storage = KvStorage::F16),
             "its keys and values are stored as f32 and f32, not f32 and f16",
         ),
         (

@@ -76,12 +76,12 @@ pub mod cache {
     pub use ::kv::metadata::MetadataValue;
     pub use ::kv::{
         BackendOptions, Bookkeeping, Cache, CacheConfig, CacheEntry, CacheKey, CacheRegistry,
-        CacheSession, CacheState, Cells, Compaction, Contiguous, GatherPlan, Group, KvError,
-        KvErrorKind, KvLayout, LayerConfig, LayerLayout, LayerPlan, MAX_SEQUENCES, NO_CELL,
-        QueryView, Restorable, RingPolicy, Role, Run, ScatterIndex, ScatterStep, SeqCache, SeqId,
-        SequenceRows, SessionResult, SharedPrefix, Side, SideLayout, Step, StepPlan, StepToken,
-        Storage, Tree, TreeCache, Visibility, make_decode_session, make_prefixed_session,
-        make_scatter_session, make_seq_session, make_tree_session,
+        CacheSession, CacheState, CellRun, Cells, Compaction, Contiguous, GatherPlan, KvError,
+        KvErrorKind, KvLayout, KvStorage, LayerConfig, LayerLayout, LayerPlan, MAX_SEQUENCES,
+        NO_CELL, QuantGroup, QueryView, Restorable, RingPolicy, Role, ScatterIndex, ScatterStep,
+        SeqCache, SeqId, SequenceRows, SessionResult, SharedPrefix, Side, SideLayout, Step,
+        StepPlan, StepToken, Tree, TreeCache, Visibility, make_decode_session,
+        make_prefixed_session, make_scatter_session, make_seq_session, make_tree_session,
     };
 }
 

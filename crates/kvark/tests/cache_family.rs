@@ -7,7 +7,7 @@ use cpu::Cpu;
 use graph::{Data, Value};
 use import::Artifact;
 use kv::{
-    BackendOptions, CacheConfig, Group, RingPolicy, Storage, make_decode_session,
+    BackendOptions, CacheConfig, KvStorage, QuantGroup, RingPolicy, make_decode_session,
     make_prefixed_session, make_seq_session, make_tree_session,
 };
 use runtime::{Module, ModuleOptions};
@@ -17,7 +17,7 @@ use std::path::Path;
 struct Subject {
     name: String,
     artifact: Artifact,
-    storage: Storage,
+    storage: KvStorage,
     vocab: usize,
 }
 
@@ -25,25 +25,27 @@ struct Subject {
 fn subjects() -> Vec<Subject> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/decoder");
     let tiny = [
-        ("llama_plain", Storage::F32),
-        ("llama_plain", Storage::Q8(Group::G32)),
-        ("gemma3", Storage::F16),
-        ("gemma3", Storage::Q4(Group::G32)),
-        ("gemma2", Storage::BF16),
-        ("qwen3", Storage::Q8(Group::G64)),
-        ("mistral", Storage::Q4(Group::G64)),
+        ("llama_plain", KvStorage::F32),
+        ("llama_plain", KvStorage::Q8(QuantGroup::G32)),
+        ("gemma3", KvStorage::F16),
+        ("gemma3", KvStorage::Q4(QuantGroup::G32)),
+        ("gemma2", KvStorage::BF16),
+        ("qwen3", KvStorage::Q8(QuantGroup::G64)),
+        ("mistral", KvStorage::Q4(QuantGroup::G64)),
     ];
     let mut list: Vec<Subject> = tiny
         .iter()
         .map(|(name, s)| subject(&folder.join(format!("{name}.gguf")), *s))
         .collect();
     if let Some(path) = std::env::var_os("KVARK_TEST_MODEL").filter(|p| !p.is_empty()) {
-        list.extend([Storage::F16, Storage::Q8(Group::G32)].map(|s| subject(Path::new(&path), s)));
+        list.extend(
+            [KvStorage::F16, KvStorage::Q8(QuantGroup::G32)].map(|s| subject(Path::new(&path), s)),
+        );
     }
     list
 }
 
-fn subject(path: &Path, storage: Storage) -> Subject {
+fn subject(path: &Path, storage: KvStorage) -> Subject {
     let mut artifact = import::open(path).unwrap();
     artifact
         .methods

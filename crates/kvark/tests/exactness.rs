@@ -5,7 +5,7 @@ use backend::{CompileOptions, ExecutorKind};
 use cpu::{Cpu, Isa};
 use graph::{Data, Value};
 use import::{Artifact, ImportOptions};
-use kv::{CacheConfig, CacheSession, Contiguous, Storage, make_decode_session};
+use kv::{CacheConfig, CacheSession, Contiguous, KvStorage, make_decode_session};
 use runtime::{Module, ModuleOptions};
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(artifact: &Artifact, isa: Isa, compile: CompileOptions, storage: Storage) -> Run {
+    fn new(artifact: &Artifact, isa: Isa, compile: CompileOptions, storage: KvStorage) -> Run {
         let cpu = Cpu::with_isa(isa);
         let mut config = CacheConfig::new(64, artifact.facts.caches.clone());
         (
@@ -138,7 +138,7 @@ fn logits_are_those_of_transformers() {
             } else {
                 1e-4
             };
-            for (storage, tolerance) in [(Storage::F32, exact), (Storage::F16, 2e-2)] {
+            for (storage, tolerance) in [(KvStorage::F32, exact), (KvStorage::F16, 2e-2)] {
                 let mut run = Run::new(&fixture.artifact, isa, CompileOptions::default(), storage);
                 let logits = run.feed(&fixture.tokens, &[n]);
                 let worst = logits
@@ -162,7 +162,7 @@ fn steps_threads_and_executors_do_not_change_a_bit() {
     for fixture in fixtures() {
         let n = fixture.tokens.len();
         for isa in Isa::available() {
-            for storage in Storage::ALL {
+            for storage in KvStorage::ALL {
                 let run = |threads, executor, steps: &[usize]| {
                     let compile = CompileOptions {
                         threads: Some(threads),
@@ -202,7 +202,7 @@ fn going_back_and_on_again_does_not_change_a_bit() {
             &fixture.artifact,
             Isa::detect().unwrap(),
             CompileOptions::default(),
-            Storage::F16,
+            KvStorage::F16,
         );
         let expect = bits(&run.feed(&fixture.tokens, &[n]));
         let vocab = expect.len() / n;
@@ -232,7 +232,7 @@ fn a_failed_step_leaves_the_cache_as_it_was() {
         &fixture.artifact,
         Isa::GENERIC,
         CompileOptions::default(),
-        Storage::F16,
+        KvStorage::F16,
     );
     let expect = bits(&run.feed(&fixture.tokens, &[4, 4]));
     run.session.rewind(4).unwrap();

@@ -10,7 +10,7 @@ mod common;
 use common::{named_by, outside_fixture};
 use kvark::backend::{CompileOptions, ExecutorKind, Isa};
 use kvark::cache::{
-    CacheConfig, RingPolicy, Storage, make_decode_session, make_seq_session, make_tree_session,
+    CacheConfig, KvStorage, RingPolicy, make_decode_session, make_seq_session, make_tree_session,
 };
 use kvark::generate::BatchToken;
 use kvark::inference::{ModuleOptions, Value};
@@ -96,7 +96,7 @@ fn rows(golden: &Json, key: &str) -> Vec<f32> {
 
 fn toy_config(artifact: &Artifact) -> CacheConfig {
     let mut config = CacheConfig::new(64, artifact.facts.caches.clone());
-    (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+    (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
     config.ring = Some(RingPolicy {
         max_step: 16,
         max_rewind: 4,
@@ -205,7 +205,7 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    fn new(name: &str, model: &'a Model, cpu: Cpu, storage: Storage) -> Subject<'a> {
+    fn new(name: &str, model: &'a Model, cpu: Cpu, storage: KvStorage) -> Subject<'a> {
         let runner_options = RunnerOptions {
             context: Some(model.facts().context_length.min(512)),
             key_storage: storage,
@@ -436,8 +436,8 @@ fn tiny_exports_give_the_logits_of_transformers() {
                 for (batch, rings) in [(512, true), (3, true), (1, false)] {
                     let runner_options = RunnerOptions {
                         max_step_tokens: batch,
-                        key_storage: Storage::F32,
-                        value_storage: Storage::F32,
+                        key_storage: KvStorage::F32,
+                        value_storage: KvStorage::F32,
                         ring_layers: rings,
                         compile: compile.clone(),
                         ..RunnerOptions::default()
@@ -461,7 +461,7 @@ fn tiny_exports_give_the_logits_of_transformers() {
 fn tiny_exports_give_their_cold_logits_from_every_cache() {
     for (name, model, _) in tiny() {
         for isa in Isa::available() {
-            for storage in [Storage::F32, Storage::F16] {
+            for storage in [KvStorage::F32, KvStorage::F16] {
                 Subject::new(name, &model, Cpu::with_isa(isa), storage).try_every_cache();
             }
         }
@@ -476,7 +476,7 @@ fn the_real_export_gives_its_cold_logits_from_every_cache() {
         return;
     };
     let model = Model::open(&path, None).unwrap();
-    for storage in [Storage::F32, Storage::F16] {
+    for storage in [KvStorage::F32, KvStorage::F16] {
         Subject::new("the export", &model, Cpu::new().unwrap(), storage).try_every_cache();
     }
 }
@@ -489,7 +489,7 @@ fn the_real_export_decodes_the_tokens_of_pytorch() {
     };
     let model = Model::open(&path, None).unwrap();
     let cpu = Cpu::new().unwrap();
-    let subject = Subject::new("the export", &model, cpu, Storage::F32);
+    let subject = Subject::new("the export", &model, cpu, KvStorage::F32);
     let texts = json(&tokens);
     let texts = texts["texts"].as_array().unwrap();
     assert!(!texts.is_empty());

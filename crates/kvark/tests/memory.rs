@@ -6,7 +6,7 @@
 mod common;
 
 use common::named_by;
-use kvark::cache::Storage;
+use kvark::cache::KvStorage;
 use kvark::generate::DecodeContext;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
@@ -21,7 +21,7 @@ fn tiny(name: &str) -> Model {
 }
 
 fn runner_options(context: usize, storage: &str) -> RunnerOptions {
-    let storage = Storage::from_name(storage).unwrap();
+    let storage = KvStorage::from_name(storage).unwrap();
     RunnerOptions {
         context: Some(context),
         max_step_tokens: context.min(128),

@@ -4,7 +4,7 @@ mod common;
 
 use common::named_by;
 use kvark::backend::{CompileOptions, ExecutorKind};
-use kvark::cache::{Group, Storage};
+use kvark::cache::{KvStorage, QuantGroup};
 use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
 use kvark::text::EncodeOptions;
 use kvark::{Cpu, Model, Runner, RunnerOptions};
@@ -167,7 +167,11 @@ fn weights_are_mapped_and_kv_follows_the_tokens_in_use() {
         graph.constant_bytes()
     );
 
-    for storage in [Storage::F32, Storage::F16, Storage::Q4(Group::G32)] {
+    for storage in [
+        KvStorage::F32,
+        KvStorage::F16,
+        KvStorage::Q4(QuantGroup::G32),
+    ] {
         let runner_options = RunnerOptions {
             key_storage: storage,
             value_storage: storage,

@@ -5,7 +5,7 @@ mod common;
 
 use common::named_by;
 use kvark::backend::{CompileOptions, Isa, RunMode};
-use kvark::cache::{CacheConfig, Role, Step, StepToken, Storage, make_tree_session};
+use kvark::cache::{CacheConfig, KvStorage, Role, Step, StepToken, make_tree_session};
 use kvark::generate::BatchToken;
 use kvark::inference::{ModuleOptions, StepOptions, StepOutputs, Wanted};
 use kvark::memory::MemoryLimit;
@@ -61,8 +61,8 @@ fn models() -> Vec<Model> {
 fn runner_options(sequences: usize) -> RunnerOptions {
     RunnerOptions {
         max_step_tokens: 128,
-        key_storage: Storage::F16,
-        value_storage: Storage::F16,
+        key_storage: KvStorage::F16,
+        value_storage: KvStorage::F16,
         max_logit_rows: sequences,
         memory: MemoryLimit::None,
         compile: CompileOptions {
@@ -126,7 +126,7 @@ fn branches_script(model: &Model, branches: &mut BatchRunner) -> Vec<Vec<u32>> {
 /// The logits of a prefix, of a tree of candidates, and of the tokens after an accepted path.
 fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
     let mut config = CacheConfig::new(64, model.facts().caches.clone());
-    (config.key_storage, config.value_storage) = (Storage::F16, Storage::F16);
+    (config.key_storage, config.value_storage) = (KvStorage::F16, KvStorage::F16);
     let (session, backend) = make_tree_session("cpu", &config).unwrap();
     let options = ModuleOptions {
         backend,

@@ -6,7 +6,7 @@ use base::Bytes;
 use graph::{Data, Value};
 use import::gguf::{Gguf, GgufTensor};
 use import::{Artifact, ImportOptions, ModelFile};
-use kv::{CacheConfig, CacheSession, Contiguous, RingPolicy, Storage, make_decode_session};
+use kv::{CacheConfig, CacheSession, Contiguous, KvStorage, RingPolicy, make_decode_session};
 use kvark::generate::DecodeContext;
 use kvark::snapshot::Snapshot;
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
@@ -48,7 +48,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(model: &Model, storage: Storage) -> Run {
+    fn new(model: &Model, storage: KvStorage) -> Run {
         let cpu = Cpu::new().unwrap();
         let mut config = CacheConfig::new(64, model.facts().caches.clone());
         (config.key_storage, config.value_storage) = (storage, storage);
@@ -130,7 +130,7 @@ fn shifted_keys_are_those_of_their_new_positions() {
     for name in MODELS {
         let model = model(name);
         for (storage, bound) in bounds {
-            let storage = Storage::from_name(storage).unwrap();
+            let storage = KvStorage::from_name(storage).unwrap();
             let text = tokens(47);
             let mut shifted = Run::new(&model, storage);
             shifted.feed(&text);
@@ -194,7 +194,7 @@ fn a_model_of_one_layer_answers_as_a_cold_run_on_what_is_left() {
         let model = one_layer(name);
         assert_eq!(model.facts().caches.len(), 1);
         for (storage, bound) in [("f32", 1e-5), ("f16", 2e-3), ("q8", 2e-2)] {
-            let storage = Storage::from_name(storage).unwrap();
+            let storage = KvStorage::from_name(storage).unwrap();
             let text = tokens(47);
             let mut shifted = Run::new(&model, storage);
             shifted.feed(&text);
@@ -215,8 +215,8 @@ fn runner_options(storage: &str, context: usize) -> RunnerOptions {
     RunnerOptions {
         context: Some(context),
         max_step_tokens: 4,
-        key_storage: Storage::from_name(storage).unwrap(),
-        value_storage: Storage::from_name(storage).unwrap(),
+        key_storage: KvStorage::from_name(storage).unwrap(),
+        value_storage: KvStorage::from_name(storage).unwrap(),
         ..RunnerOptions::default()
     }
 }

@@ -1,6 +1,6 @@
 //! A restored sequence continues with the same bits as one that was never saved.
 
-use kvark::cache::Storage;
+use kvark::cache::KvStorage;
 use kvark::generate::DecodeContext;
 use kvark::snapshot::Snapshot;
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
@@ -23,8 +23,8 @@ fn runner_options(keys: &str, values: &str, batch: usize) -> RunnerOptions {
     RunnerOptions {
         context: Some(64),
         max_step_tokens: batch,
-        key_storage: Storage::from_name(keys).unwrap(),
-        value_storage: Storage::from_name(values).unwrap(),
+        key_storage: KvStorage::from_name(keys).unwrap(),
+        value_storage: KvStorage::from_name(values).unwrap(),
         ..RunnerOptions::default()
     }
 }

@@ -5,7 +5,9 @@ use kvark::backend::{
     Backend, BackendError, BackendErrorKind, CacheBuilderRegistry, CacheStep, CompileOptions,
     Compiled, Executable, FrozenKv, KvBytes, RowBlock, conformance, row_codec,
 };
-use kvark::cache::{CacheConfig, Compaction, GatherPlan, KvError, NO_CELL, Run, Side, Storage};
+use kvark::cache::{
+    CacheConfig, CellRun, Compaction, GatherPlan, KvError, KvStorage, NO_CELL, Side,
+};
 use kvark::graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use kvark::graph::{Data, Graph, Tensor, TensorId, Value};
 use std::collections::HashMap;
@@ -36,7 +38,7 @@ impl ToyKv {
         places
     }
 
-    fn storage(&self, is_value: bool) -> Storage {
+    fn storage(&self, is_value: bool) -> KvStorage {
         match is_value {
             false => self.config.key_storage,
             true => self.config.value_storage,
@@ -99,12 +101,12 @@ impl KvBytes for ToyKv {
         &self,
         layer: usize,
         side: Side,
-        runs: &[Run],
+        runs: &[CellRun],
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let mut out = out.chunks_mut(self.config.row_bytes(layer, side));
         for head in 0..self.config.layers[layer].kv_heads {
-            for cell in runs.iter().flat_map(Run::cells) {
+            for cell in runs.iter().flat_map(CellRun::cells) {
                 let row = &self.rows[&(place(layer, side, head), cell)];
                 let to = out.next().expect("a place for every row");
                 to.copy_from_slice(row);
@@ -119,7 +121,7 @@ impl KvBytes for ToyKv {
             for head in 0..self.config.layers[block.layer].kv_heads {
                 let rows = block.bytes.get(head * block.head_stride..);
                 let rows = rows.unwrap_or_default().chunks(row);
-                let cells = block.runs.iter().flat_map(Run::cells);
+                let cells = block.runs.iter().flat_map(CellRun::cells);
                 for (cell, bytes) in cells.zip(rows) {
                     let place = place(block.layer, block.side, head);
                     self.rows.insert((place, cell), bytes.to_vec());

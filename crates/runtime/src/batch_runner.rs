@@ -11,7 +11,7 @@ use crate::options::RunnerOptions;
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, RunMode};
-use kv::{CacheSession, Cells, MAX_SEQUENCES, Role, Run, SeqId, StepToken, make_seq_session};
+use kv::{CacheSession, CellRun, Cells, MAX_SEQUENCES, Role, SeqId, StepToken, make_seq_session};
 use std::path::Path;
 use std::time::Instant;
 
@@ -220,10 +220,10 @@ impl BatchRunner {
     }
 
     /// The cell runs of a sequence.
-    pub fn runs(&self, seq: SeqId) -> Result<Vec<Run>, RuntimeError> {
+    pub fn runs(&self, seq: SeqId) -> Result<Vec<CellRun>, RuntimeError> {
         Ok(self
             .session
-            .with(|cells| cells.runs(seq).map(<[Run]>::to_vec))??)
+            .with(|cells| cells.runs(seq).map(<[CellRun]>::to_vec))??)
     }
 
     /// For each cell up to the last one in use, the number of sequences that hold it.

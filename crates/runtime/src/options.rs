@@ -3,7 +3,7 @@
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::CompileOptions;
 use import::ModelFacts;
-use kv::{CacheConfig, CacheFacts, CachePolicy, RingPolicy, Storage};
+use kv::{CacheConfig, CacheFacts, CachePolicy, KvStorage, RingPolicy};
 
 /// The caller's choices for a run.
 #[derive(Clone, Debug)]
@@ -13,9 +13,9 @@ pub struct RunnerOptions {
     /// The maximum number of tokens in one step of a prefill.
     pub max_step_tokens: usize,
     /// The storage type of keys.
-    pub key_storage: Storage,
+    pub key_storage: KvStorage,
     /// The storage type of values.
-    pub value_storage: Storage,
+    pub value_storage: KvStorage,
     /// Use rings in sliding-window layers: they keep only the rows of their window, plus the rows that one step or a
     /// rewind of the same length needs.
     pub ring_layers: bool,
@@ -32,8 +32,8 @@ impl Default for RunnerOptions {
         RunnerOptions {
             context: None,
             max_step_tokens: 512,
-            key_storage: Storage::default(),
-            value_storage: Storage::default(),
+            key_storage: KvStorage::default(),
+            value_storage: KvStorage::default(),
             ring_layers: true,
             max_logit_rows: 1,
             memory: MemoryLimit::default(),

@@ -28,7 +28,7 @@ use crate::decoder::check_token_ids;
 use crate::{Model, RuntimeError};
 use backend::{SavedLayer, SavedRows};
 use base::{Bytes, parallel, xxh64};
-use kv::{Bookkeeping, CacheConfig, CacheSession, LayerConfig, Restorable, SeqId, Storage};
+use kv::{Bookkeeping, CacheConfig, CacheSession, KvStorage, LayerConfig, Restorable, SeqId};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ pub struct Snapshot {
     bytes: Bytes,
     fingerprint: u64,
     /// Storage types of keys and values.
-    storage: [Storage; 2],
+    storage: [KvStorage; 2],
     tokens: Vec<u32>,
     layers: Vec<LayerRecord>,
     notes: Range<usize>,
@@ -278,10 +278,10 @@ impl Header {
         let malformed = |what: &str| SnapshotErrorKind::Malformed(what.to_owned());
         let storage = |name: &[u8; 8]| {
             let name = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
-            Storage::ALL.into_iter().find(|s| s.name() == name)
+            KvStorage::ALL.into_iter().find(|s| s.name() == name)
         };
         let [keys, values] = self.storage.each_ref().map(storage);
-        let storage = keys.zip(values).map(<[Storage; 2]>::from);
+        let storage = keys.zip(values).map(<[KvStorage; 2]>::from);
         let storage = storage.ok_or_else(|| malformed("it names no known storage type"))?;
         let short = || malformed("its tables end too early");
         let tokens = (0..self.tokens)
@@ -315,7 +315,7 @@ impl LayerRecord {
     fn read(
         reader: &mut ByteReader<'_>,
         tokens: u32,
-        storage: [Storage; 2],
+        storage: [KvStorage; 2],
         at: &mut usize,
     ) -> Option<LayerRecord> {
         let [kv_heads, key_dim, value_dim, window, first, _zero] = {
@@ -335,7 +335,7 @@ impl LayerRecord {
             window: (window > 0).then_some(window),
         };
         let rows = (tokens.checked_sub(first)? as usize).checked_mul(facts.kv_heads)?;
-        let mut side = |dim: usize, storage: Storage, sum| {
+        let mut side = |dim: usize, storage: KvStorage, sum| {
             let start = *at;
             *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;
             (*at <= reader.bytes.len()).then_some((start..*at, sum))

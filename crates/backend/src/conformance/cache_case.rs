@@ -6,7 +6,7 @@ use crate::{Backend, CompileOptions, Runnable};
 use base::DType;
 use graph::ops::UpdateAndAttend;
 use graph::{Data, Graph, GraphBuilder, TensorId, Value};
-use kv::{CacheConfig, CacheSession, Contiguous, LayerConfig, Storage, make_decode_session};
+use kv::{CacheConfig, CacheSession, Contiguous, KvStorage, LayerConfig, make_decode_session};
 use std::sync::Arc;
 
 /// One case of cached attention: several steps with rewinds between them.
@@ -17,7 +17,7 @@ pub(super) struct CacheCase {
     key_dim: usize,
     value_dim: usize,
     windows: Vec<Option<u32>>,
-    storage: (Storage, Storage),
+    storage: (KvStorage, KvStorage),
     softcap: Option<f32>,
     /// Type and columns of the positions.
     position: (DType, usize),
@@ -44,9 +44,9 @@ pub(super) fn cases() -> Vec<CacheCase> {
         (40, 1, 16, 16),
     ] {
         // Each storage type once for keys and once for values.
-        for storage in Storage::ALL
+        for storage in KvStorage::ALL
             .into_iter()
-            .zip(Storage::ALL.into_iter().cycle().skip(1))
+            .zip(KvStorage::ALL.into_iter().cycle().skip(1))
         {
             for softcap in [None, Some(2.0)] {
                 let windows = vec![None, Some(17), Some(1)];
@@ -70,7 +70,7 @@ pub(super) fn cases() -> Vec<CacheCase> {
             key_dim: 8,
             value_dim: 8,
             windows: vec![None],
-            storage: (Storage::F32, Storage::F32),
+            storage: (KvStorage::F32, KvStorage::F32),
             softcap: None,
             position,
         });

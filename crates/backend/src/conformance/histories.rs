@@ -9,7 +9,7 @@ use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
     Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvBytes, KvError,
-    LayerConfig, Restorable, RingPolicy, RowShift, SeqId, SessionResult, SharedPrefix, Storage,
+    KvStorage, LayerConfig, Restorable, RingPolicy, RowShift, SeqId, SessionResult, SharedPrefix,
     Tree, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
 };
 use std::fmt::Debug;
@@ -204,7 +204,7 @@ fn config(noise: &mut TestRng, ring: bool) -> CacheConfig {
         window,
     };
     let mut config = CacheConfig::new(48, WINDOWS.map(layer).to_vec());
-    let mut storage = || Storage::ALL[noise.bits() as usize % Storage::ALL.len()];
+    let mut storage = || KvStorage::ALL[noise.bits() as usize % KvStorage::ALL.len()];
     (
         config.key_storage,
         config.value_storage,

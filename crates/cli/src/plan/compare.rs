@@ -3,7 +3,7 @@
 use super::report::grouped;
 use crate::output;
 use anyhow::Result;
-use kvark::cache::Storage;
+use kvark::cache::KvStorage;
 use kvark::memory::MemoryPlan;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -24,19 +24,19 @@ impl Table {
     /// Computes the plan of every context and storage type; without types, `plan` uses the types of the arguments.
     pub(super) fn new(
         contexts: &[u32],
-        types: &[Storage],
-        own: (Storage, Storage),
-        plan: impl Fn(Option<u32>, Option<Storage>) -> Result<MemoryPlan>,
+        types: &[KvStorage],
+        own: (KvStorage, KvStorage),
+        plan: impl Fn(Option<u32>, Option<KvStorage>) -> Result<MemoryPlan>,
     ) -> Result<Table> {
         let contexts: Vec<Option<u32>> = match contexts {
             [] => vec![None],
             some => some.iter().copied().map(Some).collect(),
         };
-        let columns: Vec<Option<Storage>> = match types {
+        let columns: Vec<Option<KvStorage>> = match types {
             [] => vec![None],
             some => some.iter().copied().map(Some).collect(),
         };
-        let name = |column: &Option<Storage>| match column {
+        let name = |column: &Option<KvStorage>| match column {
             Some(storage) => storage.to_string(),
             None if own.0 == own.1 => own.0.to_string(),
             None => format!("{}/{}", own.0, own.1),

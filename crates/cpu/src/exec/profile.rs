@@ -4,7 +4,7 @@ use super::call::Call;
 use crate::kernels::attention::cached::CachedAttention;
 use backend::NodeProfile;
 use graph::{Bindings, Graph, Node};
-use kv::{LayerPlan, Storage};
+use kv::{KvStorage, LayerPlan};
 use std::time::Duration;
 
 /// Where the time went, by label and op in the order of the first run.
@@ -95,7 +95,7 @@ impl WorkEstimate {
     pub(crate) fn of_attention(
         attend: &CachedAttention,
         plan: &LayerPlan,
-        storage: [Storage; 2],
+        storage: [KvStorage; 2],
     ) -> WorkEstimate {
         let queries = plan.visible.queries().iter();
         let seen = queries.map(|query| query.positions.len() as u64);

@@ -5,7 +5,7 @@
 //! query element with a vector of sixteen keys, without a transposition or a sum across lanes. The last tile is as wide
 //! as there are cells left, so both layouts take the same memory.
 
-use kv::Storage;
+use kv::KvStorage;
 use std::ops::Range;
 
 /// Cells of a tile.
@@ -22,19 +22,19 @@ pub(crate) enum RowLayout {
 
 impl RowLayout {
     /// Row after row.
-    pub(crate) fn rows(storage: Storage, dim: usize) -> RowLayout {
+    pub(crate) fn rows(storage: KvStorage, dim: usize) -> RowLayout {
         RowLayout::Rows {
             row_bytes: storage.row_bytes(dim),
         }
     }
 
     /// The layout of keys: transposed where elements are stored individually, else row after row.
-    pub(crate) fn keys(storage: Storage, dim: usize) -> RowLayout {
+    pub(crate) fn keys(storage: KvStorage, dim: usize) -> RowLayout {
         let row_bytes = storage.row_bytes(dim);
         let element = match storage {
-            Storage::F32 => 4,
-            Storage::F16 | Storage::BF16 => 2,
-            Storage::Q8(_) | Storage::Q4(_) => return RowLayout::Rows { row_bytes },
+            KvStorage::F32 => 4,
+            KvStorage::F16 | KvStorage::BF16 => 2,
+            KvStorage::Q8(_) | KvStorage::Q4(_) => return RowLayout::Rows { row_bytes },
         };
         RowLayout::Transposed { row_bytes, element }
     }
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_also_after_the_head_has_grown() {
-        for storage in [Storage::F16, Storage::F32] {
+        for storage in [KvStorage::F16, KvStorage::F32] {
             let dim = 5;
             let layout = RowLayout::keys(storage, dim);
             let row_bytes = layout.row_bytes();
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_tile_has_an_element_of_sixteen_rows_side_by_side() {
-        let layout = RowLayout::keys(Storage::F32, 2);
+        let layout = RowLayout::keys(KvStorage::F32, 2);
         let mut head = vec![0; 20 * 8];
         for cell in 0..20u32 {
             let row: Vec<u8> = [cell, 100 + cell]

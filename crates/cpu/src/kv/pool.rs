@@ -4,7 +4,7 @@ use super::layout::RowLayout;
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, row_codec};
-use kv::{KvError, KvErrorKind, NO_CELL, PoolGrowth, RowBlock, Storage};
+use kv::{KvError, KvErrorKind, KvStorage, NO_CELL, PoolGrowth, RowBlock};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(crate) struct CpuPool {
     pub(super) heads: usize,
     pub(super) dim: usize,
-    pub(super) storage: Storage,
+    pub(super) storage: KvStorage,
     pub(super) layout: RowLayout,
     cells: usize,
     growth: PoolGrowth,
@@ -33,7 +33,7 @@ pub(crate) struct StepRows<'a> {
 pub(super) struct Writer<'a> {
     heads: usize,
     dim: usize,
-    storage: Storage,
+    storage: KvStorage,
     layout: RowLayout,
     head_bytes: usize,
     bytes: SendPtr<u8>,
@@ -105,7 +105,7 @@ impl CpuPool {
         layout: RowLayout,
         heads: usize,
         dim: usize,
-        storage: Storage,
+        storage: KvStorage,
         growth: PoolGrowth,
     ) -> CpuPool {
         CpuPool {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn growth_doubles_to_the_capacity_and_keeps_every_row() {
-        for storage in Storage::ALL {
+        for storage in KvStorage::ALL {
             let growth = PoolGrowth {
                 initial_rows: 4,
                 max_rows_per_sequence: 50,

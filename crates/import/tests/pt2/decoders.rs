@@ -7,7 +7,7 @@ use backend::{Backend, Runnable};
 use graph::{Graph, Value};
 use import::{Artifact, ImportOptions};
 use kv::{
-    CacheConfig, CacheKey, CacheRegistry, LayerConfig, RingPolicy, Storage, make_decode_session,
+    CacheConfig, CacheKey, CacheRegistry, KvStorage, LayerConfig, RingPolicy, make_decode_session,
 };
 
 use crate::golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
@@ -15,7 +15,7 @@ use crate::golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
 /// A cache in full precision; windows become rings.
 pub(crate) fn config(caches: &[LayerConfig]) -> CacheConfig {
     let mut config = CacheConfig::new(64, caches.to_vec());
-    (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+    (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
     config.ring = Some(RingPolicy {
         max_step: 16,
         max_rewind: 4,

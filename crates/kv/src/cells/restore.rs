@@ -4,7 +4,7 @@ use super::Cells;
 use super::allocator::Allocator;
 use super::space::CellSpace;
 use crate::sequence_rows::first_restorable_position;
-use crate::{Cache, KvError, KvErrorKind, Restorable, Run, SeqId, SequenceRows};
+use crate::{Cache, CellRun, KvError, KvErrorKind, Restorable, SeqId, SequenceRows};
 
 impl Restorable for Cells {
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
@@ -97,7 +97,7 @@ impl Cells {
 }
 
 /// The longest suffix of `runs` that ends at position `end` and has no gaps.
-fn tail(runs: &[Run], end: u32) -> &[Run] {
+fn tail(runs: &[CellRun], end: u32) -> &[CellRun] {
     let mut from = end;
     let adjacent = runs.iter().rev().take_while(|run| {
         let meets = run.position + run.len == from;

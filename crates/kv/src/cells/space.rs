@@ -1,7 +1,7 @@
 //! `CellSpace`: one numbering of cells, with the reference count of every cell and the runs of every sequence.
 
 use crate::plan::push_run;
-use crate::{Run, SeqId};
+use crate::{CellRun, SeqId};
 use std::ops::Range;
 
 /// One numbering of cells, shared by the layers with the same retention policy.
@@ -32,7 +32,7 @@ pub(super) struct RingSize {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SequenceRuns {
     /// In position order. Adjacent runs are merged.
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<CellRun>,
     pub(super) len: u32,
 }
 
@@ -106,7 +106,7 @@ impl CellSpace {
         let len = 1;
         push_run(
             &mut sequence.runs,
-            Run {
+            CellRun {
                 position,
                 cell,
                 len,
@@ -115,7 +115,7 @@ impl CellSpace {
     }
 
     /// Adds runs to a sequence, at positions that it does not hold yet.
-    pub(super) fn share(&mut self, seq: SeqId, added: Vec<Run>) {
+    pub(super) fn share(&mut self, seq: SeqId, added: Vec<CellRun>) {
         added.iter().for_each(|run| self.retain(run.cells()));
         let sequence = &mut self.sequences[seq as usize];
         sequence.len += added.iter().map(|run| run.len).sum::<u32>();
@@ -160,7 +160,7 @@ impl CellSpace {
         let mut new_of = vec![u32::MAX; self.high_water as usize];
         let mut order = Vec::with_capacity(self.used as usize);
         let runs = self.sequences.iter().flat_map(|s| &s.runs);
-        for cell in runs.flat_map(Run::cells) {
+        for cell in runs.flat_map(CellRun::cells) {
             if new_of[cell as usize] == u32::MAX {
                 new_of[cell as usize] = order.len() as u32;
                 order.push(cell);
@@ -176,7 +176,7 @@ impl CellSpace {
                     let (cell, len) = (new_of[old as usize], 1);
                     push_run(
                         &mut runs,
-                        Run {
+                        CellRun {
                             position,
                             cell,
                             len,

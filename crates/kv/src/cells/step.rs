@@ -5,7 +5,7 @@ use super::space::CellSpace;
 use super::{Cells, MAX_SEQUENCES};
 use crate::plan::LayerPlan;
 use crate::step::{StepToken, no_candidates};
-use crate::{Bookkeeping, KvError, KvErrorKind, Run, SeqId, Step, StepPlan};
+use crate::{Bookkeeping, CellRun, KvError, KvErrorKind, SeqId, Step, StepPlan};
 
 impl Bookkeeping for Cells {
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
@@ -178,7 +178,7 @@ impl Cells {
                 let own = tokens.iter().zip(&plan.writes).skip(index);
                 for (token, &cell) in own.filter(|(token, _)| token.seq == seq) {
                     let (position, len) = (token.position as u32, 1);
-                    plan.visible.push_run(Run {
+                    plan.visible.push_run(CellRun {
                         position,
                         cell,
                         len,

@@ -14,41 +14,41 @@ fn layer(kv_heads: usize, key_dim: usize, value_dim: usize, window: Option<u32>)
 
 #[test]
 fn storage_types_are_read_back_from_their_names() {
-    for storage in Storage::ALL {
-        assert_eq!(Storage::from_name(storage.name()), Some(storage));
+    for storage in KvStorage::ALL {
+        assert_eq!(KvStorage::from_name(storage.name()), Some(storage));
         assert_eq!(storage.to_string(), storage.name());
     }
-    let names = Storage::ALL.map(Storage::name);
+    let names = KvStorage::ALL.map(KvStorage::name);
     assert_eq!(names, ["f32", "f16", "bf16", "q8", "q8g64", "q4", "q4g64"]);
-    let q4 = Some(Storage::Q4(Group::G32));
+    let q4 = Some(KvStorage::Q4(QuantGroup::G32));
     for (name, storage) in [
-        ("q8_0", Some(Storage::Q8(Group::G32))),
+        ("q8_0", Some(KvStorage::Q8(QuantGroup::G32))),
         ("q4_0", q4),
         ("q4_1", q4),
         ("q5_0", None),
         ("", None),
     ] {
-        assert_eq!(Storage::from_name(name), storage, "{name:?}");
+        assert_eq!(KvStorage::from_name(name), storage, "{name:?}");
     }
-    assert!(!Group::G32.is_empty() && !Group::G64.is_empty());
+    assert!(!QuantGroup::G32.is_empty() && !QuantGroup::G64.is_empty());
 }
 
 #[test]
 fn rows_have_the_bytes_of_their_layout() {
     // The sum of scales, offsets and codes, counted by hand.
-    let [q8, q4] = [Storage::Q8, Storage::Q4];
+    let [q8, q4] = [KvStorage::Q8, KvStorage::Q4];
     for (storage, dim, bytes) in [
-        (Storage::F32, 80, 320),
-        (Storage::F16, 80, 160),
-        (Storage::BF16, 80, 160),
-        (q8(Group::G32), 64, 2 * 4 + 64),
-        (q8(Group::G32), 65, 3 * 4 + 80),
-        (q8(Group::G64), 64, 4 + 64),
-        (q8(Group::G64), 65, 2 * 4 + 80),
-        (q4(Group::G32), 64, 2 * 4 + 32),
-        (q4(Group::G32), 65, 3 * 4 + 48),
-        (q4(Group::G64), 64, 4 + 32),
-        (q4(Group::G64), 65, 2 * 4 + 48),
+        (KvStorage::F32, 80, 320),
+        (KvStorage::F16, 80, 160),
+        (KvStorage::BF16, 80, 160),
+        (q8(QuantGroup::G32), 64, 2 * 4 + 64),
+        (q8(QuantGroup::G32), 65, 3 * 4 + 80),
+        (q8(QuantGroup::G64), 64, 4 + 64),
+        (q8(QuantGroup::G64), 65, 2 * 4 + 80),
+        (q4(QuantGroup::G32), 64, 2 * 4 + 32),
+        (q4(QuantGroup::G32), 65, 3 * 4 + 48),
+        (q4(QuantGroup::G64), 64, 4 + 32),
+        (q4(QuantGroup::G64), 65, 2 * 4 + 48),
     ] {
         assert_eq!(storage.row_bytes(dim), bytes, "{storage} rows of {dim}");
     }
@@ -58,8 +58,8 @@ fn rows_have_the_bytes_of_their_layout() {
 fn a_configuration_counts_the_bytes_of_both_sides_of_every_layer() {
     let layers = vec![layer(2, 32, 16, None), layer(3, 8, 4, Some(5))];
     let config = CacheConfig {
-        key_storage: Storage::F32,
-        value_storage: Storage::F16,
+        key_storage: KvStorage::F32,
+        value_storage: KvStorage::F16,
         ..CacheConfig::new(10, layers)
     };
     for (index, side, bytes) in [

@@ -187,7 +187,7 @@ fn a_writer_refuses_what_no_reader_could_say() {
 fn a_config_joins_facts_and_policy() {
     let facts = read(&methods()).unwrap().unwrap();
     let policy = CachePolicy {
-        key_storage: Storage::F32,
+        key_storage: KvStorage::F32,
         initial_cells: 16,
         ring: Some(RingPolicy {
             max_step: 128,
@@ -198,8 +198,8 @@ fn a_config_joins_facts_and_policy() {
     let config = make_config(&facts, &policy);
     assert_eq!(config.layers, facts.layers);
     assert_eq!((config.capacity, config.initial_cells), (4096, 16));
-    assert_eq!(config.key_storage, Storage::F32);
-    assert_eq!(config.value_storage, Storage::default());
+    assert_eq!(config.key_storage, KvStorage::F32);
+    assert_eq!(config.value_storage, KvStorage::default());
     assert_eq!(config.ring, policy.ring);
     config.check().unwrap();
 }

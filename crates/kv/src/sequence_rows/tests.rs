@@ -41,7 +41,7 @@ fn fill<K: Bookkeeping>(cache: &mut K, rows: &mut Rows, positions: Range<u32>) {
 
 /// The tokens at the positions that a layer holds.
 fn held(rows: &Rows, located: &SequenceRows, layer: usize) -> Vec<u32> {
-    let cells = located.runs(layer).iter().flat_map(Run::cells);
+    let cells = located.runs(layer).iter().flat_map(CellRun::cells);
     let held: Vec<u32> = cells.map(|cell| rows[&(layer, cell)]).collect();
     assert_eq!(held.len(), located.row_count(layer));
     held
@@ -77,7 +77,8 @@ fn every_shift<K: Bookkeeping + Restorable + Clone>(empty: &K, config: &CacheCon
             let mut moved = rows.clone();
             for layer in 0..2 {
                 let part = shift.layer(layer);
-                let cells = |runs: &[Run]| runs.iter().flat_map(Run::cells).collect::<Vec<_>>();
+                let cells =
+                    |runs: &[CellRun]| runs.iter().flat_map(CellRun::cells).collect::<Vec<_>>();
                 let (from, to) = (cells(&part.from), cells(&part.to));
                 assert_eq!((from.len(), to.len()), (part.positions.len(), from.len()));
                 assert!(to.iter().all(|cell| *cell < part.cells));

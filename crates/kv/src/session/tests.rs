@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Compaction, FrozenKv, GatherPlan, LayerConfig, RowBlock, Run, Side, Step};
+use crate::{CellRun, Compaction, FrozenKv, GatherPlan, LayerConfig, RowBlock, Side, Step};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl KvBytes for NoBytes {
         Ok(())
     }
 
-    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) -> Result<(), KvError> {
+    fn read_rows(&self, _: usize, _: Side, _: &[CellRun], _: &mut [u8]) -> Result<(), KvError> {
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
 use kv::{
-    Bookkeeping, Cache, CacheConfig, Cells, KvErrorKind, MAX_SEQUENCES, RingPolicy, Run, SeqCache,
-    SeqId, StepPlan,
+    Bookkeeping, Cache, CacheConfig, CellRun, Cells, KvErrorKind, MAX_SEQUENCES, RingPolicy,
+    SeqCache, SeqId, StepPlan,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -356,7 +356,7 @@ impl History {
                     "sequence {seq} holds {held:?}, not {runs:?}"
                 );
             }
-            for cell in runs.iter().flat_map(Run::cells) {
+            for cell in runs.iter().flat_map(CellRun::cells) {
                 holders[cell as usize] += 1;
             }
         }

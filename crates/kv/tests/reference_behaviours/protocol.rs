@@ -2,8 +2,8 @@
 
 use crate::{config, refused};
 use kv::{
-    Cache, CacheConfig, CacheEntry, Cells, Compaction, FrozenKv, GatherPlan, KvBytes, KvError,
-    KvErrorKind, RowBlock, Run, SeqCache, Side,
+    Cache, CacheConfig, CacheEntry, CellRun, Cells, Compaction, FrozenKv, GatherPlan, KvBytes,
+    KvError, KvErrorKind, RowBlock, SeqCache, Side,
 };
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl KvBytes for NoBytes {
         Ok(())
     }
 
-    fn read_rows(&self, _: usize, _: Side, _: &[Run], _: &mut [u8]) -> Result<(), KvError> {
+    fn read_rows(&self, _: usize, _: Side, _: &[CellRun], _: &mut [u8]) -> Result<(), KvError> {
         Ok(())
     }
 

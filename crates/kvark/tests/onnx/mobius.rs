@@ -3,7 +3,7 @@
 use crate::common::named_by;
 use crate::support::{beside, exact, json, largest_difference, model};
 use kvark::backend::{ExecutorKind, Isa};
-use kvark::cache::{CacheConfig, Storage, make_scatter_session, make_tree_session};
+use kvark::cache::{CacheConfig, KvStorage, make_scatter_session, make_tree_session};
 use kvark::generate::BatchToken;
 use kvark::inference::{ModuleOptions, Value};
 use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
@@ -112,7 +112,7 @@ fn cold(model: &Model, cpu: &Cpu, runner_options: &RunnerOptions, ids: &[u32]) -
 
 fn config(model: &Model) -> CacheConfig {
     let mut config = CacheConfig::new(16, model.facts().caches.clone());
-    (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+    (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
     config.initial_cells = 2;
     config
 }

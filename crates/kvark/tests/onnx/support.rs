@@ -1,7 +1,7 @@
 //! Helpers of the ONNX tests.
 
 use kvark::backend::CompileOptions;
-use kvark::cache::{CacheConfig, LayerConfig, ScatterIndex, ScatterStep, Storage};
+use kvark::cache::{CacheConfig, KvStorage, LayerConfig, ScatterIndex, ScatterStep};
 use kvark::inference::{InferenceOptions, Value};
 use kvark::{Cpu, InferenceSession, Model, RunnerOptions};
 use serde_json::Value as Json;
@@ -21,8 +21,8 @@ pub(crate) fn json(path: &Path) -> Json {
 /// Options that store keys and values in f32.
 pub(crate) fn exact() -> RunnerOptions {
     RunnerOptions {
-        key_storage: Storage::F32,
-        value_storage: Storage::F32,
+        key_storage: KvStorage::F32,
+        value_storage: KvStorage::F32,
         compile: CompileOptions {
             threads: Some(2),
             ..CompileOptions::default()

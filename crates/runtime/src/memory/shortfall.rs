@@ -2,7 +2,7 @@
 
 use super::MemoryPlan;
 use base::size_text;
-use kv::{CacheConfig, Group, Storage};
+use kv::{CacheConfig, KvStorage, QuantGroup};
 use std::fmt;
 
 /// A plan that needs more memory than its limit.
@@ -24,16 +24,16 @@ pub struct Remedy {
     /// The longest context that fits, in tokens.
     pub context: u32,
     /// The storage type of keys and values, if it changes.
-    pub storage: Option<Storage>,
+    pub storage: Option<KvStorage>,
     /// Whether the context is shorter than the requested one.
     pub shorter: bool,
 }
 
 /// The smaller storage types that are tried, the most exact first.
-const SMALLER_STORAGE: [Storage; 3] = [
-    Storage::F16,
-    Storage::Q8(Group::G32),
-    Storage::Q4(Group::G32),
+const SMALLER_STORAGE: [KvStorage; 3] = [
+    KvStorage::F16,
+    KvStorage::Q8(QuantGroup::G32),
+    KvStorage::Q4(QuantGroup::G32),
 ];
 
 impl MemoryShortfall {
@@ -58,7 +58,7 @@ impl MemoryShortfall {
 /// The changes that reduce keys and values to at most `room` bytes.
 fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
     let config = &plan.cache;
-    let bytes = |storage: Option<Storage>, context: u32| {
+    let bytes = |storage: Option<KvStorage>, context: u32| {
         let config = CacheConfig {
             capacity: context,
             key_storage: storage.unwrap_or(config.key_storage),
@@ -67,7 +67,7 @@ fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
         };
         config.layout(context, plan.kind.sequences()).bytes() as u64
     };
-    let longest = |storage: Option<Storage>| {
+    let longest = |storage: Option<KvStorage>| {
         let (mut fits, mut too_long) = (0, config.capacity.saturating_add(1));
         while too_long - fits > 1 {
             let middle = fits + (too_long - fits) / 2;
@@ -90,7 +90,7 @@ fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
         .collect();
     remedies.extend(longest(None));
     if remedies.is_empty() {
-        let smallest = Storage::Q4(Group::G32);
+        let smallest = KvStorage::Q4(QuantGroup::G32);
         remedies.extend(longest(Some(smallest)));
     }
     remedies

@@ -1,13 +1,13 @@
 use super::*;
 use backend::reference::Reference;
-use kv::{Side, Storage};
+use kv::{KvStorage, Side};
 
 const QWEN3: &str = r#"{ "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28,
     "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
     "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": true,
     "torch_dtype": "bfloat16" }"#;
 
-fn plan(context: usize, storage: Storage, kind: CacheKind) -> MemoryPlan {
+fn plan(context: usize, storage: KvStorage, kind: CacheKind) -> MemoryPlan {
     let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
     let runner_options = RunnerOptions {
         context: Some(context),
@@ -27,7 +27,7 @@ fn plan(context: usize, storage: Storage, kind: CacheKind) -> MemoryPlan {
 
 #[test]
 fn the_parts_add_up() {
-    let plan = plan(1024, Storage::F32, CacheKind::Contiguous);
+    let plan = plan(1024, KvStorage::F32, CacheKind::Contiguous);
     assert_eq!(plan.kv_bytes(), 234_881_024);
     assert_eq!(
         plan.kv_bytes_at(1),
@@ -58,7 +58,7 @@ fn the_parts_add_up() {
 
 #[test]
 fn a_draft_is_part_of_the_total() {
-    let alone = plan(1024, Storage::F16, CacheKind::Contiguous);
+    let alone = plan(1024, KvStorage::F16, CacheKind::Contiguous);
     let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
     let runner_options = RunnerOptions {
         context: Some(1024),
@@ -76,7 +76,7 @@ fn a_draft_is_part_of_the_total() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_the_smallest_change() {
-    let plan = plan(32768, Storage::F32, CacheKind::Contiguous);
+    let plan = plan(32768, KvStorage::F32, CacheKind::Contiguous);
     let total = plan.total_bytes() as u64;
     assert_eq!(MemoryShortfall::of(&plan, total), None);
     let kv = plan.kv_bytes() as u64;
@@ -88,7 +88,10 @@ fn what_does_not_fit_is_refused_with_the_smallest_change() {
     let [types, context] = short.remedies[..] else {
         panic!("{short}")
     };
-    assert_eq!((types.storage, types.shorter), (Some(Storage::F16), false));
+    assert_eq!(
+        (types.storage, types.shorter),
+        (Some(KvStorage::F16), false)
+    );
     assert_eq!((context.storage, context.context), (None, 32767));
 
     // A third of the keys and values: eight bits are enough.

@@ -1,6 +1,6 @@
 //! The error type of snapshots.
 
-use kv::Storage;
+use kv::KvStorage;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -56,9 +56,9 @@ pub enum SnapshotErrorKind {
     )]
     StorageMismatch {
         /// Types of keys and values in the snapshot.
-        found: [Storage; 2],
+        found: [KvStorage; 2],
         /// Types of keys and values in the session.
-        wanted: [Storage; 2],
+        wanted: [KvStorage; 2],
     },
     /// The snapshot has more tokens than the context.
     #[error("it has {tokens} tokens, and the context holds {capacity}")]

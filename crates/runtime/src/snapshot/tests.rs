@@ -135,7 +135,7 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
         ..runner_options.clone()
     };
     let quantised = RunnerOptions {
-        key_storage: Storage::F32,
+        key_storage: KvStorage::F32,
         ..runner_options.clone()
     };
     for (model, runner_options, says) in [

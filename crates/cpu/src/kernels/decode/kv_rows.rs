@@ -2,7 +2,7 @@
 
 use super::weights::RAMP;
 use crate::simd::{LANES, Simd};
-use kv::Group;
+use kv::QuantGroup;
 
 /// Decodes one KV storage type.
 pub(crate) trait KvDecoder {
@@ -58,11 +58,11 @@ pub(crate) struct G32;
 pub(crate) struct G64;
 
 impl GroupLen for G32 {
-    const LEN: usize = Group::G32.len();
+    const LEN: usize = QuantGroup::G32.len();
 }
 
 impl GroupLen for G64 {
-    const LEN: usize = Group::G64.len();
+    const LEN: usize = QuantGroup::G64.len();
 }
 
 /// Scale and offset of a chunk's group, and the address of the codes.
@@ -130,34 +130,34 @@ impl<G: GroupLen> KvDecoder for Q4<G> {
 /// Runs `$body` with `$E` as the decoder of `$storage`.
 macro_rules! with_storage {
     ($storage:expr, $E:ident => $body:expr) => {{
-        use kv::{Group, Storage};
+        use kv::{KvStorage, QuantGroup};
         use $crate::kernels::decode::kv_rows;
         match $storage {
-            Storage::F32 => {
+            KvStorage::F32 => {
                 type $E = kv_rows::F32;
                 $body
             }
-            Storage::F16 => {
+            KvStorage::F16 => {
                 type $E = kv_rows::F16;
                 $body
             }
-            Storage::BF16 => {
+            KvStorage::BF16 => {
                 type $E = kv_rows::Bf16;
                 $body
             }
-            Storage::Q8(Group::G32) => {
+            KvStorage::Q8(QuantGroup::G32) => {
                 type $E = kv_rows::Q8<kv_rows::G32>;
                 $body
             }
-            Storage::Q8(Group::G64) => {
+            KvStorage::Q8(QuantGroup::G64) => {
                 type $E = kv_rows::Q8<kv_rows::G64>;
                 $body
             }
-            Storage::Q4(Group::G32) => {
+            KvStorage::Q4(QuantGroup::G32) => {
                 type $E = kv_rows::Q4<kv_rows::G32>;
                 $body
             }
-            Storage::Q4(Group::G64) => {
+            KvStorage::Q4(QuantGroup::G64) => {
                 type $E = kv_rows::Q4<kv_rows::G64>;
                 $body
             }

@@ -7,7 +7,7 @@ use crate::kv::HeadRows;
 use crate::kv::layout::{RowLayout, TILE_CELLS};
 use crate::prefetch::Prefetcher;
 use crate::simd::{Kernel, LANES, Simd};
-use kv::Storage;
+use kv::KvStorage;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -73,8 +73,8 @@ impl DecodedBlock {
             (RowLayout::Rows { .. }, _) => {
                 self.transpose_keys(s, keys, storage, dims, dim, prefetcher)
             }
-            (_, Storage::F32) => copy_key_tiles!(kv_rows::F32),
-            (_, Storage::BF16) => copy_key_tiles!(kv_rows::Bf16),
+            (_, KvStorage::F32) => copy_key_tiles!(kv_rows::F32),
+            (_, KvStorage::BF16) => copy_key_tiles!(kv_rows::Bf16),
             _ => copy_key_tiles!(kv_rows::F16),
         }
     }
@@ -85,7 +85,7 @@ impl DecodedBlock {
         &mut self,
         s: S,
         keys: &BlockKeys<'_>,
-        storage: Storage,
+        storage: KvStorage,
         dims: Range<usize>,
         dim: usize,
         prefetcher: &mut Prefetcher<'_>,

@@ -7,7 +7,7 @@ use crate::kernels::decode::kv_rows::{self, KvDecoder};
 use crate::kv::layout::{RowLayout, TILE_CELLS};
 use crate::prefetch::Prefetcher;
 use crate::simd::{Kernel, LANES, Simd};
-use kv::Storage;
+use kv::KvStorage;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -76,8 +76,8 @@ impl QueryTile<'_> {
                 };
             }
             match keys.side.storage {
-                Storage::F32 => score_tiles!(kv_rows::F32),
-                Storage::BF16 => score_tiles!(kv_rows::Bf16),
+                KvStorage::F32 => score_tiles!(kv_rows::F32),
+                KvStorage::BF16 => score_tiles!(kv_rows::Bf16),
                 _ => score_tiles!(kv_rows::F16),
             }
             return;

@@ -3,7 +3,7 @@
 use super::KEY_BLOCK;
 use crate::kv::HeadRows;
 use crate::simd::LANES;
-use kv::Run;
+use kv::CellRun;
 
 /// Keys of a block in consecutive cells: their columns in the block, and the row of the first key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Segments {
     /// Sets the segments to the parts of `runs` inside the block at `base`; `runs` starts with the first run that
     /// reaches into it.
     #[inline(always)]
-    pub(super) fn fill(&mut self, runs: &[Run], base: usize, frozen_cells: usize) {
+    pub(super) fn fill(&mut self, runs: &[CellRun], base: usize, frozen_cells: usize) {
         self.len = 0;
         for run in runs {
             let (from, to) = (run.position as usize, (run.position + run.len) as usize);
