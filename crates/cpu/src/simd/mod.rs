@@ -1,4 +1,4 @@
-//! Vectors of sixteen f32 lanes on every instruction set.
+//! Vectors of sixteen f32 lanes on every instruction set, and kernels: code that is compiled once per tier.
 //!
 //! All tiers have the same sixteen lanes and the same order of horizontal sums, so a kernel has the same order of
 //! operations everywhere; tiers differ only in whether a multiply-add is rounded once or twice.
@@ -6,7 +6,6 @@
 pub(crate) mod amx;
 mod generic;
 mod int_dot;
-mod kernel;
 mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -17,9 +16,6 @@ mod x86_row_scaled_dot;
 
 pub(crate) use generic::Generic;
 pub(crate) use int_dot::{IntDot, MAX_GROUP_SCALED};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use kernel::TileKernel;
-pub(crate) use kernel::{IntegerKernel, Kernel};
 pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
@@ -178,6 +174,115 @@ pub(crate) trait Simd: Copy {
         let one = self.splat(1.0);
         let e = self.exp(self.mul(x, self.splat(2.0)));
         self.sub(one, self.div(self.splat(2.0), self.add(e, one)))
+    }
+}
+
+/// Code that is compiled once per tier.
+///
+/// Implementations of `run` and everything they call that is generic over [`Simd`] must be `#[inline(always)]`: only
+/// what is inlined into `on_avx2` and `on_avx512` is compiled with the tier's features. Those are methods of the kernel
+/// because the compiler then puts each kernel's code into the codegen unit of its module; as functions of this module
+/// they would all be in one unit, and one core would compile it.
+pub(crate) trait Kernel: Sized {
+    /// What the kernel returns.
+    type Output;
+    /// The kernel's body.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+
+    /// The body without special instructions.
+    #[inline(never)]
+    fn on_generic(self) -> Self::Output {
+        self.run(Generic)
+    }
+
+    /// The body compiled for AVX2.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn on_avx2(self) -> Self::Output {
+        self.run(Avx2::<false>::new())
+    }
+
+    /// The body compiled for AVX-512.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn on_avx512(self) -> Self::Output {
+        self.run(Avx512::<false>::new())
+    }
+}
+
+/// As [`Kernel`], for kernels with integer dot products, which have more tiers.
+pub(crate) trait IntegerKernel: Sized {
+    /// What the kernel returns.
+    type Output;
+    /// The kernel's body.
+    fn run<S: RowScaledDot>(self, simd: S) -> Self::Output;
+
+    /// The body without special instructions.
+    #[inline(never)]
+    fn on_generic(self) -> Self::Output {
+        self.run(Generic)
+    }
+
+    /// The body compiled for AVX2.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn on_avx2(self) -> Self::Output {
+        self.run(Avx2::<false>::new())
+    }
+
+    /// The body compiled for AVX2 with byte dot products.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    unsafe fn on_avxvnni(self) -> Self::Output {
+        self.run(Avx2::<true>::new())
+    }
+
+    /// The body compiled for AVX-512.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+    unsafe fn on_avx512(self) -> Self::Output {
+        self.run(Avx512::<false>::new())
+    }
+
+    /// The body compiled for AVX-512 with byte dot products.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn on_avx512vnni(self) -> Self::Output {
+        self.run(Avx512::<true>::new())
+    }
+}
+
+/// As [`Kernel`], for kernels on matrix tiles.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait TileKernel: Sized {
+    /// The kernel's body.
+    fn run(self, simd: Avx512<true>);
+
+    /// The body compiled for AVX-512 with byte dot products.
+    ///
+    /// # Safety
+    /// The CPU must have the features.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn on_avx512vnni(self) {
+        self.run(Avx512::<true>::new());
     }
 }
 
