@@ -2,6 +2,7 @@
 
 use crate::args::TemplateArgs;
 use anyhow::{Context, Result, anyhow, bail};
+use kvark::generate::common_prefix_len;
 use kvark::text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError};
 use kvark::{Model, RuntimeErrorKind};
 use std::path::Path;
@@ -78,7 +79,7 @@ impl<'a> Conversations<'a> {
             self.tokens(&[messages, &next].concat())
         };
         let mut tokens = with("a")?;
-        tokens.truncate(common(&tokens, &with("b")?));
+        tokens.truncate(common_prefix_len(&tokens, &with("b")?));
         Ok(tokens)
     }
 }
@@ -102,9 +103,4 @@ fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
 
 fn names() -> String {
     ChatTemplate::names().collect::<Vec<_>>().join(", ")
-}
-
-/// Length of the common prefix.
-pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -4,6 +4,7 @@
 //! cargo run --release -p kvark --example chat -- path/to/model.gguf
 //! ```
 
+use kvark::generate::common_prefix_len;
 use kvark::prelude::*;
 use std::io::{BufRead, Write};
 
@@ -42,9 +43,7 @@ pub(crate) fn chat(
         let prompt = template.prompt(tokenizer, &messages, true)?;
         let tokens = tokenizer.encode_prompt(&prompt);
         // The cache holds the conversation up to the last answer: only the tokens after the common prefix are fed.
-        let same = |(a, b): &(&u32, &u32)| a == b;
-        let known = runner.tokens().iter().zip(&tokens).take_while(same).count();
-        let known = known.min(tokens.len() - 1);
+        let known = common_prefix_len(runner.tokens(), &tokens).min(tokens.len() - 1);
         runner.rewind(known)?;
         let answer =
             runner.generate(

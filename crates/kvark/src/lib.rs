@@ -39,7 +39,7 @@ pub mod generate {
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DecodeContext, FinishReason, GenerateEvent,
         GenerateOptions, GenerateOutput, PromptPrefix, Runner, RunnerOptions, Sampler,
-        SamplerOptions, Score, SequenceHandle, Timings, generate,
+        SamplerOptions, Score, SequenceHandle, Timings, common_prefix_len, generate,
     };
 }
 

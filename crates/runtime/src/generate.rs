@@ -136,10 +136,10 @@ pub(crate) trait Sequences {
     fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError>;
 }
 
-/// A single sequence.
-struct Alone<'a, S>(&'a mut S);
+/// A single sequence as [`Sequences`].
+struct SingleSequence<'a, S>(&'a mut S);
 
-impl<S: DecodeContext> Sequences for Alone<'_, S> {
+impl<S: DecodeContext> Sequences for SingleSequence<'_, S> {
     fn logits(&self, _: SeqId) -> &[f32] {
         self.0.logits()
     }
@@ -252,7 +252,9 @@ pub fn generate(
     let start = Instant::now();
     let mut lane = Lane::new(0, sampler, detokenizer);
     let lanes = std::slice::from_mut(&mut lane);
-    generate_lanes(&mut Alone(sequence), lanes, |_, event| on_event(event))?;
+    generate_lanes(&mut SingleSequence(sequence), lanes, |_, event| {
+        on_event(event)
+    })?;
     let mut generated = lane.end(|text| {
         on_event(GenerateEvent::Text(text));
     });

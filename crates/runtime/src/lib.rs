@@ -37,7 +37,7 @@ pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_toke
 pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use prefix::PromptPrefix;
-pub use runner::Runner;
+pub use runner::{Runner, common_prefix_len};
 pub use sampler::{Sampler, SamplerOptions};
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

@@ -3,7 +3,7 @@
 /// Finds stop strings in a stream of text. Text that may be the start of a stop string stays pending.
 pub(crate) struct StopFilter {
     stops: Vec<String>,
-    held: String,
+    pending: String,
     /// Whether a stop string was found. No text is shown after it.
     ended: bool,
 }
@@ -13,7 +13,7 @@ impl StopFilter {
         let stops = stops.iter().filter(|s| !s.is_empty()).cloned().collect();
         StopFilter {
             stops,
-            held: String::new(),
+            pending: String::new(),
             ended: false,
         }
     }
@@ -23,35 +23,35 @@ impl StopFilter {
         if self.ended {
             return (String::new(), true);
         }
-        self.held.push_str(text);
+        self.pending.push_str(text);
         if let Some(at) = self
             .stops
             .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()))
+            .filter_map(|stop| self.pending.find(stop.as_str()))
             .min()
         {
-            self.held.truncate(at);
+            self.pending.truncate(at);
             self.ended = true;
-            return (std::mem::take(&mut self.held), true);
+            return (std::mem::take(&mut self.pending), true);
         }
-        let mut keep = self.held.len();
-        for (at, _) in self.held.char_indices() {
+        let mut keep = self.pending.len();
+        for (at, _) in self.pending.char_indices() {
             if self
                 .stops
                 .iter()
-                .any(|stop| stop.starts_with(&self.held[at..]))
+                .any(|stop| stop.starts_with(&self.pending[at..]))
             {
                 keep = at;
                 break;
             }
         }
-        let rest = self.held.split_off(keep);
-        (std::mem::replace(&mut self.held, rest), false)
+        let rest = self.pending.split_off(keep);
+        (std::mem::replace(&mut self.pending, rest), false)
     }
 
     /// Ends the stream and returns the pending text.
     pub(crate) fn finish(self) -> String {
-        self.held
+        self.pending
     }
 }
 

@@ -2,11 +2,12 @@
 
 use crate::args::ShiftArgs;
 use crate::output;
-use crate::prompt::{self, Conversations};
+use crate::prompt::Conversations;
 use anyhow::{Error, Result, bail};
 use kvark::BatchRunner;
 use kvark::generate::{
-    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SeqId, generate,
+    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SeqId, common_prefix_len,
+    generate,
 };
 use kvark::snapshot::Snapshot;
 use kvark::text::{Message, TextError};
@@ -156,7 +157,7 @@ impl<'a> Conversation<'a> {
             }
         };
         let kept = branch.without_shifted(beginning);
-        let known = prompt::common(self.cells.tokens(branch.id), &kept);
+        let known = common_prefix_len(self.cells.tokens(branch.id), &kept);
         let known = match known < self.cells.rewind_floor(branch.id)? {
             true => 0,
             false => known,
@@ -354,7 +355,7 @@ impl<'a> Conversation<'a> {
         let branch = &self.branches[self.current];
         // Logits come from feeding, so the last token is fed even if it is in the cache.
         let most = tokens.len().saturating_sub(1);
-        let known = prompt::common(self.cells.tokens(branch.id), &tokens).min(most);
+        let known = common_prefix_len(self.cells.tokens(branch.id), &tokens).min(most);
         // If ring layers have evicted rows that are needed, all tokens are computed again.
         let known = match known < self.cells.rewind_floor(branch.id)? {
             true => 0,

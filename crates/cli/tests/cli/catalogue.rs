@@ -40,7 +40,12 @@ fn a_model_that_is_there_is_listed_checked_and_deleted() {
 
     assert!(folder.run(&["rm", "smollm2"]).ok().starts_with("deleted "));
     assert!(!folder.path(MODEL).exists());
-    assert!(folder.run(&["rm", "smollm2"]).error().contains("not there"));
+    assert!(
+        folder
+            .run(&["rm", "smollm2"])
+            .error()
+            .contains("not installed")
+    );
 }
 
 #[test]

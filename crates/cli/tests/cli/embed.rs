@@ -87,7 +87,7 @@ fn what_cannot_be_embedded_is_named() {
         (&["embed", encoder, "-f", "missing.txt"], "missing.txt"),
         (
             &["embed", encoder, "a", long],
-            "text 2 has 42 tokens and the model takes 32",
+            "text 2 has 42 tokens and the model accepts 32",
         ),
         (
             &["embed", encoder, "a", "--mem-limit", "1k"],

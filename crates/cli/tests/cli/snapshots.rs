@@ -64,8 +64,8 @@ fn a_prompt_is_computed_once() {
     for (bytes, says) in [
         (&before[..before.len() - 1], "truncated"),
         (&damaged, "checksum"),
-        (b"hello", "no snapshot"),
-        (b"", "no snapshot"),
+        (b"hello", "not a kvark snapshot"),
+        (b"", "not a kvark snapshot"),
     ] {
         fs::write(cache, bytes).unwrap();
         let error = run("Hello", &cached).error();
