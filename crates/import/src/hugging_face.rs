@@ -87,7 +87,7 @@ impl Blueprint {
             let fused = name.ends_with("attn_qkv.weight");
             let optional_bias = name.ends_with(".bias") && !config.has_bias(name);
             let absent = fused || optional_bias || (tied && name == "output.weight");
-            (!absent).then(|| Weight::planned(dtype))
+            (!absent).then(|| Weight::placeholder(dtype))
         })?;
         // Configurations do not state the pooling.
         let embedding = (!spec.decodes()).then_some(Pooling::Mean);
@@ -276,7 +276,7 @@ mod tests {
         )
         .unwrap();
         let facts = &blueprint.facts;
-        assert!(facts.caches.is_empty() && facts.embedding.is_some());
+        assert!(facts.caches.is_empty() && facts.pooling.is_some());
         // What the published model has, without its pooler and the second of its token types.
         assert_eq!(elements(&blueprint.graph), 22_713_216 - 147_840 - 384);
     }

@@ -110,7 +110,7 @@ impl Prefix {
 pub(crate) fn step_size(facts: &ModelFacts, policy: &Policy, capacity: u32) -> StepSize {
     let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
     // An embedding model has no cache, so a whole text is one step whatever the batch size.
-    let batch = match facts.embedding {
+    let batch = match facts.pooling {
         Some(_) => usize::MAX,
         None => policy.batch,
     };
@@ -132,7 +132,7 @@ pub(crate) fn plan_run(
     kind: CacheKind,
     prefix: Option<&Prefix>,
 ) -> Result<MemoryPlan, RuntimeError> {
-    if model.facts().embedding.is_some() {
+    if model.facts().pooling.is_some() {
         let architecture = model.artifact().architecture.clone();
         return Err(RuntimeErrorKind::Encoder(architecture).into());
     }

@@ -73,7 +73,7 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
     // A file without tensors may end before the padding.
     let start = (cursor.position() as u64).next_multiple_of(alignment);
     let start = usize::try_from(start).map_or(bytes.len(), |s| s.min(bytes.len()));
-    let tensors = place(entries, bytes, start)?;
+    let tensors = attach_data(entries, bytes, start)?;
     Ok(Gguf {
         version,
         metadata,
@@ -282,7 +282,7 @@ fn sizes(dims: &[u64]) -> Option<(Vec<usize>, usize)> {
 }
 
 /// Gives each entry its bytes; the tensor data begins at byte `start` of the file.
-fn place(
+fn attach_data(
     entries: Vec<TensorEntry>,
     file: &Bytes,
     start: usize,

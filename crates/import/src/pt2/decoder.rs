@@ -199,7 +199,7 @@ fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFa
     let context = context.or_else(|| number(&["max_position_embeddings", "n_positions"]));
     let most = *graph.symbols()[TOKENS.0 as usize].range.end();
     Ok(ModelFacts {
-        embedding: None,
+        pooling: None,
         caches,
         context_length: context.unwrap_or(DEFAULT_CONTEXT_LENGTH),
         context_stated: context.is_some(),
@@ -231,7 +231,7 @@ pub(super) fn bare_facts(
         }
     }
     Ok(ModelFacts {
-        embedding: None,
+        pooling: None,
         caches,
         ..ModelFacts::none()
     })

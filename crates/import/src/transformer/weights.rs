@@ -18,7 +18,7 @@ pub struct Weight {
 
 impl Weight {
     /// A weight of a model that is only planned.
-    pub fn planned(dtype: DType) -> Weight {
+    pub fn placeholder(dtype: DType) -> Weight {
         Weight {
             dtype,
             shape: vec![],
