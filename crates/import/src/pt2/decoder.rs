@@ -2,7 +2,8 @@
 //!
 //! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and returns
 //! the logits of every token. Runners call `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
-//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end; further outputs are kept.
+//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end. Further outputs
+//! are kept.
 
 use std::collections::BTreeMap;
 
