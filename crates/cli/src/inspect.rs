@@ -152,7 +152,7 @@ impl Found {
             "parameters": contents.parameters(),
             "context_length": facts.map(|f| f.context_length),
             "vocab_size": facts.map(|f| f.vocab_size),
-            "pooling": facts.and_then(|f| f.embedding).map(kvark::embed::Pooling::name),
+            "pooling": facts.and_then(|f| f.pooling).map(kvark::embed::Pooling::name),
             "metadata": metadata,
             "ops": self.ops(),
             "methods": self.methods().map(method).collect::<Vec<_>>(),
@@ -189,7 +189,7 @@ impl Found {
                 }
             }
             Ok(Artifact { facts, .. }) => {
-                if let Some(pooling) = facts.embedding {
+                if let Some(pooling) = facts.pooling {
                     writeln!(out, "text          up to {} tokens", facts.context_length)?;
                     let (size, how) = (facts.hidden_size, pooling.name());
                     writeln!(out, "embedding     {size} elements, pooling {how}")?;

@@ -25,9 +25,9 @@ pub struct GenAi {
     pub bos: Option<u32>,
     /// The tokens that end a text.
     pub eos: Vec<u32>,
-    /// The token that fills up a batch.
+    /// Padding token.
     pub pad: Option<u32>,
-    /// What the decoder's inputs and outputs are called.
+    /// Names of the decoder's inputs and outputs.
     pub names: DecoderNames,
     /// Default sampling options.
     pub search: SearchOptions,
@@ -52,7 +52,7 @@ pub struct DecoderNames {
     pub write_indices: String,
     /// The valid rows of a static cache after the step.
     pub nonpad_kv_seqlen: String,
-    /// The scores of all tokens.
+    /// The logits.
     pub logits: String,
     /// The keys after the step.
     pub present_key: String,
@@ -97,7 +97,7 @@ impl Default for DecoderNames {
 }
 
 impl DecoderNames {
-    /// The names that static exports have when no configuration says otherwise.
+    /// Default names of static exports.
     pub fn static_cache() -> DecoderNames {
         let name = str::to_owned;
         DecoderNames {
@@ -312,7 +312,7 @@ pub struct SidecarFiles {
     pub tokenizer: Option<Bytes>,
     /// Hugging Face's `tokenizer_config.json`.
     pub tokenizer_config: Option<Bytes>,
-    /// Hugging Face's `generation_config.json`, or what the configuration says in its place.
+    /// Hugging Face's `generation_config.json`, or the equivalent made from `genai_config.json`.
     pub generation_config: Option<Bytes>,
     /// The chat template, if it is a separate file.
     pub chat_template: Option<Bytes>,

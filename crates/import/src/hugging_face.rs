@@ -31,7 +31,7 @@ pub const STEP_INPUTS: usize = 3;
 const MOST: u64 = 1 << 24;
 const MAX_LAYERS: usize = 4096;
 
-/// A `model_type`, the row of the architecture it is built as, and whether its head is its embedding unless it says.
+/// A `model_type`, the architecture it is built as, and whether its head is tied to the embedding by default.
 const TYPES: [(&str, &str, bool); 12] = [
     ("llama", "llama", false),
     ("mistral", "llama", false),
@@ -48,7 +48,7 @@ const TYPES: [(&str, &str, bool); 12] = [
 ];
 
 impl Blueprint {
-    /// Whether the file at `path` is such a configuration and no model file.
+    /// Whether the file at `path` is a configuration and not a model file.
     pub fn is_config(path: &Path) -> bool {
         let json = path.extension().is_some_and(|e| e == "json");
         json && path.is_file()
@@ -87,7 +87,7 @@ impl Blueprint {
             let fused = name.ends_with("attn_qkv.weight");
             let optional_bias = name.ends_with(".bias") && !config.has_bias(name);
             let absent = fused || optional_bias || (tied && name == "output.weight");
-            (!absent).then(|| Weight::planned(dtype))
+            (!absent).then(|| Weight::placeholder(dtype))
         })?;
         // Configurations do not state the pooling.
         let embedding = (!spec.decodes()).then_some(Pooling::Mean);
@@ -249,7 +249,7 @@ mod tests {
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 2048,
         "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512, "torch_dtype": "bfloat16" }"#;
 
-    /// Those of all weights.
+    /// The bytes of all weights.
     fn elements(graph: &Graph) -> usize {
         let weights = graph.inputs()[STEP_INPUTS..].iter();
         weights
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_blueprint_has_the_sizes_of_its_model() {
         let blueprint = Blueprint::parse(GEMMA.as_bytes()).unwrap();
-        // What the published model has.
+        // The size of the published model.
         assert_eq!(elements(&blueprint.graph), 268_098_176);
         let windows: Vec<_> = blueprint.facts.caches.iter().map(|c| c.window).collect();
         assert_eq!(windows.iter().filter(|w| w.is_none()).count(), 3);
@@ -276,8 +276,8 @@ mod tests {
         )
         .unwrap();
         let facts = &blueprint.facts;
-        assert!(facts.caches.is_empty() && facts.embedding.is_some());
-        // What the published model has, without its pooler and the second of its token types.
+        assert!(facts.caches.is_empty() && facts.pooling.is_some());
+        // The size of the published model, without its pooler and its second token type.
         assert_eq!(elements(&blueprint.graph), 22_713_216 - 147_840 - 384);
     }
 

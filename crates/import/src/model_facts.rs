@@ -23,10 +23,10 @@ pub struct ModelFacts {
     /// Maximum number of positions that the graph can compute, if its buffers or tables have a limit.
     pub context_limit: Option<usize>,
     /// Pooling of hidden states, for models that return hidden states instead of logits.
-    pub embedding: Option<Pooling>,
+    pub pooling: Option<Pooling>,
 }
 
-/// How the hidden states of a text are pooled into one embedding.
+/// How the hidden states of a text are pooled into one pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pooling {
     /// Mean over all tokens.
@@ -62,15 +62,15 @@ impl ModelFacts {
             hidden_size: 0,
             max_step: None,
             context_limit: None,
-            embedding: None,
+            pooling: None,
         }
     }
 
-    /// Facts of a transformer; `embedding` is set for models that return hidden states.
+    /// Facts of a transformer; `pooling` is set for models that return hidden states.
     pub(crate) fn of(
         spec: &TransformerSpec,
         context_length: usize,
-        embedding: Option<Pooling>,
+        pooling: Option<Pooling>,
     ) -> ModelFacts {
         let decodes = spec.decodes();
         ModelFacts {
@@ -81,7 +81,7 @@ impl ModelFacts {
             hidden_size: spec.hidden_size,
             max_step: None,
             context_limit: spec.learned_positions.filter(|_| !decodes),
-            embedding,
+            pooling,
         }
     }
 

@@ -165,15 +165,15 @@ impl StoredType {
             StoredType::F8E5M2FNUZ => {
                 small(|b| small_float(b, 5, 16, NonFiniteEncoding::NegativeZero))
             }
-            StoredType::U2 => Bytes::from_slice(&parts(data, elements, 2, i64::from)),
+            StoredType::U2 => Bytes::from_slice(&unpack_bits(data, elements, 2, i64::from)),
             StoredType::I2 => {
-                Bytes::from_slice(&parts(data, elements, 2, |n| i64::from(n ^ 2) - 2))
+                Bytes::from_slice(&unpack_bits(data, elements, 2, |n| i64::from(n ^ 2) - 2))
             }
-            StoredType::U4 => Bytes::from_slice(&parts(data, elements, 4, i64::from)),
+            StoredType::U4 => Bytes::from_slice(&unpack_bits(data, elements, 4, i64::from)),
             StoredType::I4 => {
-                Bytes::from_slice(&parts(data, elements, 4, |n| i64::from(n ^ 8) - 8))
+                Bytes::from_slice(&unpack_bits(data, elements, 4, |n| i64::from(n ^ 8) - 8))
             }
-            StoredType::F4E2M1 => Bytes::from_slice(&parts(data, elements, 4, |n| {
+            StoredType::F4E2M1 => Bytes::from_slice(&unpack_bits(data, elements, 4, |n| {
                 // Sign, two exponent bits, one mantissa bit: shifted up to the layout of an 8-bit float.
                 small_float((n & 8) << 4 | (n & 7) << 4, 2, 1, NonFiniteEncoding::None)
             })),
@@ -189,7 +189,7 @@ fn widened(dtype: DType, data: &[u8]) -> Bytes {
 }
 
 /// Unpacks 2- or 4-bit elements, lowest bits first.
-fn parts<T>(data: &[u8], elements: usize, bits: usize, f: impl Fn(u8) -> T) -> Vec<T> {
+fn unpack_bits<T>(data: &[u8], elements: usize, bits: usize, f: impl Fn(u8) -> T) -> Vec<T> {
     let mask = (1 << bits) - 1;
     let each = move |byte: &u8| {
         let byte = *byte;

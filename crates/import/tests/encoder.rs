@@ -64,7 +64,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 fn encoders_agree_with_transformers_alone_and_together() {
     for (name, pooling) in [("bert", Pooling::Mean), ("nomic_bert", Pooling::Cls)] {
         let artifact = import::open(&fixture("encoder", &format!("{name}.gguf"))).unwrap();
-        assert_eq!(artifact.facts.embedding, Some(pooling));
+        assert_eq!(artifact.facts.pooling, Some(pooling));
         assert!(artifact.facts.caches.is_empty() && !artifact.facts.is_decoder());
         let json = truth("encoder", name);
         let texts = json["texts"].as_array().unwrap();
@@ -90,7 +90,7 @@ fn decoders_without_a_cache_have_the_same_hidden_states() {
         let path = fixture("decoder", &format!("{name}.gguf"));
         let artifact = import::open_with(&path, &options).unwrap();
         let facts = &artifact.facts;
-        assert_eq!(facts.embedding, Some(Pooling::Last));
+        assert_eq!(facts.pooling, Some(Pooling::Last));
         assert!(facts.caches.is_empty() && !facts.is_decoder());
         let graph = &artifact.method("forward").unwrap().graph;
         let cached = |op: &Op| matches!(op, Op::UpdateAndAttend(_));

@@ -78,7 +78,7 @@ impl Embedder {
         options: &EmbedOptions,
     ) -> Result<Embedder, RuntimeError> {
         let artifact = model.artifact();
-        let Some(own) = model.facts().embedding else {
+        let Some(own) = model.facts().pooling else {
             let architecture = artifact.architecture.clone();
             return Err(RuntimeErrorKind::NoEmbedding(architecture).into());
         };

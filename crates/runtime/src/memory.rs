@@ -199,7 +199,7 @@ impl MemoryPlan {
         kind: CacheKind,
         prefix: Option<&PromptPrefix>,
     ) -> Result<MemoryPlan, RuntimeError> {
-        if model.facts().embedding.is_some() {
+        if model.facts().pooling.is_some() {
             let architecture = model.artifact().architecture.clone();
             return Err(RuntimeErrorKind::Encoder(architecture).into());
         }

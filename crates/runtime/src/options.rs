@@ -68,7 +68,7 @@ impl StepSize {
     pub(crate) fn new(facts: &ModelFacts, options: &RunnerOptions, capacity: u32) -> StepSize {
         let most = facts.max_step.unwrap_or(usize::MAX).min(capacity as usize);
         // An embedding model has no cache, so a whole text is one step whatever the options state.
-        let wanted = match facts.embedding {
+        let wanted = match facts.pooling {
             Some(_) => usize::MAX,
             None => options.max_step_tokens,
         };

@@ -218,7 +218,7 @@ fn what_is_no_model_is_named() {
     let table = [
         (r#"{"model_type": "mamba"}"#, "mamba"),
         ("{}", "architecture"),
-        ("[1", "no JSON"),
+        ("[1", "not valid JSON"),
         (
             r#"{"model_type": "llama", "hidden_size": 4}"#,
             "num_hidden_layers",

@@ -1,4 +1,4 @@
-//! The keys of one architecture, with the ranges that make sense for a model.
+//! Range-checked access to the keys of one architecture.
 
 use super::error::GgufError;
 use super::metadata::{Metadata, Value};
@@ -16,7 +16,7 @@ impl Keys<'_> {
         format!("{}.{key}", self.prefix)
     }
 
-    /// A size from 1 to `i32::MAX`, so that products of a few of them stay countable.
+    /// A size from 1 to `i32::MAX`, so that products of a few sizes do not overflow.
     pub(super) fn size(&self, key: &str) -> Result<usize, ImportError> {
         let size = self.optional_size(key)?;
         size.ok_or_else(|| GgufError::missing(&self.name(key)).into())

@@ -89,8 +89,8 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `min_bytes` each, refused when the rest of the file is too short for
-    /// them. Nothing is reserved for a count as such: memory grows with the things actually read.
+    /// A count of items of at least `min_bytes` each; an error if the rest of the file is too short for them. No memory is
+    /// reserved for a count: memory grows with the items that are read.
     pub(super) fn count(
         &mut self,
         min_bytes: usize,

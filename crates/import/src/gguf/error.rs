@@ -8,7 +8,7 @@ use base::MapError;
 /// Characters shown of a message.
 const MAX_MESSAGE: usize = 1000;
 
-/// A GGUF file that could not be read, or a metadata value that is not what was asked for.
+/// A GGUF file that could not be read, or a metadata value that does not have the requested type.
 ///
 /// The message names the field and the number that was wrong.
 #[derive(Debug, thiserror::Error)]
@@ -37,19 +37,19 @@ pub enum GgufErrorKind {
     Utf8,
     /// A key or a tensor name occurs twice.
     Duplicate,
-    /// A metadata value's stored form is not one the format defines, or not one that kvark reads.
+    /// A metadata value has a type that the format does not define or kvark does not support.
     Value,
     /// `general.alignment` is not a usable alignment.
     Alignment,
     /// A tensor's dimensions are impossible.
     Shape,
-    /// A tensor's type is not one that kvark reads.
+    /// A tensor's type is not supported.
     TensorType,
     /// A tensor's bytes are misaligned, outside the file, or overlap another's.
     Layout,
     /// A metadata key is absent.
     MissingKey,
-    /// A metadata value has another type than the one asked for, or does not fit it.
+    /// A metadata value does not have the requested type, or does not fit it.
     WrongType,
 }
 

@@ -23,12 +23,12 @@ pub struct Gguf {
 pub struct GgufTensor {
     /// The name, unique in the file.
     pub name: String,
-    /// How elements are stored.
+    /// Stored element type.
     pub dtype: DType,
     /// Row-major dimensions, outermost first (the file stores them innermost first). All are at least 1.
     pub shape: Vec<usize>,
-    /// The stored bytes, a view into the file. As aligned as the file's `general.alignment` makes them, which a
-    /// hostile file may set to 1: `Bytes::cast` can fail.
+    /// The stored bytes, a view into the file. Their alignment is the file's `general.alignment`, which may be 1, so
+    /// `Bytes::cast` can fail.
     pub data: Bytes,
 }
 
@@ -45,7 +45,7 @@ impl GgufTensor {
         self.shape.iter().product()
     }
 
-    /// Whether there are no elements, which never holds for a tensor that was read.
+    /// Whether there are no elements; always false for a tensor that was read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -4,7 +4,7 @@ use super::architecture::Architecture;
 use super::architecture_keys::Keys;
 use super::error::GgufError;
 use super::file::Gguf;
-use super::spec::{Source, SpecReader};
+use super::spec::{SpecReader, TrackedTensors};
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::{ImportOptions, LoweredModel, Method};
 use crate::model_facts::{ModelFacts, Pooling};
@@ -18,9 +18,9 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
         architecture,
         spec,
         context_length,
-        embedding,
+        pooling,
     } = describe(file, options)?;
-    let source = Source::new(file);
+    let source = TrackedTensors::new(file);
     let graph = transformer::build(&spec, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
@@ -37,7 +37,7 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
     }
 
     let name = file.metadata.str("general.name")?.map(str::to_owned);
-    let facts = ModelFacts::of(&spec, context_length, embedding);
+    let facts = ModelFacts::of(&spec, context_length, pooling);
     let method = Method {
         name: graph.name().to_owned(),
         graph,
@@ -57,7 +57,7 @@ struct ModelDescription {
     /// Maximum number of positions.
     context_length: usize,
     /// Pooling, for models that return hidden states.
-    embedding: Option<Pooling>,
+    pooling: Option<Pooling>,
 }
 
 fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, ImportError> {
@@ -78,10 +78,10 @@ fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, Im
             metadata: &file.metadata,
             prefix: name,
         },
-        source: &Source::new(file),
+        source: &TrackedTensors::new(file),
     };
     let (spec, context_length) = reader.read(options)?;
-    let embedding = match spec.decodes() {
+    let pooling = match spec.decodes() {
         true => None,
         false => Some(reader.pooling()?),
     };
@@ -89,7 +89,7 @@ fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, Im
         architecture: name.to_owned(),
         spec,
         context_length,
-        embedding,
+        pooling,
     })
 }
 

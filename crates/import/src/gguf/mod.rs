@@ -1,6 +1,6 @@
 //! GGUF, versions 2 and 3, little-endian: model metadata and tensors in one file.
 //!
-//! Reading checks every number before it is used, so a file that opens can be trusted to be consistent: names are
+//! Reading checks every number before it is used, so a file that opens is consistent: names are
 //! unique, rows are whole blocks, and each tensor's bytes lie inside the file and overlap no other's.
 //!
 //! ```no_run

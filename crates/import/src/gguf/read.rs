@@ -16,7 +16,7 @@ use super::metadata::{Metadata, Value};
 const MAGIC: &[u8; 4] = b"GGUF";
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// Far above any page size in use; keeps a hostile file from asking for absurd padding.
+/// Far above any page size; prevents a hostile file from requesting huge padding.
 const MAX_ALIGNMENT: u64 = 1 << 24;
 /// The most dimensions a tensor can have.
 const MAX_DIMS: u32 = 4;
@@ -73,7 +73,7 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
     // A file without tensors may end before the padding.
     let start = (cursor.position() as u64).next_multiple_of(alignment);
     let start = usize::try_from(start).map_or(bytes.len(), |s| s.min(bytes.len()));
-    let tensors = place(entries, bytes, start)?;
+    let tensors = attach_data(entries, bytes, start)?;
     Ok(Gguf {
         version,
         metadata,
@@ -160,8 +160,8 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, GgufErrorDetail> {
         }
         8 => {
             let len = cursor.count(8, FieldLabel::Value(key, "array length"))?;
-            // Vocabularies hold tokens that are parts of characters; they must not keep a model from loading.
-            // Most are UTF-8, which is checked faster alone.
+            // Vocabularies contain tokens that are parts of characters, which must not prevent loading. Most strings are
+            // UTF-8, and that check alone is faster.
             let text = |bytes| match std::str::from_utf8(bytes) {
                 Ok(text) => Cow::Borrowed(text),
                 Err(_) => String::from_utf8_lossy(bytes),
@@ -281,8 +281,8 @@ fn sizes(dims: &[u64]) -> Option<(Vec<usize>, usize)> {
     Some((shape, elements))
 }
 
-/// Gives each entry its bytes; the tensor data begins at byte `start` of the file.
-fn place(
+/// Attaches the bytes of each entry; the tensor data begins at byte `start` of the file.
+fn attach_data(
     entries: Vec<TensorEntry>,
     file: &Bytes,
     start: usize,

@@ -17,15 +17,15 @@ use crate::transformer::{
 };
 
 /// Tensor lookup that records which tensors were used.
-pub(super) struct Source<'a> {
+pub(super) struct TrackedTensors<'a> {
     pub(super) file: &'a Gguf,
     used: RefCell<HashSet<String>>,
 }
 
-impl<'a> Source<'a> {
-    pub(super) fn new(file: &'a Gguf) -> Source<'a> {
+impl<'a> TrackedTensors<'a> {
+    pub(super) fn new(file: &'a Gguf) -> TrackedTensors<'a> {
         let used = RefCell::default();
-        Source { file, used }
+        TrackedTensors { file, used }
     }
 
     pub(super) fn weight(&self, name: &str) -> Option<Weight> {
@@ -50,7 +50,7 @@ impl<'a> Source<'a> {
 pub(super) struct SpecReader<'a> {
     pub(super) architecture: Architecture,
     pub(super) keys: Keys<'a>,
-    pub(super) source: &'a Source<'a>,
+    pub(super) source: &'a TrackedTensors<'a>,
 }
 
 impl SpecReader<'_> {

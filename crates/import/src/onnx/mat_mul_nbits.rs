@@ -36,7 +36,7 @@ impl NBitsWeights<'_> {
     /// Converts the weights to the narrowest format that represents them.
     ///
     /// Blocks whose size is a multiple of 32 keep their integers and get f16 scales. Others are dequantised to f32.
-    pub(super) fn packed(&self) -> Result<(DType, Bytes), String> {
+    pub(super) fn to_kvark_blocks(&self) -> Result<(DType, Bytes), String> {
         let numbers = self.numbers()?;
         let whole = self.block.is_multiple_of(BLOCK) && self.depth.is_multiple_of(BLOCK);
         let fits = |x: &f32| f16::from_f32(*x).is_finite();
@@ -239,7 +239,7 @@ mod tests {
             scales: &scales,
             zeros: zeros.as_ref(),
         };
-        let (dtype, data) = weights.packed().unwrap();
+        let (dtype, data) = weights.to_kvark_blocks().unwrap();
         let mut packed = vec![0.0; 2 * depth];
         base::quant::dequantise(dtype, &data, &mut packed).unwrap();
         let dense = weights.dense(&weights.numbers().unwrap());
@@ -277,10 +277,13 @@ mod tests {
             scales: &scales,
             zeros: None,
         };
-        assert!(weights.packed().is_ok());
-        let refused = |weights: NBitsWeights<'_>| weights.packed().unwrap_err();
+        assert!(weights.to_kvark_blocks().is_ok());
+        let refused = |weights: NBitsWeights<'_>| weights.to_kvark_blocks().unwrap_err();
         let error = refused(NBitsWeights { rows: 3, ..weights });
-        assert!(error.contains("32 bytes of u8 weights, 48"), "{error}");
+        assert!(
+            error.contains("32 bytes of u8 weights, must have 48"),
+            "{error}"
+        );
         let weights = |bits, block| NBitsWeights {
             rows: 2,
             depth: 32,

@@ -2,7 +2,8 @@
 //!
 //! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and returns
 //! the logits of every token. Runners call `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
-//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end; further outputs are kept.
+//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end. Further outputs
+//! are kept.
 
 use std::collections::BTreeMap;
 
@@ -199,7 +200,7 @@ fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFa
     let context = context.or_else(|| number(&["max_position_embeddings", "n_positions"]));
     let most = *graph.symbols()[TOKENS.0 as usize].range.end();
     Ok(ModelFacts {
-        embedding: None,
+        pooling: None,
         caches,
         context_length: context.unwrap_or(DEFAULT_CONTEXT_LENGTH),
         context_stated: context.is_some(),
@@ -231,7 +232,7 @@ pub(super) fn bare_facts(
         }
     }
     Ok(ModelFacts {
-        embedding: None,
+        pooling: None,
         caches,
         ..ModelFacts::none()
     })

@@ -203,7 +203,7 @@ mod tests {
             (&[2], &[i64::MAX], 1, "outside"),
             (&[-1], &[1], 0, "-1"),
             (&[1 << 40, 1 << 40], &[0, 0], 0, "overflow"),
-            (&[2], &[], 0, "1 sizes and 0 strides"),
+            (&[2], &[], 0, "1 sizes but 0 strides"),
         ];
         for (sizes, strides, offset, want) in table {
             let error = read(sizes, strides, offset).unwrap_err();

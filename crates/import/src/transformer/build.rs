@@ -12,10 +12,10 @@ use super::weights::{self, Weights};
 use super::{LayerSpec, Mlp, NormKind, NormPlacement, RopeScaling, TransformerSpec, Weight};
 use crate::error::ImportError;
 
-/// Builds the graph `forward`; `lookup` gives the weight with a name, if the model has it.
+/// Builds the graph `forward`; `lookup` returns the weight with a name, if the model has it.
 ///
 /// Fused tensors (`attn_qkv`, and `ffn_up` holding gate and up) are split by rows without copying; norm weights and
-/// biases become f32, all other weights stay as they are stored.
+/// biases become f32, all other weights stay as stored.
 pub fn build(
     spec: &TransformerSpec,
     lookup: &dyn Fn(&str) -> Option<Weight>,
@@ -99,7 +99,7 @@ struct TransformerBuilder<'a> {
     tables: Vec<Option<TensorId>>,
 }
 
-/// A matrix and perhaps a bias, not yet in the graph.
+/// A matrix with an optional bias, not yet in the graph.
 struct Projection {
     name: String,
     rows: usize,
@@ -135,7 +135,7 @@ impl TransformerBuilder<'_> {
         Ok(table)
     }
 
-    /// The embedding table and the rows of it, scaled and with positions added as the model asks.
+    /// The embedding table and the tokens' rows, scaled and with position embeddings added if the model has them.
     fn embed(&mut self, tokens: TensorId) -> Result<(TensorId, TensorId), ImportError> {
         let spec = self.spec;
         let name = "token_embd.weight";
@@ -164,7 +164,7 @@ impl TransformerBuilder<'_> {
         Ok((table, hidden))
     }
 
-    /// The first row of a table, or the only one of a table that was stored without its rows.
+    /// The first row of a table; a vector counts as a table of one row.
     fn first_row(&mut self, name: &str, table: Weight) -> Result<TensorId, ImportError> {
         let row = match table.shape[..] {
             [rows, width] => Weight {
@@ -259,7 +259,7 @@ impl TransformerBuilder<'_> {
         self.linear(output, joined, self.spec.biases.output)
     }
 
-    /// Queries or keys by head, normalised and rotated as the model asks.
+    /// Queries or keys by head, normalised and rotated if the model does so.
     fn rotated(
         &mut self,
         prefix: &str,
@@ -360,7 +360,7 @@ impl TransformerBuilder<'_> {
         }
     }
 
-    /// The named projections, each its own tensor or a part of `fused`, which holds them in this order.
+    /// The named projections: separate tensors, or parts of `fused`, which contains them in this order.
     fn projections<const N: usize>(
         &self,
         prefix: &str,

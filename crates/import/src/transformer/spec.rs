@@ -15,9 +15,9 @@ pub struct TransformerSpec {
     pub hidden_size: usize,
     /// Factor on the token embedding.
     pub embedding_scale: Option<f32>,
-    /// Rows of the learned position embedding that is added to the tokens', for models that have one.
+    /// Rows of the learned position embedding, for models that add one to the token embedding.
     pub learned_positions: Option<usize>,
-    /// Embeddings are normalised before the first layer; those of token types, where the model has them, are added first.
+    /// Whether embeddings are normalised before the first layer, after token-type embeddings are added if there are any.
     pub embedding_norm: bool,
     /// Whether attention runs over KV caches or only within the step.
     pub context: ContextMode,
@@ -72,7 +72,7 @@ pub enum ContextMode {
     },
 }
 
-/// One layer's own numbers.
+/// Parameters of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// Heads and attention parameters.
@@ -102,21 +102,21 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
 }
 
-/// How rows are normalised.
+/// A normalisation of rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// Which norm.
+    /// Kind of the norm.
     pub kind: NormKind,
     /// Epsilon added to the mean square or variance.
     pub eps: f32,
 }
 
-/// Which norm.
+/// Kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
-    /// By the root mean square, with a weight.
+    /// RMS norm with a weight.
     Rms,
-    /// By mean and variance, with a weight and a bias.
+    /// Layer norm with a weight and a bias.
     Layer,
 }
 
@@ -131,7 +131,7 @@ pub enum NormPlacement {
     Post,
 }
 
-/// The shape of the feed-forward block.
+/// Structure of the feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mlp {
     /// `down(activation(up(x)))`.
@@ -140,7 +140,7 @@ pub enum Mlp {
     Gated(Activation),
 }
 
-/// Biases that must be there.
+/// Biases that a model must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
     /// On queries, keys and values.

@@ -1,4 +1,4 @@
-//! Weights by name, checked against the shape the spec asks for.
+//! Weights by name, checked against the shape that the spec requires.
 
 use base::{Bytes, DType, quant};
 use graph::{Dim, GraphBuilder, TensorId};
@@ -8,17 +8,17 @@ use crate::error::{ImportError, ImportErrorDetail};
 /// A tensor of the model file.
 #[derive(Clone, Debug)]
 pub struct Weight {
-    /// How elements are stored.
+    /// Stored element type.
     pub dtype: DType,
     /// Sizes, outermost first.
     pub shape: Vec<usize>,
-    /// The stored bytes; none in a model that is only planned, where a weight has the shape that is asked for.
+    /// The stored bytes. `None` in a model without weights, where a weight takes the shape that the spec requires.
     pub data: Option<Bytes>,
 }
 
 impl Weight {
-    /// A weight of a model that is only planned.
-    pub fn planned(dtype: DType) -> Weight {
+    /// A weight without bytes, for models that are only planned.
+    pub fn placeholder(dtype: DType) -> Weight {
         Weight {
             dtype,
             shape: vec![],
@@ -26,7 +26,7 @@ impl Weight {
         }
     }
 
-    /// `count` rows from row `start`, sharing the bytes; `None` when the weight is no matrix with those rows.
+    /// `count` rows from row `start`, sharing the bytes; `None` if the weight is not a matrix with these rows.
     fn rows(&self, start: usize, count: usize) -> Option<Weight> {
         let (&rows, inner) = self.shape.split_first()?;
         let data = self.data.as_ref()?;
@@ -60,7 +60,7 @@ impl<'a> Weights<'a> {
             .ok_or_else(|| ImportError::missing_tensor(name))
     }
 
-    /// One part of a tensor that holds several below each other, and has `all` rows in total.
+    /// Rows of a tensor that concatenates several weights and has `all` rows in total.
     pub(super) fn part(
         name: &str,
         fused: &Weight,
@@ -78,7 +78,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A constant of exactly this shape, stored as it is in the file.
+/// A constant of exactly this shape, in its stored type.
 pub(super) fn matrix(
     builder: &mut GraphBuilder,
     name: &str,
@@ -89,7 +89,7 @@ pub(super) fn matrix(
         return Ok(builder.input(name, weight.dtype, shape.map(Dim::from)));
     };
     check(name, &weight, &shape)?;
-    // Only a file with an odd alignment needs the copy: plain elements can then be read in place everywhere.
+    // Copies weights of files with an odd alignment, so that elements can be read in place everywhere.
     let plain = !weight.dtype.is_quantised();
     let misaligned =
         plain && !(stored.as_ptr() as usize).is_multiple_of(weight.dtype.block_bytes());
@@ -101,7 +101,7 @@ pub(super) fn matrix(
     Ok(builder.constant(name, weight.dtype, &shape, data)?)
 }
 
-/// A constant vector of `len` f32, converted when the file stores another type.
+/// A constant vector of `len` f32 elements, converted if the file stores another type.
 pub(super) fn vector(
     builder: &mut GraphBuilder,
     name: &str,

@@ -144,7 +144,7 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     let list = list.ok_or_else(|| {
         TextError::tokenizer_file(
             name,
-            "has a model without a vocabulary by text (Unigram models are not known)",
+            "has a model without a vocabulary by text (Unigram models are not supported)",
         )
     })?;
     let fallback = model.get("byte_fallback") == Some(&Value::Bool(true));

@@ -163,7 +163,7 @@ fn facts_follow_the_keys() {
         hidden_size: 8,
         max_step: None,
         context_limit: None,
-        embedding: None,
+        pooling: None,
     };
     assert_eq!(artifact.facts, facts);
 }

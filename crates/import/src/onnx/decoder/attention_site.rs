@@ -52,7 +52,7 @@ pub(in crate::onnx) struct AttentionSite<'a> {
 
 impl<'a> AttentionSite<'a> {
     /// Whether the attention is decomposed: a softmax between two products.
-    pub(super) fn is_spelled_out(&self) -> bool {
+    pub(super) fn is_decomposed(&self) -> bool {
         matches!(self.mask, MaskSource::Scores { .. })
     }
 }
@@ -187,7 +187,7 @@ impl<'a> SiteFinder<'a> {
         match &node.op[..] {
             "Attention" => self.attention(index, node),
             "com.microsoft::GroupQueryAttention" => self.grouped(index, node),
-            "Softmax" => self.spelled_out(node),
+            "Softmax" => self.decomposed(node),
             _ => Ok(None),
         }
     }
@@ -279,7 +279,7 @@ impl<'a> SiteFinder<'a> {
     }
 
     /// A softmax between two products, the first with the keys and the second with the values of a cache.
-    fn spelled_out(&self, softmax: &'a Node) -> Result<Option<AttentionSite<'a>>, String> {
+    fn decomposed(&self, softmax: &'a Node) -> Result<Option<AttentionSite<'a>>, String> {
         let (Some(to), Some(weights)) = (softmax.operand(0), softmax.outputs.first()) else {
             return Ok(None);
         };

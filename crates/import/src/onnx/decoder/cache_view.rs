@@ -5,7 +5,7 @@ use graph::Value;
 use super::attention_site::{AttentionSite, CacheSide, CacheView};
 use super::cache_inputs::CacheLayout;
 use super::mask_probe::{MaskProbe, ProbeStep};
-use super::subgraph_eval::{Substitute, probe};
+use super::subgraph_eval::{Substitute, evaluate_subgraph};
 use crate::error::ImportError;
 
 /// Limit on the elements of a cache in a probe.
@@ -31,7 +31,7 @@ impl MaskProbe<'_, '_> {
         let mut factors = vec![1.0; self.sites.len()];
         for (site, factor) in self.sites.iter().zip(&mut factors) {
             for view in &site.views {
-                let found = probe(self.file, &substitutes, &[view.operand])?;
+                let found = evaluate_subgraph(self.file, &substitutes, &[view.operand])?;
                 let Some(Substitute::Value(present)) = substitutes.get(view.present) else {
                     continue;
                 };

@@ -93,7 +93,8 @@ fn live(
 }
 
 impl<'a> OnnxLowering<'a> {
-    /// Adds the input `name: i32[T]` and, if the model has the input `exported`, defines that from it in the exported shape and type.
+    /// Adds the input `name: i32[T]`. If the model has the input `exported`, defines it from `name`, in the exported shape
+    /// and type.
     fn given(&mut self, name: &str, exported: &str, tokens: Dim) -> Result<TensorId, ImportError> {
         let id = self.builder.input(name, DType::I32, [tokens]);
         let file = self.file;

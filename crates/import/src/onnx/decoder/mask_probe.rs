@@ -11,7 +11,7 @@ use graph::Value;
 use super::attention_site::{AttentionSite, CacheSide, MaskSource, Present};
 use super::cache_inputs::{CacheInputs, CacheLayout, port};
 use super::mask::{MaskMatrix, WindowEvidence};
-use super::subgraph_eval::{Substitute, probe};
+use super::subgraph_eval::{Substitute, evaluate_subgraph};
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::genai::DecoderNames;
 use crate::onnx::file::Onnx;
@@ -62,7 +62,7 @@ impl<'a> MaskProbe<'a, '_> {
             let wanted = self.wanted();
             let mut substitutes = self.substitutes(step, 0.0)?;
             let mut runs = vec![self.probe(&substitutes, &wanted)?];
-            if self.sites.iter().any(AttentionSite::is_spelled_out) {
+            if self.sites.iter().any(AttentionSite::is_decomposed) {
                 for score in [1.0, 2.0] {
                     substitutes = self.substitutes(step, score)?;
                     runs.push(self.probe(&substitutes, &wanted)?);
@@ -139,7 +139,7 @@ impl<'a> MaskProbe<'a, '_> {
         if wanted.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let values = probe(self.file, substitutes, wanted)?;
+        let values = evaluate_subgraph(self.file, substitutes, wanted)?;
         let names = wanted.iter().map(|name| (*name).to_owned());
         Ok(names.zip(values).collect())
     }

@@ -66,7 +66,7 @@ impl OnnxDecoder<'_> {
             .map(|id| &graph.tensor(*id).ty.shape);
         let vocab = logits.and_then(|shape| shape.last()?.as_const());
         Ok(ModelFacts {
-            embedding: None,
+            pooling: None,
             caches: layers,
             context_length: context.unwrap_or(DEFAULT_CONTEXT_LENGTH).min(self.limit),
             context_stated: context.is_some(),
@@ -113,7 +113,7 @@ pub(super) fn find<'a>(
         let reason = format!("has more than {MAX_POSITIONS} rows");
         return Err(ImportError::value(what, reason));
     }
-    let most = match sites.iter().any(AttentionSite::is_spelled_out) {
+    let most = match sites.iter().any(AttentionSite::is_decomposed) {
         true => MAX_POSITIONS_BY_SCORES,
         false => MAX_POSITIONS,
     };

@@ -24,12 +24,12 @@ pub(super) enum Substitute {
 }
 
 /// The elements of some tensors computed by the model, with other tensors replaced.
-pub(super) fn probe(
+pub(super) fn evaluate_subgraph(
     file: &Onnx,
     substitutes: &BTreeMap<String, Substitute>,
     wanted: &[&str],
 ) -> Result<Vec<Value>, ImportError> {
-    let part = part(file, substitutes, wanted);
+    let part = extract_subgraph(file, substitutes, wanted);
     let fixed = substitutes
         .iter()
         .filter_map(|(name, substitute)| match substitute {
@@ -41,7 +41,11 @@ pub(super) fn probe(
 }
 
 /// Extracts the nodes between the substituted and the wanted tensors as a model of its own.
-fn part(file: &Onnx, substitutes: &BTreeMap<String, Substitute>, wanted: &[&str]) -> Onnx {
+fn extract_subgraph(
+    file: &Onnx,
+    substitutes: &BTreeMap<String, Substitute>,
+    wanted: &[&str],
+) -> Onnx {
     let mut needed: HashSet<&str> = wanted.iter().copied().collect();
     let mut nodes = vec![];
     for node in file.nodes.iter().rev() {

@@ -10,7 +10,8 @@ use super::context::{OnnxLowering, Results};
 use super::rotary::{Tables, layout};
 
 impl OnnxLowering<'_> {
-    /// Writes the new rows after the first `lengths [B, 1]` rows of each sequence of `past [B, H, P, D]`; returns `[B, H, P + S, D]`.
+    /// Writes the new rows after the first `lengths [B, 1]` rows of each sequence of `past [B, H, P, D]`. The result is
+    /// `[B, H, P + S, D]`.
     fn appended(
         &mut self,
         past: TensorId,

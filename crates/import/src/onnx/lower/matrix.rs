@@ -91,7 +91,7 @@ pub(super) fn mat_mul_nbits(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Re
             Some(_) => Some(stored(3).ok_or("its zero points must be an initialiser")?),
         },
     };
-    let (dtype, data) = weights.packed()?;
+    let (dtype, data) = weights.to_kvark_blocks()?;
     let name = lower.fresh_name();
     let shape = [weights.rows, weights.depth];
     let weight = lower.builder.constant(&name, dtype, &shape, data);
