@@ -1,12 +1,12 @@
-//! An outside fixture: a Mistral decoder with a float mask over static buffers.
+//! A Mistral decoder with a float mask over static buffers: the outside fixture if it is present, and its stand-in.
 
 use crate::common::outside_fixture;
-use crate::support::{StaticDecoder, exact, largest_difference, literal, model};
+use crate::support::{StaticDecoder, beside, exact, largest_difference, literal, model};
 use kvark::inference::Value;
 use kvark::{Cpu, Runner};
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The maximum error of an element.
 const TOLERANCE: f32 = 1e-3;
@@ -48,82 +48,85 @@ fn arrays(path: &Path) -> BTreeMap<String, Value> {
     arrays
 }
 
-/// Prefills [1, 2, 3, 4] and decodes 5 with the fixture's tensors, and compares logits and updated caches.
+/// The stand-in, which `stand_in/generate.py` makes, and the outside fixture if it is there.
+fn folders() -> impl Iterator<Item = PathBuf> {
+    let outside = outside_fixture("static-scatter-bias-decoder");
+    [beside().join("stand_in")].into_iter().chain(outside)
+}
+
+/// Prefill [1, 2, 3, 4] and decode 5 with the tensors of the golden: logits and updated caches, element by element.
 #[test]
 fn end_to_end_fixture_parity() {
-    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
-        return;
-    };
-    let golden = arrays(&folder.join("golden_io.npz"));
-    let mut session = literal(&folder.join("model.onnx"));
-    for step in ["prefill", "decode"] {
-        let (given, expected) = (format!("{step}_in."), format!("{step}_out."));
-        let inputs = golden
-            .iter()
-            .filter_map(|(name, value)| Some((name.strip_prefix(&given)?, value.clone())));
-        let mut checked = 0;
-        for (name, found) in session.run(inputs).unwrap() {
-            let truth = &golden[&format!("{expected}{name}")];
-            assert_eq!(found.shape, truth.shape, "{step} {name}");
-            let away = largest_difference(found.as_f32().unwrap(), truth.as_f32().unwrap());
-            assert!(away < TOLERANCE, "{step} {name} is off by {away}");
-            checked += 1;
+    for folder in folders() {
+        let golden = arrays(&folder.join("golden_io.npz"));
+        let mut session = literal(&folder.join("model.onnx"));
+        for step in ["prefill", "decode"] {
+            let (given, expected) = (format!("{step}_in."), format!("{step}_out."));
+            let inputs = golden
+                .iter()
+                .filter_map(|(name, value)| Some((name.strip_prefix(&given)?, value.clone())));
+            let mut checked = 0;
+            for (name, found) in session.run(inputs).unwrap() {
+                let truth = &golden[&format!("{expected}{name}")];
+                assert_eq!(found.shape, truth.shape, "{step} {name}");
+                let away = largest_difference(found.as_f32().unwrap(), truth.as_f32().unwrap());
+                assert!(away < TOLERANCE, "{step} {name} is off by {away}");
+                checked += 1;
+            }
+            assert_eq!(checked, 5);
         }
-        assert_eq!(checked, 5);
     }
 }
 
 /// The same with our own index stream and buffers, and again after a rewind.
 #[test]
 fn the_index_stream_drives_it_and_rewinds() {
-    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
-        return;
-    };
-    let golden = arrays(&folder.join("golden_io.npz"));
-    let mut decoder = StaticDecoder::open(&folder.join("model.onnx"), 1);
-    let check = |found: &[f32], name: &str| {
-        let away = largest_difference(found, golden[name].as_f32().unwrap());
-        assert!(away < TOLERANCE, "{name} is off by {away}");
-    };
-    for round in 0..2 {
-        let prefill = decoder.feed(&[vec![1, 2, 3, 4]], &[4]).unwrap();
-        check(&prefill, "prefill_out.logits");
-        let decode = decoder.feed(&[vec![5]], &[1]).unwrap();
-        check(&decode, "decode_out.logits");
-        if round == 0 {
-            let keys = decoder.buffers["key_cache.0"].as_f32().unwrap();
-            check(keys, "decode_out.updated_key_cache.0");
+    for folder in folders() {
+        let golden = arrays(&folder.join("golden_io.npz"));
+        let mut decoder = StaticDecoder::open(&folder.join("model.onnx"), 1);
+        let check = |found: &[f32], name: &str| {
+            let away = largest_difference(found, golden[name].as_f32().unwrap());
+            assert!(away < TOLERANCE, "{name} is off by {away}");
+        };
+        for round in 0..2 {
+            let prefill = decoder.feed(&[vec![1, 2, 3, 4]], &[4]).unwrap();
+            check(&prefill, "prefill_out.logits");
+            let decode = decoder.feed(&[vec![5]], &[1]).unwrap();
+            check(&decode, "decode_out.logits");
+            if round == 0 {
+                let keys = decoder.buffers["key_cache.0"].as_f32().unwrap();
+                check(keys, "decode_out.updated_key_cache.0");
+            }
+            decoder.feed(&[vec![9, 9, 9]], &[3]).unwrap();
+            kvark::cache::Cache::rewind(&mut decoder.index, 0).unwrap();
         }
-        decoder.feed(&[vec![9, 9, 9]], &[3]).unwrap();
-        kvark::cache::Cache::rewind(&mut decoder.index, 0).unwrap();
     }
 }
 
 /// The same with the runner's cache instead of the buffers.
 #[test]
 fn the_runner_drives_it() {
-    let Some(folder) = outside_fixture("static-scatter-bias-decoder") else {
-        return;
-    };
-    let golden = arrays(&folder.join("golden_io.npz"));
-    let model = model(&folder);
-    assert_eq!(model.facts().context_length, 16);
-    assert_eq!(model.artifact().architecture, "mistral");
-    let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
-    for _ in 0..2 {
-        runner.feed(&[1, 2, 3, 4], |_| true).unwrap();
-        let truth = golden["prefill_out.logits"].as_f32().unwrap();
-        assert!(largest_difference(runner.logits(), &truth[3 * 256..]) < TOLERANCE);
-        runner.feed(&[5], |_| true).unwrap();
-        let truth = golden["decode_out.logits"].as_f32().unwrap();
-        assert!(largest_difference(runner.logits(), truth) < TOLERANCE);
-        runner.rewind(2).unwrap();
-        runner.feed(&[7, 8], |_| true).unwrap();
-        runner.rewind(0).unwrap();
+    for folder in folders() {
+        let golden = arrays(&folder.join("golden_io.npz"));
+        let model = model(&folder);
+        assert_eq!(model.facts().context_length, 16);
+        assert_eq!(model.artifact().architecture, "mistral");
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
+        for _ in 0..2 {
+            runner.feed(&[1, 2, 3, 4], |_| true).unwrap();
+            let truth = golden["prefill_out.logits"].as_f32().unwrap();
+            assert!(largest_difference(runner.logits(), &truth[truth.len() / 4 * 3..]) < TOLERANCE);
+            runner.feed(&[5], |_| true).unwrap();
+            let truth = golden["decode_out.logits"].as_f32().unwrap();
+            assert!(largest_difference(runner.logits(), truth) < TOLERANCE);
+            runner.rewind(2).unwrap();
+            runner.feed(&[7, 8], |_| true).unwrap();
+            runner.rewind(0).unwrap();
+        }
+        let error = runner.feed(&[1; 17], |_| true).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the prompt has 17 tokens, and the context has room for 16 of its 16"
+        );
     }
-    let error = runner.feed(&[1; 17], |_| true).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "the prompt has 17 tokens, and the context has room for 16 of its 16"
-    );
 }

@@ -70,3 +70,59 @@ fn a_folder_without_a_configuration_is_named() {
         "{error}"
     );
 }
+
+/// Replaces a text of a file's bytes by another of the same length, wherever it is.
+fn replace(bytes: &mut [u8], from: &str, to: &str) -> usize {
+    assert_eq!(from.len(), to.len());
+    let places: Vec<usize> = bytes
+        .windows(from.len())
+        .enumerate()
+        .filter_map(|(at, window)| (window == from.as_bytes()).then_some(at))
+        .collect();
+    for at in &places {
+        bytes[*at..*at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    places.len()
+}
+
+/// A decoder whose index inputs have other names, which its configuration states, gives the same bits.
+#[test]
+fn index_inputs_with_other_names_are_those_of_the_configuration() {
+    let original = beside().join("stand_in");
+    let folder = std::env::temp_dir().join(format!("kvark-renamed-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut bytes = std::fs::read(original.join("model.onnx")).unwrap();
+    assert!(replace(&mut bytes, "write_indices", "first_new_row") > 1);
+    assert!(replace(&mut bytes, "nonpad_kv_seqlen", "valid_rows_after") > 1);
+    std::fs::write(folder.join("model.onnx"), &bytes).unwrap();
+    let mut config = crate::support::json(&original.join("genai_config.json"));
+    let write = |config: &serde_json::Value| {
+        std::fs::write(folder.join("genai_config.json"), config.to_string()).unwrap();
+    };
+    // Its mask is computed from the indices, and a name that the configuration does not state is not guessed.
+    write(&config);
+    let error = Model::open(&folder, None).err().unwrap().to_string();
+    assert!(
+        error.ends_with("there is no tensor first_new_row"),
+        "{error}"
+    );
+    let inputs = &mut config["model"]["decoder"]["inputs"];
+    inputs["write_indices"] = "first_new_row".into();
+    inputs["nonpad_kv_seqlen"] = "valid_rows_after".into();
+    write(&config);
+
+    let logits = |folder: &std::path::Path| {
+        let mut runner = Runner::new(&model(folder), &Cpu::new().unwrap(), &exact()).unwrap();
+        let mut bits: Vec<u32> = vec![];
+        for ids in [&[3, 1, 4, 1][..], &[5], &[9, 2]] {
+            let keep = |_: usize, row: &[f32]| {
+                bits.extend(row.iter().map(|x| x.to_bits()));
+                true
+            };
+            runner.feed_all_logits(ids, keep).unwrap();
+        }
+        bits
+    };
+    assert_eq!(logits(&folder), logits(&original));
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,6 +1,7 @@
 //! ONNX decoders on the CPU backend, against ONNX Runtime.
 //!
-//! - An outside fixture, if present: all its outputs, element by element.
+//! - An outside fixture, if present, and its stand-in in `stand_in`, which the generator there makes: all outputs, element
+//!   by element.
 //! - The small decoders in this folder, which `generate.py` builds with mobius: ONNX Runtime's logits, fed in every way.
 //! - The larger decoders of the folder that `KVARK_TEST_ONNX` names. `cargo xtask check-onnx` makes them.
 
