@@ -39,7 +39,7 @@ pub enum ModelFile {
         /// The model file.
         model: Onnx,
         /// Sidecar files.
-        sidecars: SidecarFiles,
+        sidecars: Box<SidecarFiles>,
     },
 }
 
@@ -133,7 +133,7 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
             Format::Pt2 => ModelFile::Pt2(Pt2::parse(&bytes)?),
             Format::Onnx => ModelFile::Onnx {
                 model: Onnx::parse(bytes, path.parent())?,
-                sidecars: SidecarFiles::find(path)?,
+                sidecars: Box::new(SidecarFiles::find(path)?),
             },
         };
         Artifact::from_file(file, options)

@@ -83,12 +83,12 @@ impl LayerLayout {
 /// side separately, with this size and this order.
 ///
 /// ```
-/// use kv::{CacheConfig, LayerConfig, Side, Storage};
+/// use kv::{CacheConfig, LayerConfig, Side, KvStorage};
 ///
 /// // Qwen3-0.6B.
 /// let layer = LayerConfig { kv_heads: 8, key_dim: 128, value_dim: 128, window: None };
 /// let mut config = CacheConfig::uniform(1024, 28, layer);
-/// (config.key_storage, config.value_storage) = (Storage::F32, Storage::F32);
+/// (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
 /// let layout = config.layout(1024, 1);
 /// assert_eq!(layout.bytes(), 234_881_024);
 /// let (layer, side, head, position) = (17, 1, 3, 912);

@@ -7,13 +7,13 @@
 //! after a successful forward, does.
 //!
 //! ```
-//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, Run, Step, StepPlan};
+//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, CellRun, Step, StepPlan};
 //!
 //! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
 //! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
 //! let mut plan = StepPlan::default();
 //! cache.plan(&Step::sequence(&[17, 4, 9], 0), &mut plan).unwrap();
-//! assert!(plan.layer(0).visible.runs(2).eq([Run { position: 0, cell: 0, len: 3 }]));
+//! assert!(plan.layer(0).visible.runs(2).eq([CellRun { position: 0, cell: 0, len: 3 }]));
 //! cache.commit(&plan);
 //! assert_eq!(cache.len(), 3);
 //! assert!(cache.plan(&Step::sequence(&[3], 5), &mut plan).is_err(), "position 5 would leave a gap");

@@ -294,8 +294,8 @@ mod tests {
             zeros: None,
         };
         assert!(refused(weights(3, 32)).contains("3 bits"));
-        assert!(refused(weights(4, 48)).contains("blocks of 48"));
-        assert!(refused(weights(4, usize::MAX / 2 + 1)).contains("blocks of"));
+        assert!(refused(weights(4, 48)).contains("block size of 48"));
+        assert!(refused(weights(4, usize::MAX / 2 + 1)).contains("block size of"));
         assert!(refused(weights(4, 16)).contains("scales for 4"));
     }
 }

@@ -110,7 +110,8 @@ fn configurations_at_the_limits_are_accepted_and_those_beyond_are_named() {
     for (case, change) in accepted.iter().enumerate() {
         assert_eq!(with(change), Ok(()), "case {case}");
     }
-    let refused: [(&dyn Fn(&mut CacheConfig), &str); 9] = [
+    type Damage<'a> = &'a dyn Fn(&mut CacheConfig);
+    let refused: [(Damage<'_>, &str); 9] = [
         (&|c| c.capacity = 0, "a capacity of 0 cells"),
         (&|c| c.capacity = MAX + 1, "a capacity of 2147483648 cells"),
         (&|c| c.layers = vec![c.layers[0]; 65536], "65536 layers"),
