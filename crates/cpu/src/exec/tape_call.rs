@@ -14,7 +14,7 @@ pub(super) struct TapeCall {
     pub(super) operands: Range<usize>,
     /// The fused group that starts with this call.
     pub(super) group: FusedGroup,
-    /// What to prefetch for the next memory-bound group, if this call starts one.
+    /// The memory that the threads prefetch while this call runs; only the first call of a memory-bound group has it.
     pub(super) prefetch: Option<NextReads>,
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Location {
     Input { index: usize, offset: usize },
 }
 
-/// What the threads prefetch while a call runs: the memory that the next memory-bound group reads.
+/// The memory that the next memory-bound group reads; the threads prefetch it while a call runs.
 pub(super) enum NextReads {
     /// The spans of weights that each thread reads.
     Weights(Vec<SpanList>),

@@ -24,13 +24,14 @@ pub(crate) struct Prologue {
 // SAFETY: tasks normalise different rows.
 unsafe impl Sync for Prologue {}
 
-/// What is applied to a product as it is stored, in this order.
+/// The bias, the activation and the residual that a kernel applies to a product, in this order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epilogue {
     /// One bias per column; null without a bias.
     pub(crate) bias: *const f32,
     pub(crate) activation: Option<Activation>,
-    /// A residual of the product's shape; null without one. It may be the output's memory.
+    /// A residual of the product's shape; null without one. It may be the output's memory in quantised and half-precision
+    /// products without an activation: others store the sum before they read the residual.
     pub(crate) residual: *const f32,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct MatMulOperands {
     /// Null without a bias.
     pub(crate) bias: *const f32,
     pub(crate) out: *mut f32,
-    /// As many bytes as [`MatMul::scratch`] says.
+    /// Scratch of [`MatMul::scratch`] bytes.
     pub(crate) scratch: *mut f32,
 }
 

@@ -118,7 +118,7 @@ struct HalfLinearTask<'a> {
     /// The range of weight rows.
     rows: (usize, usize),
     thread: usize,
-    /// What the thread prefetches.
+    /// The memory that this thread prefetches.
     prefetch_plan: &'a PrefetchPlan,
 }
 

@@ -9,6 +9,6 @@ pub(crate) struct LinearOperands {
     pub(crate) weight: *const u8,
     pub(crate) epilogue: Epilogue,
     pub(crate) out: *mut f32,
-    /// As many bytes as the call's `scratch` says.
+    /// Scratch; the call's `scratch` method returns its size in bytes.
     pub(crate) scratch: *mut f32,
 }

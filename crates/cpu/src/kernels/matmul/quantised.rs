@@ -49,7 +49,7 @@ struct StripTask<'a, A> {
     activations: A,
     strips: Range<usize>,
     output: OutputTile,
-    /// What the thread prefetches.
+    /// The memory that this thread prefetches.
     prefetch_plan: &'a PrefetchPlan,
     /// The thread's scratch for expanded strips, which matrix tiles read.
     #[cfg_attr(

@@ -65,7 +65,7 @@ impl AttentionPartition {
         let visible_keys = queries.iter().map(|query| query.positions.len());
         let products = visible_keys.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
         let serial = products < SERIAL_PRODUCTS && kv_splits.len() <= 1;
-        // As many queries as can share a pass, but enough tiles to balance the threads.
+        // A tile takes the most queries that can share a pass and still leave enough tiles to balance the threads.
         let wanted_tiles = if serial {
             1
         } else {

@@ -206,7 +206,7 @@ impl ScoreDecoded<'_> {
     fn batch<S: Simd, const R: usize>(&mut self, s: S, first: usize) {
         let mut vector = 0;
         while vector < self.vectors {
-            // As many vectors at once as keep the sums in registers.
+            // The tile takes the most vectors whose sums fit in registers.
             if S::REGISTER_TILE.0 >= 4 && vector + 4 <= self.vectors {
                 self.vectors::<S, R, 4>(s, first, vector);
                 vector += 4;

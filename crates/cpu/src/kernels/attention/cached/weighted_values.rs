@@ -129,7 +129,7 @@ impl<E: KvDecoder> Kernel for AddStoredValues<'_, '_, E> {
                     weights: &self.scores[first..],
                     weighted: self.weighted[first * dim..].as_mut_ptr(),
                 };
-                // As many rows as keep the sums in registers.
+                // The call takes the most rows whose sums fit in registers.
                 first += match self.rows.end - first {
                     1 => mix.run::<S, E, 1, 4>(s, self.prefetcher),
                     2 => mix.run::<S, E, 2, 4>(s, self.prefetcher),
@@ -158,7 +158,7 @@ impl DecodedValues<'_> {
         let vectors = dims / LANES;
         let mut vector = 0;
         while vector < vectors {
-            // As many vectors at once as keep the sums in registers.
+            // The tile takes the most vectors whose sums fit in registers.
             if S::REGISTER_TILE.0 >= 4 && vector + 4 <= vectors {
                 self.vectors::<S, R, 4>(s, vector);
                 vector += 4;

@@ -33,7 +33,7 @@ pub(crate) enum Quant {
     Byte,
 }
 
-/// What a weight format becomes when packed: `weight = scale · (quant - zero) + min`.
+/// The packed form of a weight format: `weight = scale · (quant - zero) + min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedFormat {
     pub(crate) quant: Quant,
