@@ -10,13 +10,17 @@ use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SeqCa
 use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
-/// The maximum number of sequences in one pool.
-pub const MAX_SEQUENCES: u32 = 64;
+/// The maximum number of sequences in one pool that steps can extend. Retained prefixes do not count.
+pub const MAX_SEQUENCES: u32 = 256;
+
+/// The maximum number of prefixes that a pool retains.
+const MAX_RETAINED: usize = 4096;
 
 /// A pool of cells shared by up to [`MAX_SEQUENCES`] sequences.
 ///
 /// A sequence is a list of runs in position order. Every cell has a reference count: the number of sequences that hold
-/// it. A cell with count 0 is free. The cost of a verb is proportional to the runs that it touches; a fork copies a run
+/// it. A cell with count 0 is free. [`retain`](Cells::retain) makes a read-only sequence, which keeps its cells without
+/// taking one of the numbers that steps use. The cost of a verb is proportional to the runs that it touches; a fork copies a run
 /// list.
 ///
 /// If the configuration has a [`RingPolicy`], layers with a window use a cell space of their own, in which a sequence
@@ -30,6 +34,8 @@ pub struct Cells {
     spaces: Vec<CellSpace>,
     /// The sequence of every token of the declared step; empty when no step is declared.
     declared: Vec<SeqId>,
+    /// Whether retained prefix `MAX_SEQUENCES + i` exists.
+    retained: Vec<bool>,
 }
 
 /// The row moves of a compaction: for each layer, the old cell that is copied to each new cell.
@@ -74,6 +80,7 @@ impl Cells {
             ring,
             spaces: all,
             declared: Vec::new(),
+            retained: Vec::new(),
         }
     }
 
@@ -84,13 +91,13 @@ impl Cells {
 
     /// The runs of a sequence, in position order.
     pub fn runs(&self, seq: SeqId) -> Result<&[CellRun], KvError> {
-        let seq = self.check_seq(seq)?;
+        let seq = self.check_owner(seq)?;
         Ok(&self.spaces[0].sequences[seq as usize].runs)
     }
 
     /// The runs of the positions that a layer still holds of a sequence.
     pub fn layer_runs(&self, layer: usize, seq: SeqId) -> Result<&[CellRun], KvError> {
-        let seq = self.check_seq(seq)?;
+        let seq = self.check_owner(seq)?;
         Ok(&self.spaces[self.space_of(layer)].sequences[seq as usize].runs)
     }
 
@@ -99,8 +106,54 @@ impl Cells {
         (0..MAX_SEQUENCES).filter(|s| self.spaces[0].sequences[*s as usize].len > 0)
     }
 
-    /// For each cell below the high water, the number of sequences that hold it.
-    pub fn ref_counts(&self) -> &[u8] {
+    /// The retained prefixes.
+    pub fn retained(&self) -> impl Iterator<Item = SeqId> + '_ {
+        let all = (MAX_SEQUENCES..).zip(&self.retained);
+        all.filter(|(_, exists)| **exists).map(|(id, _)| id)
+    }
+
+    /// Makes a read-only sequence that shares the cells of `src` at these positions, and returns its number, which is
+    /// at least [`MAX_SEQUENCES`]. It can be copied to sequences and saved; steps cannot extend it.
+    ///
+    /// # Errors
+    /// `TooManyRetained`, and the errors of [`seq_cp`](SeqCache::seq_cp).
+    pub fn retain(
+        &mut self,
+        src: SeqId,
+        positions: impl RangeBounds<u32>,
+    ) -> Result<SeqId, KvError> {
+        let src = self.check_owner(src)?;
+        let free = self.retained.iter().position(|exists| !exists);
+        let index = free.unwrap_or(self.retained.len());
+        if index == MAX_RETAINED {
+            return Err(KvErrorKind::TooManyRetained { max: MAX_RETAINED }.into());
+        }
+        let id = MAX_SEQUENCES + index as u32;
+        self.resize_retained(self.retained.len().max(index + 1));
+        let shared = self.share(src, id, &resolve_positions(positions));
+        self.retained[index] = shared.is_ok();
+        if shared.is_err() && free.is_none() {
+            self.resize_retained(index);
+        }
+        shared.map(|()| id)
+    }
+
+    /// Removes a retained prefix.
+    pub fn release(&mut self, id: SeqId) -> Result<(), KvError> {
+        let index = id.checked_sub(MAX_SEQUENCES).map(|index| index as usize);
+        let exists = index.and_then(|index| self.retained.get_mut(index));
+        let exists = exists.filter(|exists| **exists);
+        let exists = exists.ok_or(KvErrorKind::UnknownSequence {
+            seq: id,
+            max: MAX_SEQUENCES,
+        })?;
+        *exists = false;
+        self.remove(id, &(0..u32::MAX));
+        Ok(())
+    }
+
+    /// For each cell below the high water, the number of sequences and retained prefixes that hold it.
+    pub fn ref_counts(&self) -> &[u16] {
         &self.spaces[0].ref_counts[..self.high_water() as usize]
     }
 
@@ -116,7 +169,7 @@ impl Cells {
 
     /// The shortest length that `seq` can be rewound to. Ring layers have evicted the rows that a shorter one needs.
     pub fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError> {
-        let seq = self.check_seq(seq)?;
+        let seq = self.check_owner(seq)?;
         Ok(self.floor(seq))
     }
 
@@ -176,6 +229,29 @@ impl Cells {
         }
     }
 
+    /// Returns an error unless `seq` is a sequence or a retained prefix.
+    fn check_owner(&self, seq: SeqId) -> Result<SeqId, KvError> {
+        let retained = seq.checked_sub(MAX_SEQUENCES);
+        let exists = retained.and_then(|index| self.retained.get(index as usize));
+        match exists {
+            Some(true) => Ok(seq),
+            _ => self.check_seq(seq),
+        }
+    }
+
+    fn resize_retained(&mut self, len: usize) {
+        self.retained.resize(len, false);
+        let owners = MAX_SEQUENCES as usize + len;
+        for space in &mut self.spaces {
+            space.sequences.resize_with(owners, Default::default);
+        }
+    }
+
+    /// Every sequence and retained prefix.
+    fn owners(&self) -> Range<SeqId> {
+        0..self.spaces[0].sequences.len() as u32
+    }
+
     /// Returns an error if, after the removal of `range`, a ring layer lacks rows that the next token attends to.
     fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
         let all = &self.spaces[0].sequences[seq as usize];
@@ -199,6 +275,45 @@ impl Cells {
                 let floor = self.floor(seq);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }
+        }
+        Ok(())
+    }
+
+    /// Makes `dst` share the cells of `src` at these positions.
+    fn share(&mut self, src: SeqId, dst: SeqId, range: &Range<u32>) -> Result<(), KvError> {
+        if src == dst {
+            return Ok(());
+        }
+        let added = |space: &CellSpace| -> Result<Vec<CellRun>, u32> {
+            let mut added = Vec::new();
+            let [from, to] = [src, dst].map(|seq| &space.sequences[seq as usize].runs);
+            for run in from.iter().filter_map(|run| run.clip(range)) {
+                missing(run, to, &mut added)?;
+            }
+            Ok(added)
+        };
+        let added: Result<Vec<Vec<CellRun>>, u32> = self.spaces.iter().map(added).collect();
+        let added = added.map_err(|position| KvErrorKind::Occupied { seq: dst, position })?;
+        let next = |runs: &[CellRun]| runs.iter().map(|run| run.position + run.len).max();
+        let own = self.spaces[0].sequences[dst as usize].next();
+        let Some(next) = next(&added[0]).max(own) else {
+            return Ok(());
+        };
+        let held = |(space, added): (&CellSpace, &Vec<CellRun>), seen: &Range<u32>| {
+            let parts = added.iter().filter_map(|run| run.clip(seen));
+            let shared: u32 = parts.map(|run| run.len).sum();
+            space.sequences[dst as usize].count(seen) + shared
+        };
+        for each in self.spaces.iter().zip(&added).skip(1) {
+            let seen = each.0.seen_before(next);
+            if held(each, &seen) < held((&self.spaces[0], &added[0]), &seen) {
+                let floor = self.floor(src);
+                return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
+            }
+        }
+        for (space, added) in self.spaces.iter_mut().zip(added) {
+            space.share(dst, added);
+            space.remove(dst, &space.evicted_positions(next));
         }
         Ok(())
     }
@@ -241,15 +356,16 @@ impl Cache for Cells {
     fn clear(&mut self) {
         self.spaces.iter_mut().for_each(CellSpace::clear);
         self.declared.clear();
+        self.retained.clear();
     }
 
-    /// Removes all positions from `len` on from every sequence.
+    /// Removes all positions from `len` on from every sequence and retained prefix.
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
         let behind = len..u32::MAX;
-        for seq in 0..MAX_SEQUENCES {
+        for seq in self.owners() {
             self.check_removal(seq, &behind)?;
         }
-        (0..MAX_SEQUENCES).for_each(|seq| self.remove(seq, &behind));
+        self.owners().for_each(|seq| self.remove(seq, &behind));
         Ok(())
     }
 }
@@ -273,43 +389,8 @@ impl SeqCache for Cells {
         dst: SeqId,
         range: impl RangeBounds<u32>,
     ) -> Result<(), KvError> {
-        let (src, dst) = (self.check_seq(src)?, self.check_seq(dst)?);
-        let range = resolve_positions(range);
-        if src == dst {
-            return Ok(());
-        }
-        let added = |space: &CellSpace| -> Result<Vec<CellRun>, u32> {
-            let mut added = Vec::new();
-            let [from, to] = [src, dst].map(|seq| &space.sequences[seq as usize].runs);
-            for run in from.iter().filter_map(|run| run.clip(&range)) {
-                missing(run, to, &mut added)?;
-            }
-            Ok(added)
-        };
-        let added: Result<Vec<Vec<CellRun>>, u32> = self.spaces.iter().map(added).collect();
-        let added = added.map_err(|position| KvErrorKind::Occupied { seq: dst, position })?;
-        let next = |runs: &[CellRun]| runs.iter().map(|run| run.position + run.len).max();
-        let own = self.spaces[0].sequences[dst as usize].next();
-        let Some(next) = next(&added[0]).max(own) else {
-            return Ok(());
-        };
-        let held = |(space, added): (&CellSpace, &Vec<CellRun>), seen: &Range<u32>| {
-            let parts = added.iter().filter_map(|run| run.clip(seen));
-            let shared: u32 = parts.map(|run| run.len).sum();
-            space.sequences[dst as usize].count(seen) + shared
-        };
-        for each in self.spaces.iter().zip(&added).skip(1) {
-            let seen = each.0.seen_before(next);
-            if held(each, &seen) < held((&self.spaces[0], &added[0]), &seen) {
-                let floor = self.floor(src);
-                return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
-            }
-        }
-        for (space, added) in self.spaces.iter_mut().zip(added) {
-            space.share(dst, added);
-            space.remove(dst, &space.evicted_positions(next));
-        }
-        Ok(())
+        let (src, dst) = (self.check_owner(src)?, self.check_seq(dst)?);
+        self.share(src, dst, &resolve_positions(range))
     }
 
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
@@ -329,12 +410,12 @@ impl SeqCache for Cells {
     }
 
     fn seq_len(&self, seq: SeqId) -> Result<u32, KvError> {
-        let seq = self.check_seq(seq)?;
+        let seq = self.check_owner(seq)?;
         Ok(self.spaces[0].sequences[seq as usize].len)
     }
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
-        let seq = self.check_seq(seq)?;
+        let seq = self.check_owner(seq)?;
         Ok(self.spaces[0].sequences[seq as usize].next())
     }
 }

@@ -67,6 +67,12 @@ pub enum KvErrorKind {
         /// The number of sequences; numbers begin at 0.
         max: u32,
     },
+    /// The pool retains its maximum number of prefixes.
+    #[error("the cache retains {max} prefixes: release one before retaining another")]
+    TooManyRetained {
+        /// The maximum number.
+        max: usize,
+    },
     /// The target of a copy already holds a position, in another cell.
     #[error("sequence {seq} already holds position {position}, in another cell")]
     Occupied {

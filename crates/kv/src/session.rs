@@ -311,6 +311,16 @@ impl CacheSession<ScatterIndex> {
 }
 
 impl CacheSession<Cells> {
+    /// Makes a read-only sequence that shares the cells of `src` at these positions. See [`Cells::retain`].
+    pub fn retain(&self, src: SeqId, positions: impl RangeBounds<u32>) -> Result<SeqId, KvError> {
+        self.change(|cells| cells.retain(src, positions))?
+    }
+
+    /// Removes a retained prefix.
+    pub fn release(&self, id: SeqId) -> Result<(), KvError> {
+        self.change(|cells| cells.release(id))?
+    }
+
     /// Moves rows so that the pool has no holes and sequences have long runs.
     pub fn compact(&self) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;

@@ -227,7 +227,7 @@ impl BatchRunner {
     }
 
     /// For each cell up to the last one in use, the number of sequences that hold it.
-    pub fn ref_counts(&self) -> Result<Vec<u8>, RuntimeError> {
+    pub fn ref_counts(&self) -> Result<Vec<u16>, RuntimeError> {
         Ok(self.session.with(|cells| cells.ref_counts().to_vec())?)
     }
 

@@ -8,7 +8,7 @@ use crate::{Cache, CellRun, KvError, KvErrorKind, Restorable, SeqId, SequenceRow
 
 impl Restorable for Cells {
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
-        let seq = self.check_seq(seq)?;
+        let seq = self.check_owner(seq)?;
         let all = &self.spaces[0].sequences[seq as usize];
         let mut end = 0;
         for run in &all.runs {

@@ -12,7 +12,7 @@ pub(super) struct CellSpace {
     /// Set for ring layers, which evict the rows behind their window.
     pub(super) ring: Option<RingSize>,
     /// For each cell, the number of sequences that hold it.
-    pub(super) ref_counts: Vec<u8>,
+    pub(super) ref_counts: Vec<u16>,
     pub(super) sequences: Vec<SequenceRuns>,
     pub(super) used: u32,
     /// One past the last cell in use.
@@ -72,6 +72,7 @@ impl CellSpace {
 
     pub(super) fn clear(&mut self) {
         self.ref_counts.fill(0);
+        self.sequences.truncate(super::MAX_SEQUENCES as usize);
         self.sequences.fill(SequenceRuns::default());
         (self.used, self.high_water, self.first_free) = (0, 0, 0);
     }
@@ -148,7 +149,7 @@ impl CellSpace {
 
     /// Advances `first_free` past used cells. Called after cells were allocated.
     pub(super) fn advance_first_free(&mut self) {
-        let free = |n: &u8| *n == 0;
+        let free = |n: &u16| *n == 0;
         let from = &self.ref_counts[self.first_free as usize..];
         let taken = from.iter().position(free).unwrap_or(from.len());
         self.first_free += taken as u32;
@@ -187,7 +188,7 @@ impl CellSpace {
             sequence.runs = runs;
         }
         let held = order.iter().map(|old| self.ref_counts[*old as usize]);
-        let ref_counts: Vec<u8> = held.collect();
+        let ref_counts: Vec<u16> = held.collect();
         self.ref_counts.fill(0);
         self.ref_counts[..ref_counts.len()].copy_from_slice(&ref_counts);
         (self.high_water, self.first_free) = (self.used, self.used);

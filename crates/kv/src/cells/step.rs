@@ -138,7 +138,7 @@ impl Cells {
                 let runs = space.sequences[seq].runs.iter();
                 runs.filter_map(move |run| run.clip(&gone))
             };
-            let all = 0..space.sequences.len();
+            let all = 0..MAX_SEQUENCES as usize;
             for cell in all
                 .clone()
                 .flat_map(evicted_positions)

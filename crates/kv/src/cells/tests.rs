@@ -156,3 +156,58 @@ fn a_copy_completes_what_the_copy_already_shares() {
     assert_eq!(cells.seq_len(1), Ok(8));
     assert_eq!(cells.ref_counts(), [2; 8]);
 }
+
+#[test]
+fn retained_prefixes_keep_their_cells_and_take_no_sequence_number() {
+    let mut cells = windowed(400);
+    (0..3).for_each(|_| _ = step(&mut cells, 7, 4));
+    let whole = cells.retain(7, ..).unwrap();
+    assert!(whole >= MAX_SEQUENCES);
+    assert_eq!(cells.seq_len(whole).unwrap(), 12);
+    // The retained rows outlive the sequence, and a fork of them continues where it ended.
+    cells.seq_rm(7, ..).unwrap();
+    assert_eq!((cells.len(), cells.live().count()), (12, 0));
+    cells.seq_cp(whole, 3, ..).unwrap();
+    step(&mut cells, 3, 4);
+    assert_eq!(cells.len(), 16);
+    assert_eq!(cells.ref_counts()[..12], [2; 12]);
+    // Steps and removals refuse it: it is read-only.
+    let refused = KvErrorKind::UnknownSequence {
+        seq: whole,
+        max: MAX_SEQUENCES,
+    };
+    assert_eq!(cells.begin_step(&[whole]).unwrap_err().kind(), &refused);
+    assert_eq!(cells.seq_rm(whole, ..).unwrap_err().kind(), &refused);
+    assert_eq!(cells.seq_cp(3, whole, ..).unwrap_err().kind(), &refused);
+    // Its window rows are still there, although sequence 3 has moved on.
+    cells.seq_cp(whole, 4, ..).unwrap();
+    // The rows that a shorter prefix needs were evicted from the window layer.
+    let too_far = cells.retain(whole, ..2).unwrap_err();
+    assert!(
+        matches!(too_far.kind(), KvErrorKind::RewindTooFar { .. }),
+        "{too_far}"
+    );
+    assert_eq!(cells.retained().collect::<Vec<_>>(), [whole]);
+    cells.seq_keep(3).unwrap();
+    assert_eq!(cells.retained().count(), 1, "seq_keep drops sequences only");
+    cells.release(whole).unwrap();
+    assert_eq!(cells.release(whole).unwrap_err().kind(), &refused);
+    assert_eq!(cells.len(), 16, "sequence 3 holds them too");
+    let again = cells.retain(3, ..).unwrap();
+    assert_eq!(again, whole, "numbers are used again");
+    cells.clear();
+    assert_eq!((cells.len(), cells.retained().count()), (0, 0));
+    assert_eq!(cells.seq_len(again).unwrap_err().kind(), &refused);
+}
+
+#[test]
+fn a_pool_retains_a_bounded_number_of_prefixes() {
+    let mut cells = pool(8);
+    step(&mut cells, 0, 2);
+    for _ in 0..MAX_RETAINED {
+        cells.retain(0, ..1).unwrap();
+    }
+    let full = KvErrorKind::TooManyRetained { max: MAX_RETAINED };
+    assert_eq!(cells.retain(0, ..1).unwrap_err().kind(), &full);
+    assert_eq!(cells.ref_counts(), [MAX_RETAINED as u16 + 1, 1]);
+}

@@ -40,6 +40,13 @@ enum Verb {
     Rewind {
         len: u32,
     },
+    Retain {
+        src: SeqId,
+        range: Positions,
+    },
+    Release {
+        id: SeqId,
+    },
     Clear,
     Compact,
     /// A forward that never got as far as a plan.
@@ -67,6 +74,11 @@ fn seq() -> impl Strategy<Value = SeqId> {
         2 => Just(MAX_SEQUENCES - 1),
         1 => prop::sample::select(vec![MAX_SEQUENCES, u32::MAX]),
     ]
+}
+
+/// A sequence, or a retained prefix, which may exist or not.
+fn owner() -> impl Strategy<Value = SeqId> {
+    prop_oneof![3 => seq(), 1 => MAX_SEQUENCES..MAX_SEQUENCES + 4]
 }
 
 fn range() -> impl Strategy<Value = Positions> {
@@ -107,7 +119,9 @@ fn verb() -> impl Strategy<Value = Verb> {
         }),
         2 => (parts(), any::<bool>()).prop_map(|(parts, in_turns)| Verb::Begin { parts, in_turns }),
         2 => forward().prop_map(Verb::Forward),
-        5 => (seq(), seq(), range()).prop_map(|(src, dst, range)| Verb::Copy { src, dst, range }),
+        5 => (owner(), owner(), range()).prop_map(|(src, dst, range)| Verb::Copy { src, dst, range }),
+        3 => (owner(), range()).prop_map(|(src, range)| Verb::Retain { src, range }),
+        2 => (MAX_SEQUENCES..MAX_SEQUENCES + 4).prop_map(|id| Verb::Release { id }),
         5 => (seq(), range()).prop_map(|(seq, range)| Verb::Remove { seq, range }),
         1 => seq().prop_map(|seq| Verb::Keep { seq }),
         1 => (0u32..20).prop_map(|len| Verb::Rewind { len }),
@@ -123,8 +137,10 @@ struct History {
     cache: Cells,
     plan: StepPlan,
     bytes: Bytes,
-    /// Per sequence, the stamp at each position it holds.
+    /// Per sequence and retained prefix, the stamp at each position it holds.
     held: Vec<BTreeMap<u32, Stamp>>,
+    /// The retained prefixes that exist.
+    retained: BTreeSet<SeqId>,
     /// The positions that layers with a window keep, as far as they release any.
     kept: Vec<Window>,
     declared: Vec<SeqId>,
@@ -177,6 +193,7 @@ impl History {
             plan: StepPlan::default(),
             bytes: Bytes::new(&config),
             held: vec![BTreeMap::new(); MAX_SEQUENCES as usize],
+            retained: BTreeSet::new(),
             kept: kept(&config),
             declared: vec![],
             config,
@@ -208,10 +225,31 @@ impl History {
                 self.forward(forward);
                 (Ok(()), Ok(()))
             }
-            &Verb::Copy { src, dst, range } => (
-                self.copy(src, dst, range),
-                self.cache.seq_cp(src, dst, range),
-            ),
+            &Verb::Copy { src, dst, range } => {
+                let owners = self.known_owner(src).and_then(|()| known(dst));
+                let expected = owners.and_then(|()| self.copy(src, dst, range));
+                (expected, self.cache.seq_cp(src, dst, range))
+            }
+            &Verb::Retain { src, range } => {
+                let expected = self.retain(src, range);
+                let result = self.cache.retain(src, range);
+                if let (Ok(expected), Ok(id)) = (&expected, &result) {
+                    assert_eq!(expected, id);
+                }
+                (expected.map(|_| ()), result.map(|_| ()))
+            }
+            &Verb::Release { id } => {
+                let existed = self.retained.remove(&id);
+                if existed {
+                    self.remove(id, ..);
+                }
+                let unknown = KvErrorKind::UnknownSequence {
+                    seq: id,
+                    max: MAX_SEQUENCES,
+                };
+                let expected = existed.then_some(()).ok_or(unknown);
+                (expected, self.cache.release(id))
+            }
             &Verb::Remove { seq, range } => {
                 let expected = known(seq).and_then(|()| self.removable(seq, range));
                 if expected.is_ok() {
@@ -228,7 +266,7 @@ impl History {
                 (expected, self.cache.seq_keep(seq))
             }
             &Verb::Rewind { len } => {
-                let all = 0..MAX_SEQUENCES;
+                let all = 0..self.held.len() as u32;
                 let expected = all.clone().try_for_each(|seq| self.removable(seq, len..));
                 if expected.is_ok() {
                     all.for_each(|seq| self.remove(seq, len..));
@@ -236,7 +274,8 @@ impl History {
                 (expected, self.cache.rewind(len))
             }
             Verb::Clear => {
-                self.held.iter_mut().for_each(BTreeMap::clear);
+                self.held = vec![BTreeMap::new(); MAX_SEQUENCES as usize];
+                self.retained.clear();
                 self.kept = kept(&self.config);
                 self.declared.clear();
                 self.cache.clear();
@@ -265,9 +304,29 @@ impl History {
         self.audit();
     }
 
+    fn known_owner(&self, seq: SeqId) -> Result<(), KvErrorKind> {
+        match self.retained.contains(&seq) {
+            true => Ok(()),
+            false => known(seq),
+        }
+    }
+
+    /// Retains positions of a sequence under the lowest number that is free.
+    fn retain(&mut self, src: SeqId, range: Positions) -> Result<SeqId, KvErrorKind> {
+        self.known_owner(src)?;
+        let id = (MAX_SEQUENCES..).find(|id| !self.retained.contains(id));
+        let id = id.expect("a free number");
+        let owners = self.held.len().max(id as usize + 1);
+        self.held.resize_with(owners, BTreeMap::new);
+        for window in &mut self.kept {
+            window.positions.resize_with(owners, BTreeSet::new);
+        }
+        self.copy(src, id, range)?;
+        self.retained.insert(id);
+        Ok(id)
+    }
+
     fn copy(&mut self, src: SeqId, dst: SeqId, range: Positions) -> Result<(), KvErrorKind> {
-        known(src)?;
-        known(dst)?;
         let shared: Vec<(u32, Stamp)> = self.held[src as usize]
             .iter()
             .map(|(position, stamp)| (*position, *stamp))
@@ -317,7 +376,11 @@ impl History {
             if !has(&held, &window.positions[seq as usize], to, window.window) {
                 let floor = self.cache.rewind_floor(seq).unwrap();
                 // What it names can be gone back to.
-                let cut = self.cache.clone().seq_rm(seq, floor..);
+                let mut trial = self.cache.clone();
+                let cut = match known(seq) {
+                    Ok(()) => trial.seq_rm(seq, floor..),
+                    Err(_) => trial.retain(seq, ..floor).map(|_| ()),
+                };
                 assert!(cut.is_ok(), "{cut:?}");
                 return Err(KvErrorKind::RewindTooFar { to, floor });
             }
@@ -334,8 +397,13 @@ impl History {
 
     /// Every sequence holds what the facts say, in rows that have its stamps, and the counts agree.
     fn audit(&self) {
-        let mut holders = vec![0u8; self.config.capacity as usize];
+        let mut holders = vec![0u16; self.config.capacity as usize];
+        assert!(self.cache.retained().eq(self.retained.iter().copied()));
         for (seq, held) in (0..).zip(&self.held) {
+            if self.known_owner(seq).is_err() {
+                assert!(held.is_empty(), "prefix {seq} was released");
+                continue;
+            }
             let runs = self.cache.runs(seq).unwrap();
             for pair in runs.windows(2) {
                 assert!(pair[0].position + pair[0].len <= pair[1].position);
@@ -366,7 +434,8 @@ impl History {
         assert_eq!(self.cache.len(), used);
         assert_eq!(self.cache.ref_counts(), &holders[..high_water]);
         assert_eq!(self.cache.high_water() as usize, high_water);
-        let live = (0..).zip(&self.held).filter(|(_, held)| !held.is_empty());
+        let live = (0..MAX_SEQUENCES).zip(&self.held);
+        let live = live.filter(|(_, held)| !held.is_empty());
         assert!(self.cache.live().eq(live.map(|(seq, _)| seq)));
         let room = self.config.capacity - used;
         assert!(self.cache.can_extend(room) && !self.cache.can_extend(room + 1));
