@@ -43,6 +43,16 @@ pub mod generate {
     };
 }
 
+/// An engine that serves many requests at once on a thread of its own: continuous batching, shared prefixes in memory and
+/// on disk.
+pub mod engine {
+    pub use ::runtime::{
+        CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
+        EventSink, GeneratedToken, Generation, MissReason, Request, RequestEvent, RequestHandle,
+        RequestOutput, SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
+    };
+}
+
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{

@@ -2,9 +2,10 @@
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
+use crate::detokenizer::IncrementalDetokenizer;
 use crate::generate::{
-    DecodeContext, GenerateEvent, GenerateOptions, GenerateOutput, IncrementalDetokenizer, Lane,
-    Sequences, Timings, generate_lanes,
+    DecodeContext, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Sequences, Timings,
+    generate_lanes,
 };
 use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::RunnerOptions;
@@ -51,11 +52,26 @@ impl BatchRunner {
         backend: &dyn Backend,
         options: &RunnerOptions,
     ) -> Result<BatchRunner, RuntimeError> {
-        let sequences = u32::try_from(options.max_logit_rows).unwrap_or(u32::MAX);
-        let kind = CacheKind::Cells { sequences };
+        BatchRunner::with_prefixes(model, backend, options, options.max_logit_rows, 0)
+    }
+
+    /// A runner for up to `sequences` sequences in one step, whose memory plan also counts `prefixes` retained prefixes.
+    pub(crate) fn with_prefixes(
+        model: &Model,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+        sequences: usize,
+        prefixes: usize,
+    ) -> Result<BatchRunner, RuntimeError> {
+        let options = &RunnerOptions {
+            max_logit_rows: sequences,
+            ..options.clone()
+        };
+        let owners = u32::try_from(sequences.saturating_add(prefixes)).unwrap_or(u32::MAX);
+        let kind = CacheKind::Cells { sequences: owners };
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
         let (session, binding) = make_seq_session(backend.id(), &plan.cache)?;
-        let sequences = options.max_logit_rows.clamp(1, MAX_SEQUENCES as usize);
+        let sequences = sequences.clamp(1, MAX_SEQUENCES as usize);
         Ok(BatchRunner {
             decoder: Decoder::load(model, backend, options, plan.step, sequences, binding)?,
             session,
@@ -132,6 +148,42 @@ impl BatchRunner {
         (0..MAX_SEQUENCES).find(|id| self.tokens(*id).is_empty() && !taken.contains(id))
     }
 
+    /// The maximum number of tokens in a step.
+    pub fn max_step_tokens(&self) -> usize {
+        self.decoder.max_step_tokens()
+    }
+
+    /// Makes `dst`, which must be empty, a copy of the first `len` tokens of `src`, which may be a retained prefix.
+    /// Copies no rows. There are no logits until a token is fed.
+    pub fn fork_prefix(&mut self, src: SeqId, dst: SeqId, len: usize) -> Result<(), RuntimeError> {
+        let end = u32::try_from(len).unwrap_or(u32::MAX);
+        self.session.seq_cp(src, dst, ..end)?;
+        let tokens = self.tokens(src);
+        let tokens = tokens[..len.min(tokens.len())].to_vec();
+        self.states[dst as usize] = SequenceState {
+            tokens,
+            ..SequenceState::default()
+        };
+        Ok(())
+    }
+
+    /// Retains the tokens of a sequence as a read-only prefix that takes no sequence number, and returns its id.
+    pub fn retain(&mut self, seq: SeqId) -> Result<SeqId, RuntimeError> {
+        let id = self.session.retain(seq, ..)?;
+        let tokens = self.tokens(seq).to_vec();
+        let states = self.states.len().max(id as usize + 1);
+        self.states.resize_with(states, SequenceState::default);
+        self.states[id as usize].tokens = tokens;
+        Ok(id)
+    }
+
+    /// Removes a retained prefix.
+    pub fn release(&mut self, id: SeqId) -> Result<(), RuntimeError> {
+        self.session.release(id)?;
+        self.states[id as usize] = SequenceState::default();
+        Ok(())
+    }
+
     /// Makes `dst`, which must be empty, a copy of `src`. Copies no rows.
     pub fn fork(&mut self, src: SeqId, dst: SeqId) -> Result<(), RuntimeError> {
         self.session.seq_cp(src, dst, ..)?;
@@ -147,7 +199,7 @@ impl BatchRunner {
     /// Removes the tokens of all sequences except one.
     pub fn keep_only(&mut self, seq: SeqId) -> Result<(), RuntimeError> {
         self.session.seq_keep(seq)?;
-        for (id, state) in (0..).zip(&mut self.states) {
+        for (id, state) in (0..MAX_SEQUENCES).zip(&mut self.states) {
             if id != seq {
                 *state = SequenceState::default();
             }
@@ -192,8 +244,19 @@ impl BatchRunner {
         seq: SeqId,
         snapshot: &Snapshot,
     ) -> Result<(), RuntimeError> {
-        let tokens = snapshot.tokens().to_vec();
-        snapshot::restore(snapshot, model, &self.session, seq, tokens.len())?;
+        self.restore_prefix(model, seq, snapshot, snapshot.tokens().len())
+    }
+
+    /// Replaces the content of a sequence by the first `len` tokens of a snapshot, as [`restore`](BatchRunner::restore).
+    pub(crate) fn restore_prefix(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        snapshot: &Snapshot,
+        len: usize,
+    ) -> Result<(), RuntimeError> {
+        let tokens = snapshot.tokens()[..len].to_vec();
+        snapshot::restore(snapshot, model, &self.session, seq, len)?;
         self.states[seq as usize] = SequenceState {
             tokens,
             ..SequenceState::default()
@@ -254,7 +317,8 @@ impl BatchRunner {
         tokens: impl Iterator<Item = BatchToken> + Clone,
     ) -> Result<(), RuntimeError> {
         self.next.clear();
-        let held = self.states.iter().map(|state| state.tokens.len());
+        let sequences = &self.states[..MAX_SEQUENCES as usize];
+        let held = sequences.iter().map(|state| state.tokens.len());
         self.next.extend(held.map(|tokens| tokens as i32));
         let step = &mut self.decoder.step;
         step.clear();
@@ -303,8 +367,9 @@ impl BatchRunner {
             if self.logits(*seq).is_empty() {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
-            let detokenizer = IncrementalDetokenizer::new(model, options, self.tokens(*seq).iter());
-            lanes.push(Lane::new(*seq, sampler, detokenizer));
+            let history = self.tokens(*seq).iter();
+            let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
+            lanes.push(Lane::new(*seq, sampler, model, detokenizer));
         }
         generate_lanes(self, &mut lanes, &mut on_event)?;
         let end = |lane: Lane<'_>| {

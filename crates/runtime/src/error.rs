@@ -150,6 +150,18 @@ pub enum RuntimeErrorKind {
     /// The plan of a run exceeds its memory limit.
     #[error("{0}")]
     MemoryShortfall(Box<crate::MemoryShortfall>),
+    /// Too many requests wait for a sequence.
+    #[error("the queue is full: {limit} requests are waiting")]
+    QueueFull {
+        /// The maximum number of waiting requests.
+        limit: usize,
+    },
+    /// The engine was stopped.
+    #[error("the engine is stopping and accepts no requests")]
+    EngineStopped,
+    /// A constraint of a request failed.
+    #[error("the output constraint failed: {0}")]
+    Constraint(String),
     /// The options are not possible with this model.
     #[error("{0}")]
     InvalidOptions(String),

@@ -1,10 +1,10 @@
 //! The generation loop: sample a token, show its text, feed it, until the generation ends.
 
-use crate::stop::StopFilter;
+use crate::detokenizer::IncrementalDetokenizer;
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use kv::SeqId;
 use std::time::{Duration, Instant};
-use text::{TokenKind, Tokenizer, Utf8Stream};
+use text::Tokenizer;
 
 /// The conditions that end a generation.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +28,8 @@ pub enum FinishReason {
     Context,
     /// The caller cancelled it.
     Interrupted,
+    /// The deadline of the request passed.
+    Deadline,
 }
 
 impl FinishReason {
@@ -38,6 +40,7 @@ impl FinishReason {
             FinishReason::Length => "length",
             FinishReason::Context => "context",
             FinishReason::Interrupted => "interrupted",
+            FinishReason::Deadline => "deadline",
         }
     }
 }
@@ -65,6 +68,8 @@ pub struct Timings {
     /// Tokens decoded in that time. The first generated token is sampled from the logits of the prompt and needs no
     /// decode.
     pub decoded_tokens: usize,
+    /// Time that a request waited for a sequence.
+    pub queue_time: Duration,
 }
 
 impl Timings {
@@ -160,7 +165,9 @@ impl<S: DecodeContext> Sequences for SingleSequence<'_, S> {
 pub(crate) struct Lane<'a> {
     pub(crate) seq: SeqId,
     pub(crate) sampler: &'a mut Sampler,
-    pub(crate) detokenizer: IncrementalDetokenizer<'a>,
+    /// `None` for a model without a tokenizer, which generates ids and no text.
+    tokenizer: Option<&'a Tokenizer>,
+    pub(crate) detokenizer: IncrementalDetokenizer,
     /// Why it ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
 }
@@ -169,11 +176,13 @@ impl<'a> Lane<'a> {
     pub(crate) fn new(
         seq: SeqId,
         sampler: &'a mut Sampler,
-        detokenizer: IncrementalDetokenizer<'a>,
+        model: &'a Model,
+        detokenizer: IncrementalDetokenizer,
     ) -> Lane<'a> {
         Lane {
             seq,
             sampler,
+            tokenizer: model.tokenizer().ok(),
             detokenizer,
             finish: None,
         }
@@ -200,7 +209,7 @@ pub(crate) fn generate_lanes(
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
             let logits = sequences.logits(lane.seq);
             let token = lane.sampler.sample(logits, lane.detokenizer.history());
-            let (text, finish) = lane.detokenizer.push(token);
+            let (text, finish) = lane.detokenizer.push(lane.tokenizer, token);
             go_on &= on_event(lane.seq, GenerateEvent::Text(&text));
             lane.finish = finish;
             next.extend(finish.is_none().then_some((lane.seq, token)));
@@ -238,8 +247,8 @@ pub fn generate(
     if prompt.is_empty() && sequence.logits().is_empty() {
         return Err(RuntimeErrorKind::EmptyPrompt.into());
     }
-    let detokenizer =
-        IncrementalDetokenizer::new(model, options, sequence.tokens().iter().chain(prompt));
+    let history = sequence.tokens().iter().chain(prompt);
+    let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
     let start = Instant::now();
     if !prompt.is_empty()
         && !sequence.feed(prompt, &mut |done| {
@@ -250,7 +259,7 @@ pub fn generate(
     }
     let prompt_time = start.elapsed();
     let start = Instant::now();
-    let mut lane = Lane::new(0, sampler, detokenizer);
+    let mut lane = Lane::new(0, sampler, model, detokenizer);
     let lanes = std::slice::from_mut(&mut lane);
     generate_lanes(&mut SingleSequence(sequence), lanes, |_, event| {
         on_event(event)
@@ -264,90 +273,7 @@ pub fn generate(
         generated_tokens: generated.tokens.len(),
         decode_time: start.elapsed(),
         decoded_tokens: generated.decoded(),
+        queue_time: Duration::ZERO,
     };
     Ok(generated)
-}
-
-/// Converts sampled tokens to text and detects the end of the generation: an end-of-generation token, a stop string or
-/// the length limit.
-pub(crate) struct IncrementalDetokenizer<'a> {
-    tokenizer: Option<&'a Tokenizer>,
-    options: &'a GenerateOptions,
-    utf8: Utf8Stream,
-    stop: StopFilter,
-    /// The tokens of the sequence and the generated tokens, for the sampler's repetition penalty.
-    history: Vec<u32>,
-    generated: GenerateOutput,
-}
-
-impl<'a> IncrementalDetokenizer<'a> {
-    pub(crate) fn new<'t>(
-        model: &'a Model,
-        options: &'a GenerateOptions,
-        history: impl Iterator<Item = &'t u32>,
-    ) -> IncrementalDetokenizer<'a> {
-        IncrementalDetokenizer {
-            // A model without a tokenizer generates ids and no text.
-            tokenizer: model.tokenizer().ok(),
-            options,
-            utf8: Utf8Stream::default(),
-            stop: StopFilter::new(&options.stop),
-            history: history.copied().collect(),
-            generated: GenerateOutput {
-                tokens: vec![],
-                text: String::new(),
-                finish: FinishReason::Interrupted,
-                timings: Timings::default(),
-            },
-        }
-    }
-
-    pub(crate) fn history(&self) -> &[u32] {
-        &self.history
-    }
-
-    /// Appends a sampled token. Returns the text that can be shown now, and the reason if the token ends the
-    /// generation.
-    pub(crate) fn push(&mut self, token: u32) -> (String, Option<FinishReason>) {
-        self.generated.tokens.push(token);
-        self.history.push(token);
-        if self.tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
-            return (String::new(), Some(FinishReason::Stop));
-        }
-        let bytes = self
-            .tokenizer
-            .filter(|t| !t.kind(token).is_none_or(TokenKind::is_hidden))
-            .and_then(|t| t.token_bytes(token))
-            .unwrap_or_default();
-        let (text, found) = self.stop.push(&self.utf8.push(bytes));
-        self.generated.text.push_str(&text);
-        let enough = self
-            .options
-            .max_tokens
-            .is_some_and(|n| self.generated.tokens.len() >= n);
-        let end = if found {
-            Some(FinishReason::Stop)
-        } else {
-            enough.then_some(FinishReason::Length)
-        };
-        (text, end)
-    }
-
-    /// Ends the generation. Calls `show` with the pending text.
-    pub(crate) fn finish(
-        mut self,
-        finish: FinishReason,
-        show: impl FnOnce(&str),
-    ) -> GenerateOutput {
-        let (mut rest, found) = self.stop.push(&self.utf8.finish());
-        if !found {
-            rest.push_str(&self.stop.finish());
-        }
-        if !rest.is_empty() {
-            self.generated.text.push_str(&rest);
-            show(&rest);
-        }
-        self.generated.finish = finish;
-        self.generated
-    }
 }

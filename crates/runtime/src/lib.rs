@@ -4,6 +4,7 @@
 mod batch_runner;
 mod context_shift;
 mod decoder;
+mod detokenizer;
 mod embed;
 mod error;
 mod fingerprint;
@@ -16,6 +17,7 @@ mod options;
 mod prefix;
 mod runner;
 mod sampler;
+mod scheduler;
 mod score;
 mod snapshot;
 mod stop;
@@ -39,5 +41,10 @@ pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use prefix::PromptPrefix;
 pub use runner::{Runner, common_prefix_len};
 pub use sampler::{Sampler, SamplerOptions};
+pub use scheduler::{
+    CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState, EventSink,
+    GeneratedToken, Generation, MissReason, Request, RequestEvent, RequestHandle, RequestOutput,
+    SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
+};
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

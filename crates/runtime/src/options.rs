@@ -10,6 +10,8 @@ use kv::{CacheConfig, CacheFacts, CachePolicy, KvStorage, RingPolicy};
 pub struct RunnerOptions {
     /// The maximum number of tokens in the context; `None` for the model's own.
     pub context: Option<usize>,
+    /// The number of cells that the sequences of a batch runner share; `None` for as many as the context has tokens.
+    pub pool_cells: Option<usize>,
     /// The maximum number of tokens in one step of a prefill.
     pub max_step_tokens: usize,
     /// The storage type of keys.
@@ -31,6 +33,7 @@ impl Default for RunnerOptions {
     fn default() -> RunnerOptions {
         RunnerOptions {
             context: None,
+            pool_cells: None,
             max_step_tokens: 512,
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
@@ -103,6 +106,16 @@ pub(crate) fn cache_config(
         );
         return Err(RuntimeErrorKind::InvalidOptions(reason).into());
     }
+    let capacity = match options.pool_cells {
+        None => capacity,
+        Some(cells) => u32::try_from(cells)
+            .ok()
+            .filter(|cells| (1..=i32::MAX as u32).contains(cells))
+            .ok_or_else(|| {
+                let reason = format!("a pool of {cells} cells is not possible");
+                RuntimeErrorKind::InvalidOptions(reason)
+            })?,
+    };
     let step = StepSize::new(facts, options, capacity).tokens as u32;
     let policy = CachePolicy {
         key_storage: options.key_storage,

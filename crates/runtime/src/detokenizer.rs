@@ -1,0 +1,91 @@
+//! `IncrementalDetokenizer`: converts sampled tokens to text as they arrive.
+
+use crate::generate::{FinishReason, GenerateOptions, GenerateOutput, Timings};
+use crate::stop::StopFilter;
+use text::{TokenKind, Tokenizer, Utf8Stream};
+
+/// Converts sampled tokens to text and detects the end of the generation: an end-of-generation token, a stop string or
+/// the length limit.
+pub(crate) struct IncrementalDetokenizer {
+    options: GenerateOptions,
+    utf8: Utf8Stream,
+    stop: StopFilter,
+    /// The tokens of the sequence and the generated tokens, for the sampler's penalties.
+    history: Vec<u32>,
+    generated: GenerateOutput,
+}
+
+impl IncrementalDetokenizer {
+    pub(crate) fn new<'t>(
+        options: GenerateOptions,
+        history: impl Iterator<Item = &'t u32>,
+    ) -> IncrementalDetokenizer {
+        IncrementalDetokenizer {
+            utf8: Utf8Stream::default(),
+            stop: StopFilter::new(&options.stop),
+            options,
+            history: history.copied().collect(),
+            generated: GenerateOutput {
+                tokens: vec![],
+                text: String::new(),
+                finish: FinishReason::Interrupted,
+                timings: Timings::default(),
+            },
+        }
+    }
+
+    /// The tokens of the sequence and the generated tokens.
+    pub(crate) fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// The number of generated tokens.
+    pub(crate) fn len(&self) -> usize {
+        self.generated.tokens.len()
+    }
+
+    /// Appends a sampled token. Returns the text that can be shown now, and the reason if the token ends the
+    /// generation. Without a tokenizer there is no text.
+    pub(crate) fn push(
+        &mut self,
+        tokenizer: Option<&Tokenizer>,
+        token: u32,
+    ) -> (String, Option<FinishReason>) {
+        self.generated.tokens.push(token);
+        self.history.push(token);
+        if tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
+            return (String::new(), Some(FinishReason::Stop));
+        }
+        let bytes = tokenizer
+            .filter(|t| !t.kind(token).is_none_or(TokenKind::is_hidden))
+            .and_then(|t| t.token_bytes(token))
+            .unwrap_or_default();
+        let (text, found) = self.stop.push(&self.utf8.push(bytes));
+        self.generated.text.push_str(&text);
+        let enough = self.options.max_tokens.is_some_and(|n| self.len() >= n);
+        let end = if found {
+            Some(FinishReason::Stop)
+        } else {
+            enough.then_some(FinishReason::Length)
+        };
+        (text, end)
+    }
+
+    /// Ends the generation. Calls `show` with the pending text.
+    pub(crate) fn finish(
+        mut self,
+        finish: FinishReason,
+        show: impl FnOnce(&str),
+    ) -> GenerateOutput {
+        let (mut rest, found) = self.stop.push(&self.utf8.finish());
+        if !found {
+            rest.push_str(&self.stop.finish());
+        }
+        if !rest.is_empty() {
+            self.generated.text.push_str(&rest);
+            show(&rest);
+        }
+        self.generated.finish = finish;
+        self.generated
+    }
+}

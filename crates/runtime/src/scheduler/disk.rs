@@ -1,0 +1,162 @@
+//! `DiskStore`: prefixes as snapshot files, within a size limit, kept over restarts.
+
+use super::radix::RadixIndex;
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::{BatchRunner, Model, RuntimeError};
+use kv::SeqId;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Snapshots of prefixes in one folder. Files that cannot be read or that belong to another model are ignored.
+pub(super) struct DiskStore {
+    folder: PathBuf,
+    limit: u64,
+    files: HashMap<u32, StoredFile>,
+    index: RadixIndex,
+    next: u32,
+}
+
+struct StoredFile {
+    path: PathBuf,
+    tokens: Vec<u32>,
+    bytes: u64,
+    used: SystemTime,
+}
+
+const EXTENSION: &str = "kvsnap";
+
+impl DiskStore {
+    /// Opens the folder and reads the tokens of its snapshots of `model`.
+    pub(super) fn open(folder: &Path, limit: u64, model: &Model) -> std::io::Result<DiskStore> {
+        // Models have folders of their own: a snapshot is useless to another model.
+        let folder = folder.join(format!("{:016x}", model.fingerprint()));
+        std::fs::create_dir_all(&folder)?;
+        let mut store = DiskStore {
+            folder,
+            limit,
+            files: HashMap::new(),
+            index: RadixIndex::default(),
+            next: 0,
+        };
+        for entry in std::fs::read_dir(&store.folder)? {
+            let path = entry?.path();
+            if path
+                .extension()
+                .is_none_or(|extension| extension != EXTENSION)
+            {
+                continue;
+            }
+            if let Ok(tokens) = Snapshot::read_tokens(&path) {
+                store.add(path, tokens);
+            }
+        }
+        store.trim();
+        Ok(store)
+    }
+
+    /// The number of files, and their bytes.
+    pub(super) fn usage(&self) -> (usize, u64) {
+        let bytes = self.files.values().map(|file| file.bytes).sum();
+        (self.files.len(), bytes)
+    }
+
+    /// The longest prefix of `tokens` that a file has: its length and the file.
+    pub(super) fn find(&self, tokens: &[u32]) -> Option<(usize, u32)> {
+        let found = self.index.find(tokens);
+        let file = found.owners.first()?;
+        (found.len > 0).then_some((found.len, *file))
+    }
+
+    /// Writes a sequence to a file, and deletes the files whose tokens are the beginning of its tokens.
+    pub(super) fn save(
+        &mut self,
+        runner: &BatchRunner,
+        model: &Model,
+        seq: SeqId,
+    ) -> Result<(), RuntimeError> {
+        let tokens = runner.tokens(seq).to_vec();
+        let name = base::xxh64(bytes_of(&tokens).as_slice(), 0);
+        let path = self.folder.join(format!("{name:016x}.{EXTENSION}"));
+        runner.save(model, seq, &path, &[])?;
+        let replaced = |file: &StoredFile| tokens.starts_with(&file.tokens);
+        let replaced = self.files.iter().filter(|(_, file)| replaced(file));
+        let replaced: Vec<u32> = replaced.map(|(id, _)| *id).collect();
+        for id in replaced {
+            let same = self.files[&id].path == path;
+            self.forget(id, !same);
+        }
+        self.add(path, tokens);
+        self.trim();
+        Ok(())
+    }
+
+    /// Whether a file has these tokens, or more.
+    pub(super) fn holds(&self, tokens: &[u32]) -> bool {
+        self.find(tokens)
+            .is_some_and(|(len, _)| len == tokens.len())
+    }
+
+    /// Restores the first `len` tokens of a file to an empty sequence. A damaged file is deleted.
+    pub(super) fn restore(
+        &mut self,
+        file: u32,
+        runner: &mut BatchRunner,
+        model: &Model,
+        seq: SeqId,
+        len: usize,
+    ) -> Result<(), RuntimeError> {
+        let stored = self.files.get_mut(&file).expect("a file of the index");
+        stored.used = SystemTime::now();
+        // The time of the last use decides which file goes first, also after a restart. It is only a hint.
+        _ = std::fs::File::open(&stored.path).and_then(|f| f.set_modified(stored.used));
+        let opened = Snapshot::open(&stored.path);
+        let restored = opened
+            .map_err(|error: SnapshotError| error.into())
+            .and_then(|snapshot| runner.restore_prefix(model, seq, &snapshot, len));
+        if restored.is_err() {
+            self.forget(file, true);
+        }
+        restored
+    }
+
+    fn add(&mut self, path: PathBuf, tokens: Vec<u32>) {
+        let metadata = std::fs::metadata(&path).ok();
+        let used = metadata.as_ref().and_then(|m| m.modified().ok());
+        let file = StoredFile {
+            path,
+            bytes: metadata.map_or(0, |m| m.len()),
+            used: used.unwrap_or(SystemTime::UNIX_EPOCH),
+            tokens,
+        };
+        self.index.insert(&file.tokens, self.next);
+        self.files.insert(self.next, file);
+        self.next += 1;
+    }
+
+    /// Deletes the files that were not used for the longest time until the limit holds.
+    fn trim(&mut self) {
+        while self.usage().1 > self.limit {
+            let oldest = self.files.iter().min_by_key(|(_, file)| file.used);
+            let Some((id, _)) = oldest else { break };
+            self.forget(*id, true);
+        }
+    }
+
+    fn forget(&mut self, id: u32, delete: bool) {
+        if let Some(file) = self.files.remove(&id) {
+            self.index.remove(&file.tokens, id);
+            if delete {
+                // A file that cannot be deleted is found again at the next start.
+                _ = std::fs::remove_file(&file.path);
+            }
+        }
+    }
+}
+
+fn bytes_of(tokens: &[u32]) -> Vec<u8> {
+    tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect()
+}

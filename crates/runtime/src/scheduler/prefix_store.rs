@@ -1,0 +1,276 @@
+//! `PrefixStore`: the prefixes of finished requests, retained in the pool of cells and spilled to disk.
+
+use super::disk::DiskStore;
+use super::radix::RadixIndex;
+use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
+use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
+use kv::{KvErrorKind, SeqId};
+use std::collections::HashMap;
+
+/// Shorter prefixes are not written to disk: computing them again is as fast.
+const MIN_SAVED_TOKENS: usize = 64;
+
+/// A file is restored only if it has this many tokens more than the memory has.
+const MIN_RESTORED_TOKENS: usize = 64;
+
+/// Retained prefixes, by their sequence in the pool, with an index over their tokens.
+pub(super) struct PrefixStore {
+    entries: HashMap<SeqId, Entry>,
+    index: RadixIndex,
+    /// Counts uses: the entry with the lowest count was not used for the longest time.
+    clock: u64,
+    max_entries: usize,
+    disk: Option<DiskStore>,
+    evictions: u64,
+}
+
+struct Entry {
+    tokens: Vec<u32>,
+    used: u64,
+    /// Whether a file on disk has its tokens.
+    saved: bool,
+}
+
+/// The sequence that a request can share a prefix with.
+struct Candidate {
+    len: usize,
+    source: CacheSource,
+    owner: SeqId,
+}
+
+impl PrefixStore {
+    pub(super) fn new(max_entries: usize, disk: Option<DiskStore>) -> PrefixStore {
+        PrefixStore {
+            entries: HashMap::new(),
+            index: RadixIndex::default(),
+            clock: 0,
+            max_entries,
+            disk,
+            evictions: 0,
+        }
+    }
+
+    /// The retained prefixes with their tokens.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (SeqId, &[u32])> {
+        self.entries.iter().map(|(id, e)| (*id, &*e.tokens))
+    }
+
+    /// The number of tokens of `prompt` that the longest retained prefix has.
+    pub(super) fn longest(&self, prompt: &[u32]) -> usize {
+        self.index.find(prompt).len
+    }
+
+    /// The number of prefixes that were removed to make room.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// The number of files on disk, and their bytes.
+    pub(super) fn disk_usage(&self) -> (usize, u64) {
+        self.disk.as_ref().map_or((0, 0), DiskStore::usage)
+    }
+
+    /// Gives the empty sequence `seq` the longest stored prefix of `prompt`: of a retained prefix, of a running sequence
+    /// or of a file. At least the last token is left to compute.
+    pub(super) fn reuse(
+        &mut self,
+        runner: &mut BatchRunner,
+        model: &Model,
+        running: &[SeqId],
+        prompt: &[u32],
+        seq: SeqId,
+    ) -> Result<CacheReport, RuntimeError> {
+        let limit = prompt.len() - 1;
+        let mut candidates = self.candidates(runner, running, prompt);
+        let nearest = candidates.first().map(|c| (c.owner, c.len));
+        let stored = nearest.and_then(|(owner, len)| runner.tokens(owner).get(len).copied());
+        let longest = nearest.map_or(0, |(_, len)| len);
+        let mut report = CacheReport {
+            prompt_tokens: prompt.len(),
+            cached_tokens: 0,
+            source: CacheSource::None,
+            miss: None,
+        };
+        let mut evicted = false;
+        let from_disk = self.disk.as_ref().and_then(|disk| disk.find(prompt));
+        let from_disk = from_disk.filter(|(len, _)| *len >= longest + MIN_RESTORED_TOKENS);
+        if let (Some((len, file)), Some(disk)) = (from_disk, &mut self.disk) {
+            let len = len.min(limit);
+            // Any failure, such as a damaged file or a full pool, only means that the tokens are computed.
+            if disk.restore(file, runner, model, seq, len).is_ok() {
+                (report.cached_tokens, report.source) = (len, CacheSource::Disk);
+                candidates.clear();
+            }
+        }
+        for candidate in candidates.iter().filter(|candidate| candidate.len > 0) {
+            let len = candidate.len.min(limit);
+            if len <= report.cached_tokens {
+                break;
+            }
+            match runner.fork_prefix(candidate.owner, seq, len) {
+                Ok(()) => {
+                    (report.cached_tokens, report.source) = (len, candidate.source);
+                    self.touch(candidate.owner);
+                    break;
+                }
+                Err(error) => match error.kind() {
+                    RuntimeErrorKind::Cache(e) if is_window_loss(e.kind()) => evicted = true,
+                    _ => return Err(error),
+                },
+            }
+        }
+        if report.cached_tokens < limit {
+            let position = report.cached_tokens;
+            let at_nearest = position == longest;
+            let reason = match (evicted, longest) {
+                (true, _) => MissReason::WindowEvicted,
+                (false, 0) => MissReason::Empty,
+                (false, _) if at_nearest && stored.is_some() => MissReason::Differs,
+                (false, _) => MissReason::New,
+            };
+            report.miss = Some(CacheMiss {
+                reason,
+                position,
+                stored: stored.filter(|_| at_nearest),
+                requested: prompt.get(position).copied(),
+            });
+        }
+        Ok(report)
+    }
+
+    /// The sequences in memory that share tokens with `prompt`, the longest first.
+    fn candidates(
+        &self,
+        runner: &BatchRunner,
+        running: &[SeqId],
+        prompt: &[u32],
+    ) -> Vec<Candidate> {
+        let found = self.index.find(prompt);
+        let retained = found.owners.iter().map(|owner| Candidate {
+            len: found.len,
+            source: CacheSource::Memory,
+            owner: *owner,
+        });
+        let live = running.iter().map(|owner| Candidate {
+            len: crate::common_prefix_len(runner.tokens(*owner), prompt),
+            source: CacheSource::Running,
+            owner: *owner,
+        });
+        let mut all: Vec<_> = retained.chain(live).collect();
+        // Of equally long ones, the shorter sequence: its window layers are more likely to have the rows.
+        all.sort_by_key(|c| (std::cmp::Reverse(c.len), runner.tokens(c.owner).len()));
+        all
+    }
+
+    /// Retains the tokens of a sequence. Prefixes that are the beginning of it are released.
+    pub(super) fn retain(
+        &mut self,
+        runner: &mut BatchRunner,
+        model: &Model,
+        seq: SeqId,
+    ) -> Result<(), RuntimeError> {
+        let tokens = runner.tokens(seq).to_vec();
+        let found = self.index.find(&tokens);
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        if found.len == tokens.len() {
+            self.touch(found.owners[0]);
+            return Ok(());
+        }
+        let covered = self
+            .entries
+            .iter()
+            .filter(|(_, e)| tokens.starts_with(&e.tokens));
+        let covered: Vec<SeqId> = covered.map(|(id, _)| *id).collect();
+        for id in covered {
+            self.release(runner, id)?;
+        }
+        while self.entries.len() >= self.max_entries {
+            if !self.evict(runner, model)? {
+                return Ok(());
+            }
+        }
+        let id = runner.retain(seq)?;
+        self.index.insert(&tokens, id);
+        let saved = self.disk.as_ref().is_some_and(|disk| disk.holds(&tokens));
+        self.entries.insert(
+            id,
+            Entry {
+                tokens,
+                used: 0,
+                saved,
+            },
+        );
+        self.touch(id);
+        Ok(())
+    }
+
+    /// Writes the prefix that was not used for the longest time to disk and removes it from the pool. Returns whether
+    /// there was one.
+    pub(super) fn evict(
+        &mut self,
+        runner: &mut BatchRunner,
+        model: &Model,
+    ) -> Result<bool, RuntimeError> {
+        let oldest = self.entries.iter().min_by_key(|(_, e)| e.used);
+        let Some(id) = oldest.map(|(id, _)| *id) else {
+            return Ok(false);
+        };
+        self.save(runner, model, id);
+        self.release(runner, id)?;
+        self.evictions += 1;
+        Ok(true)
+    }
+
+    /// Removes all prefixes.
+    pub(super) fn clear(&mut self, runner: &mut BatchRunner) -> Result<(), RuntimeError> {
+        let ids: Vec<SeqId> = self.entries.keys().copied().collect();
+        ids.into_iter().try_for_each(|id| self.release(runner, id))
+    }
+
+    /// Writes one prefix that is not on disk yet, the most recently used one first. Returns whether there was one.
+    pub(super) fn save_one(&mut self, runner: &BatchRunner, model: &Model) -> bool {
+        if self.disk.is_none() {
+            return false;
+        }
+        let unsaved = |e: &Entry| !e.saved && e.tokens.len() >= MIN_SAVED_TOKENS;
+        let unsaved = self.entries.iter().filter(|(_, e)| unsaved(e));
+        let Some(id) = unsaved.max_by_key(|(_, e)| e.used).map(|(id, _)| *id) else {
+            return false;
+        };
+        self.save(runner, model, id);
+        true
+    }
+
+    fn save(&mut self, runner: &BatchRunner, model: &Model, id: SeqId) {
+        let entry = self.entries.get_mut(&id).expect("an entry");
+        let Some(disk) = self.disk.as_mut().filter(|_| !entry.saved) else {
+            return;
+        };
+        if entry.tokens.len() >= MIN_SAVED_TOKENS {
+            // A disk that is full or read-only makes later requests slower, nothing else. It is not tried again.
+            _ = disk.save(runner, model, id);
+            entry.saved = true;
+        }
+    }
+
+    fn release(&mut self, runner: &mut BatchRunner, id: SeqId) -> Result<(), RuntimeError> {
+        if let Some(entry) = self.entries.remove(&id) {
+            self.index.remove(&entry.tokens, id);
+            runner.release(id)?;
+        }
+        Ok(())
+    }
+
+    fn touch(&mut self, id: SeqId) {
+        self.clock += 1;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.used = self.clock;
+        }
+    }
+}
+
+fn is_window_loss(kind: &KvErrorKind) -> bool {
+    matches!(kind, KvErrorKind::RewindTooFar { .. })
+}

@@ -1,0 +1,238 @@
+//! Requests, what is reported about them, and the stream of a request's events.
+
+use crate::generate::{FinishReason, GenerateOptions, Timings};
+use crate::{RuntimeError, SamplerOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+/// A generation that an [`Engine`](crate::Engine) is asked for.
+pub struct Request {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// How tokens are sampled.
+    pub sampling: SamplerOptions,
+    /// The conditions that end the generation.
+    pub options: GenerateOptions,
+    /// With `Some(k)`, every token comes with its log-probability and those of the `k` most likely tokens.
+    pub logprobs: Option<usize>,
+    /// Requests of a higher priority are admitted first.
+    pub priority: i32,
+    /// The generation ends at this time, with what it has.
+    pub deadline: Option<Instant>,
+    /// Restricts the tokens that can be sampled.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
+    /// Reuse stored prefixes, and store this request's tokens for later ones.
+    pub cache_prompt: bool,
+}
+
+impl Request {
+    /// A request with default options.
+    pub fn new(prompt: Vec<u32>) -> Request {
+        Request {
+            prompt,
+            sampling: SamplerOptions::default(),
+            options: GenerateOptions::default(),
+            logprobs: None,
+            priority: 0,
+            deadline: None,
+            constraint: None,
+            cache_prompt: true,
+        }
+    }
+}
+
+/// Restricts the tokens of a generation, for example to those that a grammar allows. Its masks are computed while the
+/// forward runs.
+pub trait TokenConstraint: Send {
+    /// Clears the bit of every token that cannot be next; bit `id % 32` of word `id / 32` is set on entry.
+    ///
+    /// # Errors
+    /// A message if the constraint cannot continue.
+    fn restrict(&mut self, allowed: &mut [u32]) -> Result<(), String>;
+
+    /// Appends a sampled token.
+    ///
+    /// # Errors
+    /// A message if the token is not allowed.
+    fn accept(&mut self, token: u32) -> Result<(), String>;
+
+    /// Whether the text is complete and nothing can follow it.
+    fn is_complete(&mut self) -> bool;
+}
+
+/// What happened to a request.
+#[derive(Debug)]
+pub enum RequestEvent {
+    /// The request got a sequence; what was reused.
+    Started(CacheReport),
+    /// This many tokens of the prompt are in the cache.
+    PromptProgress(usize),
+    /// A token was generated.
+    Token(GeneratedToken),
+    /// The generation ended. No event follows.
+    Finished(Box<RequestOutput>),
+    /// The request failed. No event follows.
+    Failed(RuntimeError),
+}
+
+/// A generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GeneratedToken {
+    /// The token.
+    pub id: u32,
+    /// The text that it completes, which may be empty. Never a part of a character.
+    pub text: String,
+    /// Log-probabilities, if they were asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// The log-probabilities of a generated token, before the sampler's stages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// That of the token itself.
+    pub logprob: f32,
+    /// The most likely tokens, the most likely first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// A finished request.
+#[derive(Clone, Debug)]
+pub struct RequestOutput {
+    /// The generated tokens, including an end-of-generation token.
+    pub tokens: Vec<u32>,
+    /// The text that was pending when the generation ended; the other text came with the tokens.
+    pub rest: String,
+    /// Why the generation ended.
+    pub finish: FinishReason,
+    /// Durations. `prompt_tokens` counts the tokens that were computed, not the reused ones.
+    pub timings: Timings,
+    /// What was reused.
+    pub cache: CacheReport,
+}
+
+/// How much of a prompt was reused, and why not more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheReport {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens whose keys and values were reused.
+    pub cached_tokens: usize,
+    /// Where they came from.
+    pub source: CacheSource,
+    /// Why no more tokens were reused; `None` if all but the last one were, which is always computed for its logits.
+    pub miss: Option<CacheMiss>,
+}
+
+/// Where reused tokens came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSource {
+    /// Nothing was reused.
+    None,
+    /// A request that is running.
+    Running,
+    /// A retained prefix in memory.
+    Memory,
+    /// A snapshot on disk.
+    Disk,
+}
+
+impl CacheSource {
+    /// The name in machine-readable output.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheSource::None => "none",
+            CacheSource::Running => "running",
+            CacheSource::Memory => "memory",
+            CacheSource::Disk => "disk",
+        }
+    }
+}
+
+/// Why a prompt was not reused from some position on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheMiss {
+    /// The reason.
+    pub reason: MissReason,
+    /// The first position that had to be computed.
+    pub position: usize,
+    /// The token that the nearest stored prefix has there; `None` if it ends before.
+    pub stored: Option<u32>,
+    /// The token of the prompt there.
+    pub requested: Option<u32>,
+}
+
+/// The reason of a [`CacheMiss`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissReason {
+    /// No stored prefix begins with the same token.
+    Empty,
+    /// The nearest stored prefix continues with another token.
+    Differs,
+    /// The nearest stored prefix ends there: these tokens are new.
+    New,
+    /// Sliding-window layers have evicted rows that this position needs.
+    WindowEvicted,
+    /// The request asked not to reuse prefixes.
+    Disabled,
+}
+
+impl MissReason {
+    /// The name in machine-readable output.
+    pub fn name(self) -> &'static str {
+        match self {
+            MissReason::Empty => "empty",
+            MissReason::Differs => "differs",
+            MissReason::New => "new",
+            MissReason::WindowEvicted => "window_evicted",
+            MissReason::Disabled => "disabled",
+        }
+    }
+}
+
+/// Cancels a request. The request also ends when its sink returns false.
+#[derive(Clone, Debug)]
+pub struct RequestHandle {
+    pub(super) id: u64,
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+impl RequestHandle {
+    /// The request's number in [`EngineState`](crate::EngineState).
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Ends the request before its next step.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The events of a request, in order, pulled by the caller. Dropping it cancels the request.
+pub struct Generation {
+    pub(super) handle: RequestHandle,
+    pub(super) events: Receiver<RequestEvent>,
+}
+
+impl Generation {
+    /// The handle of the request.
+    pub fn handle(&self) -> &RequestHandle {
+        &self.handle
+    }
+}
+
+impl Iterator for Generation {
+    type Item = RequestEvent;
+
+    fn next(&mut self) -> Option<RequestEvent> {
+        self.events.recv().ok()
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.handle.cancel();
+    }
+}
