@@ -72,7 +72,7 @@ fn letter(index: usize) -> char {
 }
 
 /// One character for some cells: shared wins over owned, owned over free.
-fn character(holders: &[u8], only: &[Option<usize>]) -> char {
+fn character(holders: &[u16], only: &[Option<usize>]) -> char {
     if holders.iter().any(|n| *n > 1) {
         return '#';
     }

@@ -1,0 +1,2 @@
+//! An OpenAI-compatible HTTP API over the engine.
+#![forbid(unsafe_code)]

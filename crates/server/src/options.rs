@@ -1,0 +1,54 @@
+//! `ServerOptions`: the choices of the command line.
+
+use kvark::RunnerOptions;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The options of a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The address to listen on.
+    pub address: SocketAddr,
+    /// The models, the default one first: the name on the wire, and the file.
+    pub models: Vec<(String, PathBuf)>,
+    /// Context, cache types, threads and memory limit of every model. `pool_cells` is derived from the others.
+    pub runner: RunnerOptions,
+    /// The maximum number of requests of a model that run at once.
+    pub slots: usize,
+    /// The maximum number of requests of a model that wait.
+    pub queue: usize,
+    /// The key that clients must send.
+    pub api_key: Option<String>,
+    /// The origin that browsers may send requests from; `*` for any.
+    pub cors_origin: Option<String>,
+    /// The folder of prefixes on disk and its size limit.
+    pub cache_disk: Option<(PathBuf, u64)>,
+    /// The longest time of one answer.
+    pub timeout: Duration,
+    /// How long running answers may go on after a stop.
+    pub grace: Duration,
+    /// Ignore unknown parameters with a warning.
+    pub lenient: bool,
+    /// The maximum size of a request body in bytes.
+    pub max_body: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            address: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            models: vec![],
+            runner: RunnerOptions::default(),
+            slots: 8,
+            queue: 64,
+            api_key: None,
+            cors_origin: None,
+            cache_disk: None,
+            timeout: Duration::from_secs(600),
+            grace: Duration::from_secs(30),
+            lenient: false,
+            max_body: 16 << 20,
+        }
+    }
+}

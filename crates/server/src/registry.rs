@@ -1,0 +1,236 @@
+//! `ModelRegistry`: the models of a server by name, loaded on first use and unloaded when memory is short.
+
+use crate::error::ApiError;
+use crate::options::ServerOptions;
+use kvark::backend::Backend;
+use kvark::embed::{EmbedOptions, Embedder};
+use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
+use kvark::memory::MemoryLimit;
+use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The models of a server.
+pub(crate) struct ModelRegistry {
+    entries: Vec<Entry>,
+    backend: Box<dyn Backend>,
+    runner: RunnerOptions,
+    scheduler: SchedulerOptions,
+    grace: Duration,
+    /// Held while a model is loaded or unloaded.
+    loading: Mutex<()>,
+}
+
+struct Entry {
+    name: String,
+    path: PathBuf,
+    loaded: Mutex<Option<Arc<LoadedModel>>>,
+    embedder: Mutex<Option<Embedder>>,
+}
+
+/// A model in memory.
+pub(crate) struct LoadedModel {
+    pub(crate) name: String,
+    pub(crate) model: Arc<Model>,
+    engine: Mutex<Option<Engine>>,
+    handle: EngineHandle,
+    used: Mutex<Instant>,
+    grace: Duration,
+}
+
+impl LoadedModel {
+    /// The handle of its engine.
+    pub(crate) fn engine(&self) -> &EngineHandle {
+        &self.handle
+    }
+
+    /// Stops the engine: running answers may go on for `grace`.
+    fn stop(&self, grace: Duration) {
+        if let Some(engine) = lock(&self.engine).take() {
+            engine.stop(grace);
+        }
+    }
+}
+
+impl Drop for LoadedModel {
+    fn drop(&mut self) {
+        self.stop(self.grace);
+    }
+}
+
+impl ModelRegistry {
+    pub(crate) fn new(options: &ServerOptions, backend: Box<dyn Backend>) -> ModelRegistry {
+        let entry = |(name, path): &(String, PathBuf)| Entry {
+            name: name.clone(),
+            path: path.clone(),
+            loaded: Mutex::new(None),
+            embedder: Mutex::new(None),
+        };
+        ModelRegistry {
+            entries: options.models.iter().map(entry).collect(),
+            backend,
+            runner: options.runner.clone(),
+            scheduler: SchedulerOptions {
+                slots: options.slots,
+                queue: options.queue,
+                disk: options.cache_disk.clone(),
+                ..SchedulerOptions::default()
+            },
+            grace: options.grace,
+            loading: Mutex::new(()),
+        }
+    }
+
+    /// The names of all models, with a flag whether each is loaded.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, bool)> {
+        let loaded = |entry: &Entry| lock(&entry.loaded).is_some();
+        self.entries.iter().map(move |e| (&*e.name, loaded(e)))
+    }
+
+    /// The loaded models.
+    pub(crate) fn loaded(&self) -> Vec<Arc<LoadedModel>> {
+        let loaded = self.entries.iter().map(|entry| lock(&entry.loaded).clone());
+        loaded.flatten().collect()
+    }
+
+    /// The name of a model: the default one for `None`, the empty name and `default`.
+    fn entry(&self, name: Option<&str>) -> Result<&Entry, ApiError> {
+        let name = name.filter(|name| !name.is_empty() && *name != "default");
+        let found = match name {
+            None => self.entries.first(),
+            Some(name) => self.entries.iter().find(|entry| entry.name == name),
+        };
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.entries.iter().map(|entry| &*entry.name).collect();
+            let name = name.unwrap_or("default");
+            ApiError {
+                param: Some("model".to_owned()),
+                code: Some("model_not_found"),
+                ..ApiError::not_found(format!(
+                    "there is no model {name:?}; the models are {}",
+                    names.join(", ")
+                ))
+            }
+        })
+    }
+
+    /// The model of this name. Loads it if it is not loaded, which can take seconds.
+    pub(crate) fn get(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, ApiError> {
+        let entry = self.entry(name)?;
+        let there = lock(&entry.loaded).clone();
+        if let Some(model) = there {
+            *lock(&model.used) = Instant::now();
+            return Ok(model);
+        }
+        let _one_at_a_time = lock(&self.loading);
+        let there = lock(&entry.loaded).clone();
+        if let Some(model) = there {
+            return Ok(model);
+        }
+        let model = loop {
+            match self.load(entry) {
+                Ok(model) => break Arc::new(model),
+                Err(error) if is_shortfall(&error) && self.unload_oldest(&entry.name) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        *lock(&entry.loaded) = Some(model.clone());
+        Ok(model)
+    }
+
+    fn load(&self, entry: &Entry) -> Result<LoadedModel, RuntimeError> {
+        let started = Instant::now();
+        let model = Arc::new(Model::open(&entry.path, self.runner.context)?);
+        let engine = self.start(&model)?;
+        tracing::info!(
+            model = entry.name,
+            milliseconds = started.elapsed().as_millis() as u64,
+            "loaded"
+        );
+        Ok(LoadedModel {
+            name: entry.name.clone(),
+            model,
+            handle: engine.handle().clone(),
+            engine: Mutex::new(Some(engine)),
+            used: Mutex::new(Instant::now()),
+            grace: self.grace,
+        })
+    }
+
+    /// Starts an engine whose pool has room for all slots; for fewer if memory is short.
+    fn start(&self, model: &Arc<Model>) -> Result<Engine, RuntimeError> {
+        let context = self.runner.context.unwrap_or(model.facts().context_length);
+        let mut slots = self.scheduler.slots.max(1);
+        loop {
+            let runner = RunnerOptions {
+                pool_cells: Some(context.saturating_mul(slots)),
+                ..self.runner.clone()
+            };
+            match Engine::start(model.clone(), &*self.backend, &runner, &self.scheduler) {
+                Err(error) if is_shortfall(&error) && slots > 1 => slots /= 2,
+                started => return started,
+            }
+        }
+    }
+
+    /// Unloads the model that was not used for the longest time, except `keep`. Returns whether there was one.
+    fn unload_oldest(&self, keep: &str) -> bool {
+        let others = self.loaded().into_iter().filter(|model| model.name != keep);
+        let Some(oldest) = others.min_by_key(|model| *lock(&model.used)) else {
+            return false;
+        };
+        tracing::info!(model = oldest.name, "unloading, to make room");
+        for entry in self.entries.iter().filter(|entry| entry.name == oldest.name) {
+            *lock(&entry.loaded) = None;
+            *lock(&entry.embedder) = None;
+        }
+        oldest.stop(self.grace);
+        true
+    }
+
+    /// Embeds texts with a model. One call at a time runs.
+    pub(crate) fn embed(
+        &self,
+        name: Option<&str>,
+        texts: &[String],
+    ) -> Result<(String, Vec<kvark::embed::Embedding>), ApiError> {
+        let entry = self.entry(name)?;
+        let mut embedder = lock(&entry.embedder);
+        if embedder.is_none() {
+            let model = Model::open(&entry.path, None)?;
+            let options = EmbedOptions::default();
+            *embedder = Some(Embedder::new(model, &*self.backend, &options)?);
+        }
+        let embedder = embedder.as_mut().expect("it was just made");
+        let vectors = embedder.embed(texts, |_| true)?.unwrap_or_default();
+        Ok((entry.name.clone(), vectors))
+    }
+
+    /// Stops all engines.
+    pub(crate) fn stop(&self) {
+        let loaded = self.loaded();
+        std::thread::scope(|scope| {
+            for model in &loaded {
+                scope.spawn(|| model.stop(self.grace));
+            }
+        });
+    }
+
+    /// The memory limit of the options in bytes, if there is one.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        match self.runner.memory {
+            MemoryLimit::Bytes(n) => Some(n),
+            _ => self.backend.free_memory(),
+        }
+    }
+}
+
+fn is_shortfall(error: &RuntimeError) -> bool {
+    matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_))
+}
+
+/// Locks a mutex. A panic while it was held cannot have left its value half changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,320 @@
+//! Tool calls: how a model is told about tools, and how its calls are found in its text.
+
+use serde_json::{Map, Value, json};
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ToolCall {
+    pub(crate) name: String,
+    /// The arguments as JSON text.
+    pub(crate) arguments: String,
+}
+
+/// How a model writes tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToolFormat {
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, also with a list of calls (Hermes, Qwen, SmolLM2).
+    Tagged,
+    /// The answer is JSON: an object, objects one after the other, or a list (Llama 3, Mistral). The control tokens
+    /// before it are not part of the text.
+    Json,
+}
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+impl ToolFormat {
+    /// The format of a model, from the source of its chat template.
+    pub(crate) fn of_template(source: &str) -> ToolFormat {
+        let json = ["[TOOL_CALLS]", "<|python_tag|>", "\"parameters\": dictionary"];
+        match !source.contains(OPEN) && json.iter().any(|mark| source.contains(mark)) {
+            true => ToolFormat::Json,
+            false => ToolFormat::Tagged,
+        }
+    }
+}
+
+/// Whether a template shows tools to the model by itself.
+pub(crate) fn template_knows_tools(source: &str) -> bool {
+    source.contains("tools")
+}
+
+/// A system message for templates that do not show tools.
+pub(crate) fn tools_message(tools: &[Value]) -> String {
+    let list: Vec<&Value> = tools
+        .iter()
+        .map(|tool| tool.get("function").unwrap_or(tool))
+        .collect();
+    let list = serde_json::to_string(&list).unwrap_or_default();
+    format!(
+        "You can call these functions:\n<tools>{list}</tools>\n\
+         To call functions, answer with a JSON list of calls between tags, and nothing else:\n\
+         {OPEN}[{{\"name\": \"FUNCTION\", \"arguments\": {{\"ARGUMENT\": \"VALUE\"}}}}]{CLOSE}\n\
+         Call functions only if they help; otherwise answer in plain text."
+    )
+}
+
+/// The JSON schema of a call of one of these tools, for constrained output.
+pub(crate) fn call_schema(tools: &[Value], only: Option<&str>) -> Value {
+    let function = |tool: &Value| tool.get("function").unwrap_or(tool).clone();
+    let calls = tools.iter().map(function).filter_map(|function| {
+        let name = function.get("name")?.as_str()?.to_owned();
+        if only.is_some_and(|only| only != name) {
+            return None;
+        }
+        let parameters = function.get("parameters").cloned();
+        let parameters = parameters.unwrap_or_else(|| json!({ "type": "object" }));
+        Some(json!({
+            "type": "object",
+            "properties": { "name": { "const": name }, "arguments": parameters },
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        }))
+    });
+    json!({ "anyOf": calls.collect::<Vec<Value>>() })
+}
+
+/// Separates the text of an answer from its tool calls, as the text arrives.
+pub(crate) struct ToolParser {
+    format: Option<ToolFormat>,
+    /// The names of the tools; JSON that names none of them is text.
+    names: Vec<String>,
+    /// Text that may be a part of a call.
+    held: String,
+    /// Whether `held` follows an opening tag.
+    inside: bool,
+    started: bool,
+    calls: Vec<ToolCall>,
+}
+
+impl ToolParser {
+    /// A parser for these tools. Without tools, everything is text.
+    pub(crate) fn new(format: ToolFormat, tools: &[Value]) -> ToolParser {
+        let name = |tool: &Value| {
+            let function = tool.get("function").unwrap_or(tool);
+            Some(function.get("name")?.as_str()?.to_owned())
+        };
+        let names: Vec<String> = tools.iter().filter_map(name).collect();
+        ToolParser {
+            format: (!names.is_empty()).then_some(format),
+            names,
+            held: String::new(),
+            inside: false,
+            started: false,
+            calls: vec![],
+        }
+    }
+
+    /// Appends text. Returns what is certainly not part of a call, and the calls that are complete.
+    pub(crate) fn push(&mut self, text: &str) -> (String, Vec<ToolCall>) {
+        match self.format {
+            None => (text.to_owned(), vec![]),
+            Some(ToolFormat::Tagged) => self.push_tagged(text),
+            Some(ToolFormat::Json) => self.push_json(text),
+        }
+    }
+
+    fn push_tagged(&mut self, text: &str) -> (String, Vec<ToolCall>) {
+        self.held.push_str(text);
+        let mut shown = String::new();
+        let mut calls = vec![];
+        loop {
+            if self.inside {
+                let Some(end) = self.held.find(CLOSE) else {
+                    return (shown, calls);
+                };
+                let body = self.held[..end].to_owned();
+                self.held.drain(..end + CLOSE.len());
+                self.inside = false;
+                match parse_calls(&body) {
+                    Some(parsed) => calls.extend(parsed),
+                    None => shown.push_str(&format!("{OPEN}{body}{CLOSE}")),
+                }
+            } else if let Some(start) = self.held.find(OPEN) {
+                shown.push_str(self.held[..start].trim_end());
+                self.held.drain(..start + OPEN.len());
+                self.inside = true;
+            } else {
+                let certain = self.held.len() - partial_suffix(&self.held, OPEN);
+                shown.extend(self.held.drain(..certain));
+                return (shown, calls);
+            }
+        }
+    }
+
+    fn push_json(&mut self, text: &str) -> (String, Vec<ToolCall>) {
+        self.held.push_str(text);
+        let first = self.held.trim_start().chars().next();
+        self.started |= first.is_some_and(|c| c != '{' && c != '[');
+        match self.started {
+            true => (std::mem::take(&mut self.held), vec![]),
+            false => (String::new(), vec![]),
+        }
+    }
+
+    /// Ends the answer. Returns the remaining text and calls.
+    pub(crate) fn finish(mut self) -> (String, Vec<ToolCall>) {
+        let held = std::mem::take(&mut self.held);
+        if held.is_empty() && !self.inside {
+            return (String::new(), std::mem::take(&mut self.calls));
+        }
+        let known = |calls: &Vec<ToolCall>| {
+            let known = |call: &ToolCall| self.names.contains(&call.name);
+            !calls.is_empty() && calls.iter().all(known)
+        };
+        // An answer may end without the closing tag, for example where the tag's first token ends the generation.
+        match parse_calls(&held).filter(known) {
+            Some(calls) => (String::new(), calls),
+            None if self.inside => (format!("{OPEN}{held}"), vec![]),
+            None => (held, vec![]),
+        }
+    }
+}
+
+/// The number of bytes at the end of `text` that may be the beginning of `mark`.
+fn partial_suffix(text: &str, mark: &str) -> usize {
+    let longest = mark.len().min(text.len());
+    let begins = |n: &usize| text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..]);
+    (1..=longest).rev().find(begins).unwrap_or(0)
+}
+
+/// The calls in a JSON object, a list of objects, or objects one after the other.
+fn parse_calls(text: &str) -> Option<Vec<ToolCall>> {
+    let text = text.trim();
+    let mut calls = vec![];
+    let mut rest = text;
+    while !rest.is_empty() {
+        let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        let value = stream.next()?.ok()?;
+        let end = stream.byte_offset();
+        match value {
+            Value::Array(items) => {
+                for item in items {
+                    calls.push(call_of(item.as_object()?)?);
+                }
+            }
+            Value::Object(object) => calls.push(call_of(&object)?),
+            _ => return None,
+        }
+        rest = rest[end..].trim_start_matches([';', ',', '\n', ' ', '\r', '\t']);
+    }
+    (!calls.is_empty()).then_some(calls)
+}
+
+fn call_of(object: &Map<String, Value>) -> Option<ToolCall> {
+    let object = object
+        .get("function")
+        .and_then(Value::as_object)
+        .unwrap_or(object);
+    let name = object.get("name")?.as_str()?.to_owned();
+    let arguments = object.get("arguments").or(object.get("parameters"));
+    let arguments = match arguments {
+        None => "{}".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    Some(ToolCall { name, arguments })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
+        let tools = [
+            json!({"type": "function", "function": {"name": "add"}}),
+            json!({"name": "find"}),
+        ];
+        let whole = run(ToolParser::new(format, &tools), &[text]);
+        // However the text is divided, the result is the same.
+        for size in 1..6 {
+            let chars: Vec<char> = text.chars().collect();
+            let pieces: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
+            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            assert_eq!(run(ToolParser::new(format, &tools), &pieces), whole);
+        }
+        whole
+    }
+
+    fn run(mut parser: ToolParser, pieces: &[&str]) -> (String, Vec<ToolCall>) {
+        let (mut text, mut calls) = (String::new(), vec![]);
+        for piece in pieces {
+            let (shown, found) = parser.push(piece);
+            text.push_str(&shown);
+            calls.extend(found);
+        }
+        let (shown, found) = parser.finish();
+        (text + &shown, [calls, found].concat())
+    }
+
+    fn call(name: &str, arguments: &str) -> ToolCall {
+        ToolCall {
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        }
+    }
+
+    #[test]
+    fn finds_calls_between_tags() {
+        let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+        let add = call("add", r#"{"a":1}"#);
+        for (text, shown, calls) in [
+            (one.to_owned(), "", vec![add.clone()]),
+            (format!("I will. {one}"), "I will.", vec![add.clone()]),
+            (format!("{one}\n{one}"), "", vec![add.clone(), add.clone()]),
+            (
+                r#"<tool_call>[{"name":"find"},{"name":"add","arguments":{}}]</tool_call>"#.into(),
+                "",
+                vec![call("find", "{}"), call("add", "{}")],
+            ),
+            (
+                r#"<tool_call>{"name":"find","arguments":{"q":"é"}}"#.into(),
+                "",
+                vec![call("find", r#"{"q":"é"}"#)],
+            ),
+            ("1 < 2 and <tool".into(), "1 < 2 and <tool", vec![]),
+            ("<tool_call>no</tool_call>!".into(), "<tool_call>no</tool_call>!", vec![]),
+            ("plain".into(), "plain", vec![]),
+        ] {
+            assert_eq!(parse(ToolFormat::Tagged, &text), (shown.to_owned(), calls));
+        }
+    }
+
+    #[test]
+    fn finds_calls_that_are_the_whole_answer() {
+        for (text, shown, calls) in [
+            (
+                r#"{"name": "add", "parameters": {"a": 1}}"#,
+                "",
+                vec![call("add", r#"{"a":1}"#)],
+            ),
+            (
+                r#"[{"name":"add","arguments":{}},{"name":"find","arguments":"{}"}]"#,
+                "",
+                vec![call("add", "{}"), call("find", "{}")],
+            ),
+            (
+                "{\"name\":\"add\"}; {\"name\":\"find\"}",
+                "",
+                vec![call("add", "{}"), call("find", "{}")],
+            ),
+            (r#"{"name":"other"}"#, r#"{"name":"other"}"#, vec![]),
+            ("{not json", "{not json", vec![]),
+            ("Hello {\"name\":\"add\"}", "Hello {\"name\":\"add\"}", vec![]),
+        ] {
+            assert_eq!(parse(ToolFormat::Json, text), (shown.to_owned(), calls));
+        }
+    }
+
+    #[test]
+    fn knows_the_formats_of_templates() {
+        for (source, format) in [
+            ("<tools>{{ tools }}</tools> <tool_call>", ToolFormat::Tagged),
+            ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]", ToolFormat::Json),
+            ("<|python_tag|>", ToolFormat::Json),
+            ("<|im_start|>", ToolFormat::Tagged),
+        ] {
+            assert_eq!(ToolFormat::of_template(source), format, "{source}");
+        }
+    }
+}
