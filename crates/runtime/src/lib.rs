@@ -38,6 +38,6 @@ pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use prefix::PromptPrefix;
 pub use runner::{Runner, common_prefix_len};
-pub use sampler::{Sampler, SamplerOptions};
+pub use sampler::{DEFAULT_SEQUENCE_BREAKERS, Sampler, SamplerOptions, sequence_breakers};
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};
