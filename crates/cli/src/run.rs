@@ -288,6 +288,7 @@ impl Run {
             generated_tokens: tokens,
             decode_time: time,
             decoded_tokens: decoded,
+            ..Timings::default()
         };
         let mut out = std::io::stdout();
         if self.json {

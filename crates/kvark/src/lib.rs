@@ -37,9 +37,10 @@ pub mod model {
 pub mod generate {
     pub use ::kv::SeqId;
     pub use ::runtime::{
-        BatchRunner, BatchToken, ContextShift, DecodeContext, FinishReason, GenerateEvent,
-        GenerateOptions, GenerateOutput, PromptPrefix, Runner, RunnerOptions, Sampler,
-        SamplerOptions, Score, SequenceHandle, Timings, common_prefix_len, generate,
+        BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, DecodeContext,
+        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, PromptPrefix, Runner,
+        RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle, Timings, common_prefix_len,
+        generate, sequence_breakers,
     };
 }
 
