@@ -453,6 +453,7 @@ impl SamplingArgs {
             repeat_penalty: self.repeat_penalty.unwrap_or(own.repeat_penalty),
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.unwrap_or_else(clock_seed),
+            ..SamplerOptions::default()
         }
     }
 }

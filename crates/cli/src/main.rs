@@ -17,6 +17,7 @@ mod plan;
 mod prompt;
 mod run;
 mod score;
+mod serve;
 mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -51,6 +52,7 @@ struct Cli {
 enum Command {
     Run(run::Run),
     Chat(chat::Chat),
+    Serve(serve::Serve),
     Score(score::Score),
     Embed(embed::Embed),
     Bench(bench::Bench),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(command) => command.execute(),
         Command::Chat(command) => command.execute(),
+        Command::Serve(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::Embed(command) => command.execute(),
         Command::Bench(command) => command.execute(),

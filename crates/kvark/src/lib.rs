@@ -54,6 +54,11 @@ pub mod engine {
     };
 }
 
+/// Output constraints for the requests of an engine: JSON schemas, regular expressions, Lark and GBNF grammars.
+pub mod grammar {
+    pub use ::grammar::{GrammarCompiler, GrammarError, GrammarSource};
+}
+
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{

@@ -39,6 +39,11 @@ impl IncrementalDetokenizer {
         &self.history
     }
 
+    /// The maximum number of tokens.
+    pub(crate) fn max_tokens(&self) -> Option<usize> {
+        self.options.max_tokens
+    }
+
     /// The number of generated tokens.
     pub(crate) fn len(&self) -> usize {
         self.generated.tokens.len()

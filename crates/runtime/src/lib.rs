@@ -40,11 +40,11 @@ pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use prefix::PromptPrefix;
 pub use runner::{Runner, common_prefix_len};
+pub use sampler::{DEFAULT_SEQUENCE_BREAKERS, Sampler, SamplerOptions, sequence_breakers};
 pub use scheduler::{
     CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState, EventSink,
     GeneratedToken, Generation, MissReason, Request, RequestEvent, RequestHandle, RequestOutput,
     SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
 };
-pub use sampler::{DEFAULT_SEQUENCE_BREAKERS, Sampler, SamplerOptions, sequence_breakers};
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

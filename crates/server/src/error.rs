@@ -110,6 +110,7 @@ impl From<RuntimeError> for ApiError {
             | RuntimeErrorKind::UnknownToken { .. }
             | RuntimeErrorKind::Text(_)
             | RuntimeErrorKind::Constraint(_)
+            | RuntimeErrorKind::InvalidOptions(_)
             | RuntimeErrorKind::TextTooLong { .. }
             | RuntimeErrorKind::EmptyText(_)
             | RuntimeErrorKind::NotADecoder

@@ -15,7 +15,8 @@ impl Fields {
     /// Parses a body, which must be a JSON object.
     pub(crate) fn parse(body: &Bytes) -> Result<Fields, ApiError> {
         let text = std::str::from_utf8(body);
-        let text = text.map_err(|error| ApiError::invalid(format!("the body is not UTF-8: {error}")))?;
+        let text =
+            text.map_err(|error| ApiError::invalid(format!("the body is not UTF-8: {error}")))?;
         let value: Value = serde_json::from_str(text)
             .map_err(|error| ApiError::invalid(format!("the body is not JSON: {error}")))?;
         match value {
@@ -30,6 +31,11 @@ impl Fields {
     /// Takes a parameter; `null` is the same as leaving it out.
     pub(crate) fn value(&mut self, name: &str) -> Option<Value> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Puts a parameter in the place of another one's part.
+    pub(crate) fn set(&mut self, name: &str, value: Value) {
+        self.map.insert(name.to_owned(), value);
     }
 
     pub(crate) fn required(&mut self, name: &str) -> Result<Value, ApiError> {
@@ -77,7 +83,10 @@ impl Fields {
                     i64::MAX => format!("at least {low}"),
                     _ => format!("between {low} and {high}"),
                 };
-                Err(ApiError::parameter(name, format!("{number} must be {bounds}")))
+                Err(ApiError::parameter(
+                    name,
+                    format!("{number} must be {bounds}"),
+                ))
             }
         }
     }

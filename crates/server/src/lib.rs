@@ -1,2 +1,157 @@
-//! An OpenAI-compatible HTTP API over the engine.
+//! An HTTP API over the engine: OpenAI-compatible, with conversations that fork and a page that shows the cache.
+//!
+//! [`Server::bind`] listens, [`Server::run`] serves until [`StopHandle::stop`] is called.
 #![forbid(unsafe_code)]
+
+mod answer;
+mod app;
+mod chat;
+mod chat_answer;
+mod chat_prompt;
+mod completions;
+mod constraint;
+mod conversations;
+mod embeddings;
+mod error;
+mod fields;
+mod http;
+mod messages;
+mod openapi;
+mod operation;
+mod options;
+mod page;
+mod registry;
+mod responses;
+mod sse;
+mod tokenize;
+mod tools;
+
+pub use openapi::document as openapi_document;
+pub use options::ServerOptions;
+
+use app::App;
+use kvark::backend::Backend;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// A server that could not start or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The runtime of the connections could not start.
+    #[error("the server could not start: {0}")]
+    Runtime(std::io::Error),
+    /// The default model could not be loaded.
+    #[error("{0}")]
+    Model(String),
+}
+
+/// A server that listens.
+pub struct Server {
+    runtime: Runtime,
+    listener: TcpListener,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+}
+
+/// Stops a server from another thread.
+#[derive(Clone)]
+pub struct StopHandle(watch::Sender<bool>);
+
+impl StopHandle {
+    /// Accepts no more connections; running answers may go on for the grace time.
+    pub fn stop(&self) {
+        _ = self.0.send(true);
+    }
+}
+
+impl Server {
+    /// Listens on the address of the options. `backend` runs all models.
+    pub fn bind(options: ServerOptions, backend: Box<dyn Backend>) -> Result<Server, ServerError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            // The work is the engine's; these threads move bytes.
+            .worker_threads(2)
+            .thread_name("kvark-http")
+            .enable_all()
+            .build()
+            .map_err(ServerError::Runtime)?;
+        let address = options.address;
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .map_err(|source| ServerError::Bind { address, source })?;
+        Ok(Server {
+            runtime,
+            listener,
+            app: Arc::new(App::new(options, backend)),
+            stop: watch::channel(false).0,
+        })
+    }
+
+    /// The address that it listens on; the port is known if 0 was asked for.
+    pub fn address(&self) -> Result<SocketAddr, ServerError> {
+        self.listener.local_addr().map_err(ServerError::Runtime)
+    }
+
+    /// A handle that stops the server.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(self.stop.clone())
+    }
+
+    /// Loads the default model, so that the first request does not wait for it.
+    pub fn load_default(&self) -> Result<(), ServerError> {
+        let loaded = self.app.models.get(None);
+        loaded
+            .map(|_| ())
+            .map_err(|error| ServerError::Model(error.message))
+    }
+
+    /// Serves until it is stopped. Then answers go on for the grace time of the options, and prefixes are saved.
+    pub fn run(self) {
+        let Server {
+            runtime,
+            listener,
+            app,
+            stop,
+        } = self;
+        let mut stopped = stop.subscribe();
+        let router = http::router(app.clone());
+        let connections = runtime.spawn(http::serve(listener, router, stop.subscribe()));
+        runtime.block_on(async {
+            tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => {}
+                () = terminated() => { _ = stop.send(true); }
+            }
+        });
+        // Engines end first: their streams end, and with them the connections.
+        app.models.stop();
+        runtime.block_on(async {
+            let rest = std::time::Duration::from_secs(2);
+            _ = tokio::time::timeout(rest, connections).await;
+        });
+        runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    }
+}
+
+/// Waits for the signal that service managers stop programs with.
+async fn terminated() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        if let Ok(mut signal) = signal(SignalKind::terminate()) {
+            signal.recv().await;
+            return;
+        }
+    }
+    std::future::pending().await
+}

@@ -5,10 +5,11 @@ use crate::options::ServerOptions;
 use kvark::backend::Backend;
 use kvark::embed::{EmbedOptions, Embedder};
 use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
+use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The models of a server.
@@ -37,12 +38,20 @@ pub(crate) struct LoadedModel {
     handle: EngineHandle,
     used: Mutex<Instant>,
     grace: Duration,
+    grammars: OnceLock<Result<GrammarCompiler, String>>,
 }
 
 impl LoadedModel {
     /// The handle of its engine.
     pub(crate) fn engine(&self) -> &EngineHandle {
         &self.handle
+    }
+
+    /// The compiler of output constraints, made on first use.
+    pub(crate) fn grammars(&self) -> Result<&GrammarCompiler, ApiError> {
+        let make = || GrammarCompiler::new(&self.model).map_err(|error| error.to_string());
+        let compiler = self.grammars.get_or_init(make).as_ref();
+        compiler.map_err(|message| ApiError::invalid(message.clone()))
     }
 
     /// Stops the engine: running answers may go on for `grace`.
@@ -155,6 +164,7 @@ impl ModelRegistry {
             engine: Mutex::new(Some(engine)),
             used: Mutex::new(Instant::now()),
             grace: self.grace,
+            grammars: OnceLock::new(),
         })
     }
 
@@ -181,7 +191,11 @@ impl ModelRegistry {
             return false;
         };
         tracing::info!(model = oldest.name, "unloading, to make room");
-        for entry in self.entries.iter().filter(|entry| entry.name == oldest.name) {
+        for entry in self
+            .entries
+            .iter()
+            .filter(|entry| entry.name == oldest.name)
+        {
             *lock(&entry.loaded) = None;
             *lock(&entry.embedder) = None;
         }

@@ -26,7 +26,11 @@ const CLOSE: &str = "</tool_call>";
 impl ToolFormat {
     /// The format of a model, from the source of its chat template.
     pub(crate) fn of_template(source: &str) -> ToolFormat {
-        let json = ["[TOOL_CALLS]", "<|python_tag|>", "\"parameters\": dictionary"];
+        let json = [
+            "[TOOL_CALLS]",
+            "<|python_tag|>",
+            "\"parameters\": dictionary",
+        ];
         match !source.contains(OPEN) && json.iter().any(|mark| source.contains(mark)) {
             true => ToolFormat::Json,
             false => ToolFormat::Tagged,
@@ -174,7 +178,9 @@ impl ToolParser {
 /// The number of bytes at the end of `text` that may be the beginning of `mark`.
 fn partial_suffix(text: &str, mark: &str) -> usize {
     let longest = mark.len().min(text.len());
-    let begins = |n: &usize| text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..]);
+    let begins = |n: &usize| {
+        text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..])
+    };
     (1..=longest).rev().find(begins).unwrap_or(0)
 }
 
@@ -273,7 +279,11 @@ mod tests {
                 vec![call("find", r#"{"q":"é"}"#)],
             ),
             ("1 < 2 and <tool".into(), "1 < 2 and <tool", vec![]),
-            ("<tool_call>no</tool_call>!".into(), "<tool_call>no</tool_call>!", vec![]),
+            (
+                "<tool_call>no</tool_call>!".into(),
+                "<tool_call>no</tool_call>!",
+                vec![],
+            ),
             ("plain".into(), "plain", vec![]),
         ] {
             assert_eq!(parse(ToolFormat::Tagged, &text), (shown.to_owned(), calls));
@@ -300,7 +310,11 @@ mod tests {
             ),
             (r#"{"name":"other"}"#, r#"{"name":"other"}"#, vec![]),
             ("{not json", "{not json", vec![]),
-            ("Hello {\"name\":\"add\"}", "Hello {\"name\":\"add\"}", vec![]),
+            (
+                "Hello {\"name\":\"add\"}",
+                "Hello {\"name\":\"add\"}",
+                vec![],
+            ),
         ] {
             assert_eq!(parse(ToolFormat::Json, text), (shown.to_owned(), calls));
         }
@@ -310,7 +324,10 @@ mod tests {
     fn knows_the_formats_of_templates() {
         for (source, format) in [
             ("<tools>{{ tools }}</tools> <tool_call>", ToolFormat::Tagged),
-            ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]", ToolFormat::Json),
+            (
+                "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]",
+                ToolFormat::Json,
+            ),
             ("<|python_tag|>", ToolFormat::Json),
             ("<|im_start|>", ToolFormat::Tagged),
         ] {

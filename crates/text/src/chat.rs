@@ -53,6 +53,7 @@ impl Message {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     bos: String,
     eos: String,
     /// Private-use characters of the source.
@@ -85,6 +86,7 @@ impl ChatTemplate {
             .map_err(from_jinja)?;
         Ok(Self {
             environment,
+            source: source.to_owned(),
             bos: bos.to_owned(),
             eos: eos.to_owned(),
             private: [source, bos, eos]
@@ -92,6 +94,11 @@ impl ChatTemplate {
                 .flat_map(private_use::private)
                 .collect(),
         })
+    }
+
+    /// The template's own source.
+    pub fn source_text(&self) -> &str {
+        &self.source
     }
 
     /// The names of the built-in templates.

@@ -119,7 +119,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 2);
         ids.extend(self.bos.filter(|_| options.bos));
-        self.encode_parts(&self.special.split(text, |_| options.special), &mut ids);
+        let parts = self.special.split(text, |_| options.special);
+        self.encode_parts(&parts, true, &mut ids);
         ids.extend(self.eos.filter(|_| options.eos));
         ids
     }
@@ -128,7 +129,7 @@ impl Tokenizer {
     /// start if the model uses it and the template did not write it.
     pub fn encode_prompt(&self, prompt: &Prompt) -> Vec<u32> {
         let mut ids = Vec::with_capacity(prompt.text().len() / 4 + 2);
-        self.encode_parts(&self.prompt_parts(prompt), &mut ids);
+        self.encode_parts(&self.prompt_parts(prompt), true, &mut ids);
         if let Some(bos) = self
             .bos
             .filter(|bos| self.adds_bos() && ids.first() != Some(bos))
@@ -136,6 +137,25 @@ impl Tokenizer {
             ids.insert(0, bos);
         }
         ids
+    }
+
+    /// The tokens of a conversation that begin with `held`, if the text of these is the beginning of the prompt's text.
+    /// Only the rest is encoded, so that a sampled answer keeps the tokens that it was sampled as.
+    pub fn encode_prompt_after(&self, held: &[u32], prompt: &Prompt) -> Option<Vec<u32>> {
+        let starts = |ids: &[u32]| prompt.text().starts_with(&self.decode(ids, true));
+        // BOS was added unless the template wrote it.
+        let visible = match held.first() {
+            Some(first) if Some(*first) == self.bos && !starts(held) => &held[1..],
+            _ => held,
+        };
+        let text = self.decode(visible, true);
+        if !prompt.text().starts_with(&text) {
+            return None;
+        }
+        let mut ids = held.to_vec();
+        let rest = prompt.after(text.len());
+        self.encode_parts(&self.prompt_parts(&rest), text.is_empty(), &mut ids);
+        Some(ids)
     }
 
     /// The control tokens of a conversation.
@@ -165,13 +185,14 @@ impl Tokenizer {
         self.special.split(prompt.text(), trusted)
     }
 
-    fn encode_parts(&self, parts: &[Segment<'_>], ids: &mut Vec<u32>) {
+    /// Appends the tokens of parts. `begins`: the first part begins the text.
+    fn encode_parts(&self, parts: &[Segment<'_>], begins: bool, ids: &mut Vec<u32>) {
         for (at, part) in parts.iter().enumerate() {
             match *part {
                 Segment::Token(id) => ids.push(id),
                 Segment::Text(text) => match &self.algorithm {
                     Algorithm::Bpe(bpe) => bpe.encode(text, ids),
-                    Algorithm::SentencePiece(spm) => spm.encode(text, at == 0, ids),
+                    Algorithm::SentencePiece(spm) => spm.encode(text, begins && at == 0, ids),
                     Algorithm::WordPiece(words) => words.encode(text, ids),
                 },
             }

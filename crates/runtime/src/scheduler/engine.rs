@@ -152,6 +152,7 @@ impl EngineHandle {
             return Err(RuntimeErrorKind::EmptyPrompt.into());
         }
         check_token_ids(request.prompt.iter().copied(), shared.vocab)?;
+        request.sampling.check(shared.vocab)?;
         if request.prompt.len() >= shared.context {
             return Err(RuntimeErrorKind::PromptTooLong {
                 tokens: request.prompt.len(),

@@ -348,6 +348,10 @@ impl Scheduler {
             if !request.remaining().is_empty() {
                 continue;
             }
+            if request.is_prefill_only() {
+                ends.push((index, Ok(FinishReason::Length)));
+                continue;
+            }
             Counters::add(&counters.generated_tokens, 1);
             match request.sample(self.runner.logits(request.seq), tokenizer) {
                 Ok(None) if self.runner.tokens(request.seq).len() + 1 > self.shared.context() => {

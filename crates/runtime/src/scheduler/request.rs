@@ -13,7 +13,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// How tokens are sampled.
     pub sampling: SamplerOptions,
-    /// The conditions that end the generation.
+    /// The conditions that end the generation. With a maximum of 0 tokens, only the prompt is computed and kept.
     pub options: GenerateOptions,
     /// With `Some(k)`, every token comes with its log-probability and those of the `k` most likely tokens.
     pub logprobs: Option<usize>,

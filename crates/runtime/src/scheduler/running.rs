@@ -87,6 +87,11 @@ impl RunningRequest {
         self.detokenizer.len()
     }
 
+    /// Whether only the prompt is to be computed.
+    pub(super) fn is_prefill_only(&self) -> bool {
+        self.detokenizer.max_tokens() == Some(0)
+    }
+
     /// Starts with a sequence that holds the reported prefix of the prompt.
     pub(super) fn start(&mut self, seq: SeqId, report: CacheReport) {
         self.seq = seq;

@@ -28,6 +28,17 @@ impl Prompt {
         &self.untrusted
     }
 
+    /// The part of the prompt after its first `at` bytes, which must end a character.
+    pub(crate) fn after(&self, at: usize) -> Prompt {
+        let rest = self.untrusted.iter().filter(|range| range.end > at);
+        Prompt {
+            text: self.text[at..].to_owned(),
+            untrusted: rest
+                .map(|range| range.start.saturating_sub(at)..range.end - at)
+                .collect(),
+        }
+    }
+
     /// The text in segments, each with a flag whether it is trusted.
     pub fn segments(&self) -> impl Iterator<Item = (&str, bool)> {
         let ends = self.untrusted.iter().map(|range| range.end);

@@ -1,0 +1,198 @@
+//! `kvark serve`: an HTTP API and a web page.
+
+use crate::args::{self, EngineArgs};
+use crate::{interrupt, output};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use server::{Server, ServerOptions};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Serve an OpenAI-compatible API, and a page to chat and to watch the cache
+#[derive(Args)]
+#[command(
+    after_help = "The API is that of OpenAI (/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models) and of \
+Anthropic (/v1/messages), with conversations that fork (/v1/kvark/conversations) and llama.cpp's helpers (/tokenize, /props, \
+/slots, /health, /metrics). /openapi.json describes it. The page is at /.
+
+Prefixes of all requests are kept and shared. With --cache-disk they survive a restart. Every answer says what was \
+reused, and why not more, in kvark.cache.
+
+Examples:
+  kvark serve                                           the default model at http://127.0.0.1:8080
+  kvark serve model.gguf -c 8192 -np 8 --cache-disk 4GiB
+  kvark serve -m chat=a.gguf -m coder=b.gguf            several models, loaded on demand
+  kvark serve --host 0.0.0.0 --api-key-file key.txt     for other machines
+
+  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'"
+)]
+pub(crate) struct Serve {
+    /// Paths or catalogue names of models; NAME=MODEL names one on the wire. The first is the default
+    #[arg(value_name = "[NAME=]MODEL")]
+    positional: Vec<String>,
+    /// A model, as a flag; can be repeated
+    #[arg(short, long, value_name = "[NAME=]MODEL")]
+    model: Vec<String>,
+    /// Address to listen on; 0.0.0.0 for all networks
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 for any free one
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// Requests that run at once
+    #[arg(long, visible_alias = "slots", visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
+    /// Requests that wait for a slot; more are refused with 429
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: u32,
+    /// Key that clients must send [default: KVARK_API_KEY, or none]
+    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
+    api_key: Option<String>,
+    /// File with the key
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Web origin whose pages may use the API from a browser; * for all
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Option<String>,
+    /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
+    #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
+    cache_disk: Option<u64>,
+    /// Longest time of one answer in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    /// How long running answers may go on after Ctrl-C, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// Ignore unknown parameters with a warning instead of refusing the request
+    #[arg(long)]
+    lenient: bool,
+    /// Largest size of a request
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = args::byte_size)]
+    max_body: u64,
+    /// Write logs as JSON
+    #[arg(long)]
+    log_json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+impl Serve {
+    pub(crate) fn execute(self) -> Result<()> {
+        self.engine.check_one_mode()?;
+        self.start_logs();
+        let options = self.options()?;
+        let is_open = !options.address.ip().is_loopback() && options.api_key.is_none();
+        if is_open {
+            output::warn("everybody who reaches this address can use the server: set --api-key");
+        }
+        let backend = self.engine.device.backend()?;
+        let server = Server::bind(options, backend)?;
+        server.load_default()?;
+        let address = server.address()?;
+        output::note(&format!("kvark serves http://{address} (Ctrl-C stops)"));
+        let stop = server.stop_handle();
+        let _listening = interrupt::listen();
+        std::thread::spawn(move || {
+            while !interrupt::requested() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            stop.stop();
+        });
+        server.run();
+        Ok(())
+    }
+
+    fn start_logs(&self) {
+        let filter = tracing_subscriber::EnvFilter::try_from_env("KVARK_LOG");
+        let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        let logs = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr);
+        match self.log_json {
+            true => logs.json().init(),
+            false => logs.with_target(false).init(),
+        }
+    }
+
+    fn options(&self) -> Result<ServerOptions> {
+        let mut models = vec![];
+        for text in self.positional.iter().chain(&self.model) {
+            models.push(named_model(text)?);
+        }
+        if models.is_empty() {
+            let entry = kvark::catalogue::default_entry();
+            let path = crate::catalogue::ensure(entry)?;
+            models.push((entry.name.to_owned(), path));
+        }
+        for (index, (name, _)) in models.iter().enumerate() {
+            if models[..index].iter().any(|(other, _)| other == name) {
+                bail!("two models are named {name:?}: name one with NAME=MODEL");
+            }
+        }
+        let cache_disk = match self.cache_disk {
+            None => None,
+            Some(size) => {
+                let home = kvark::catalogue::ModelStore::from_env()?;
+                Some((home.root().join("prefixes"), size))
+            }
+        };
+        Ok(ServerOptions {
+            address: self.address()?,
+            models,
+            runner: self.engine.runner_options()?,
+            slots: self.parallel as usize,
+            queue: self.queue as usize,
+            api_key: self.key()?,
+            cors_origin: self.cors_origin.clone(),
+            cache_disk,
+            timeout: Duration::from_secs(self.timeout),
+            grace: Duration::from_secs(self.grace),
+            lenient: self.lenient,
+            max_body: self.max_body as usize,
+        })
+    }
+
+    fn address(&self) -> Result<SocketAddr> {
+        if let Ok(ip) = self.host.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(ip, self.port));
+        }
+        let mut found = (&*self.host, self.port)
+            .to_socket_addrs()
+            .with_context(|| format!("--host {}", self.host))?;
+        found
+            .next()
+            .with_context(|| format!("--host {}: no address", self.host))
+    }
+
+    /// The key: of the flag, the file or the environment.
+    fn key(&self) -> Result<Option<String>> {
+        let key = match (&self.api_key, &self.api_key_file) {
+            (Some(key), _) => Some(key.clone()),
+            (None, Some(path)) => Some(args::read_text(path)?.trim().to_owned()),
+            (None, None) => std::env::var("KVARK_API_KEY")
+                .ok()
+                .filter(|key| !key.is_empty()),
+        };
+        match &key {
+            Some(key) if key.is_empty() => bail!("the API key is empty"),
+            _ => Ok(key),
+        }
+    }
+}
+
+/// The name and the path of `NAME=MODEL` or `MODEL`. A path is named by its file's stem.
+fn named_model(text: &str) -> Result<(String, PathBuf)> {
+    let (name, model) = match text.split_once('=') {
+        Some((name, model)) if !name.is_empty() && !std::path::Path::new(text).exists() => {
+            (Some(name.to_owned()), model)
+        }
+        _ => (None, text),
+    };
+    let path = args::model_path(model)?;
+    let stem = path
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned());
+    let name = name.or(stem).unwrap_or_else(|| model.to_owned());
+    Ok((name, path))
+}

@@ -1,0 +1,294 @@
+//! From the parameters of a request to running generations, and their events.
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::registry::LoadedModel;
+use kvark::engine::{
+    CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
+};
+use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// The largest number of choices of a request.
+const MAX_CHOICES: i64 = 128;
+
+/// The parameters that all generating endpoints share.
+#[derive(Clone, Debug)]
+pub(crate) struct GenerationParameters {
+    pub(crate) sampling: SamplerOptions,
+    pub(crate) options: GenerateOptions,
+    pub(crate) choices: usize,
+    pub(crate) priority: i32,
+    pub(crate) cache_prompt: bool,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl GenerationParameters {
+    /// Reads sampling parameters, stop strings and limits, with OpenAI's and llama.cpp's names.
+    pub(crate) fn read(
+        fields: &mut Fields,
+        defaults: SamplerOptions,
+    ) -> Result<GenerationParameters, ApiError> {
+        let mut sampling = defaults;
+        let set = |target: &mut f32, value: Option<f32>| *target = value.unwrap_or(*target);
+        set(
+            &mut sampling.temperature,
+            fields.number("temperature", 0.0..=100.0)?,
+        );
+        set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
+        set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
+        set(
+            &mut sampling.typical_p,
+            fields.number("typical_p", 0.0..=1.0)?,
+        );
+        set(
+            &mut sampling.frequency_penalty,
+            fields.number("frequency_penalty", -2.0..=2.0)?,
+        );
+        set(
+            &mut sampling.presence_penalty,
+            fields.number("presence_penalty", -2.0..=2.0)?,
+        );
+        set(
+            &mut sampling.repeat_penalty,
+            fields.number("repeat_penalty", 0.01..=100.0)?,
+        );
+        if let Some(n) = fields.integer("repeat_last_n", 0..=1 << 20)? {
+            sampling.repeat_last_n = n as usize;
+        }
+        if let Some(n) = fields.integer("top_k", 0..=1 << 20)? {
+            sampling.top_k = n as usize;
+        }
+        sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
+            Some(seed) => seed as u64,
+            None => random_seed(),
+        };
+        if let Some(bias) = fields.object("logit_bias")? {
+            for (token, value) in bias {
+                let id = token.parse::<u32>().map_err(|_| {
+                    ApiError::parameter("logit_bias", format!("{token:?} is not a token id"))
+                })?;
+                let value = value.as_f64().filter(|v| (-100.0..=100.0).contains(v));
+                let value = value.ok_or_else(|| {
+                    ApiError::parameter("logit_bias", "a bias is a number between -100 and 100")
+                })?;
+                // OpenAI's -100 bans a token.
+                let value = if value <= -100.0 {
+                    f64::NEG_INFINITY
+                } else {
+                    value
+                };
+                sampling.logit_bias.push((id, value as f32));
+            }
+        }
+        let stop = fields.strings("stop")?;
+        if stop.len() > 16 || stop.iter().any(|text| text.len() > 1024) {
+            let limits = "at most 16 strings of at most 1024 bytes";
+            return Err(ApiError::parameter("stop", limits));
+        }
+        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        let timeout = fields.number("timeout", 0.001..=86400.0)?;
+        Ok(GenerationParameters {
+            sampling,
+            options: GenerateOptions {
+                max_tokens: None,
+                stop,
+                ignore_eos,
+            },
+            choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
+            priority: fields.integer("priority", -1000..=1000)?.unwrap_or(0) as i32,
+            cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
+            timeout: timeout.map(Duration::from_secs_f32),
+        })
+    }
+}
+
+/// A seed that differs from request to request.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(Instant::now())
+}
+
+/// The generations of a request, one for each choice. Dropping it cancels them.
+pub(crate) struct Answer {
+    events: UnboundedReceiver<(usize, RequestEvent)>,
+    handles: Vec<RequestHandle>,
+    /// Events that were read ahead.
+    ahead: VecDeque<(usize, RequestEvent)>,
+}
+
+impl Answer {
+    /// Submits one request for each choice.
+    pub(crate) fn start(
+        model: &LoadedModel,
+        prompt: &[u32],
+        parameters: &GenerationParameters,
+        logprobs: Option<usize>,
+        timeout: Duration,
+        mut constraint: impl FnMut() -> Result<Option<Box<dyn TokenConstraint>>, ApiError>,
+    ) -> Result<Answer, ApiError> {
+        let (sender, events) = unbounded_channel();
+        let timeout = parameters.timeout.map_or(timeout, |own| own.min(timeout));
+        let mut answer = Answer {
+            events,
+            handles: vec![],
+            ahead: VecDeque::new(),
+        };
+        for choice in 0..parameters.choices {
+            let request = Request {
+                prompt: prompt.to_vec(),
+                sampling: SamplerOptions {
+                    seed: parameters.sampling.seed.wrapping_add(choice as u64),
+                    ..parameters.sampling.clone()
+                },
+                options: parameters.options.clone(),
+                logprobs,
+                priority: parameters.priority,
+                deadline: Some(Instant::now() + timeout),
+                constraint: constraint()?,
+                cache_prompt: parameters.cache_prompt,
+            };
+            let sender = sender.clone();
+            let sink = Box::new(move |event| sender.send((choice, event)).is_ok());
+            // An early return drops `answer`, which cancels the choices that were submitted.
+            answer.handles.push(model.engine().submit(request, sink)?);
+        }
+        Ok(answer)
+    }
+
+    /// The next event of any choice; `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Option<(usize, RequestEvent)> {
+        match self.ahead.pop_front() {
+            Some(event) => Some(event),
+            None => self.events.recv().await,
+        }
+    }
+
+    /// Waits until the first choice has a sequence, and returns what it reused.
+    pub(crate) async fn cache_report(&mut self) -> Result<CacheReport, ApiError> {
+        loop {
+            match self.events.recv().await {
+                Some((0, RequestEvent::Started(report))) => {
+                    let event = RequestEvent::Started(report.clone());
+                    self.ahead.push_back((0, event));
+                    return Ok(report);
+                }
+                Some((_, RequestEvent::Failed(error))) => return Err(error.into()),
+                Some((0, RequestEvent::Finished(output))) => {
+                    let report = output.cache.clone();
+                    let event = RequestEvent::Finished(output);
+                    self.ahead.push_back((0, event));
+                    return Ok(report);
+                }
+                Some(other) => self.ahead.push_back(other),
+                None => {
+                    return Err(ApiError::status(
+                        axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+                        "the engine ended",
+                    ));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.handles.iter().for_each(RequestHandle::cancel);
+    }
+}
+
+/// OpenAI's name of a finish reason.
+pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Stop => "stop",
+        _ => "length",
+    }
+}
+
+/// The sums over the choices of an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    pub(crate) completion: usize,
+    pub(crate) cached: usize,
+}
+
+impl Usage {
+    /// Adds a finished choice. The prompt counts once.
+    pub(crate) fn add(&mut self, output: &RequestOutput) {
+        self.prompt = output.cache.prompt_tokens;
+        self.cached = self.cached.max(output.cache.cached_tokens);
+        self.completion += output.tokens.len();
+    }
+
+    pub(crate) fn openai(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+        })
+    }
+}
+
+/// Timings with llama.cpp's names.
+pub(crate) fn timings(output: &RequestOutput) -> Value {
+    let t = &output.timings;
+    let milliseconds = |d: Duration| d.as_secs_f64() * 1e3;
+    let per = |total: f64, n: usize| if n > 0 { total / n as f64 } else { 0.0 };
+    let (prompt, predicted) = (milliseconds(t.prompt_time), milliseconds(t.decode_time));
+    json!({
+        "cache_n": output.cache.cached_tokens,
+        "queue_ms": milliseconds(t.queue_time),
+        "prompt_n": t.prompt_tokens,
+        "prompt_ms": prompt,
+        "prompt_per_token_ms": per(prompt, t.prompt_tokens),
+        "prompt_per_second": t.prompt_rate().unwrap_or(0.0),
+        "predicted_n": t.generated_tokens,
+        "predicted_ms": predicted,
+        "predicted_per_token_ms": per(predicted, t.decoded_tokens),
+        "predicted_per_second": t.decode_rate().unwrap_or(0.0),
+    })
+}
+
+/// What was reused, with the text around the first token that differed.
+pub(crate) fn cache_object(report: &CacheReport, model: &LoadedModel, prompt: &[u32]) -> Value {
+    let text = |ids: &[u32]| match model.model.tokenizer() {
+        Ok(tokenizer) => Value::from(tokenizer.decode(ids, true)),
+        Err(_) => Value::Null,
+    };
+    let miss = report.miss.as_ref().map(|miss| {
+        let before = &prompt[miss.position.saturating_sub(8)..miss.position.min(prompt.len())];
+        json!({
+            "reason": miss.reason.name(),
+            "position": miss.position,
+            "after": text(before),
+            "stored": miss.stored.map(|id| text(&[id])),
+            "requested": miss.requested.map(|id| text(&[id])),
+        })
+    });
+    json!({
+        "prompt_tokens": report.prompt_tokens,
+        "cached_tokens": report.cached_tokens,
+        "source": report.source.name(),
+        "miss": miss,
+    })
+}
+
+/// The value of the `x-kvark-cache` header.
+pub(crate) fn cache_header(report: &CacheReport) -> String {
+    let mut value = format!(
+        "{}/{}; source={}",
+        report.cached_tokens,
+        report.prompt_tokens,
+        report.source.name()
+    );
+    if let Some(miss) = &report.miss {
+        value.push_str(&format!("; miss={}@{}", miss.reason.name(), miss.position));
+    }
+    value
+}

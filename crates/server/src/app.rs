@@ -1,0 +1,79 @@
+//! `App`: the state that all handlers share.
+
+use crate::conversations::Conversations;
+use crate::error::ApiError;
+use crate::options::ServerOptions;
+use crate::registry::{LoadedModel, ModelRegistry};
+use axum::http::StatusCode;
+use kvark::backend::Backend;
+use kvark::engine::Request;
+use kvark::generate::GenerateOptions;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The state of a server.
+pub(crate) struct App {
+    pub(crate) options: ServerOptions,
+    pub(crate) models: ModelRegistry,
+    pub(crate) conversations: Conversations,
+    pub(crate) started: Instant,
+    next_id: AtomicU64,
+}
+
+impl App {
+    pub(crate) fn new(options: ServerOptions, backend: Box<dyn Backend>) -> App {
+        App {
+            models: ModelRegistry::new(&options, backend),
+            conversations: Conversations::default(),
+            started: Instant::now(),
+            next_id: AtomicU64::new(1),
+            options,
+        }
+    }
+
+    /// An id for a response, unique in this process.
+    pub(crate) fn new_id(&self, prefix: &str) -> String {
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}-{:x}{number:08x}", std::process::id())
+    }
+
+    /// The model of this name. Loads it without blocking the server.
+    pub(crate) async fn model(
+        self: &Arc<App>,
+        name: Option<String>,
+    ) -> Result<Arc<LoadedModel>, ApiError> {
+        self.blocking(move |app| app.models.get(name.as_deref()))
+            .await
+    }
+
+    /// Runs work that blocks on a thread of its own.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<App>,
+        work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let app = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&app)).await;
+        done.unwrap_or_else(|error| {
+            let message = format!("a handler failed: {error}");
+            Err(ApiError::status(StatusCode::INTERNAL_SERVER_ERROR, message))
+        })
+    }
+
+    /// Computes tokens in the background, so that a later request finds them.
+    pub(crate) fn prefill(&self, model: &LoadedModel, tokens: &[u32]) {
+        if tokens.is_empty() {
+            return;
+        }
+        let request = Request {
+            options: GenerateOptions {
+                max_tokens: Some(0),
+                ..GenerateOptions::default()
+            },
+            priority: -1,
+            ..Request::new(tokens.to_vec())
+        };
+        // Without a place in the queue, the first completion computes them.
+        _ = model.engine().submit(request, Box::new(|_| true));
+    }
+}

@@ -1,0 +1,479 @@
+//! `POST /v1/chat/completions`
+
+use crate::answer::{
+    Answer, GenerationParameters, Usage, cache_header, cache_object, finish_name, timings,
+};
+use crate::app::App;
+use crate::chat_answer::{ChatAnswer, ChatEvent};
+use crate::chat_prompt::ChatPrompt;
+use crate::constraint::{OutputFormat, ToolChoice};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::registry::LoadedModel;
+use crate::sse;
+use crate::tools::ToolCall;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use kvark::engine::CacheReport;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// OpenAI's parameters that cannot change the output of a local model.
+pub(crate) const IGNORED: &[&str] = &[
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+];
+
+/// Parameters of OpenAI that would change the output.
+const UNSUPPORTED: &[&str] = &[
+    "audio",
+    "function_call",
+    "functions",
+    "modalities",
+    "prediction",
+    "reasoning_effort",
+    "verbosity",
+    "web_search_options",
+];
+
+/// A chat that is ready to be generated.
+pub(crate) struct PreparedChat {
+    pub(crate) model: Arc<LoadedModel>,
+    pub(crate) prompt: ChatPrompt,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) parameters: GenerationParameters,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) format: OutputFormat,
+    pub(crate) conversation: Option<String>,
+}
+
+impl PreparedChat {
+    /// Renders and tokenises a chat. A conversation's messages and exact tokens come before `prompt`'s.
+    pub(crate) async fn new(
+        app: &Arc<App>,
+        model: Option<String>,
+        mut prompt: ChatPrompt,
+        parameters: GenerationParameters,
+        logprobs: Option<usize>,
+        format: OutputFormat,
+        conversation: Option<String>,
+    ) -> Result<PreparedChat, ApiError> {
+        let continued = match &conversation {
+            Some(id) => Some(app.conversations.continued(id)?),
+            None => None,
+        };
+        if continued.is_none() && prompt.messages.is_empty() {
+            return Err(ApiError::parameter("messages", "must not be empty"));
+        }
+        let name = continued.as_ref().map(|c| c.model.clone()).or(model);
+        let model = app.model(name).await?;
+        let mut held = vec![];
+        let mut goes_on = false;
+        if let Some(continued) = continued {
+            goes_on = continued.partial && prompt.messages.is_empty();
+            held = continued.tokens;
+            let new = std::mem::take(&mut prompt.messages);
+            prompt.messages = [continued.messages, new].concat();
+        }
+        let (prompt, tokens) = {
+            let model = model.clone();
+            let render = move |_: &App| {
+                let tokens = match goes_on {
+                    true => held,
+                    false => prompt.tokens(&model, &held)?,
+                };
+                Ok((prompt, tokens))
+            };
+            app.blocking(render).await?
+        };
+        if let Some(id) = &conversation {
+            app.conversations.begin_turn(id, &tokens, &prompt.messages);
+        }
+        Ok(PreparedChat {
+            model,
+            prompt,
+            tokens,
+            parameters,
+            logprobs,
+            format,
+            conversation,
+        })
+    }
+
+    /// Starts the generations, and waits until the first one has a sequence.
+    pub(crate) async fn start(
+        &self,
+        app: &Arc<App>,
+    ) -> Result<(ChatAnswer, CacheReport), ApiError> {
+        let format = &self.format;
+        let mut answer = Answer::start(
+            &self.model,
+            &self.tokens,
+            &self.parameters,
+            self.logprobs,
+            app.options.timeout,
+            || format.constraint(&self.model),
+        )?;
+        let report = answer.cache_report().await?;
+        tracing::info!(
+            model = self.model.name,
+            prompt = report.prompt_tokens,
+            cached = report.cached_tokens,
+            source = report.source.name(),
+            miss = report.miss.as_ref().map(|miss| miss.reason.name()),
+            at = report.miss.as_ref().map(|miss| miss.position),
+            "started"
+        );
+        let conversation = self.conversation.clone().map(|id| (app.clone(), id));
+        let tools = (self.prompt.tool_format(&self.model), &self.prompt.tools[..]);
+        let choices = self.parameters.choices;
+        let answer = ChatAnswer::new(answer, choices, self.model.clone(), tools, conversation);
+        Ok((answer, report))
+    }
+}
+
+/// The handler.
+pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    let model = fields.string("model")?;
+    let conversation = fields.string("conversation")?;
+    let messages = match conversation {
+        Some(_) => fields.list("messages")?.unwrap_or_default(),
+        None => match fields.required("messages")? {
+            Value::Array(messages) => messages,
+            _ => return Err(ApiError::parameter("messages", "must be a list")),
+        },
+    };
+    let tools = fields.list("tools")?.unwrap_or_default();
+    let choice = ToolChoice::read(&mut fields, &tools)?;
+    let tools = if choice == ToolChoice::None {
+        vec![]
+    } else {
+        tools
+    };
+    let variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    let prompt = ChatPrompt::new(messages, tools, variables)?;
+    let format = OutputFormat::read(&mut fields, &choice, &prompt.tools)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let include_usage = read_stream_options(&mut fields)?;
+    let logprobs = match fields.boolean("logprobs")?.unwrap_or(false) {
+        true => Some(fields.integer("top_logprobs", 0..=20)?.unwrap_or(0) as usize),
+        false => {
+            if fields
+                .integer("top_logprobs", 0..=20)?
+                .is_some_and(|n| n > 0)
+            {
+                return Err(ApiError::parameter("top_logprobs", "needs logprobs: true"));
+            }
+            None
+        }
+    };
+    let loaded = match &conversation {
+        Some(id) => Some(app.conversations.continued(id)?.model),
+        None => model,
+    };
+    let defaults = app.model(loaded.clone()).await?.model.default_sampling();
+    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let most = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
+    let most = fields.integer("max_tokens", 1..=i64::MAX)?.or(most);
+    parameters.options.max_tokens = most.map(|n| n as usize);
+    let warnings = fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;
+    let chat = PreparedChat::new(
+        &app,
+        loaded,
+        prompt,
+        parameters,
+        logprobs,
+        format,
+        conversation,
+    )
+    .await?;
+    let (answer, report) = chat.start(&app).await?;
+    let head = Head {
+        id: app.new_id("chatcmpl"),
+        created: jiff::Timestamp::now().as_second(),
+        model: chat.model.name.clone(),
+        cache: cache_object(&report, &chat.model, &chat.tokens),
+        warnings,
+        conversation: chat.conversation.clone(),
+    };
+    let header = [("x-kvark-cache", cache_header(&report))];
+    let choices = chat.parameters.choices;
+    let wants_logprobs = chat.logprobs.is_some();
+    Ok(match stream {
+        true => {
+            let stream = Stream::new(answer, head, choices, include_usage);
+            (header, sse::response(stream, Stream::next)).into_response()
+        }
+        false => {
+            let body = collect(answer, &head, choices, wants_logprobs).await?;
+            (header, Json(body)).into_response()
+        }
+    })
+}
+
+/// Reads `stream_options`, and returns whether usage is wanted at the end of a stream.
+pub(crate) fn read_stream_options(fields: &mut Fields) -> Result<bool, ApiError> {
+    let options = fields.object("stream_options")?.unwrap_or_default();
+    let usage = options.get("include_usage").and_then(Value::as_bool);
+    Ok(usage.unwrap_or(false))
+}
+
+/// What every object of a response begins with.
+struct Head {
+    id: String,
+    created: i64,
+    model: String,
+    cache: Value,
+    warnings: Vec<String>,
+    conversation: Option<String>,
+}
+
+impl Head {
+    fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("kvark-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
+
+    /// What only kvark has.
+    fn extension(&self) -> Value {
+        let mut kvark = json!({ "cache": self.cache });
+        if !self.warnings.is_empty() {
+            kvark["warnings"] = self.warnings.clone().into();
+        }
+        if let Some(id) = &self.conversation {
+            kvark["conversation"] = id.clone().into();
+        }
+        kvark
+    }
+}
+
+/// A tool call in OpenAI's shape.
+pub(crate) fn call_object(head: &str, choice: usize, index: usize, call: &ToolCall) -> Value {
+    json!({
+        "id": format!("call-{head}-{choice}-{index}"),
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments },
+    })
+}
+
+/// The name of a chat's finish reason.
+pub(crate) fn chat_finish(called: bool, finish: kvark::generate::FinishReason) -> &'static str {
+    match finish_name(finish) {
+        "stop" if called => "tool_calls",
+        name => name,
+    }
+}
+
+/// The whole answer as one object.
+async fn collect(
+    mut answer: ChatAnswer,
+    head: &Head,
+    choices: usize,
+    logprobs: bool,
+) -> Result<Value, ApiError> {
+    let mut parts: Vec<Value> = (0..choices)
+        .map(|index| {
+            json!({
+                "index": index,
+                "message": { "role": "assistant", "content": "", "refusal": null },
+                "logprobs": if logprobs { json!({ "content": [], "refusal": null }) } else { Value::Null },
+                "finish_reason": null,
+            })
+        })
+        .collect();
+    let mut texts = vec![String::new(); choices];
+    let mut usage = Usage::default();
+    let mut times = Value::Null;
+    while let Some(event) = answer.next().await {
+        match event {
+            ChatEvent::Text {
+                choice,
+                text,
+                logprobs,
+            } => {
+                texts[choice].push_str(&text);
+                if let (Some(entry), Some(list)) = (
+                    logprobs,
+                    parts[choice]["logprobs"]["content"].as_array_mut(),
+                ) {
+                    list.push(entry);
+                }
+            }
+            ChatEvent::Call {
+                choice,
+                index,
+                call,
+            } => {
+                let object = call_object(&head.id, choice, index, &call);
+                let message = &mut parts[choice]["message"];
+                match message["tool_calls"].as_array_mut() {
+                    Some(calls) => calls.push(object),
+                    None => message["tool_calls"] = json!([object]),
+                }
+            }
+            ChatEvent::End {
+                choice,
+                called,
+                output,
+            } => {
+                parts[choice]["finish_reason"] = chat_finish(called, output.finish).into();
+                usage.add(&output);
+                times = timings(&output);
+            }
+            ChatEvent::Failed(error) => return Err(error),
+        }
+    }
+    for (part, text) in parts.iter_mut().zip(texts) {
+        let called = part["message"].get("tool_calls").is_some();
+        part["message"]["content"] = match called && text.trim().is_empty() {
+            true => Value::Null,
+            false => text.into(),
+        };
+    }
+    let mut object = head.object("chat.completion", parts.into());
+    object["usage"] = usage.openai();
+    object["timings"] = times;
+    object["kvark"] = head.extension();
+    Ok(object)
+}
+
+/// The answer as a stream of chunks.
+struct Stream {
+    answer: ChatAnswer,
+    head: Head,
+    /// For each choice, whether its first chunk was sent.
+    begun: Vec<bool>,
+    running: usize,
+    usage: Usage,
+    include_usage: bool,
+    stage: Stage,
+    pending: Vec<Value>,
+}
+
+#[derive(PartialEq)]
+enum Stage {
+    Chunks,
+    Usage,
+    Done,
+    Ended,
+}
+
+impl Stream {
+    fn new(answer: ChatAnswer, head: Head, choices: usize, include_usage: bool) -> Stream {
+        Stream {
+            answer,
+            head,
+            begun: vec![false; choices],
+            running: choices,
+            usage: Usage::default(),
+            include_usage,
+            stage: Stage::Chunks,
+            pending: vec![],
+        }
+    }
+
+    fn chunk(&self, choice: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
+        let choice = json!([{
+            "index": choice,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish,
+        }]);
+        let mut chunk = self.head.object("chat.completion.chunk", choice);
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+
+    /// The chunks of an event, in order.
+    fn chunks(&mut self, event: ChatEvent) -> Vec<Value> {
+        let choice = match &event {
+            ChatEvent::Text { choice, .. }
+            | ChatEvent::Call { choice, .. }
+            | ChatEvent::End { choice, .. } => *choice,
+            ChatEvent::Failed(error) => {
+                self.stage = Stage::Done;
+                return vec![error.body()];
+            }
+        };
+        let mut chunks = vec![];
+        if !std::mem::replace(&mut self.begun[choice], true) {
+            let delta = json!({ "role": "assistant", "content": "" });
+            let mut first = self.chunk(choice, delta, Value::Null, Value::Null);
+            first["kvark"] = self.head.extension();
+            chunks.push(first);
+        }
+        match event {
+            ChatEvent::Text { text, logprobs, .. } => {
+                let logprobs = logprobs.map_or(Value::Null, |entry| json!({ "content": [entry] }));
+                let delta = json!({ "content": text });
+                chunks.push(self.chunk(choice, delta, logprobs, Value::Null));
+            }
+            ChatEvent::Call { index, call, .. } => {
+                let mut object = call_object(&self.head.id, choice, index, &call);
+                object["index"] = index.into();
+                let delta = json!({ "tool_calls": [object] });
+                chunks.push(self.chunk(choice, delta, Value::Null, Value::Null));
+            }
+            ChatEvent::End { called, output, .. } => {
+                self.usage.add(&output);
+                let finish = chat_finish(called, output.finish).into();
+                let mut last = self.chunk(choice, json!({}), Value::Null, finish);
+                last["timings"] = timings(&output);
+                chunks.push(last);
+                self.running -= 1;
+                if self.running == 0 {
+                    self.stage = match self.include_usage {
+                        true => Stage::Usage,
+                        false => Stage::Done,
+                    };
+                }
+            }
+            ChatEvent::Failed(_) => {}
+        }
+        chunks
+    }
+
+    /// The next event of the stream.
+    async fn next(mut self) -> Option<(String, Stream)> {
+        loop {
+            if !self.pending.is_empty() {
+                let chunk = self.pending.remove(0);
+                return Some((chunk.to_string(), self));
+            }
+            match self.stage {
+                Stage::Chunks => match self.answer.next().await {
+                    Some(event) => self.pending = self.chunks(event),
+                    None => self.stage = Stage::Done,
+                },
+                Stage::Usage => {
+                    let mut chunk = self.head.object("chat.completion.chunk", json!([]));
+                    chunk["usage"] = self.usage.openai();
+                    self.stage = Stage::Done;
+                    return Some((chunk.to_string(), self));
+                }
+                Stage::Done => {
+                    self.stage = Stage::Ended;
+                    return Some(("[DONE]".to_owned(), self));
+                }
+                Stage::Ended => return None,
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `ChatAnswer`: the events of a chat's generations, with tool calls separated from text.
+
+use crate::answer::Answer;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::registry::LoadedModel;
+use crate::tools::{ToolCall, ToolFormat, ToolParser};
+use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What happened to a choice of a chat.
+pub(crate) enum ChatEvent {
+    /// A token was generated; the text may be empty.
+    Text {
+        choice: usize,
+        text: String,
+        logprobs: Option<Value>,
+    },
+    /// A tool call is complete.
+    Call {
+        choice: usize,
+        index: usize,
+        call: ToolCall,
+    },
+    /// The choice ended.
+    End {
+        choice: usize,
+        called: bool,
+        output: Box<RequestOutput>,
+    },
+    /// The choice failed.
+    Failed(ApiError),
+}
+
+/// The generations of a chat.
+pub(crate) struct ChatAnswer {
+    answer: Answer,
+    choices: Vec<Choice>,
+    ready: VecDeque<ChatEvent>,
+    model: Arc<LoadedModel>,
+    /// The conversation that the first choice continues.
+    conversation: Option<(Arc<App>, String)>,
+}
+
+struct Choice {
+    /// `None` after the end.
+    parser: Option<ToolParser>,
+    calls: usize,
+    text: String,
+}
+
+impl ChatAnswer {
+    pub(crate) fn new(
+        answer: Answer,
+        choices: usize,
+        model: Arc<LoadedModel>,
+        tools: (ToolFormat, &[Value]),
+        conversation: Option<(Arc<App>, String)>,
+    ) -> ChatAnswer {
+        let choice = |_| Choice {
+            parser: Some(ToolParser::new(tools.0, tools.1)),
+            calls: 0,
+            text: String::new(),
+        };
+        ChatAnswer {
+            answer,
+            choices: (0..choices).map(choice).collect(),
+            ready: VecDeque::new(),
+            model,
+            conversation,
+        }
+    }
+
+    /// The next event of any choice; `None` after all have ended.
+    pub(crate) async fn next(&mut self) -> Option<ChatEvent> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            let (choice, event) = self.answer.next().await?;
+            match event {
+                RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
+                RequestEvent::Token(token) => self.token(choice, token),
+                RequestEvent::Finished(output) => self.end(choice, output),
+                RequestEvent::Failed(error) => {
+                    self.ready.push_back(ChatEvent::Failed(error.into()));
+                }
+            }
+        }
+    }
+
+    fn token(&mut self, choice: usize, token: GeneratedToken) {
+        if choice == 0
+            && let Some((app, id)) = &self.conversation
+        {
+            app.conversations.push_token(id, token.id);
+        }
+        let logprobs = token
+            .logprobs
+            .map(|logprobs| logprobs_object(&self.model, token.id, &logprobs));
+        let state = &mut self.choices[choice];
+        let parser = state.parser.as_mut().expect("the choice has not ended");
+        let (text, calls) = parser.push(&token.text);
+        self.text(choice, text, logprobs);
+        self.calls(choice, calls);
+    }
+
+    fn text(&mut self, choice: usize, text: String, logprobs: Option<Value>) {
+        self.choices[choice].text.push_str(&text);
+        if !text.is_empty() || logprobs.is_some() {
+            self.ready.push_back(ChatEvent::Text {
+                choice,
+                text,
+                logprobs,
+            });
+        }
+    }
+
+    fn calls(&mut self, choice: usize, calls: Vec<ToolCall>) {
+        let state = &mut self.choices[choice];
+        for call in calls {
+            let index = state.calls;
+            state.calls += 1;
+            self.ready.push_back(ChatEvent::Call {
+                choice,
+                index,
+                call,
+            });
+        }
+    }
+
+    fn end(&mut self, choice: usize, output: Box<RequestOutput>) {
+        let parser = self.choices[choice].parser.take();
+        let mut parser = parser.expect("a choice ends once");
+        let (text, calls) = parser.push(&output.rest);
+        self.text(choice, text, None);
+        self.calls(choice, calls);
+        let (text, calls) = parser.finish();
+        self.text(choice, text, None);
+        self.calls(choice, calls);
+        let state = &self.choices[choice];
+        if choice == 0
+            && let Some((app, id)) = &self.conversation
+        {
+            let message = json!({ "role": "assistant", "content": state.text });
+            app.conversations.end_turn(id, message);
+        }
+        self.ready.push_back(ChatEvent::End {
+            choice,
+            called: state.calls > 0,
+            output,
+        });
+    }
+}
+
+/// OpenAI's object for a token's log-probabilities.
+pub(crate) fn logprobs_object(model: &LoadedModel, id: u32, logprobs: &TokenLogprobs) -> Value {
+    let token = |id: u32, logprob: f32| {
+        let bytes = model.model.tokenizer().ok().and_then(|t| t.token_bytes(id));
+        let bytes = bytes.unwrap_or_default();
+        json!({
+            "token": String::from_utf8_lossy(bytes),
+            "id": id,
+            "bytes": bytes,
+            "logprob": logprob,
+        })
+    };
+    let top = logprobs
+        .top
+        .iter()
+        .map(|(id, logprob)| token(*id, *logprob));
+    let top: Vec<Value> = top.collect();
+    let mut object = token(id, logprobs.logprob);
+    object["top_logprobs"] = top.into();
+    object
+}

@@ -1,0 +1,282 @@
+//! `POST /v1/completions`
+
+use crate::answer::{
+    Answer, GenerationParameters, Usage, cache_header, cache_object, finish_name, timings,
+};
+use crate::app::App;
+use crate::chat::{IGNORED, read_stream_options};
+use crate::chat_prompt::plain_tokens;
+use crate::constraint::{OutputFormat, ToolChoice};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::registry::LoadedModel;
+use crate::sse;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use kvark::engine::{RequestEvent, RequestOutput, TokenLogprobs};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// OpenAI's default length of a completion.
+const DEFAULT_TOKENS: i64 = 16;
+
+/// The handler.
+pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    let model = app.model(fields.string("model")?).await?;
+    let text = fields.required("prompt")?;
+    let echo = fields.boolean("echo")?.unwrap_or(false);
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let include_usage = read_stream_options(&mut fields)?;
+    let logprobs = fields.integer("logprobs", 0..=20)?.map(|n| n as usize);
+    let format = OutputFormat::read(&mut fields, &ToolChoice::Auto, &[])?;
+    let defaults = model.model.default_sampling();
+    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let most = fields.integer("max_tokens", 0..=i64::MAX)?;
+    let most = fields.integer("n_predict", 0..=i64::MAX)?.or(most);
+    parameters.options.max_tokens = Some(most.unwrap_or(DEFAULT_TOKENS) as usize);
+    let unsupported = ["best_of", "suffix"];
+    let warnings = fields.finish(IGNORED, &unsupported, app.options.lenient)?;
+    let (prompt, tokens) = {
+        let model = model.clone();
+        app.blocking(move |_| read_prompt(&model, text)).await?
+    };
+    let mut answer = Answer::start(
+        &model,
+        &tokens,
+        &parameters,
+        logprobs,
+        app.options.timeout,
+        || format.constraint(&model),
+    )?;
+    let report = answer.cache_report().await?;
+    let mut kvark = json!({ "cache": cache_object(&report, &model, &tokens) });
+    if !warnings.is_empty() {
+        kvark["warnings"] = warnings.into();
+    }
+    let state = Stream {
+        answer,
+        id: app.new_id("cmpl"),
+        created: jiff::Timestamp::now().as_second(),
+        model,
+        kvark,
+        echo: echo.then_some(prompt),
+        choices: parameters.choices,
+        running: parameters.choices,
+        offsets: vec![0; parameters.choices],
+        usage: Usage::default(),
+        include_usage,
+        stage: Stage::Chunks,
+    };
+    let header = [("x-kvark-cache", cache_header(&report))];
+    Ok(match stream {
+        true => (header, sse::response(state, Stream::next)).into_response(),
+        false => (header, Json(state.collect().await?)).into_response(),
+    })
+}
+
+/// A prompt is a text, a list with one text, or token ids.
+fn read_prompt(model: &LoadedModel, value: Value) -> Result<(String, Vec<u32>), ApiError> {
+    let wrong = || ApiError::parameter("prompt", "must be a string or a list of token ids");
+    match value {
+        Value::String(text) => {
+            let tokens = plain_tokens(model, &text)?;
+            Ok((text, tokens))
+        }
+        Value::Array(mut items) if items.len() == 1 && !items[0].is_number() => {
+            read_prompt(model, items.remove(0))
+        }
+        Value::Array(items) => {
+            let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
+            let ids: Option<Vec<u32>> = items.iter().map(id).collect();
+            let ids = ids.ok_or_else(wrong)?;
+            let text = model.model.tokenizer().map(|t| t.decode(&ids, true));
+            Ok((text.unwrap_or_default(), ids))
+        }
+        _ => Err(wrong()),
+    }
+}
+
+/// The state of an answer.
+struct Stream {
+    answer: Answer,
+    id: String,
+    created: i64,
+    model: Arc<LoadedModel>,
+    kvark: Value,
+    /// The prompt, if it comes back before the text.
+    echo: Option<String>,
+    choices: usize,
+    running: usize,
+    /// For each choice, the bytes of text so far.
+    offsets: Vec<usize>,
+    usage: Usage,
+    include_usage: bool,
+    stage: Stage,
+}
+
+#[derive(PartialEq)]
+enum Stage {
+    Chunks,
+    Usage,
+    Done,
+    Ended,
+}
+
+impl Stream {
+    fn object(&self, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model.name,
+            "choices": choices,
+        })
+    }
+
+    fn chunk(&self, choice: usize, text: &str, logprobs: Value, finish: Value) -> Value {
+        self.object(json!([{
+            "index": choice,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": finish,
+        }]))
+    }
+
+    /// Log-probabilities in the shape of this endpoint.
+    fn logprobs(&self, id: u32, offset: usize, logprobs: &TokenLogprobs) -> Value {
+        let text = |id: u32| match self.model.model.tokenizer() {
+            Ok(tokenizer) => tokenizer.decode(&[id], true),
+            Err(_) => format!("token_{id}"),
+        };
+        let top = logprobs.top.iter();
+        let top: Map<String, Value> = top.map(|(id, p)| (text(*id), json!(p))).collect();
+        json!({
+            "tokens": [text(id)],
+            "token_logprobs": [logprobs.logprob],
+            "top_logprobs": [top],
+            "text_offset": [offset],
+        })
+    }
+
+    async fn next(mut self) -> Option<(String, Stream)> {
+        loop {
+            match self.stage {
+                Stage::Chunks => {}
+                Stage::Usage => {
+                    let mut chunk = self.object(json!([]));
+                    chunk["usage"] = self.usage.openai();
+                    self.stage = Stage::Done;
+                    return Some((chunk.to_string(), self));
+                }
+                Stage::Done => {
+                    self.stage = Stage::Ended;
+                    return Some(("[DONE]".to_owned(), self));
+                }
+                Stage::Ended => return None,
+            }
+            let Some((choice, event)) = self.answer.next().await else {
+                self.stage = Stage::Done;
+                continue;
+            };
+            let chunk = match event {
+                RequestEvent::Started(_) => {
+                    let prompt = self.echo.clone().unwrap_or_default();
+                    let mut chunk = self.chunk(choice, &prompt, Value::Null, Value::Null);
+                    chunk["kvark"] = self.kvark.clone();
+                    chunk
+                }
+                RequestEvent::PromptProgress(_) => continue,
+                RequestEvent::Token(token) => {
+                    let offset = self.offsets[choice];
+                    self.offsets[choice] += token.text.len();
+                    let logprobs = token.logprobs.as_ref();
+                    let logprobs = logprobs.map(|l| self.logprobs(token.id, offset, l));
+                    if token.text.is_empty() && logprobs.is_none() {
+                        continue;
+                    }
+                    self.chunk(choice, &token.text, logprobs.into(), Value::Null)
+                }
+                RequestEvent::Finished(output) => {
+                    self.usage.add(&output);
+                    self.running -= 1;
+                    if self.running == 0 {
+                        let stages = [Stage::Done, Stage::Usage];
+                        let [done, usage] = stages;
+                        self.stage = if self.include_usage { usage } else { done };
+                    }
+                    let finish = finish_name(output.finish).into();
+                    let mut chunk = self.chunk(choice, &output.rest, Value::Null, finish);
+                    chunk["timings"] = timings(&output);
+                    chunk
+                }
+                RequestEvent::Failed(error) => {
+                    self.stage = Stage::Done;
+                    ApiError::from(error).body()
+                }
+            };
+            return Some((chunk.to_string(), self));
+        }
+    }
+
+    /// The whole answer as one object.
+    async fn collect(mut self) -> Result<Value, ApiError> {
+        let mut texts = vec![self.echo.clone().unwrap_or_default(); self.choices];
+        let mut lists: Vec<Value> = vec![Value::Null; self.choices];
+        let mut ends: Vec<Option<Box<RequestOutput>>> = (0..self.choices).map(|_| None).collect();
+        while let Some((choice, event)) = self.answer.next().await {
+            match event {
+                RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
+                RequestEvent::Token(token) => {
+                    if let Some(logprobs) = &token.logprobs {
+                        let new = self.logprobs(token.id, texts[choice].len(), logprobs);
+                        append_lists(&mut lists[choice], new);
+                    }
+                    texts[choice].push_str(&token.text);
+                }
+                RequestEvent::Finished(output) => {
+                    texts[choice].push_str(&output.rest);
+                    ends[choice] = Some(output);
+                }
+                RequestEvent::Failed(error) => return Err(error.into()),
+            }
+        }
+        let mut times = Value::Null;
+        let mut choices = vec![];
+        for (index, end) in ends.iter().enumerate() {
+            if let Some(output) = end {
+                self.usage.add(output);
+                times = timings(output);
+            }
+            choices.push(json!({
+                "index": index,
+                "text": texts[index],
+                "logprobs": lists[index],
+                "finish_reason": end.as_ref().map(|output| finish_name(output.finish)),
+            }));
+        }
+        let mut object = self.object(choices.into());
+        object["usage"] = self.usage.openai();
+        object["timings"] = times;
+        object["kvark"] = self.kvark.clone();
+        Ok(object)
+    }
+}
+
+/// Appends the lists of one object to those of another.
+fn append_lists(all: &mut Value, new: Value) {
+    let (Value::Object(all), Value::Object(new)) = (&mut *all, &new) else {
+        *all = new;
+        return;
+    };
+    for (name, items) in new {
+        if let (Some(list), Some(items)) = (
+            all.get_mut(name).and_then(Value::as_array_mut),
+            items.as_array(),
+        ) {
+            list.extend(items.iter().cloned());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Output constraints of a request: response formats and tool choices.
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::registry::LoadedModel;
+use kvark::engine::TokenConstraint;
+use serde_json::Value;
+
+/// Which tools the model may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    /// The model decides.
+    Auto,
+    /// None.
+    None,
+    /// At least one.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+impl ToolChoice {
+    /// Reads `tool_choice`.
+    pub(crate) fn read(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+        let wrong = || {
+            let choices = "must be \"auto\", \"none\", \"required\" or a function's name";
+            ApiError::parameter("tool_choice", choices)
+        };
+        let choice = match fields.value("tool_choice") {
+            None => ToolChoice::Auto,
+            Some(Value::String(name)) => match &*name {
+                "auto" => ToolChoice::Auto,
+                "none" => ToolChoice::None,
+                "required" | "any" => ToolChoice::Required,
+                _ => return Err(wrong()),
+            },
+            Some(object) => {
+                let name = object.pointer("/function/name").or(object.get("name"));
+                match (name.and_then(Value::as_str), object["type"].as_str()) {
+                    (Some(name), _) => ToolChoice::Named(name.to_owned()),
+                    (None, Some("auto")) => ToolChoice::Auto,
+                    (None, Some("none")) => ToolChoice::None,
+                    (None, Some("any")) => ToolChoice::Required,
+                    _ => return Err(wrong()),
+                }
+            }
+        };
+        let needs_tools = matches!(choice, ToolChoice::Required | ToolChoice::Named(_));
+        if needs_tools && tools.is_empty() {
+            return Err(ApiError::parameter("tool_choice", "needs tools"));
+        }
+        if let ToolChoice::Named(name) = &choice {
+            let is_it = |tool: &Value| {
+                let function = tool.get("function").unwrap_or(tool);
+                function["name"].as_str() == Some(name)
+            };
+            if !tools.iter().any(is_it) {
+                let missing = format!("there is no tool {name:?}");
+                return Err(ApiError::parameter("tool_choice", missing));
+            }
+        }
+        Ok(choice)
+    }
+}
+
+/// What the output must look like.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OutputFormat {
+    grammar: Option<kvark::grammar::GrammarSource>,
+}
+
+impl OutputFormat {
+    /// Reads `response_format`, `grammar` and `regex`; a forced tool call is a format too.
+    pub(crate) fn read(
+        fields: &mut Fields,
+        choice: &ToolChoice,
+        tools: &[Value],
+    ) -> Result<OutputFormat, ApiError> {
+        use kvark::grammar::GrammarSource;
+        let mut grammar = None;
+        if let Some(format) = fields.object("response_format")? {
+            grammar = match format.get("type").and_then(Value::as_str) {
+                Some("text") => None,
+                Some("json_object") => match format.get("schema") {
+                    Some(schema) => Some(GrammarSource::JsonSchema(schema.clone())),
+                    None => Some(GrammarSource::JsonObject),
+                },
+                Some("json_schema") => {
+                    let schema = format.get("json_schema").and_then(|s| s.get("schema"));
+                    let schema = schema.or(format.get("schema"));
+                    let missing =
+                        || ApiError::parameter("response_format", "has no json_schema.schema");
+                    Some(GrammarSource::JsonSchema(
+                        schema.ok_or_else(missing)?.clone(),
+                    ))
+                }
+                other => {
+                    let wrong = format!("unknown type {:?}", other.unwrap_or(""));
+                    return Err(ApiError::parameter("response_format", wrong));
+                }
+            };
+        }
+        if let Some(schema) = fields.value("json_schema") {
+            grammar = Some(GrammarSource::JsonSchema(schema));
+        }
+        if let Some(source) = fields.string("grammar")? {
+            grammar = Some(GrammarSource::Gbnf(source));
+        }
+        if let Some(pattern) = fields.string("regex")? {
+            grammar = Some(GrammarSource::Regex(pattern));
+        }
+        let only = match choice {
+            ToolChoice::Required => Some(None),
+            ToolChoice::Named(name) => Some(Some(&**name)),
+            ToolChoice::Auto | ToolChoice::None => None,
+        };
+        if let Some(only) = only {
+            let schema = crate::tools::call_schema(tools, only);
+            grammar = Some(GrammarSource::ToolCall(schema));
+        }
+        Ok(OutputFormat { grammar })
+    }
+
+    /// A constraint for one choice.
+    pub(crate) fn constraint(
+        &self,
+        model: &LoadedModel,
+    ) -> Result<Option<Box<dyn TokenConstraint>>, ApiError> {
+        let Some(source) = &self.grammar else {
+            return Ok(None);
+        };
+        let constraint = model.grammars()?.constraint(source);
+        let constraint = constraint
+            .map_err(|error| ApiError::parameter("response_format", error.to_string()))?;
+        Ok(Some(constraint))
+    }
+}

@@ -1,0 +1,298 @@
+//! `POST /v1/messages`, as Anthropic has it.
+
+use crate::answer::{GenerationParameters, cache_header, cache_object};
+use crate::app::App;
+use crate::chat::{PreparedChat, chat_finish};
+use crate::chat_answer::{ChatAnswer, ChatEvent};
+use crate::chat_prompt::ChatPrompt;
+use crate::constraint::{OutputFormat, ToolChoice};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::sse;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use kvark::engine::RequestOutput;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Parameters that cannot change the output of a local model.
+const IGNORED: &[&str] = &["metadata", "service_tier", "container", "mcp_servers"];
+
+/// The handler. Errors have Anthropic's shape.
+pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Response {
+    match respond(app, body).await {
+        Ok(response) => response,
+        Err(error) => {
+            let kind = match error.status {
+                StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+                StatusCode::NOT_FOUND => "not_found_error",
+                StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+                status if status.is_server_error() => "api_error",
+                _ => "invalid_request_error",
+            };
+            let body = json!({
+                "type": "error",
+                "error": { "type": kind, "message": error.message },
+            });
+            (error.status, Json(body)).into_response()
+        }
+    }
+}
+
+async fn respond(app: Arc<App>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    let model = fields.string("model")?;
+    let Value::Array(messages) = fields.required("messages")? else {
+        return Err(ApiError::parameter("messages", "must be a list"));
+    };
+    let most = fields.required("max_tokens")?;
+    let most = most.as_u64().filter(|n| *n > 0);
+    let most = most.ok_or_else(|| ApiError::parameter("max_tokens", "must be at least 1"))?;
+    let mut all = vec![];
+    if let Some(system) = fields.value("system") {
+        all.push(json!({ "role": "system", "content": system }));
+    }
+    for message in messages {
+        all.extend(openai_messages(message)?);
+    }
+    let tools: Vec<Value> = fields.list("tools")?.unwrap_or_default();
+    let tools: Vec<Value> = tools.iter().map(openai_tool).collect();
+    let choice = ToolChoice::read(&mut fields, &tools)?;
+    let tools = if choice == ToolChoice::None {
+        vec![]
+    } else {
+        tools
+    };
+    let prompt = ChatPrompt::new(all, tools, Map::new())?;
+    let format = OutputFormat::read(&mut fields, &choice, &prompt.tools)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let stops = fields.strings("stop_sequences")?;
+    let conversation = fields.string("conversation")?;
+    if fields
+        .object("thinking")?
+        .is_some_and(|t| t.get("type") == Some(&"enabled".into()))
+    {
+        return Err(ApiError::unsupported("thinking"));
+    }
+    let defaults = app.model(model.clone()).await?.model.default_sampling();
+    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    parameters.options.max_tokens = Some(most as usize);
+    parameters.options.stop.extend(stops);
+    fields.finish(IGNORED, &[], app.options.lenient)?;
+    let chat =
+        PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
+    let (answer, report) = chat.start(&app).await?;
+    let header = [("x-kvark-cache", cache_header(&report))];
+    let head = json!({
+        "id": app.new_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": chat.model.name,
+        "content": [],
+        "stop_reason": null,
+        "stop_sequence": null,
+        "usage": {
+            "input_tokens": report.prompt_tokens - report.cached_tokens,
+            "cache_read_input_tokens": report.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": 0,
+        },
+        "kvark": { "cache": cache_object(&report, &chat.model, &chat.tokens) },
+    });
+    Ok(match stream {
+        true => {
+            let state = Stream::new(answer, head);
+            (header, sse::named(state, Stream::next)).into_response()
+        }
+        false => (header, Json(collect(answer, head).await?)).into_response(),
+    })
+}
+
+/// A message as OpenAI's messages: tool results become messages of their own.
+fn openai_messages(message: Value) -> Result<Vec<Value>, ApiError> {
+    let role = message["role"].clone();
+    let Some(blocks) = message["content"].as_array() else {
+        return Ok(vec![message]);
+    };
+    let mut text = String::new();
+    let mut calls = vec![];
+    let mut results = vec![];
+    for block in blocks {
+        match block["type"].as_str().unwrap_or("text") {
+            "text" => text.push_str(block["text"].as_str().unwrap_or_default()),
+            "tool_use" => calls.push(json!({
+                "id": block["id"],
+                "type": "function",
+                "function": { "name": block["name"], "arguments": block["input"] },
+            })),
+            "tool_result" => results.push(json!({
+                "role": "tool",
+                "tool_call_id": block["tool_use_id"],
+                "content": block["content"],
+            })),
+            other => {
+                let wrong = format!("content blocks of type {other:?} are not supported");
+                return Err(ApiError::parameter("messages", wrong));
+            }
+        }
+    }
+    let mut own = json!({ "role": role, "content": text });
+    if !calls.is_empty() {
+        own["tool_calls"] = calls.into();
+    }
+    if results.is_empty() || own["content"] != "" || own.get("tool_calls").is_some() {
+        results.push(own);
+    }
+    Ok(results)
+}
+
+/// A tool in OpenAI's shape.
+fn openai_tool(tool: &Value) -> Value {
+    json!({ "type": "function", "function": {
+        "name": tool["name"],
+        "description": tool["description"],
+        "parameters": tool["input_schema"],
+    }})
+}
+
+fn stop_reason(called: bool, output: &RequestOutput) -> &'static str {
+    match chat_finish(called, output.finish) {
+        "tool_calls" => "tool_use",
+        "length" => "max_tokens",
+        _ => "end_turn",
+    }
+}
+
+fn call_block(id: &Value, index: usize, call: &crate::tools::ToolCall) -> Value {
+    let id = id.as_str().unwrap_or_default();
+    let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+    json!({ "type": "tool_use", "id": format!("toolu-{id}-{index}"), "name": call.name, "input": input })
+}
+
+async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiError> {
+    let mut text = String::new();
+    let mut calls = vec![];
+    while let Some(event) = answer.next().await {
+        match event {
+            ChatEvent::Text { text: new, .. } => text.push_str(&new),
+            ChatEvent::Call { index, call, .. } => {
+                calls.push(call_block(&head["id"], index, &call))
+            }
+            ChatEvent::End { called, output, .. } => {
+                head["stop_reason"] = stop_reason(called, &output).into();
+                head["usage"]["output_tokens"] = output.tokens.len().into();
+            }
+            ChatEvent::Failed(error) => return Err(error),
+        }
+    }
+    let mut content = vec![];
+    if !text.is_empty() || calls.is_empty() {
+        content.push(json!({ "type": "text", "text": text }));
+    }
+    content.extend(calls);
+    head["content"] = content.into();
+    Ok(head)
+}
+
+/// The answer as named events.
+struct Stream {
+    answer: ChatAnswer,
+    head: Value,
+    ready: VecDeque<(Option<&'static str>, String)>,
+    /// The number of content blocks so far, and whether the last one is a text that goes on.
+    blocks: usize,
+    open: bool,
+}
+
+impl Stream {
+    fn new(answer: ChatAnswer, head: Value) -> Stream {
+        let mut stream = Stream {
+            answer,
+            head: head.clone(),
+            ready: VecDeque::new(),
+            blocks: 0,
+            open: false,
+        };
+        stream.push("message_start", json!({ "message": head }));
+        stream
+    }
+
+    fn push(&mut self, name: &'static str, mut data: Value) {
+        data["type"] = name.into();
+        self.ready.push_back((Some(name), data.to_string()));
+    }
+
+    fn open_block(&mut self, block: Value) {
+        let index = self.blocks;
+        self.push(
+            "content_block_start",
+            json!({ "index": index, "content_block": block }),
+        );
+        self.blocks += 1;
+        self.open = true;
+    }
+
+    fn delta(&mut self, delta: Value) {
+        let index = self.blocks - 1;
+        self.push(
+            "content_block_delta",
+            json!({ "index": index, "delta": delta }),
+        );
+    }
+
+    fn close_block(&mut self) {
+        if std::mem::replace(&mut self.open, false) {
+            let index = self.blocks - 1;
+            self.push("content_block_stop", json!({ "index": index }));
+        }
+    }
+
+    fn event(&mut self, event: ChatEvent) {
+        match event {
+            ChatEvent::Text { text, .. } => {
+                if !self.open {
+                    self.open_block(json!({ "type": "text", "text": "" }));
+                }
+                self.delta(json!({ "type": "text_delta", "text": text }));
+            }
+            ChatEvent::Call { index, call, .. } => {
+                self.close_block();
+                let mut block = call_block(&self.head["id"], index, &call);
+                block["input"] = json!({});
+                self.open_block(block);
+                let arguments = call.arguments;
+                self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }));
+                self.close_block();
+            }
+            ChatEvent::End { called, output, .. } => {
+                if self.blocks == 0 {
+                    self.open_block(json!({ "type": "text", "text": "" }));
+                }
+                self.close_block();
+                let delta = json!({
+                    "delta": { "stop_reason": stop_reason(called, &output), "stop_sequence": null },
+                    "usage": { "output_tokens": output.tokens.len() },
+                });
+                self.push("message_delta", delta);
+                self.push("message_stop", json!({}));
+            }
+            ChatEvent::Failed(error) => {
+                let error = json!({ "type": "api_error", "message": error.message });
+                self.push("error", json!({ "error": error }));
+            }
+        }
+    }
+
+    async fn next(mut self) -> Option<((Option<&'static str>, String), Stream)> {
+        while self.ready.is_empty() {
+            let event = self.answer.next().await?;
+            self.event(event);
+        }
+        let item = self.ready.pop_front()?;
+        Some((item, self))
+    }
+}

@@ -1,0 +1,334 @@
+//! What a server tells about itself: health, models, properties, slots, metrics and the live state of the cache.
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::registry::LoadedModel;
+use crate::sse;
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use kvark::engine::{Counters, EngineState};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// `GET /health`
+pub(crate) async fn health() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// `GET /v1/models`
+pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    let data = app
+        .models
+        .names()
+        .map(|(name, loaded)| model_object(name, loaded));
+    Json(json!({ "object": "list", "data": data.collect::<Vec<Value>>() }))
+}
+
+/// `GET /v1/models/{id}`
+pub(crate) async fn model(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let found = app.models.names().find(|(name, _)| *name == id);
+    let found = found.map(|(name, loaded)| model_object(name, loaded));
+    let found = found.ok_or_else(|| ApiError::not_found(format!("there is no model {id:?}")))?;
+    Ok(Json(found))
+}
+
+fn model_object(name: &str, loaded: bool) -> Value {
+    json!({ "id": name, "object": "model", "created": 0, "owned_by": "kvark", "loaded": loaded })
+}
+
+/// The model that the query names.
+async fn queried(
+    app: &Arc<App>,
+    query: &HashMap<String, String>,
+) -> Result<Arc<LoadedModel>, ApiError> {
+    app.model(query.get("model").cloned()).await
+}
+
+/// `GET /props`
+pub(crate) async fn props(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let model = queried(&app, &query).await?;
+    let state = engine_state(&app, &model).await?;
+    let sampling = model.model.default_sampling();
+    let template = model.model.chat_template();
+    Ok(Json(json!({
+        "model": model.name,
+        "total_slots": app.options.slots,
+        "chat_template": template.map_or(Value::Null, |t| t.source_text().into()),
+        "default_generation_settings": {
+            "n_ctx": model.engine().context(),
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+        },
+        "n_vocab": model.model.facts().vocab_size,
+        "pool_cells": state.capacity,
+        "build_info": concat!("kvark ", env!("CARGO_PKG_VERSION")),
+    })))
+}
+
+/// `GET /slots`
+pub(crate) async fn slots(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let model = queried(&app, &query).await?;
+    let state = engine_state(&app, &model).await?;
+    let busy: Vec<_> = state
+        .sequences
+        .iter()
+        .filter(|s| s.request.is_some())
+        .collect();
+    let slot = |id: usize| match busy.get(id) {
+        Some(info) => json!({
+            "id": id,
+            "is_processing": true,
+            "id_task": info.request,
+            "n_ctx": model.engine().context(),
+            "n_past": info.tokens,
+            "n_decoded": info.generated,
+            "n_prompt_left": info.pending,
+        }),
+        None => json!({ "id": id, "is_processing": false, "n_ctx": model.engine().context() }),
+    };
+    Ok(Json((0..app.options.slots).map(slot).collect()))
+}
+
+/// The state of a model's engine, asked for on a thread that may block.
+async fn engine_state(app: &Arc<App>, model: &Arc<LoadedModel>) -> Result<EngineState, ApiError> {
+    let model = model.clone();
+    app.blocking(move |_| Ok(model.engine().state()?)).await
+}
+
+/// The cache as JSON: runs of cells by owner.
+pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -> Value {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = model.engine().counters();
+    let sequences = state.sequences.iter().map(|info| {
+        let runs = info
+            .runs
+            .iter()
+            .map(|run| [run.cell, run.position, run.len]);
+        json!({
+            "seq": info.seq,
+            "request": info.request,
+            "tokens": info.tokens,
+            "pending": info.pending,
+            "generated": info.generated,
+            "runs": runs.collect::<Vec<[u32; 3]>>(),
+        })
+    });
+    json!({
+        "model": model.name,
+        "capacity": state.capacity,
+        "used": state.used,
+        "high_water": state.ref_counts.len(),
+        "shared": state.ref_counts.iter().filter(|n| **n > 1).count(),
+        "sequences": sequences.collect::<Vec<Value>>(),
+        "waiting": state.waiting,
+        "evictions": state.evictions,
+        "disk": { "files": state.disk.0, "bytes": state.disk.1 },
+        "memory": {
+            "weights": state.memory.weights,
+            "packed": state.memory.packed,
+            "kv": state.memory.kv,
+            "arena": state.memory.arena,
+            "limit": app.models.memory_limit(),
+        },
+        "counters": {
+            "prompt_tokens": load(&counters.prompt_tokens),
+            "cached_tokens": load(&counters.cached_tokens),
+            "generated_tokens": load(&counters.generated_tokens),
+            "steps": load(&counters.steps),
+            "step_tokens": load(&counters.step_tokens),
+            "step_micros": load(&counters.step_micros),
+        },
+        "uptime": app.started.elapsed().as_secs_f64(),
+    })
+}
+
+/// `GET /v1/kvark/cache`
+pub(crate) async fn cache(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let model = queried(&app, &query).await?;
+    let state = engine_state(&app, &model).await?;
+    Ok(Json(cache_state(&app, &model, &state)))
+}
+
+/// `DELETE /v1/kvark/cache`: removes the retained prefixes from memory.
+pub(crate) async fn clear_cache(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let model = queried(&app, &query).await?;
+    model.engine().clear_prefixes()?;
+    let state = engine_state(&app, &model).await?;
+    Ok(Json(cache_state(&app, &model, &state)))
+}
+
+/// `GET /v1/kvark/cache/{seq}`: the texts of a sequence's tokens.
+pub(crate) async fn cache_tokens(
+    State(app): State<Arc<App>>,
+    Path(seq): Path<u32>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let model = queried(&app, &query).await?;
+    let asked = model.clone();
+    let ids = app
+        .blocking(move |_| Ok(asked.engine().tokens(seq)?))
+        .await?;
+    let tokenizer = model.model.tokenizer()?;
+    let texts: Vec<String> = ids
+        .iter()
+        .map(|id| tokenizer.decode(&[*id], true))
+        .collect();
+    Ok(Json(json!({ "seq": seq, "ids": ids, "texts": texts })))
+}
+
+/// `GET /v1/kvark/events`: the state of the cache, a few times a second while it changes.
+pub(crate) async fn events(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Result<Response, ApiError> {
+    let model = queried(&app, &query).await?;
+    Ok(sse::response((app, model, None), next_state))
+}
+
+type Watched = (Arc<App>, Arc<LoadedModel>, Option<(u64, usize, usize)>);
+
+/// Waits until something changed, at most a second, and gives the state.
+async fn next_state((app, model, seen): Watched) -> Option<(String, Watched)> {
+    for _ in 0..20 {
+        let counters = model.engine().counters();
+        let steps = counters.steps.load(Ordering::Relaxed);
+        let now = (steps, model.engine().waiting(), 0);
+        if seen.is_none_or(|seen| (seen.0, seen.1) != (now.0, now.1)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    if seen.is_some() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let state = engine_state(&app, &model).await.ok()?;
+    let steps = model.engine().counters().steps.load(Ordering::Relaxed);
+    let data = cache_state(&app, &model, &state).to_string();
+    let seen = Some((steps, state.waiting, state.used));
+    Some((data, (app, model, seen)))
+}
+
+/// `GET /metrics`, in Prometheus' text format.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let loaded = app.models.loaded();
+    let mut states = vec![];
+    for model in &loaded {
+        states.push((model, engine_state(&app, model).await?));
+    }
+    let mut text = String::new();
+    type Read = fn(&Counters) -> &AtomicU64;
+    let counters: [(&str, &str, Read); 10] = [
+        ("requests_started", "Requests that got a sequence", |c| {
+            &c.started
+        }),
+        (
+            "requests_finished",
+            "Requests that ended with an answer",
+            |c| &c.finished,
+        ),
+        ("requests_cancelled", "Requests that were cancelled", |c| {
+            &c.cancelled
+        }),
+        ("requests_failed", "Requests that failed", |c| &c.failed),
+        (
+            "requests_refused",
+            "Requests refused by a full queue",
+            |c| &c.refused,
+        ),
+        ("prompt_tokens", "Prompt tokens of all requests", |c| {
+            &c.prompt_tokens
+        }),
+        ("cached_tokens", "Prompt tokens that were reused", |c| {
+            &c.cached_tokens
+        }),
+        ("generated_tokens", "Generated tokens", |c| {
+            &c.generated_tokens
+        }),
+        ("steps", "Forwards", |c| &c.steps),
+        ("preemptions", "Requests that gave up their cells", |c| {
+            &c.preempted
+        }),
+    ];
+    for (name, help, read) in counters {
+        writeln!(
+            text,
+            "# HELP kvark_{name}_total {help}\n# TYPE kvark_{name}_total counter"
+        )
+        .ok();
+        for (model, _) in &states {
+            let value = read(model.engine().counters()).load(Ordering::Relaxed);
+            writeln!(text, "kvark_{name}_total{{model={:?}}} {value}", model.name).ok();
+        }
+    }
+    type Gauge = fn(&EngineState) -> u64;
+    let gauges: [(&str, &str, Gauge); 8] = [
+        ("requests_running", "Requests that have a sequence", |s| {
+            s.sequences
+                .iter()
+                .filter(|info| info.request.is_some())
+                .count() as u64
+        }),
+        ("requests_waiting", "Requests that wait", |s| {
+            s.waiting as u64
+        }),
+        ("prefixes_retained", "Prefixes in memory", |s| {
+            s.sequences
+                .iter()
+                .filter(|info| info.request.is_none())
+                .count() as u64
+        }),
+        ("cells", "Cells of the pool", |s| s.capacity as u64),
+        ("cells_used", "Cells in use", |s| s.used as u64),
+        ("cells_shared", "Cells with several owners", |s| {
+            s.ref_counts.iter().filter(|n| **n > 1).count() as u64
+        }),
+        ("kv_bytes", "Bytes of keys and values", |s| {
+            s.memory.kv as u64
+        }),
+        ("disk_bytes", "Bytes of prefixes on disk", |s| s.disk.1),
+    ];
+    for (name, help, read) in gauges {
+        writeln!(
+            text,
+            "# HELP kvark_{name} {help}\n# TYPE kvark_{name} gauge"
+        )
+        .ok();
+        for (model, state) in &states {
+            writeln!(
+                text,
+                "kvark_{name}{{model={:?}}} {}",
+                model.name,
+                read(state)
+            )
+            .ok();
+        }
+    }
+    let kind = [(
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
+    Ok((kind, text).into_response())
+}

@@ -1,0 +1,310 @@
+//! `POST /v1/responses`, OpenAI's newer chat interface, without stored responses.
+
+use crate::answer::{GenerationParameters, Usage, cache_header, cache_object};
+use crate::app::App;
+use crate::chat::{IGNORED, PreparedChat, call_object};
+use crate::chat_answer::{ChatAnswer, ChatEvent};
+use crate::chat_prompt::ChatPrompt;
+use crate::constraint::{OutputFormat, ToolChoice};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::sse;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use kvark::engine::RequestOutput;
+use kvark::generate::FinishReason;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Parameters that would change the output.
+const UNSUPPORTED: &[&str] = &[
+    "background",
+    "previous_response_id",
+    "prompt",
+    "reasoning",
+    "truncation",
+];
+
+/// The handler.
+pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    let model = fields.string("model")?;
+    let instructions = fields.string("instructions")?;
+    let mut messages = vec![];
+    if let Some(text) = &instructions {
+        messages.push(json!({ "role": "system", "content": text }));
+    }
+    match fields.required("input")? {
+        Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
+        Value::Array(items) => messages.extend(items.into_iter().map(message)),
+        _ => return Err(ApiError::parameter("input", "must be a string or a list")),
+    }
+    let tools = fields.list("tools")?.unwrap_or_default();
+    let choice = ToolChoice::read(&mut fields, &tools)?;
+    let tools = if choice == ToolChoice::None {
+        vec![]
+    } else {
+        tools
+    };
+    let prompt = ChatPrompt::new(messages, tools, Map::new())?;
+    let format = read_text_format(&mut fields, &choice, &prompt.tools)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let conversation = fields.string("conversation")?;
+    let defaults = app.model(model.clone()).await?.model.default_sampling();
+    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let most = fields.integer("max_output_tokens", 1..=i64::MAX)?;
+    parameters.options.max_tokens = most.map(|n| n as usize);
+    let ignored = [IGNORED, &["include", "max_tool_calls"]].concat();
+    fields.finish(&ignored, UNSUPPORTED, app.options.lenient)?;
+    let chat =
+        PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
+    let (answer, report) = chat.start(&app).await?;
+    let header = [("x-kvark-cache", cache_header(&report))];
+    let head = json!({
+        "id": app.new_id("resp"),
+        "object": "response",
+        "created_at": jiff::Timestamp::now().as_second(),
+        "status": "in_progress",
+        "error": null,
+        "incomplete_details": null,
+        "instructions": instructions,
+        "model": chat.model.name,
+        "output": [],
+        "parallel_tool_calls": true,
+        "tool_choice": "auto",
+        "tools": chat.prompt.tools,
+        "temperature": chat.parameters.sampling.temperature,
+        "top_p": chat.parameters.sampling.top_p,
+        "usage": null,
+        "kvark": { "cache": cache_object(&report, &chat.model, &chat.tokens) },
+    });
+    Ok(match stream {
+        true => {
+            let state = Stream::new(answer, head);
+            (header, sse::named(state, Stream::next)).into_response()
+        }
+        false => {
+            let mut state = Stream::new(answer, head);
+            while let Some(event) = state.answer.next().await {
+                if let ChatEvent::Failed(error) = event {
+                    return Err(error);
+                }
+                state.event(event);
+            }
+            (header, Json(state.response)).into_response()
+        }
+    })
+}
+
+/// An input item as a chat message.
+fn message(item: Value) -> Value {
+    match item["type"].as_str() {
+        Some("function_call") => json!({
+            "role": "assistant",
+            "content": null,
+            "tool_calls": [{
+                "id": item["call_id"],
+                "type": "function",
+                "function": { "name": item["name"], "arguments": item["arguments"] },
+            }],
+        }),
+        Some("function_call_output") => json!({
+            "role": "tool",
+            "tool_call_id": item["call_id"],
+            "content": item["output"],
+        }),
+        _ => item,
+    }
+}
+
+/// Reads `text.format`, which is a response format in another place.
+fn read_text_format(
+    fields: &mut Fields,
+    choice: &ToolChoice,
+    tools: &[Value],
+) -> Result<OutputFormat, ApiError> {
+    if let Some(mut text) = fields.object("text")?
+        && let Some(format) = text.remove("format")
+    {
+        fields.set("response_format", format);
+    }
+    OutputFormat::read(fields, choice, tools)
+}
+
+/// The answer as events, and the response object that they build.
+struct Stream {
+    answer: ChatAnswer,
+    response: Value,
+    ready: VecDeque<(Option<&'static str>, String)>,
+    sequence: u64,
+    /// The text of the open message item.
+    open: Option<String>,
+}
+
+impl Stream {
+    fn new(answer: ChatAnswer, response: Value) -> Stream {
+        let mut stream = Stream {
+            answer,
+            response: response.clone(),
+            ready: VecDeque::new(),
+            sequence: 0,
+            open: None,
+        };
+        stream.push("response.created", json!({ "response": response }));
+        stream.push("response.in_progress", json!({ "response": response }));
+        stream
+    }
+
+    fn push(&mut self, name: &'static str, mut data: Value) {
+        data["type"] = name.into();
+        data["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        self.ready.push_back((Some(name), data.to_string()));
+    }
+
+    /// The index of the next output item, and its id.
+    fn next_item(&self, prefix: &str) -> (usize, String) {
+        let index = self.response["output"].as_array().map_or(0, Vec::len);
+        let id = self.response["id"].as_str().unwrap_or_default();
+        (index, format!("{prefix}-{id}-{index}"))
+    }
+
+    fn add_item(&mut self, item: Value) {
+        if let Some(output) = self.response["output"].as_array_mut() {
+            output.push(item);
+        }
+    }
+
+    fn open_message(&mut self) {
+        let (index, id) = self.next_item("msg");
+        let item = json!({
+            "id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": [],
+        });
+        self.push(
+            "response.output_item.added",
+            json!({ "output_index": index, "item": item }),
+        );
+        let part = json!({ "type": "output_text", "text": "", "annotations": [] });
+        self.push(
+            "response.content_part.added",
+            json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part }),
+        );
+        self.open = Some(String::new());
+    }
+
+    fn close_message(&mut self) {
+        let Some(text) = self.open.take() else {
+            return;
+        };
+        let (index, id) = self.next_item("msg");
+        let place = json!({ "item_id": id, "output_index": index, "content_index": 0 });
+        let part = json!({ "type": "output_text", "text": text, "annotations": [] });
+        let mut done = place.clone();
+        done["text"] = text.into();
+        self.push("response.output_text.done", done);
+        let mut done = place;
+        done["part"] = part.clone();
+        self.push("response.content_part.done", done);
+        let item = json!({
+            "id": id, "type": "message", "status": "completed", "role": "assistant", "content": [part],
+        });
+        self.push(
+            "response.output_item.done",
+            json!({ "output_index": index, "item": item }),
+        );
+        self.add_item(item);
+    }
+
+    fn event(&mut self, event: ChatEvent) {
+        match event {
+            ChatEvent::Text { text, .. } => {
+                if self.open.is_none() {
+                    self.open_message();
+                }
+                let (index, id) = self.next_item("msg");
+                self.open.get_or_insert_default().push_str(&text);
+                self.push(
+                    "response.output_text.delta",
+                    json!({ "item_id": id, "output_index": index, "content_index": 0, "delta": text }),
+                );
+            }
+            ChatEvent::Call {
+                choice,
+                index,
+                call,
+            } => {
+                self.close_message();
+                let (place, id) = self.next_item("fc");
+                let object = call_object(&id, choice, index, &call);
+                let item = json!({
+                    "id": id,
+                    "type": "function_call",
+                    "status": "completed",
+                    "call_id": object["id"],
+                    "name": call.name,
+                    "arguments": call.arguments,
+                });
+                self.push(
+                    "response.output_item.added",
+                    json!({ "output_index": place, "item": item }),
+                );
+                self.push(
+                    "response.function_call_arguments.done",
+                    json!({ "item_id": id, "output_index": place, "arguments": call.arguments }),
+                );
+                self.push(
+                    "response.output_item.done",
+                    json!({ "output_index": place, "item": item }),
+                );
+                self.add_item(item);
+            }
+            ChatEvent::End { output, .. } => self.end(&output),
+            ChatEvent::Failed(error) => {
+                self.response["status"] = "failed".into();
+                self.response["error"] =
+                    json!({ "code": "server_error", "message": error.message });
+                let response = self.response.clone();
+                self.push("response.failed", json!({ "response": response }));
+            }
+        }
+    }
+
+    fn end(&mut self, output: &RequestOutput) {
+        if self.open.is_none() && self.response["output"].as_array().is_none_or(Vec::is_empty) {
+            self.open_message();
+        }
+        self.close_message();
+        let mut usage = Usage::default();
+        usage.add(output);
+        self.response["usage"] = json!({
+            "input_tokens": usage.prompt,
+            "input_tokens_details": { "cached_tokens": usage.cached },
+            "output_tokens": usage.completion,
+            "output_tokens_details": { "reasoning_tokens": 0 },
+            "total_tokens": usage.prompt + usage.completion,
+        });
+        let whole = output.finish == FinishReason::Stop;
+        self.response["status"] = if whole { "completed" } else { "incomplete" }.into();
+        if !whole {
+            self.response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+        }
+        let response = self.response.clone();
+        let name = match whole {
+            true => "response.completed",
+            false => "response.incomplete",
+        };
+        self.push(name, json!({ "response": response }));
+    }
+
+    async fn next(mut self) -> Option<((Option<&'static str>, String), Stream)> {
+        while self.ready.is_empty() {
+            let event = self.answer.next().await?;
+            self.event(event);
+        }
+        let item = self.ready.pop_front()?;
+        Some((item, self))
+    }
+}
