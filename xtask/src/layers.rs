@@ -81,13 +81,15 @@ const LAYERS: &[Layer] = &[
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
     ),
+    layer("grammar", &["text", "runtime"]),
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime",
+            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime", "grammar",
         ],
     ),
-    layer("cli", &["kvark"]),
+    layer("server", &["kvark"]),
+    layer("cli", &["kvark", "server"]),
     layer("xtask", &[]),
 ];
 

@@ -5,6 +5,7 @@ use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use server::{Server, ServerOptions};
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -108,6 +109,7 @@ impl Serve {
         let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
         let logs = tracing_subscriber::fmt()
             .with_env_filter(filter)
+            .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr);
         match self.log_json {
             true => logs.json().init(),

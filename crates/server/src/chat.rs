@@ -307,10 +307,9 @@ async fn collect(
                 logprobs,
             } => {
                 texts[choice].push_str(&text);
-                if let (Some(entry), Some(list)) = (
-                    logprobs,
-                    parts[choice]["logprobs"]["content"].as_array_mut(),
-                ) {
+                let list = parts[choice].pointer_mut("/logprobs/content");
+                let list = list.and_then(Value::as_array_mut);
+                if let Some((entry, list)) = logprobs.zip(list) {
                     list.push(entry);
                 }
             }
@@ -321,7 +320,7 @@ async fn collect(
             } => {
                 let object = call_object(&head.id, choice, index, &call);
                 let message = &mut parts[choice]["message"];
-                match message["tool_calls"].as_array_mut() {
+                match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
                     Some(calls) => calls.push(object),
                     None => message["tool_calls"] = json!([object]),
                 }

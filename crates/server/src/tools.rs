@@ -67,7 +67,14 @@ pub(crate) fn call_schema(tools: &[Value], only: Option<&str>) -> Value {
             return None;
         }
         let parameters = function.get("parameters").cloned();
-        let parameters = parameters.unwrap_or_else(|| json!({ "type": "object" }));
+        let mut parameters = parameters.unwrap_or_else(|| json!({ "type": "object" }));
+        // Small models invent arguments. A schema that says nothing about others has none.
+        if let Some(schema) = parameters
+            .as_object_mut()
+            .filter(|s| s.contains_key("properties"))
+        {
+            schema.entry("additionalProperties").or_insert(false.into());
+        }
         Some(json!({
             "type": "object",
             "properties": { "name": { "const": name }, "arguments": parameters },
@@ -88,7 +95,8 @@ pub(crate) struct ToolParser {
     /// Whether `held` follows an opening tag.
     inside: bool,
     started: bool,
-    calls: Vec<ToolCall>,
+    /// Whether there was an opening tag.
+    called: bool,
 }
 
 impl ToolParser {
@@ -105,7 +113,7 @@ impl ToolParser {
             held: String::new(),
             inside: false,
             started: false,
-            calls: vec![],
+            called: false,
         }
     }
 
@@ -136,10 +144,13 @@ impl ToolParser {
                 }
             } else if let Some(start) = self.held.find(OPEN) {
                 shown.push_str(self.held[..start].trim_end());
+                self.called = true;
                 self.held.drain(..start + OPEN.len());
                 self.inside = true;
             } else {
-                let certain = self.held.len() - partial_suffix(&self.held, OPEN);
+                // Blanks before a tag are not shown.
+                let end = self.held.len() - partial_suffix(&self.held, OPEN);
+                let certain = self.held[..end].trim_end().len();
                 shown.extend(self.held.drain(..certain));
                 return (shown, calls);
             }
@@ -159,8 +170,9 @@ impl ToolParser {
     /// Ends the answer. Returns the remaining text and calls.
     pub(crate) fn finish(mut self) -> (String, Vec<ToolCall>) {
         let held = std::mem::take(&mut self.held);
-        if held.is_empty() && !self.inside {
-            return (String::new(), std::mem::take(&mut self.calls));
+        if held.trim().is_empty() && !self.inside {
+            let shown = if self.called { String::new() } else { held };
+            return (shown, vec![]);
         }
         let known = |calls: &Vec<ToolCall>| {
             let known = |call: &ToolCall| self.names.contains(&call.name);

@@ -1,0 +1,430 @@
+//! The API on the real model, over real connections.
+
+mod common;
+
+use common::{Running, start};
+use serde_json::{Value, json};
+
+fn user(text: &str) -> Value {
+    json!([{ "role": "user", "content": text }])
+}
+
+/// A greedy chat.
+fn chat(server: &Running, messages: &Value, max_tokens: usize) -> Value {
+    server.ask(
+        "/v1/chat/completions",
+        &json!({ "messages": messages, "max_tokens": max_tokens, "temperature": 0 }),
+    )
+}
+
+fn content(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+#[test]
+fn a_stream_has_the_text_of_the_whole_answer() {
+    let Some(server) = start(|_| {}) else { return };
+    let messages = user("What is the capital of France?");
+    let whole = chat(&server, &messages, 24);
+    assert_eq!(whole["object"], "chat.completion");
+    assert!(content(&whole).contains("Paris"), "{whole}");
+    assert_eq!(
+        whole["usage"]["completion_tokens"],
+        whole["timings"]["predicted_n"]
+    );
+    let reply = server.post(
+        "/v1/chat/completions",
+        &json!({
+            "messages": messages, "max_tokens": 24, "temperature": 0, "stream": true,
+            "stream_options": { "include_usage": true }, "logprobs": true, "top_logprobs": 2,
+        }),
+    );
+    assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+    let events = reply.events();
+    assert_eq!(events.last().unwrap(), "[DONE]");
+    let chunks: Vec<Value> = events[..events.len() - 1]
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
+    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    let text: String = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str())
+        .collect();
+    assert_eq!(text, content(&whole));
+    let probabilities = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+    for entry in probabilities.flatten() {
+        // Greedy: the token is the most likely one.
+        assert_eq!(entry["token"], entry["top_logprobs"][0]["token"]);
+        assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 2);
+        assert!(entry["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    let usage = chunks.last().unwrap();
+    assert_eq!(usage["choices"], json!([]));
+    // All but the last token of the prompt were there.
+    let prompt = usage["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(
+        usage["usage"]["prompt_tokens_details"]["cached_tokens"],
+        prompt - 1
+    );
+}
+
+#[test]
+fn twenty_turns_compute_only_their_new_tokens() {
+    let Some(server) = start(|_| {}) else { return };
+    let system = "You are a careful assistant. ".repeat(20);
+    let mut messages = vec![json!({ "role": "system", "content": system })];
+    let mut before = 0;
+    for turn in 0..20 {
+        messages.push(json!({ "role": "user", "content": format!("Count to {turn}.") }));
+        let answer = chat(&server, &json!(messages), 8);
+        let usage = &answer["usage"];
+        let cached = usage["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap();
+        let prompt = usage["prompt_tokens"].as_u64().unwrap();
+        // The cache holds the last prompt and the answer but for its last token.
+        assert!(
+            cached >= before,
+            "turn {turn}: {cached} of {prompt}, {before} were held"
+        );
+        before = prompt;
+        let text = content(&answer).to_owned();
+        messages.push(json!({ "role": "assistant", "content": text }));
+    }
+    assert!(before > 400);
+}
+
+#[test]
+fn conversations_keep_exact_tokens_and_fork() {
+    let Some(server) = start(|_| {}) else { return };
+    let base = "/v1/kvark/conversations";
+    let system = json!([{ "role": "system", "content": "You answer in one short sentence." }]);
+    let trunk = server.ask(base, &json!({ "messages": system }));
+    let id = trunk["id"].as_str().unwrap();
+    assert_eq!(
+        (&trunk["parent"], &trunk["turns"][0]["role"]),
+        (&Value::Null, &json!("system"))
+    );
+    let say = |id: &str, text: &str, n: usize| {
+        let body = json!({
+            "conversation": id, "messages": user(text), "max_tokens": n, "temperature": 0,
+        });
+        server.ask("/v1/chat/completions", &body)
+    };
+    say(id, "Name a river.", 6);
+    let held = server.get(&format!("{base}/{id}")).json();
+    let tokens = held["tokens"].as_u64().unwrap();
+    assert_eq!(held["turns"].as_array().unwrap().len(), 3);
+    // A fork continues with exactly the same tokens, although the answer was cut in the middle.
+    let fork = server.ask(&format!("{base}/{id}/fork"), &json!({}));
+    assert_eq!(
+        (&fork["parent"], &fork["tokens"]),
+        (&json!(id), &json!(tokens))
+    );
+    let forked = fork["id"].as_str().unwrap();
+    let next = say(forked, "Another one?", 6);
+    let cached = &next["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert_eq!(
+        cached.as_u64().unwrap(),
+        tokens - 1,
+        "all but the sampled token"
+    );
+    assert_eq!(next["kvark"]["conversation"], forked);
+    // The parent is as it was, and a fork at a turn or a token is shorter.
+    assert_eq!(server.get(&format!("{base}/{id}")).json()["tokens"], tokens);
+    let at_turn = server.ask(
+        &format!("{base}/{id}/fork"),
+        &json!({ "at": { "turn": 1 } }),
+    );
+    assert_eq!(at_turn["turns"].as_array().unwrap().len(), 1);
+    assert_eq!(at_turn["tokens"], trunk["tokens"]);
+    let at_token = server.ask(
+        &format!("{base}/{id}/fork"),
+        &json!({ "at": { "token": 10 } }),
+    );
+    assert_eq!(
+        (&at_token["tokens"], &at_token["at"]),
+        (&json!(10), &json!(10))
+    );
+    let back = server.ask(&format!("{base}/{forked}/rewind"), &json!({ "at": 3 }));
+    assert_eq!(back["tokens"], tokens);
+    // The same question gives the same answer again: nothing is left of the first one.
+    let again = say(forked, "Another one?", 6);
+    assert_eq!(content(&again), content(&next));
+    let children = server.get(&format!("{base}/{id}")).json()["children"].clone();
+    assert_eq!(children.as_array().unwrap().len(), 3);
+    let kept = server.ask(&format!("{base}/{forked}/keep"), &json!({}));
+    assert_eq!(kept["parent"], Value::Null);
+    assert_eq!(server.get(&format!("{base}/{id}")).status, 404);
+    let all = server.get(base).json();
+    assert_eq!(all["data"].as_array().unwrap().len(), 1);
+    for (at, message) in [
+        (json!({ "turn": 9 }), "there are 5 turns"),
+        (json!({ "token": 1_000_000 }), "tokens"),
+        (json!("x"), "must be"),
+    ] {
+        let reply = server.post(&format!("{base}/{forked}/fork"), &json!({ "at": at }));
+        assert_eq!(reply.status, 400);
+        assert!(
+            reply.json()["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains(message)
+        );
+    }
+    let deleted = server.send("DELETE", &format!("{base}/{forked}"), "", b"");
+    assert_eq!(deleted.json()["deleted"], true);
+    assert_eq!(server.get(&format!("{base}/{forked}")).status, 404);
+}
+
+#[test]
+fn output_follows_schema_regex_and_grammar() {
+    let Some(server) = start(|_| {}) else { return };
+    let ask = |format: Value| {
+        let mut body =
+            json!({ "messages": user("A person, please."), "max_tokens": 80, "seed": 1 });
+        for (name, value) in format.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        server.ask("/v1/chat/completions", &body)
+    };
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "type": "string", "maxLength": 12 }, "age": { "type": "integer", "minimum": 0, "maximum": 130 } },
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "person", "schema": schema } });
+    let answer = ask(json!({ "response_format": format }));
+    let person: Value = serde_json::from_str(content(&answer)).unwrap();
+    assert!(
+        person["name"].is_string() && person["age"].is_u64(),
+        "{person}"
+    );
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let answer = ask(json!({ "regex": "[A-Z][a-z]{2,6}, [1-9][0-9]" }));
+    let (name, age) = content(&answer).split_once(", ").unwrap();
+    assert!(name.len() <= 7 && age.parse::<u8>().unwrap() >= 10);
+    let gbnf = "root ::= (\"yes\" | \"no\") \"!\"{2}";
+    let answer = ask(json!({ "grammar": gbnf }));
+    assert!(["yes!!", "no!!"].contains(&content(&answer)));
+    let bad = json!({ "messages": user("x"), "grammar": "root ::= missing" });
+    let reply = server.post("/v1/chat/completions", &bad);
+    assert_eq!(reply.status, 400);
+    assert!(
+        reply.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("\"missing\" is not defined")
+    );
+}
+
+#[test]
+fn a_required_tool_is_called_with_arguments_of_its_schema() {
+    let Some(server) = start(|_| {}) else { return };
+    let parameters = json!({ "type": "object", "properties": { "city": { "type": "string", "maxLength": 20 } }, "required": ["city"] });
+    let tools = json!([{ "type": "function", "function": { "name": "weather", "description": "The weather", "parameters": parameters } }]);
+    let body = json!({
+        "messages": user("What is the weather in Paris?"), "tools": tools, "tool_choice": "required",
+        "temperature": 0, "max_tokens": 80,
+    });
+    let answer = server.ask("/v1/chat/completions", &body);
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["name"], "weather");
+    let arguments = call["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(arguments).unwrap();
+    assert!(arguments["city"].is_string());
+    // The result goes back, as text for a template without tools.
+    let messages = json!([
+        { "role": "user", "content": "What is the weather in Paris?" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": call["id"], "content": "sunny" },
+    ]);
+    let next = server.post(
+        "/v1/chat/completions",
+        &json!({ "messages": messages, "tools": tools, "max_tokens": 8 }),
+    );
+    assert_eq!(next.status, 200);
+    let anthropic = json!({
+        "messages": user("What is the weather in Paris?"), "max_tokens": 80, "temperature": 0,
+        "tools": [{ "name": "weather", "description": "The weather", "input_schema": parameters }],
+        "tool_choice": { "type": "tool", "name": "weather" },
+    });
+    let message = server.ask("/v1/messages", &anthropic);
+    assert_eq!(message["stop_reason"], "tool_use");
+    assert_eq!(message["content"][0]["type"], "tool_use");
+}
+
+#[test]
+fn other_interfaces_give_the_same_answer() {
+    let Some(server) = start(|_| {}) else { return };
+    let question = "What is the capital of France?";
+    let whole = chat(&server, &user(question), 12);
+    let text = content(&whole);
+    let message = server.ask(
+        "/v1/messages",
+        &json!({ "messages": user(question), "max_tokens": 12, "temperature": 0 }),
+    );
+    assert_eq!(message["content"][0]["text"], text);
+    let response = server.ask(
+        "/v1/responses",
+        &json!({ "input": question, "max_output_tokens": 12, "temperature": 0 }),
+    );
+    assert_eq!(response["output"][0]["content"][0]["text"], text);
+    let prompt = server.ask("/apply-template", &json!({ "messages": user(question) }));
+    let completion = server.ask(
+        "/v1/completions",
+        &json!({ "prompt": prompt["prompt"], "max_tokens": 12, "temperature": 0, "logprobs": 1 }),
+    );
+    assert_eq!(completion["choices"][0]["text"], text);
+    let tokens = completion["choices"][0]["logprobs"]["tokens"]
+        .as_array()
+        .unwrap();
+    assert_eq!(
+        json!(tokens.len()),
+        completion["usage"]["completion_tokens"]
+    );
+    let ids = server.ask("/tokenize", &json!({ "content": "Hello world" }));
+    let back = server.ask("/detokenize", &json!({ "tokens": ids["tokens"] }));
+    assert_eq!(back["content"], "Hello world");
+    for (path, name) in [
+        ("/v1/messages", "message_stop"),
+        ("/v1/responses", "response.completed"),
+    ] {
+        let mut body = json!({ "temperature": 0, "stream": true });
+        match path {
+            "/v1/messages" => {
+                body["messages"] = user(question);
+                body["max_tokens"] = 12.into();
+            }
+            _ => {
+                body["input"] = question.into();
+                body["max_output_tokens"] = 12.into();
+            }
+        }
+        let reply = server.post(path, &body);
+        let last: Value = serde_json::from_str(reply.events().last().unwrap()).unwrap();
+        assert_eq!(last["type"], name);
+        let deltas: String = reply
+            .events()
+            .iter()
+            .map(|event| serde_json::from_str::<Value>(event).unwrap())
+            .filter_map(|event| match &event["delta"] {
+                Value::String(text) => Some(text.clone()),
+                delta => delta["text"].as_str().map(str::to_owned),
+            })
+            .collect();
+        assert_eq!(deltas, text, "{path}");
+    }
+}
+
+#[test]
+fn choices_differ_by_seed_and_share_the_prompt() {
+    let Some(server) = start(|_| {}) else { return };
+    let body = json!({ "messages": user("Invent a name."), "n": 4, "seed": 7, "max_tokens": 10, "temperature": 1.5 });
+    let answer = server.ask("/v1/chat/completions", &body);
+    let choices = answer["choices"].as_array().unwrap();
+    let texts: std::collections::BTreeSet<&str> = choices
+        .iter()
+        .map(|choice| choice["message"]["content"].as_str().unwrap())
+        .collect();
+    assert!(texts.len() > 1, "{texts:?}");
+    let again = server.ask("/v1/chat/completions", &body);
+    assert_eq!(
+        again["choices"], answer["choices"],
+        "a seed repeats the answer"
+    );
+    let alone = json!({ "messages": user("Invent a name."), "seed": 9, "max_tokens": 10, "temperature": 1.5 });
+    let alone = server.ask("/v1/chat/completions", &alone);
+    assert_eq!(
+        content(&alone),
+        choices[2]["message"]["content"],
+        "choice 2 has seed 7 + 2"
+    );
+}
+
+#[test]
+fn wrong_parameters_are_named() {
+    let Some(server) = start(|_| {}) else { return };
+    let path = "/v1/chat/completions";
+    for (extra, param, code) in [
+        (
+            json!({ "temperature": "hot" }),
+            "temperature",
+            "invalid_value",
+        ),
+        (json!({ "temperature": -1 }), "temperature", "invalid_value"),
+        (json!({ "top_p": 2 }), "top_p", "invalid_value"),
+        (json!({ "n": 0 }), "n", "invalid_value"),
+        (json!({ "max_tokens": 0 }), "max_tokens", "invalid_value"),
+        (json!({ "model": "gpt-9" }), "model", "model_not_found"),
+        (json!({ "audio": {} }), "audio", "unsupported_parameter"),
+        (
+            json!({ "temprature": 1 }),
+            "temprature",
+            "unknown_parameter",
+        ),
+        (
+            json!({ "messages": [{ "role": "king", "content": "x" }] }),
+            "messages",
+            "invalid_value",
+        ),
+        (json!({ "messages": [] }), "messages", "invalid_value"),
+        (
+            json!({ "top_logprobs": 2 }),
+            "top_logprobs",
+            "invalid_value",
+        ),
+        (
+            json!({ "tool_choice": "required" }),
+            "tool_choice",
+            "invalid_value",
+        ),
+        (
+            json!({ "logit_bias": { "x": 1 } }),
+            "logit_bias",
+            "invalid_value",
+        ),
+        (
+            json!({ "response_format": { "type": "xml" } }),
+            "response_format",
+            "invalid_value",
+        ),
+    ] {
+        let mut body = json!({ "messages": user("Hi"), "max_tokens": 2 });
+        for (name, value) in extra.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let reply = server.post(path, &body);
+        let error = &reply.json()["error"];
+        assert!(reply.status == 400 || reply.status == 404, "{extra}");
+        assert_eq!(
+            (&error["param"], &error["code"]),
+            (&json!(param), &json!(code)),
+            "{extra}"
+        );
+    }
+    // What cannot change the output is accepted.
+    let body = json!({ "messages": user("Hi"), "max_tokens": 2, "user": "me", "store": false, "metadata": {}, "service_tier": "auto", "temperature": null });
+    server.ask(path, &body);
+    let long = "word ".repeat(4000);
+    let reply = server.post(path, &json!({ "messages": user(&long) }));
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
+}
+
+#[test]
+fn a_lenient_server_ignores_unknown_parameters_with_a_warning() {
+    let Some(server) = start(|options| options.lenient = true) else {
+        return;
+    };
+    let body = json!({ "messages": user("Hi"), "max_tokens": 2, "temprature": 1 });
+    let answer = server.ask("/v1/chat/completions", &body);
+    let warning = answer["kvark"]["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("temprature"));
+}
