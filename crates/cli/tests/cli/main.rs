@@ -16,6 +16,7 @@ mod onnx;
 mod plan;
 mod pt2;
 mod real;
+mod score;
 mod snapshots;
 mod support;
 #[cfg(unix)]
