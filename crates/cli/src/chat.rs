@@ -4,9 +4,10 @@ mod conversation;
 mod input;
 mod map;
 
-use crate::args::{EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TemplateArgs};
+use crate::args::{EngineArgs, ModelArgs, ShiftArgs, TemplateArgs};
 use crate::prompt::Conversations;
 use crate::run::predict;
+use crate::sampling::SamplingArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -114,7 +115,7 @@ impl Chat {
             stop: self.stop.clone(),
             ignore_eos: false,
         };
-        let sampler = Sampler::new(self.sampling.options(&model));
+        let sampler = Sampler::new(self.sampling.options(&model)?);
         let mut conversation = Conversation::new(&conversations, cells, sampler, options, system);
         if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
             conversation.warm(file)?;
