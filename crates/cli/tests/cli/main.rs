@@ -3,6 +3,7 @@
 mod bad_input;
 mod catalogue;
 mod chat;
+mod chat_commands;
 mod commands;
 mod config;
 mod embed;
