@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
 use kvark::cache::KvStorage;
-use kvark::generate::SamplerOptions;
 use kvark::graph::PassSelection;
 use kvark::memory::MemoryLimit;
 use kvark::model::{ModelFacts, OpenOptions};
 use kvark::text::Message;
 use kvark::{Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Selects the model.
 #[derive(Args)]
@@ -60,9 +60,20 @@ impl ModelArgs {
     pub(crate) fn path(&self) -> Result<PathBuf> {
         match self.model.as_ref().or(self.positional.as_ref()) {
             Some(name) => model_path(name),
-            None => catalogue::ensure(kvark::catalogue::default_entry()),
+            None => match DEFAULT_MODEL.get() {
+                Some(name) => model_path(name),
+                None => catalogue::ensure(kvark::catalogue::default_entry()),
+            },
         }
     }
+}
+
+/// The default model of the configuration, if it names one.
+static DEFAULT_MODEL: OnceLock<String> = OnceLock::new();
+
+/// Sets the model of commands that name none. Only the first call has an effect.
+pub(crate) fn set_default_model(name: String) {
+    let _ = DEFAULT_MODEL.set(name);
 }
 
 /// Resolves a path or a catalogue name to a file. Downloads a catalogue model if it is not present.
@@ -312,7 +323,7 @@ pub(crate) struct ShiftArgs {
     #[arg(long)]
     pub(crate) context_shift: bool,
     /// Number of first tokens that --context-shift keeps [default: the system message, or the first token]
-    #[arg(long, value_name = "N", requires = "context_shift", value_parser = whole::<usize>)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>)]
     keep: Option<usize>,
 }
 
@@ -321,13 +332,16 @@ impl ShiftArgs {
     /// before its first turn.
     ///
     /// # Errors
-    /// If `--keep` is not below `capacity`: no token could be dropped.
+    /// If `--keep` was given without `--context-shift`, or is not below `capacity`: no token could be dropped.
     pub(crate) fn keep(
         &self,
         capacity: usize,
         preamble: Option<(&Conversations<'_>, &[Message])>,
     ) -> Result<Option<usize>> {
         if !self.context_shift {
+            if self.keep.is_some() {
+                bail!("--keep needs --context-shift");
+            }
             return Ok(None);
         }
         if let Some(keep) = self.keep.filter(|keep| *keep >= capacity) {
@@ -352,33 +366,7 @@ impl ShiftArgs {
     }
 }
 
-/// Options of the sampler.
-#[derive(Args)]
-pub(crate) struct SamplingArgs {
-    /// Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]
-    #[arg(long, value_name = "T", value_parser = at_least_zero)]
-    pub(crate) temp: Option<f32>,
-    /// Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]
-    #[arg(long, value_name = "K", value_parser = top_k)]
-    pub(crate) top_k: Option<usize>,
-    /// Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]
-    #[arg(long, value_name = "P", value_parser = fraction)]
-    pub(crate) top_p: Option<f32>,
-    /// Sample from tokens at least P times as likely as the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = fraction)]
-    pub(crate) min_p: f32,
-    /// Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]
-    #[arg(long, value_name = "X", value_parser = positive)]
-    pub(crate) repeat_penalty: Option<f32>,
-    /// Number of last tokens that the repetition penalty considers; -1 for all
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = repeat_last_n)]
-    pub(crate) repeat_last_n: usize,
-    /// Seed of the sampler; -1 takes one from the clock and prints it [default: -1]
-    #[arg(long, value_name = "N", value_parser = seed)]
-    pub(crate) seed: Option<u64>,
-}
-
-fn number(text: &str, allowed: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {
+pub(crate) fn number(text: &str, allowed: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {
     text.parse()
         .ok()
         .filter(|x: &f32| allowed(*x))
@@ -399,11 +387,12 @@ pub(crate) fn whole<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     parsed.map_err(|_| "must be a whole number of at least 0".to_owned())
 }
 
-fn top_k(text: &str) -> Result<usize, String> {
+pub(crate) fn top_k(text: &str) -> Result<usize, String> {
     count_or(text, || 0)
 }
 
-fn repeat_last_n(text: &str) -> Result<usize, String> {
+/// Parses a number of last tokens; -1 for all.
+pub(crate) fn last_n(text: &str) -> Result<usize, String> {
     count_or(text, || usize::MAX)
 }
 
@@ -413,12 +402,12 @@ pub(crate) fn seed(text: &str) -> Result<u64, String> {
 }
 
 /// A seed of 32 bits: short enough to copy by hand, and exact in JSON readers that use doubles.
-fn clock_seed() -> u64 {
+pub(crate) fn clock_seed() -> u64 {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::from((now.as_micros() as u32) ^ now.subsec_nanos().rotate_left(16))
 }
 
-fn at_least_zero(text: &str) -> Result<f32, String> {
+pub(crate) fn at_least_zero(text: &str) -> Result<f32, String> {
     number(
         text,
         |x| x.is_finite() && x >= 0.0,
@@ -426,43 +415,19 @@ fn at_least_zero(text: &str) -> Result<f32, String> {
     )
 }
 
-fn positive(text: &str) -> Result<f32, String> {
+pub(crate) fn positive(text: &str) -> Result<f32, String> {
     number(text, |x| x.is_finite() && x > 0.0, "a number above 0")
 }
 
-fn fraction(text: &str) -> Result<f32, String> {
+pub(crate) fn fraction(text: &str) -> Result<f32, String> {
     number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
-}
-
-impl SamplingArgs {
-    pub(crate) fn options(&self, model: &Model) -> SamplerOptions {
-        let own = model.default_sampling();
-        if let Some(config) = model.artifact().genai()
-            && !config.not_honoured.is_empty()
-        {
-            let settings = config.not_honoured.join(", ");
-            output::warn(&format!(
-                "genai_config.json has settings that kvark does not support: {settings}"
-            ));
-        }
-        SamplerOptions {
-            temperature: self.temp.unwrap_or(own.temperature),
-            top_k: self.top_k.unwrap_or(own.top_k),
-            top_p: self.top_p.unwrap_or(own.top_p),
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty.unwrap_or(own.repeat_penalty),
-            repeat_last_n: self.repeat_last_n,
-            seed: self.seed.unwrap_or_else(clock_seed),
-            ..SamplerOptions::default()
-        }
-    }
 }
 
 /// Text from the command line or a file.
 #[derive(Args)]
 #[group(id = "text", multiple = false)]
 pub(crate) struct TextArgs {
-    /// The text
+    /// The text; - for standard input
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
     /// File with the text; - for standard input
@@ -474,9 +439,44 @@ impl TextArgs {
     /// The text, if any was given.
     pub(crate) fn read(&self) -> Result<Option<String>> {
         match (&self.prompt, &self.file) {
+            (Some(text), _) if text == STDIN => Ok(Some(read_stdin()?)),
             (Some(text), _) => Ok(Some(text.clone())),
+            (None, Some(path)) if path.as_os_str() == STDIN => Ok(Some(read_stdin()?)),
             (None, Some(path)) => Ok(Some(read_text(path)?)),
             (None, None) => Ok(None),
+        }
+    }
+
+    /// Whether a flag names the text.
+    pub(crate) fn is_given(&self) -> bool {
+        self.prompt.is_some() || self.file.is_some()
+    }
+}
+
+/// Name of standard input as a text or a file.
+const STDIN: &str = "-";
+
+/// Reads a text from standard input. The line end that `echo` and editors put at the end of a text is not part of it.
+pub(crate) fn read_stdin() -> Result<String> {
+    let mut text = read_text(Path::new(STDIN))?;
+    if text.ends_with('\n') {
+        text.pop();
+        text.truncate(text.strip_suffix('\r').unwrap_or(&text).len());
+    }
+    Ok(text)
+}
+
+/// The reason of a clap error, without usage and advice.
+pub(crate) fn reason(error: &clap::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => {
+            let text = error.to_string();
+            let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            let first = lines.next().unwrap_or_default();
+            let values = lines.find(|line| line.starts_with("[possible values"));
+            let first = first.strip_prefix("error: ").unwrap_or(first);
+            values.map_or(first.to_owned(), |values| format!("{first} {values}"))
         }
     }
 }
@@ -484,7 +484,7 @@ impl TextArgs {
 /// Reads a UTF-8 text file.
 pub(crate) fn read_text(path: &std::path::Path) -> Result<String> {
     let name = path.display();
-    let bytes = if path.as_os_str() == "-" {
+    let bytes = if path.as_os_str() == STDIN {
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)
             .context("cannot read standard input")?;

@@ -5,17 +5,20 @@ mod args;
 mod bench;
 mod catalogue;
 mod chat;
+mod config;
 mod device;
 mod embed;
 mod exec;
 mod export;
 mod inspect;
 mod interrupt;
+mod messages;
 mod npy;
 mod output;
 mod plan;
 mod prompt;
 mod run;
+mod sampling;
 mod score;
 mod serve;
 mod tokenize;
@@ -34,12 +37,13 @@ use std::process::ExitCode;
     arg_required_else_help = true,
     after_help = "Examples:
   kvark chat                                      talk to the default model
-  kvark run -p \"The capital of France is\" -n 16   complete a prompt
+  kvark run \"The capital of France is\" -n 16      complete a prompt
   kvark run model.gguf -f prompt.txt --json       machine-readable output
   kvark embed encoder.gguf \"a cat\" \"a kitten\"    texts as vectors
   kvark list                                      models that can be had by name
   kvark inspect model.gguf                        what is in a file
   kvark plan model.gguf -c 32768                  the memory that a run will take
+  kvark config                                    defaults, and where they come from
 
 kvark COMMAND --help tells more about a command."
 )]
@@ -65,6 +69,7 @@ enum Command {
     Pull(catalogue::Pull),
     List(catalogue::List),
     Rm(catalogue::Rm),
+    Config(config::Config),
 }
 
 /// The command line. A negative number after a flag is parsed as that flag's value and checked by its own parser.
@@ -73,13 +78,30 @@ fn command() -> clap::Command {
         true => arg,
         false => arg.allow_negative_numbers(true),
     };
-    Cli::command().mut_subcommands(|command| command.mut_args(numbers))
+    // As elsewhere, the last one of a repeated flag counts; lists grow.
+    Cli::command().mut_subcommands(|command| command.mut_args(numbers).args_override_self(true))
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     interrupt::install();
-    let result = match cli.command {
+    let code = match config::parse(command()).and_then(run) {
+        Ok(()) => 0,
+        Err(error) if output::is_closed_pipe(&error) => 0,
+        Err(error) => {
+            output::error(&error);
+            1
+        }
+    };
+    ExitCode::from(match interrupt::requested() {
+        true => interrupt::EXIT_CODE,
+        false => code,
+    })
+}
+
+/// Runs the command that was parsed.
+fn run(matches: clap::ArgMatches) -> anyhow::Result<()> {
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match cli.command {
         Command::Run(command) => command.execute(),
         Command::Chat(command) => command.execute(),
         Command::Serve(command) => command.execute(),
@@ -95,17 +117,6 @@ fn main() -> ExitCode {
         Command::Pull(command) => command.execute(),
         Command::List(command) => command.execute(),
         Command::Rm(command) => command.execute(),
-    };
-    let code = match result {
-        Ok(()) => 0,
-        Err(error) if output::is_closed_pipe(&error) => 0,
-        Err(error) => {
-            output::error(&error);
-            1
-        }
-    };
-    ExitCode::from(match interrupt::requested() {
-        true => interrupt::EXIT_CODE,
-        false => code,
-    })
+        Command::Config(command) => command.execute(),
+    }
 }

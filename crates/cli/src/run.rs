@@ -1,12 +1,13 @@
 //! `kvark run`: completes a prompt.
 
-use crate::args::{
-    EngineArgs, ModelArgs, SamplingArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids,
-};
+mod arguments;
+
+use crate::args::{EngineArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
-use crate::{chat, interrupt, output, prompt};
+use crate::sampling::SamplingArgs;
+use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use kvark::generate::{
     DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Sampler,
     SamplerOptions, Timings,
@@ -22,23 +23,56 @@ use std::time::Instant;
 
 /// Complete a prompt
 #[derive(Args)]
-#[command(after_help = "Examples:
-  kvark run -p \"The capital of France is\" -n 16 --temp 0
-  kvark run --chat -p \"Why is the sky blue?\"
+#[command(
+    group = ArgGroup::new("conversation").multiple(true),
+    after_help = "A single argument is the model if it is a file, a catalogue name or looks like a file's name; otherwise it is the \
+prompt. Without a prompt, text that is piped to standard input is the prompt, without the line end after it.
+
+Examples:
+  kvark run \"The capital of France is\" -n 16 --temp 0
+  kvark run model.gguf \"The capital of France is\"
+  echo \"The capital of France is\" | kvark run -n 16
+  kvark run --chat --system \"Answer briefly.\" \"Why is the sky blue?\"
+  kvark run --messages conversation.json
   kvark run --parallel 4 -p \"A name for a cat:\" -n 8 --seed 1
   kvark run -f long.txt --prompt-cache long.kv -n 64
-  kvark run model.gguf -f prompt.txt --json")]
+  kvark run model.gguf -f prompt.txt --json"
+)]
 pub(crate) struct Run {
-    #[command(flatten)]
-    model: ModelArgs,
+    /// Path or catalogue name; SmolLM2-135M-Instruct when left out
+    #[arg(value_name = "MODEL")]
+    model_or_prompt: Option<String>,
+    /// The prompt; - for standard input
+    #[arg(id = "prompt_argument", value_name = "PROMPT")]
+    prompt: Option<String>,
+    /// The model, as a flag
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<String>,
     #[command(flatten)]
     text: TextArgs,
     /// The prompt as token ids, such as 1,2,3
     #[arg(long, value_name = "IDS", value_parser = token_ids, conflicts_with = "text")]
     token_ids: Option<TokenIds>,
     /// Treat the prompt as a user's message and apply the model's chat template
-    #[arg(long, conflicts_with = "token_ids")]
+    #[arg(long, group = "conversation", conflicts_with = "token_ids")]
     chat: bool,
+    /// System message of --chat or --messages
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        requires = "conversation"
+    )]
+    system: Option<String>,
+    /// Conversation to continue: a JSON list of {"role": ..., "content": ...}; - for standard input. A prompt is added to it
+    /// as the user's message
+    #[arg(
+        long,
+        value_name = "FILE",
+        group = "conversation",
+        conflicts_with = "token_ids"
+    )]
+    messages: Option<PathBuf>,
     /// Maximum number of tokens to generate; -1 for no limit but the model's end of text or a full context
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
@@ -83,9 +117,11 @@ pub(crate) fn predict(text: &str) -> Result<i64, String> {
 
 impl Run {
     pub(crate) fn execute(self) -> Result<()> {
-        let text = self.text.read()?;
-        if text.is_none() && self.token_ids.is_none() {
-            bail!("no prompt: give one with --prompt, --file or --token-ids");
+        let (model, text) = self.arguments()?;
+        if text.is_none() && self.token_ids.is_none() && self.messages.is_none() {
+            bail!(
+                "no prompt: give one after the model, with --prompt, --file or --token-ids, or in a pipe"
+            );
         }
         if text.as_ref().is_some_and(String::is_empty) {
             bail!("the prompt is empty");
@@ -93,16 +129,17 @@ impl Run {
         if self.parallel.is_some() && self.shift.context_shift {
             bail!("--context-shift cannot be used with --parallel");
         }
-        if self.template.chat_template.is_some() && !self.chat {
+        if self.template.chat_template.is_some() && !self.is_chat() {
             bail!("--chat-template needs --chat");
         }
+        let messages = self.messages(text.as_deref())?;
         let _listening = interrupt::listen();
         let known = match &self.prompt_cache {
             Some(file) => prompt_cache(file)?,
             None => None,
         };
         self.engine.check_one_mode()?;
-        let model = self.model.open(&self.engine)?;
+        let model = model.open(&self.engine)?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
@@ -110,18 +147,20 @@ impl Run {
         };
         if let Some(count) = self.parallel {
             let conversations = self.conversations(&model)?;
-            let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
+            let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
             return self.parallel(&model, &prompt, &options, count);
         }
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
         let mut runner = self.engine.runner(&model)?;
         let conversations = self.conversations(&model)?;
-        let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref())?;
-        let preamble = conversations.as_ref().map(|c| (c, &[][..]));
+        let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
+        let first_turn = messages.iter().position(|m| m.role != "system");
+        let preamble = &messages[..first_turn.unwrap_or(0)];
+        let preamble = conversations.as_ref().map(|c| (c, preamble));
         if let Some(keep) = self.shift.keep(runner.capacity()?, preamble)? {
             runner.enable_context_shift(keep)?;
         }
-        let sampling = self.sampling.options(&model);
+        let sampling = self.sampling.options(&model)?;
         let seed = sampling.seed;
         let mut sampler = Sampler::new(sampling);
         let reused = match &known {
@@ -129,7 +168,7 @@ impl Run {
             None => 0,
         };
         // The prompt is printed after it was processed, before the first generated text.
-        let mut shown = text.filter(|_| !(self.json || self.chat || self.no_display_prompt));
+        let mut shown = text.filter(|_| !(self.json || self.is_chat() || self.no_display_prompt));
         let new = &prompt[reused..];
         let bar = output::progress("prompt", new.len());
         let mut written = Ok(());
@@ -211,9 +250,36 @@ fn prompt_cache(file: &Path) -> Result<Option<Snapshot>> {
 }
 
 impl Run {
-    /// Chat formatting of prompts, if `--chat` was given.
+    /// Whether the prompt is a conversation.
+    fn is_chat(&self) -> bool {
+        self.chat || self.messages.is_some()
+    }
+
+    /// The conversation: that of `--messages`, with the system message before it and the prompt after it.
+    fn messages(&self, text: Option<&str>) -> Result<Vec<Message>> {
+        if !self.is_chat() {
+            return Ok(vec![]);
+        }
+        let mut all = match &self.messages {
+            Some(file) => messages::read(file)?,
+            None => vec![],
+        };
+        if let Some(system) = &self.system {
+            if all.first().is_some_and(|first| first.role == "system") {
+                bail!(
+                    "the conversation of --messages has a system message already; leave --system out"
+                );
+            }
+            all.insert(0, Message::new("system", system));
+        }
+        all.extend(text.map(|text| Message::new("user", text)));
+        Ok(all)
+    }
+
+    /// Chat formatting of prompts, if they are conversations.
     fn conversations<'m>(&self, model: &'m Model) -> Result<Option<Conversations<'m>>> {
-        let conversations = self.chat.then(|| Conversations::new(model, &self.template));
+        let is_chat = self.is_chat();
+        let conversations = is_chat.then(|| Conversations::new(model, &self.template));
         conversations.transpose()
     }
 
@@ -222,11 +288,12 @@ impl Run {
         model: &Model,
         conversations: Option<&Conversations<'_>>,
         text: Option<&str>,
+        messages: &[Message],
     ) -> Result<Vec<u32>> {
         let text = text.unwrap_or_default();
         match (&self.token_ids, conversations) {
             (Some(ids), _) => Ok(ids.clone()),
-            (None, Some(conversations)) => conversations.tokens(&[Message::new("user", text)]),
+            (None, Some(conversations)) => conversations.tokens(messages),
             (None, None) => prompt::encode(model, text, self.template.special),
         }
     }
@@ -259,7 +326,7 @@ impl Run {
         for id in 1..count {
             branches.fork(0, id)?;
         }
-        let base = self.sampling.options(model);
+        let base = self.sampling.options(model)?;
         let seed = |id: u32| base.seed.wrapping_add(u64::from(id));
         let sampler = |id| {
             Sampler::new(SamplerOptions {
@@ -324,7 +391,7 @@ impl Run {
 }
 
 /// Formats a number of tokens, with tokens per second if measured.
-fn measured(tokens: usize, rate: Option<f64>) -> String {
+pub(crate) fn measured(tokens: usize, rate: Option<f64>) -> String {
     let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1}/s"));
     output::tokens(tokens) + &rate
 }

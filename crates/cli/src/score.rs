@@ -2,8 +2,9 @@
 
 use crate::args::{EngineArgs, ModelArgs, TextArgs, token_ids};
 use crate::{interrupt, output, prompt};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
+use kvark::RuntimeErrorKind;
 use serde_json::json;
 use std::io::Write;
 
@@ -13,9 +14,13 @@ use std::io::Write;
     after_help = "The nll is the mean negative log-probability (natural logarithm) per predicted token, and the \
 perplexity its exponential.
 
+With --stride, a text longer than the context is scored in windows of the context's size that begin N tokens apart; each scores the \
+tokens that the one before did not reach. A small stride gives each token more context, and takes longer.
+
 Examples:
   kvark score -p \"The capital of France is Paris.\"
   kvark score model.gguf -f prose.txt --json
+  kvark score -f book.txt -c 2048 --stride 1024
   kvark score --token-ids 504,3575,282,4649,314 --json"
 )]
 pub(crate) struct Score {
@@ -26,6 +31,9 @@ pub(crate) struct Score {
     /// The sequence as token ids, such as 1,2,3
     #[arg(long, value_name = "IDS", value_parser = token_ids, conflicts_with = "text")]
     token_ids: Option<TokenIds>,
+    /// Score a text longer than the context in windows that begin N tokens apart; N is below the context's size
+    #[arg(long, visible_alias = "ppl-stride", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    stride: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -51,11 +59,26 @@ impl Score {
         };
         let mut runner = self.engine.scorer(&model)?;
         let bar = output::progress("score", ids.len());
-        let score = runner.score(&ids, |done| {
+        let progress = |done| {
             bar.set_position(done as u64);
             !interrupt::requested()
-        })?;
+        };
+        let score = match self.stride {
+            Some(stride) => {
+                let tokenizer = model.tokenizer().ok();
+                let bos = tokenizer.filter(|t| t.adds_bos()).and_then(|t| t.bos());
+                runner.score_windows(&ids, stride as usize, bos, progress)
+            }
+            None => runner.score(&ids, progress),
+        };
         bar.finish_and_clear();
+        let score = score.map_err(|error| match error.kind() {
+            RuntimeErrorKind::PromptTooLong { capacity, .. } => anyhow!(
+                "{error}; --stride {} scores it in windows",
+                (capacity / 2).max(1)
+            ),
+            _ => error.into(),
+        })?;
         if interrupt::requested() {
             bail!(
                 "interrupted after {} of {} tokens",

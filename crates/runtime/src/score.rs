@@ -63,4 +63,60 @@ impl Runner {
         })?;
         Ok(score)
     }
+
+    /// Scores a sequence that may be longer than the context, in windows of the context's size whose starts are `stride` tokens
+    /// apart. A window scores the tokens that the windows before it did not reach, so every token but the first is scored
+    /// once, after at least the last `context - stride` tokens before it. With `bos`, the first token of the later windows
+    /// is replaced by it: models that are trained with one need it.
+    ///
+    /// The tokens before the windows are removed from the context. `progress` receives the number of tokens done and returns
+    /// false to cancel; the score then covers only the tokens done.
+    ///
+    /// # Errors
+    /// If there are fewer than two tokens, or if `stride` is not from 1 to the context's size less one.
+    pub fn score_windows(
+        &mut self,
+        tokens: &[u32],
+        stride: usize,
+        bos: Option<u32>,
+        mut progress: impl FnMut(usize) -> bool,
+    ) -> Result<Score, RuntimeError> {
+        let context = self.capacity()?;
+        if !(1..context).contains(&stride) {
+            return Err(RuntimeErrorKind::InvalidOptions(format!(
+                "the stride is {stride}, must be at least 1 and below the context of {context} tokens"
+            ))
+            .into());
+        }
+        self.rewind(0)?;
+        let mut end = tokens.len().min(context);
+        let mut score = self.score(&tokens[..end], &mut progress)?;
+        let mut begin = 0;
+        while end < tokens.len() && score.argmax.len() == end {
+            // The next window predicts again from the last token, now for the token after it.
+            score.argmax.pop();
+            let known = end - 1;
+            begin += stride;
+            end = tokens.len().min(begin + context);
+            let mut window = tokens[begin..end].to_vec();
+            if let Some(bos) = bos {
+                window[0] = bos;
+            }
+            let (before, scored) = window.split_at(known - begin);
+            self.rewind(0)?;
+            if !before.is_empty() && !self.feed(before, |_| progress(known))? {
+                return Ok(score);
+            }
+            self.feed_all_logits(scored, |i, logits| {
+                score.argmax.push(argmax(logits));
+                score.logprob.extend(
+                    tokens[..end]
+                        .get(known + i + 1)
+                        .map(|next| log_softmax_at(logits, *next as usize)),
+                );
+                progress(known + i + 1)
+            })?;
+        }
+        Ok(score)
+    }
 }

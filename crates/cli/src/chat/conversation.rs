@@ -4,13 +4,13 @@ use crate::args::ShiftArgs;
 use crate::output;
 use crate::prompt::Conversations;
 use anyhow::{Error, Result, bail};
-use kvark::BatchRunner;
 use kvark::generate::{
-    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SeqId, common_prefix_len,
-    generate,
+    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SamplerOptions, SeqId,
+    Timings, common_prefix_len, generate,
 };
 use kvark::snapshot::Snapshot;
 use kvark::text::{Message, TextError};
+use kvark::{BatchRunner, Model};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -22,8 +22,9 @@ pub(super) struct Conversation<'a> {
     options: GenerateOptions,
     branches: Vec<Branch>,
     current: usize,
-    /// Number of messages before the first turn.
-    preamble: usize,
+    last: Option<Answer>,
+    /// Prompt tokens fed and tokens generated since the start.
+    total_tokens: (usize, usize),
     /// Number of first tokens that a context shift keeps; `None` without `--context-shift`.
     keep: Option<usize>,
 }
@@ -34,11 +35,18 @@ pub(super) struct Branch {
     pub(super) name: String,
     pub(super) id: SeqId,
     messages: Vec<Message>,
+    /// Number of messages before the first turn.
+    preamble: usize,
     /// The context shifts of its tokens, in order.
     shifts: Vec<ContextShift>,
 }
 
 impl Branch {
+    /// Number of turns.
+    pub(super) fn turns(&self) -> usize {
+        (self.messages.len() - self.preamble) / 2
+    }
+
     /// The tokens of the branch's messages without those that context shifts dropped.
     fn without_shifted(&mut self, all: Vec<u32>) -> Vec<u32> {
         let mut tokens = all.clone();
@@ -57,10 +65,17 @@ pub(crate) fn saved_turns(snapshot: &Snapshot) -> Option<usize> {
     Some((notes.messages.len() - notes.preamble) / 2)
 }
 
+/// How an answer ended and what it took.
+#[derive(Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) finish: FinishReason,
+    pub(super) timings: Timings,
+}
+
 /// The outcome of a message.
 pub(super) enum Reply {
     /// It was answered, fully or in part. Message and answer are added to the conversation.
-    Answered(FinishReason),
+    Answered(Answer),
     /// The conversation does not fit in the context; the message is discarded.
     NoRoom { needed: usize, room: usize },
     /// The chat template rejects the conversation; the message is discarded.
@@ -83,6 +98,7 @@ impl<'a> Conversation<'a> {
             name: "main".into(),
             id: 0,
             messages,
+            preamble,
             shifts: vec![],
         }];
         Conversation {
@@ -92,14 +108,16 @@ impl<'a> Conversation<'a> {
             options,
             branches,
             current: 0,
-            preamble,
+            last: None,
+            total_tokens: (0, 0),
             keep: None,
         }
     }
 
     /// Enables context shifts if `--context-shift` was given.
     pub(super) fn enable_context_shift(&mut self, shift: &ShiftArgs) -> Result<()> {
-        let preamble = &self.branches[self.current].messages[..self.preamble];
+        let branch = &self.branches[self.current];
+        let preamble = &branch.messages[..branch.preamble];
         let capacity = self.cells.capacity()?;
         self.keep = shift.keep(capacity, Some((self.conversations, preamble)))?;
         if let Some(keep) = self.keep {
@@ -118,15 +136,79 @@ impl<'a> Conversation<'a> {
         (&self.branches, self.current)
     }
 
-    /// Number of turns of a branch.
-    pub(super) fn turns(&self, branch: &Branch) -> usize {
-        (branch.messages.len() - self.preamble) / 2
+    /// Names of all branches.
+    pub(super) fn branch_names(&self) -> Vec<String> {
+        self.branches.iter().map(|b| b.name.clone()).collect()
+    }
+
+    /// The model.
+    pub(super) fn model(&self) -> &'a Model {
+        self.conversations.model
+    }
+
+    /// The options of the sampler.
+    pub(super) fn sampling(&self) -> &SamplerOptions {
+        self.sampler.options()
+    }
+
+    /// Changes the options of the sampler; with `restart`, its random numbers begin again at the seed.
+    pub(super) fn set_sampling(&mut self, options: SamplerOptions, restart: bool) {
+        match restart {
+            true => self.sampler = Sampler::new(options),
+            false => self.sampler.set_options(options),
+        }
+    }
+
+    /// Changes the maximum number of tokens of an answer; `None` for no limit.
+    pub(super) fn set_max_tokens(&mut self, limit: Option<usize>) {
+        self.options.max_tokens = limit;
+    }
+
+    /// The last answer of any branch.
+    pub(super) fn last_answer(&self) -> Option<&Answer> {
+        self.last.as_ref()
+    }
+
+    /// Prompt tokens fed and tokens generated since the start.
+    pub(super) fn total_tokens(&self) -> (usize, usize) {
+        self.total_tokens
+    }
+
+    /// The user's last message in the current branch.
+    pub(super) fn last_message(&self) -> Option<&str> {
+        let branch = &self.branches[self.current];
+        let message = branch.messages[branch.preamble..].iter().rev().nth(1)?;
+        Some(&message.content)
+    }
+
+    /// The system message of the current branch.
+    pub(super) fn system(&self) -> Option<&str> {
+        let branch = &self.branches[self.current];
+        let first = branch.messages[..branch.preamble].first()?;
+        Some(&first.content)
+    }
+
+    /// Replaces the system message of the current branch, or removes it. If the template rejects the conversation then, it stays
+    /// as it was, and the reason is returned.
+    pub(super) fn set_system(&mut self, text: Option<&str>) -> Result<Result<(), Error>> {
+        let branch = &mut self.branches[self.current];
+        let before = branch.clone();
+        let system = text.map(|text| Message::new("system", text));
+        branch.preamble = usize::from(system.is_some());
+        branch.messages.splice(..before.preamble, system);
+        branch.shifts.clear();
+        if let Err(error) = self.conversations.beginning(&branch.messages) {
+            *branch = before;
+            return Ok(Err(error));
+        }
+        self.forget()?;
+        Ok(Ok(()))
     }
 
     /// Removes all turns of the current branch.
     pub(super) fn clear(&mut self) -> Result<()> {
         let branch = &mut self.branches[self.current];
-        branch.messages.truncate(self.preamble);
+        branch.messages.truncate(branch.preamble);
         branch.shifts.clear();
         self.forget()
     }
@@ -135,11 +217,11 @@ impl<'a> Conversation<'a> {
     /// error and removes none.
     pub(super) fn rewind(&mut self, n: usize) -> Result<Result<usize, usize>> {
         let branch = &mut self.branches[self.current];
-        let turns = (branch.messages.len() - self.preamble) / 2;
+        let turns = branch.turns();
         let Some(left) = turns.checked_sub(n) else {
             return Ok(Err(turns));
         };
-        branch.messages.truncate(self.preamble + 2 * left);
+        branch.messages.truncate(branch.preamble + 2 * left);
         self.forget()?;
         Ok(Ok(left))
     }
@@ -188,6 +270,7 @@ impl<'a> Conversation<'a> {
             name: name.clone(),
             id,
             messages: from.messages.clone(),
+            preamble: from.preamble,
             shifts: from.shifts.clone(),
         };
         self.branches.push(branch);
@@ -235,7 +318,7 @@ impl<'a> Conversation<'a> {
         let shifts = branch.shifts.iter().map(|s| (s.keep, s.dropped));
         let shifts: Vec<_> = shifts.collect();
         let notes =
-            json!({ "messages": branch.messages, "preamble": self.preamble, "shifts": shifts });
+            json!({ "messages": branch.messages, "preamble": branch.preamble, "shifts": shifts });
         let model = self.conversations.model;
         cells.save(model, branch.id, file, notes.to_string().as_bytes())?;
         Ok(cells.tokens(branch.id).len())
@@ -250,17 +333,12 @@ impl<'a> Conversation<'a> {
                 file.display()
             );
         };
-        if self.branches.len() > 1 && notes.preamble != self.preamble {
-            bail!(
-                "its system message differs from that of the other branches: /keep this one first"
-            );
-        }
         let branch = &mut self.branches[self.current];
         let model = self.conversations.model;
         self.cells.restore(model, branch.id, &snapshot)?;
         (branch.messages, branch.shifts) = (notes.messages, notes.shifts);
-        self.preamble = notes.preamble;
-        Ok(self.turns(&self.branches[self.current]))
+        branch.preamble = notes.preamble;
+        Ok(branch.turns())
     }
 
     /// Continues from a file: with its conversation, or with its tokens only if it holds none. A system message given by
@@ -276,12 +354,12 @@ impl<'a> Conversation<'a> {
         let system = self.branches[self.current].messages.clone();
         self.load(file)?;
         let branch = &mut self.branches[self.current];
-        if system.is_empty() || branch.messages[..self.preamble] == system {
+        if system.is_empty() || branch.messages[..branch.preamble] == system {
             return Ok(());
         }
-        branch.messages.splice(..self.preamble, system.clone());
+        branch.messages.splice(..branch.preamble, system.clone());
         branch.shifts.clear();
-        self.preamble = system.len();
+        branch.preamble = system.len();
         output::note(&format!(
             "[--system replaces the system message of {}]",
             file.display()
@@ -307,6 +385,22 @@ impl<'a> Conversation<'a> {
         if !matches!(reply, Ok(Reply::Answered(_))) {
             self.branches[self.current].messages.pop();
             self.forget()?;
+        }
+        reply
+    }
+
+    /// Sends `text` instead of the last message and generates the answer. Without an answer the last turn stays.
+    pub(super) fn replace_last(
+        &mut self,
+        text: &str,
+        show: impl FnMut(usize, GenerateEvent<'_>) -> bool,
+    ) -> Result<Reply> {
+        let branch = &mut self.branches[self.current];
+        let before = branch.messages.len().saturating_sub(2).max(branch.preamble);
+        let last = branch.messages.split_off(before);
+        let reply = self.say(text, show);
+        if !matches!(reply, Ok(Reply::Answered(_))) {
+            self.branches[self.current].messages.extend(last);
         }
         reply
     }
@@ -389,7 +483,14 @@ impl<'a> Conversation<'a> {
         branch
             .messages
             .push(Message::new("assistant", generated.text));
-        Ok(Reply::Answered(generated.finish))
+        let answer = Answer {
+            finish: generated.finish,
+            timings: generated.timings,
+        };
+        self.last = Some(answer);
+        self.total_tokens.0 += answer.timings.prompt_tokens;
+        self.total_tokens.1 += answer.timings.generated_tokens;
+        Ok(Reply::Answered(answer))
     }
 }
 

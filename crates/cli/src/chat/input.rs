@@ -1,17 +1,30 @@
 //! Input of messages: a line editor on a terminal, plain lines otherwise.
 
+use super::completion::Completion;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use kvark::catalogue::ModelStore;
-use rustyline::config::{Behavior, Config};
+use rustyline::config::{Behavior, CompletionType, Config};
 use rustyline::error::ReadlineError;
-use rustyline::{DefaultEditor, history::History};
+use rustyline::history::{DefaultHistory, History};
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 const PROMPT: &str = "> ";
+/// The prompt of the further lines of a message in [`FENCE`]s.
+const CONTINUED: &str = ". ";
+/// Begins and ends a message of several lines.
+const FENCE: &str = "\"\"\"";
+
+/// What was typed or piped in.
+pub(super) enum Entry {
+    /// One line: a command or a message.
+    Line(String),
+    /// A message of several lines.
+    Block(String),
+}
 
 pub(super) enum Input {
     Terminal(Box<Editor>),
@@ -29,7 +42,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The line editor and its history file.
 pub(super) struct Editor {
-    editor: DefaultEditor,
+    editor: rustyline::Editor<Completion, DefaultHistory>,
     history: Option<PathBuf>,
 }
 
@@ -47,13 +60,69 @@ impl Input {
         matches!(self, Input::Terminal(_))
     }
 
-    /// The next line, or the error of reading it; `None` at the end of the input and after Ctrl-C.
-    pub(super) fn line(&mut self) -> Result<Option<Result<String, String>>> {
-        match self {
-            Input::Terminal(editor) => Ok(editor.line()?.map(Ok)),
-            Input::Pipe(lines) => lines.next(),
+    /// The next entry, or the error of reading it; `None` at the end of the input and after Ctrl-C. `branches` are completed
+    /// by Tab.
+    pub(super) fn entry(&mut self, branches: &[String]) -> Result<Option<Result<Entry, String>>> {
+        let line = match self {
+            Input::Terminal(editor) => editor.line(branches)?.map(Ok),
+            Input::Pipe(lines) => lines.next()?,
+        };
+        let line = match line {
+            Some(Ok(line)) => line,
+            Some(Err(error)) => return Ok(Some(Err(error))),
+            None => return Ok(None),
+        };
+        let Some(first) = line.trim_start().strip_prefix(FENCE) else {
+            return Ok(Some(Ok(Entry::Line(line))));
+        };
+        let mut text = first.trim_end_matches(['\r', '\n']).to_owned();
+        loop {
+            if let Some(text) = text.trim_end().strip_suffix(FENCE) {
+                let text = text.trim_matches('\n').to_owned();
+                return Ok(Some(Ok(Entry::Block(text))));
+            }
+            let line = match self {
+                Input::Terminal(editor) => match editor.read(CONTINUED, "")? {
+                    Read::Line(line) => Some(Ok(line)),
+                    Read::End => None,
+                    // Ctrl-C drops the message.
+                    Read::Interrupted => return Ok(Some(Ok(Entry::Line(String::new())))),
+                },
+                Input::Pipe(lines) => lines.next()?,
+            };
+            match line {
+                Some(Ok(line)) => {
+                    text.push('\n');
+                    text.push_str(line.trim_end_matches(['\r', '\n']));
+                }
+                Some(Err(error)) => return Ok(Some(Err(error))),
+                None => {
+                    let error = format!("the message that {FENCE} began has no {FENCE} at its end");
+                    return Ok(Some(Err(error)));
+                }
+            }
         }
     }
+
+    /// Lets the user change a text; `None` if the user gave up, or without a terminal.
+    pub(super) fn edit(&mut self, text: &str) -> Result<Option<String>> {
+        match self {
+            Input::Terminal(editor) => match editor.read(PROMPT, text)? {
+                Read::Line(line) => Ok(Some(line)),
+                Read::End | Read::Interrupted => Ok(None),
+            },
+            Input::Pipe(_) => Ok(None),
+        }
+    }
+}
+
+/// What the line editor returned.
+enum Read {
+    Line(String),
+    /// Ctrl-D.
+    End,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 impl Lines {
@@ -96,8 +165,12 @@ impl Editor {
         } else {
             Behavior::PreferTerm
         };
-        let config = Config::builder().behavior(behavior).build();
-        let mut editor = DefaultEditor::with_config(config)?;
+        let config = Config::builder()
+            .behavior(behavior)
+            .completion_type(CompletionType::List)
+            .build();
+        let mut editor = rustyline::Editor::with_config(config)?;
+        editor.set_helper(Some(Completion::default()));
         // The chat also works without a history file.
         let home = ModelStore::from_env().ok();
         let history = home
@@ -109,26 +182,40 @@ impl Editor {
         Ok(Editor { editor, history })
     }
 
-    fn line(&mut self) -> Result<Option<String>> {
+    fn line(&mut self, branches: &[String]) -> Result<Option<String>> {
         // A Ctrl-C that arrived after the end of the answer does not end the chat.
         interrupt::reset();
+        if let Some(completion) = self.editor.helper_mut() {
+            completion.branches = branches.to_vec();
+        }
         let mut interrupted = false;
         loop {
-            match self.editor.readline(PROMPT) {
-                Ok(line) => {
-                    self.remember(&line);
-                    return Ok(Some(line));
-                }
-                Err(ReadlineError::Eof) => return Ok(None),
+            match self.read(PROMPT, "")? {
+                Read::Line(line) => return Ok(Some(line)),
+                Read::End => return Ok(None),
                 // While no line is edited, the terminal sends a signal instead.
-                Err(ReadlineError::Interrupted) if interrupted || interrupt::requested() => {
+                Read::Interrupted if interrupted || interrupt::requested() => {
                     interrupt::ask();
                     return Ok(None);
                 }
-                Err(ReadlineError::Interrupted) => {
+                Read::Interrupted => {
                     interrupted = true;
                     output::note("(Ctrl-C again or Ctrl-D to leave)");
                 }
+            }
+        }
+    }
+
+    /// Reads one line, which begins as `initial`.
+    fn read(&mut self, prompt: &str, initial: &str) -> Result<Read> {
+        loop {
+            match self.editor.readline_with_initial(prompt, (initial, "")) {
+                Ok(line) => {
+                    self.remember(&line);
+                    return Ok(Read::Line(line));
+                }
+                Err(ReadlineError::Eof) => return Ok(Read::End),
+                Err(ReadlineError::Interrupted) => return Ok(Read::Interrupted),
                 Err(ReadlineError::Signal(_)) => {}
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }

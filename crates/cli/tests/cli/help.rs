@@ -5,23 +5,23 @@ use crate::support::Folder;
 #[test]
 fn every_command_explains_itself() {
     let engine = "--ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit";
-    let sampling = "--temp --top-k --top-p --min-p --repeat-penalty --seed";
+    let sampling = "--temp --top-k --top-p --min-p --typical --repeat-penalty --frequency-penalty --presence-penalty --dry-multiplier --xtc-probability --logit-bias --seed";
     let cases = [
         (
             "run",
             format!(
-                "--model --prompt --file --token-ids --chat --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
+                "--model --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
             ),
         ),
         (
             "chat",
             format!(
-                "--model --prompt --system --chat-template --special --predict --prompt-cache --context-shift --keep /rewind /save /load /clear Ctrl-C {engine} {sampling}"
+                "--model --prompt --system --chat-template --special --predict --prompt-cache --context-shift --keep --verbose /regen /edit /set /system /stats Tab /rewind /save /load /clear Ctrl-C {engine} {sampling}"
             ),
         ),
         (
             "score",
-            format!("--model --prompt --file --token-ids --json {engine}"),
+            format!("--model --prompt --file --token-ids --stride --json {engine}"),
         ),
         (
             "bench",
@@ -52,6 +52,10 @@ fn every_command_explains_itself() {
         ("pull", "NAME --force --verify KVARK_HOME".into()),
         ("list", "--json".into()),
         ("rm", "NAME".into()),
+        (
+            "config",
+            "--path --json config.toml KVARK_CONFIG XDG_CONFIG_HOME".into(),
+        ),
     ];
     let folder = Folder::new();
     let overview = folder.run(&["help"]).ok();

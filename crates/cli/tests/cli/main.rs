@@ -3,7 +3,9 @@
 mod bad_input;
 mod catalogue;
 mod chat;
+mod chat_commands;
 mod commands;
+mod config;
 mod embed;
 mod exec;
 mod export;
@@ -14,8 +16,11 @@ mod interrupt;
 mod numbers;
 mod onnx;
 mod plan;
+mod prompts;
 mod pt2;
 mod real;
+mod sampling;
+mod score;
 mod snapshots;
 mod support;
 #[cfg(unix)]

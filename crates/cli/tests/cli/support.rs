@@ -72,6 +72,8 @@ impl Folder {
         command
             .args(args)
             .env("KVARK_HOME", self.path("home"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("KVARK_CONFIG")
             .env_remove("KVARK_ISA")
             .env_remove("KVARK_PASSES")
             .env_remove("KVARK_PYTHON")

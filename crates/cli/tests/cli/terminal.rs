@@ -143,7 +143,9 @@ fn answers_of_a_chat_stand_alone() {
             }
         };
         assert!(terminal.read_until(answered), "{}", terminal.contents());
-        let want = format!("{banner} Hi\n{piped}>");
+        let cut =
+            "[the answer was cut after 4 tokens (--predict); /set predict N changes the limit]";
+        let want = format!("{banner} Hi\n{piped}{cut}\n>");
         assert_eq!(terminal.contents().trim_end(), want, "{columns} columns");
         assert!(terminal.saw_bar, "{columns} columns");
         // Ctrl-D.
@@ -166,4 +168,98 @@ fn ctrl_c_twice_leaves_a_chat_with_code_130() {
     terminal.controller.write_all(&[3]).unwrap();
     terminal.read_until(|_| false);
     assert_eq!(terminal.child.wait().unwrap().code(), Some(130));
+}
+
+/// Whether the chat waits for a line in this row or below.
+fn waits_below(row: u16) -> impl Fn(&vt100::Screen) -> bool {
+    move |screen| {
+        let (at, column) = screen.cursor_position();
+        let rows: Vec<String> = screen.rows(0, 2).collect();
+        at >= row && column == 2 && rows[usize::from(at)].starts_with('>')
+    }
+}
+
+#[test]
+fn tab_completes_commands_branches_options_and_files() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    std::fs::create_dir(folder.path("saved")).unwrap();
+    folder.file("saved/evening.kv", "");
+    let mut command = folder.command(&["chat", &tiny, "-n", "1"]);
+    let mut terminal = Terminal::start(command.current_dir(folder.path("")), 80);
+    assert!(terminal.read_until(waits_below(0)));
+    let cases: [(&[u8], &str); 6] = [
+        (b"/bran\t", "> /branches"),
+        (b"/fork weekend\r", "[now in weekend]"),
+        (b"/switch m\t", "> /switch main"),
+        (b"/drop wee\t", "> /drop weekend"),
+        (b"/set temp\t", "> /set temp"),
+        (b"/load sa\tev\t", "> /load saved/evening.kv"),
+    ];
+    for (keys, shown) in cases {
+        terminal.controller.write_all(keys).unwrap();
+        let found = terminal.read_until(|screen| screen.contents().contains(shown));
+        assert!(found, "{shown}: {}", terminal.contents());
+        // Ctrl-U clears the line.
+        terminal.controller.write_all(&[21]).unwrap();
+        assert!(terminal.read_until(waits_below(0)));
+    }
+    terminal.controller.write_all(&[4]).unwrap();
+    terminal.read_until(|_| false);
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_message_is_typed_in_several_lines_and_edited() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let args = ["chat", &tiny, "-n", "4", "--temp", "0"];
+    let piped = |text: &str| {
+        let output = folder.run_with_input(&args, text).ok();
+        output.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = piped("\"\"\"ab\ncd\"\"\"\n");
+    let edited = piped("Hi yes\n");
+    let mut terminal = Terminal::start(&mut folder.command(&args), 80);
+    assert!(terminal.read_until(waits_below(0)));
+    terminal.controller.write_all(b"\"\"\"ab\r").unwrap();
+    assert!(terminal.read_until(|screen| screen.contents().contains("\n. ")));
+    terminal.controller.write_all(b"cd\"\"\"\r").unwrap();
+    assert!(terminal.read_until(waits_below(4)));
+    let shown = format!("> \"\"\"ab\n. cd\"\"\"\n{}\n[the answer was cut ", lines[0]);
+    assert!(
+        terminal.contents().contains(&shown),
+        "{}",
+        terminal.contents()
+    );
+    // Ctrl-C drops what was begun; the chat goes on.
+    let (row, _) = terminal.screen.screen().cursor_position();
+    terminal.controller.write_all(b"\"\"\"gone\r").unwrap();
+    assert!(terminal.read_until(|screen| screen.contents().contains("gone\n. ")));
+    terminal.controller.write_all(&[3]).unwrap();
+    assert!(terminal.read_until(waits_below(row + 2)));
+
+    terminal.controller.write_all(b"/clear\r").unwrap();
+    assert!(terminal.read_until(waits_below(row + 4)));
+    terminal.controller.write_all(b"Hi\r").unwrap();
+    assert!(terminal.read_until(waits_below(row + 7)));
+    // The last message stands in the line again, with the cursor at its end.
+    terminal.controller.write_all(b"/edit\r").unwrap();
+    assert!(terminal.read_until(|screen| screen.contents().contains("/edit\n> Hi")));
+    let (row, _) = terminal.screen.screen().cursor_position();
+    terminal.controller.write_all(b" yes\r").unwrap();
+    assert!(
+        terminal.read_until(waits_below(row + 3)),
+        "{}",
+        terminal.contents()
+    );
+    let shown = format!("> Hi yes\n{}\n[the answer was cut ", edited[0]);
+    assert!(
+        terminal.contents().contains(&shown),
+        "{}",
+        terminal.contents()
+    );
+    terminal.controller.write_all(&[4]).unwrap();
+    terminal.read_until(|_| false);
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
 }

@@ -1,0 +1,142 @@
+//! The keys of the configuration: names of flags.
+
+use clap::{Arg, ArgAction, Command};
+
+/// The key of the default model.
+pub(super) const MODEL: &str = "model";
+
+/// Commands that have no defaults to configure.
+const NOT_CONFIGURED: [&str; 13] = [
+    "completions",
+    "config",
+    "detokenize",
+    "exec",
+    "export",
+    "help",
+    "inspect",
+    "list",
+    "man",
+    "pull",
+    "rm",
+    "show",
+    "tokenize",
+];
+
+/// Flags that say what one run reads, does and writes.
+const OF_ONE_RUN: [&str; 20] = [
+    "cache",
+    "chat",
+    "compare",
+    "file",
+    "help",
+    "json",
+    "map",
+    "messages",
+    "parallel",
+    "png",
+    "profile",
+    "prompt",
+    "prompt-cache",
+    "restore",
+    "stride",
+    "svg",
+    "token-ids",
+    "version",
+    "hf-repo",
+    "hf-file",
+];
+
+/// The subcommands that have keys.
+pub(super) fn commands(command: &Command) -> impl Iterator<Item = &Command> {
+    command
+        .get_subcommands()
+        .filter(|subcommand| !NOT_CONFIGURED.contains(&subcommand.get_name()))
+}
+
+/// The key of a flag, if it has one.
+pub(super) fn key_of(arg: &Arg) -> Option<&str> {
+    arg.get_long().filter(|name| !OF_ONE_RUN.contains(name))
+}
+
+/// The flag of a subcommand that this key sets.
+pub(super) fn flag<'a>(subcommand: &'a Command, key: &str) -> Option<&'a Arg> {
+    subcommand
+        .get_arguments()
+        .find(|arg| key_of(arg) == Some(key))
+}
+
+/// All keys of a subcommand.
+pub(super) fn names(subcommand: &Command) -> impl Iterator<Item = &str> {
+    subcommand.get_arguments().filter_map(key_of)
+}
+
+/// Whether a flag takes no value.
+pub(super) fn is_switch(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::SetTrue)
+}
+
+/// Whether a flag takes a list.
+pub(super) fn is_list(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append)
+}
+
+/// The name of the environment variable for a key. `passes` has one that is read elsewhere.
+pub(super) fn variable(key: &str) -> Option<String> {
+    let name = format!("KVARK_{}", key.replace('-', "_").to_ascii_uppercase());
+    (key != "passes").then_some(name)
+}
+
+/// The default that a flag has by itself, as text: its value, or what its help says behind `[default: `.
+pub(super) fn built_in_default(arg: &Arg) -> Option<String> {
+    if is_switch(arg) {
+        return Some("false".to_owned());
+    }
+    let values = arg.get_default_values().iter();
+    let values: Vec<_> = values.map(|value| value.to_string_lossy()).collect();
+    if !values.is_empty() {
+        return Some(values.join(", "));
+    }
+    let help = arg.get_help()?.to_string();
+    let (_, default) = help.rsplit_once("[default: ")?;
+    Some(default.split_once(']')?.0.to_owned())
+}
+
+/// The known name that is nearest to `word`, if one is near.
+pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, name) = names
+        .map(|name| (edits(word, name), name))
+        .min_by_key(|(distance, _)| *distance)?;
+    (distance <= word.chars().count().div_ceil(2)).then_some(name)
+}
+
+/// The number of characters to insert, delete or replace between two words.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(edits("", "abc"), 3);
+        let names = ["threads", "temp", "top-k"];
+        let near = |word| nearest(word, names.into_iter());
+        assert_eq!(near("thread"), Some("threads"));
+        assert_eq!(near("temperature"), None);
+        assert_eq!(near("topk"), Some("top-k"));
+    }
+}
