@@ -5,12 +5,14 @@ mod args;
 mod bench;
 mod catalogue;
 mod chat;
+mod completions;
 mod device;
 mod embed;
 mod exec;
 mod export;
 mod inspect;
 mod interrupt;
+mod man;
 mod npy;
 mod output;
 mod plan;
@@ -63,6 +65,8 @@ enum Command {
     Pull(catalogue::Pull),
     List(catalogue::List),
     Rm(catalogue::Rm),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// The command line. A negative number after a flag is parsed as that flag's value and checked by its own parser.
@@ -92,6 +96,8 @@ fn main() -> ExitCode {
         Command::Pull(command) => command.execute(),
         Command::List(command) => command.execute(),
         Command::Rm(command) => command.execute(),
+        Command::Completions(command) => command.execute(),
+        Command::Man(command) => command.execute(),
     };
     let code = match result {
         Ok(()) => 0,

@@ -52,6 +52,8 @@ fn every_command_explains_itself() {
         ("pull", "NAME --force --verify KVARK_HOME".into()),
         ("list", "--json".into()),
         ("rm", "NAME".into()),
+        ("completions", "SHELL --dir bash zsh fish".into()),
+        ("man", "COMMAND --dir".into()),
     ];
     let folder = Folder::new();
     let overview = folder.run(&["help"]).ok();

@@ -8,6 +8,7 @@ mod embed;
 mod exec;
 mod export;
 mod genai;
+mod generated;
 mod help;
 #[cfg(target_os = "linux")]
 mod interrupt;
