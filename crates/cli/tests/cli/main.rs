@@ -4,6 +4,8 @@ mod bad_input;
 mod catalogue;
 mod chat;
 mod commands;
+#[cfg(unix)]
+mod documents;
 mod embed;
 mod exec;
 mod export;
@@ -14,6 +16,8 @@ mod help;
 mod interrupt;
 mod numbers;
 mod onnx;
+#[cfg(unix)]
+mod picture;
 mod plan;
 mod pt2;
 mod real;
