@@ -77,12 +77,45 @@ fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Without inodes, a file with content is taken for a finished one.
-#[cfg(not(unix))]
+#[cfg(windows)]
 fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
-    if file.metadata()?.len() > 0 {
-        let _ = fs::remove_file(path);
-        return Ok(false);
+    use same_file::Handle;
+    let own = Handle::from_file(file.try_clone()?)?;
+    match Handle::from_path(path) {
+        Ok(there) => Ok(own == there),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
-    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn writers_at_the_same_time_leave_one_whole_file() {
+        let folder = std::env::temp_dir().join(format!("kvark-atomic-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        // What a killed process left behind.
+        fs::write(partial_path(&path).unwrap(), "abandoned").unwrap();
+        std::thread::scope(|scope| {
+            for letter in b'a'..b'e' {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..8 {
+                        atomic_write(path, |file| file.write_all(&[letter; 5000])).unwrap();
+                    }
+                });
+            }
+        });
+        let text = fs::read(&path).unwrap();
+        assert!(text.len() == 5000 && text.iter().all(|letter| *letter == text[0]));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        let error = atomic_write(&path, |_| Err(io::ErrorKind::Other.into())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Other);
+        assert_eq!(fs::read(&path).unwrap(), text);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

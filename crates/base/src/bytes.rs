@@ -7,6 +7,7 @@
 use crate::FileIdentity;
 use std::fmt;
 use std::fs::File;
+use std::io::Read;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,11 +54,8 @@ impl Bytes {
             path: path.to_owned(),
             source,
         };
-        let file = File::open(path).map_err(fail)?;
+        let file = open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
-        if meta.is_dir() {
-            return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
-        }
         if meta.len() == 0 {
             return Ok(Bytes::from(&[][..]));
         }
@@ -69,6 +67,24 @@ impl Bytes {
         Ok(Bytes {
             source: Arc::new(Backing::Mapped(map, identity)),
             range,
+        })
+    }
+
+    /// Reads a file into memory.
+    ///
+    /// Windows replaces no file that is mapped: a file that is replaced while its content is in use is read.
+    pub fn read(path: &Path) -> Result<Bytes, MapError> {
+        let read = || {
+            let mut file = open(path)?;
+            let len = usize::try_from(file.metadata()?.len())
+                .map_err(|_| std::io::ErrorKind::FileTooLarge)?;
+            let mut result = Ok(());
+            let bytes = Bytes::filled(len, |bytes| result = file.read_exact(bytes));
+            result.map(|()| bytes)
+        };
+        read().map_err(|source| MapError {
+            path: path.to_owned(),
+            source,
         })
     }
 
@@ -135,8 +151,13 @@ impl Bytes {
         }
     }
 
-    /// Asks the kernel to read the mapped bytes from the file now instead of on first access (Linux only).
+    /// Asks the kernel to read the mapped bytes from the file now instead of on first access (not on Windows).
     pub fn populate(&self) {
+        #[cfg(all(unix, not(target_os = "linux")))]
+        if let Backing::Mapped(map, _) = &*self.source {
+            let Range { start, end } = self.range.clone();
+            let _ = map.advise_range(memmap2::Advice::WillNeed, start, end - start);
+        }
         #[cfg(target_os = "linux")]
         if let Backing::Mapped(map, _) = &*self.source {
             let Range { start, end } = self.range.clone();
@@ -144,6 +165,14 @@ impl Bytes {
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, end - start);
         }
     }
+}
+
+/// Opens a file, and no folder. Windows denies access to a folder, Unix opens it.
+fn open(path: &Path) -> std::io::Result<File> {
+    if path.is_dir() {
+        return Err(std::io::ErrorKind::IsADirectory.into());
+    }
+    File::open(path)
 }
 
 /// Zeroed memory in huge pages; `None` if `len` is too small for them or the system has none.
@@ -204,6 +233,18 @@ mod tests {
         assert_eq!(tail.cast::<u32>(), Some(&[2, 3][..]));
         assert!(tail.slice(0..9).is_none());
         assert!(b.slice(1..5).unwrap().cast::<u32>().is_none(), "misaligned");
+    }
+
+    #[test]
+    fn a_file_that_was_read_equals_the_mapped_one() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let (read, mapped) = (Bytes::read(&path).unwrap(), Bytes::map(&path).unwrap());
+        assert_eq!(read[..], mapped[..]);
+        assert!(!read.is_mapped() && mapped.is_mapped());
+        for open in [Bytes::read, Bytes::map] {
+            let error = open(path.parent().unwrap()).unwrap_err();
+            assert_eq!(error.source.kind(), std::io::ErrorKind::IsADirectory);
+        }
     }
 
     #[test]

@@ -1,9 +1,19 @@
 //! The memory that is available on this machine.
 
+#[cfg(target_os = "linux")]
 use std::fs;
+
+/// Bytes available for allocation, as the system reports them. `None` if it does not.
+#[cfg(not(target_os = "linux"))]
+pub fn available_memory() -> Option<u64> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    Some(system.available_memory()).filter(|bytes| *bytes > 0)
+}
 
 /// Bytes available for allocation: the smaller of `MemAvailable` and what the cgroup limit leaves. `None` if neither
 /// can be read.
+#[cfg(target_os = "linux")]
 pub fn available_memory() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let whole = read("/proc/meminfo").and_then(|text| field(&text, "MemAvailable:", 1024));
@@ -20,6 +30,7 @@ pub fn available_memory() -> Option<u64> {
 }
 
 /// The number after `name` at the start of a line, times `unit`.
+#[cfg(any(target_os = "linux", test))]
 fn field(text: &str, name: &str, unit: u64) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number = line.split_whitespace().next()?;
@@ -27,6 +38,7 @@ fn field(text: &str, name: &str, unit: u64) -> Option<u64> {
 }
 
 /// The bytes that a cgroup limit leaves. Page cache of files counts as free, because it can be dropped.
+#[cfg(any(target_os = "linux", test))]
 fn group_bytes(limit: &str, used: &str, stat: &str) -> Option<u64> {
     // The text `max` means no limit and does not parse.
     let limit: u64 = limit.trim().parse().ok()?;
@@ -39,6 +51,12 @@ fn group_bytes(limit: &str, used: &str, stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_has_memory() {
+        let bytes = available_memory().expect("reported");
+        assert!((1 << 20..1 << 50).contains(&bytes), "{bytes}");
+    }
 
     #[test]
     fn the_system_s_text_is_read() {

@@ -1,6 +1,7 @@
 //! `kvark bench`: tokens per second of prompt processing and generation.
 
 mod cache;
+mod cpu_name;
 mod flame;
 mod profile;
 mod restore;
@@ -9,6 +10,7 @@ use crate::args::{self, EngineArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
+use cpu_name::cpu_name;
 use kvark::backend::{Isa, Probe, RunMode};
 use kvark::{Cpu, Model, Runner};
 use profile::StepProfile;
@@ -293,14 +295,4 @@ fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usiz
         }
     }
     Ok(start.elapsed().as_secs_f64())
-}
-
-/// Model name of the CPU, as the operating system reports it.
-fn cpu_name() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    line.and_then(|rest| rest.split_once(':'))
-        .map_or_else(|| "unknown CPU".into(), |(_, name)| name.trim().to_owned())
 }

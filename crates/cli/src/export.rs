@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 /// Environment variable with the Python interpreter to use.
 const VARIABLE: &str = "KVARK_PYTHON";
+/// The interpreter to use if none is named.
+const PYTHON: &str = if cfg!(windows) { "python" } else { "python3" };
 /// The exporter's package.
 const PACKAGE: &str = "kvark_export";
 /// Pinned requirements of the exporter.
@@ -98,7 +100,7 @@ impl Python {
             None => None,
         };
         Ok(Python {
-            program: program.unwrap_or_else(|| "python3".into()),
+            program: program.unwrap_or_else(|| PYTHON.into()),
             path,
         })
     }

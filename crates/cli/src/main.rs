@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod catalogue;
 mod chat;
+mod completions;
 mod config;
 mod device;
 mod embed;
@@ -12,6 +13,7 @@ mod exec;
 mod export;
 mod inspect;
 mod interrupt;
+mod man;
 mod messages;
 mod npy;
 mod output;
@@ -70,6 +72,8 @@ enum Command {
     List(catalogue::List),
     Rm(catalogue::Rm),
     Config(config::Config),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 /// The command line. A negative number after a flag is parsed as that flag's value and checked by its own parser.
@@ -118,5 +122,7 @@ fn run(matches: clap::ArgMatches) -> anyhow::Result<()> {
         Command::List(command) => command.execute(),
         Command::Rm(command) => command.execute(),
         Command::Config(command) => command.execute(),
+        Command::Completions(command) => command.execute(),
+        Command::Man(command) => command.execute(),
     }
 }

@@ -4,6 +4,15 @@
 //! the memory of an operand that it consumes; `graph::plan` states why that is sound, and a property test checks it
 //! there.
 
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(
+        dead_code,
+        unused_mut,
+        reason = "some helpers are those of x86-64 tiers"
+    )
+)]
+
 mod aligned;
 mod exec;
 mod isa;

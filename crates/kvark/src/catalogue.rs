@@ -247,7 +247,8 @@ impl ModelStore {
         let folder = |name| get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         // Relative cache folders are to be ignored by the XDG specification.
         let cache = || folder("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-        let user = || folder("HOME").map(|path| path.join(".cache"));
+        let local = || folder("LOCALAPPDATA").filter(|_| cfg!(windows));
+        let user = || local().or_else(|| folder("HOME").map(|path| path.join(".cache")));
         match folder("KVARK_HOME") {
             Some(root) => Ok(ModelStore { root }),
             None => match cache().or_else(user) {

@@ -63,9 +63,15 @@ struct LayerRecord {
 }
 
 impl Snapshot {
-    /// Maps the snapshot at `path` and verifies all its checksums.
+    /// Maps (on Windows: reads) the snapshot at `path` and verifies all its checksums.
     pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
-        let bytes = Bytes::map(path).map_err(|e| SnapshotErrorKind::Io(e.source));
+        // Windows replaces no file that is mapped, and a conversation is saved to the file that it was loaded from.
+        let open = if cfg!(windows) {
+            Bytes::read
+        } else {
+            Bytes::map
+        };
+        let bytes = open(path).map_err(|e| SnapshotErrorKind::Io(e.source));
         let snapshot = bytes.map_err(SnapshotError::from).and_then(Snapshot::parse);
         let snapshot = snapshot.map_err(|error| error.in_file(path))?;
         Ok(Snapshot {

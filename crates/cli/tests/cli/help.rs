@@ -56,6 +56,8 @@ fn every_command_explains_itself() {
             "config",
             "--path --json config.toml KVARK_CONFIG XDG_CONFIG_HOME".into(),
         ),
+        ("completions", "SHELL --dir bash zsh fish".into()),
+        ("man", "COMMAND --dir".into()),
     ];
     let folder = Folder::new();
     let overview = folder.run(&["help"]).ok();

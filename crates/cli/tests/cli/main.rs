@@ -6,15 +6,20 @@ mod chat;
 mod chat_commands;
 mod commands;
 mod config;
+#[cfg(unix)]
+mod documents;
 mod embed;
 mod exec;
 mod export;
 mod genai;
+mod generated;
 mod help;
 #[cfg(target_os = "linux")]
 mod interrupt;
 mod numbers;
 mod onnx;
+#[cfg(unix)]
+mod picture;
 mod plan;
 mod prompts;
 mod pt2;

@@ -4,25 +4,26 @@ use crate::support::Folder;
 use kvark::catalogue::{FileState, ModelStore, default_entry};
 use std::path::PathBuf;
 
-fn model() -> Option<String> {
+/// The path of the default model; `None`, with a note, if there is none.
+pub(crate) fn model() -> Option<String> {
     let named = std::env::var_os("KVARK_TEST_MODEL").map(PathBuf::from);
-    let path = named.or_else(|| {
-        let home = ModelStore::from_env().ok()?;
-        let there = home.state(default_entry()) == FileState::Present;
-        there.then(|| home.model_path(default_entry()))
-    });
+    let path = named
+        .filter(|path| !path.as_os_str().is_empty())
+        .or_else(|| {
+            let home = ModelStore::from_env().ok()?;
+            let there = home.state(default_entry()) == FileState::Present;
+            there.then(|| home.model_path(default_entry()))
+        });
+    if path.is_none() {
+        let note = b"skipped: no default model at hand\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), note);
+    }
     Some(path?.to_str()?.to_owned())
 }
 
 #[test]
 fn the_default_model_speaks() {
-    let Some(model) = model() else {
-        let _ = std::io::Write::write_all(
-            &mut std::io::stderr(),
-            b"skipped: no default model at hand\n",
-        );
-        return;
-    };
+    let Some(model) = model() else { return };
     let folder = Folder::new();
     let args = [
         "run",

@@ -66,6 +66,15 @@ impl Folder {
         path.to_str().unwrap().to_owned()
     }
 
+    /// Puts a link to the default model where `kvark pull` would put it.
+    #[cfg(unix)]
+    pub(crate) fn link_default_model(&self, model: &str) {
+        let home = kvark::catalogue::ModelStore::at(self.path("home"));
+        let place = home.model_path(kvark::catalogue::default_entry());
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(fs::canonicalize(model).unwrap(), place).unwrap();
+    }
+
     /// The command, without the tester's environment.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvark"));

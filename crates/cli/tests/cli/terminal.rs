@@ -11,16 +11,20 @@ const COLUMNS: [u16; 4] = [60, 80, 100, 200];
 const ROWS: u16 = 24;
 
 /// A command that runs in a terminal, and the terminal's screen.
-struct Terminal {
-    child: Child,
-    controller: File,
-    screen: vt100::Parser,
+pub(crate) struct Terminal {
+    pub(crate) child: Child,
+    pub(crate) controller: File,
+    pub(crate) screen: vt100::Parser,
     /// Whether a progress bar was ever on the screen.
     saw_bar: bool,
 }
 
 impl Terminal {
     fn start(command: &mut Command, columns: u16) -> Terminal {
+        Terminal::start_sized(command, columns, ROWS)
+    }
+
+    pub(crate) fn start_sized(command: &mut Command, columns: u16, rows: u16) -> Terminal {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
@@ -32,7 +36,7 @@ impl Terminal {
             .open(name.to_str().unwrap())
             .unwrap();
         let size = Winsize {
-            ws_row: ROWS,
+            ws_row: rows,
             ws_col: columns,
             ws_xpixel: 0,
             ws_ypixel: 0,
@@ -52,13 +56,13 @@ impl Terminal {
         Terminal {
             child,
             controller: controller.into(),
-            screen: vt100::Parser::new(ROWS, columns, 0),
+            screen: vt100::Parser::new(rows, columns, 0),
             saw_bar: false,
         }
     }
 
     /// Reads the command's output until `done` returns true; returns false if the command has ended.
-    fn read_until(&mut self, done: impl Fn(&vt100::Screen) -> bool) -> bool {
+    pub(crate) fn read_until(&mut self, done: impl Fn(&vt100::Screen) -> bool) -> bool {
         let mut byte = [0];
         while !done(self.screen.screen()) {
             // The end is an error on Linux.
@@ -86,7 +90,7 @@ impl Terminal {
         }
     }
 
-    fn contents(&self) -> String {
+    pub(crate) fn contents(&self) -> String {
         self.screen.screen().contents()
     }
 }

@@ -13,7 +13,7 @@ pub struct CatalogueError(CatalogueErrorKind);
 #[non_exhaustive]
 pub enum CatalogueErrorKind {
     /// No environment variable names the folder for models.
-    #[error("no folder for models: none of KVARK_HOME, XDG_CACHE_HOME and HOME is set")]
+    #[error("no folder for models: none of KVARK_HOME, XDG_CACHE_HOME and {} is set", if cfg!(windows) { "LOCALAPPDATA" } else { "HOME" })]
     NoHome,
     /// A file operation failed.
     #[error("cannot {verb} {}: {source}", path.display())]

@@ -30,6 +30,8 @@ const MAX_MESSAGE: usize = 300;
 
 /// The commands that are tried to run pip, in this order.
 pub(super) const PIP_COMMANDS: &[&[&str]] = &[
+    #[cfg(windows)]
+    &["py", "-3", "-m", "pip"],
     &["python3", "-m", "pip"],
     &["python", "-m", "pip"],
     &["pip3"],
@@ -166,6 +168,8 @@ impl Pip {
             .arg(package(part))
             // pip writes the incomplete file to this folder.
             .env("TMPDIR", folder)
+            .env("TEMP", folder)
+            .env("TMP", folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

@@ -387,6 +387,7 @@ fn is_resident(_: &[u8]) -> bool {
     false
 }
 
+/// The bytes that this user may still write to the disk of a folder; `None` if the system does not tell.
 #[cfg(unix)]
 fn free_bytes(folder: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
@@ -402,9 +403,24 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     Some((facts.f_bavail as u64).saturating_mul(facts.f_frsize as u64))
 }
 
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
-    None
+#[cfg(windows)]
+fn free_bytes(folder: &Path) -> Option<u64> {
+    use std::os::windows::ffi::OsStrExt;
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn GetDiskFreeSpaceExW(
+            folder: *const u16,
+            free_to_caller: *mut u64,
+            total: *mut u64,
+            free: *mut u64,
+        ) -> i32;
+    }
+    let path: Vec<u16> = folder.as_os_str().encode_wide().chain([0]).collect();
+    let mut free = 0;
+    let unused = std::ptr::null_mut();
+    // SAFETY: the path ends with a zero, the number can be written, and the function accepts null for the others.
+    let status = unsafe { GetDiskFreeSpaceExW(path.as_ptr(), &mut free, unused, unused) };
+    (status != 0).then_some(free)
 }
 
 #[cfg(test)]

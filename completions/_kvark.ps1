@@ -1,0 +1,419 @@
+
+using namespace System.Management.Automation
+using namespace System.Management.Automation.Language
+
+Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
+    param($wordToComplete, $commandAst, $cursorPosition)
+
+    $commandElements = $commandAst.CommandElements
+    $command = @(
+        'kvark'
+        for ($i = 1; $i -lt $commandElements.Count; $i++) {
+            $element = $commandElements[$i]
+            if ($element -isnot [StringConstantExpressionAst] -or
+                $element.StringConstantType -ne [StringConstantType]::BareWord -or
+                $element.Value.StartsWith('-') -or
+                $element.Value -eq $wordToComplete) {
+                break
+        }
+        $element.Value
+    }) -join ';'
+
+    $completions = @(switch ($command) {
+        'kvark' {
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Complete a prompt')
+            [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
+            [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
+            [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
+            [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
+            [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
+            [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
+            [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
+            [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
+            [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
+            [CompletionResult]::new('detokenize', 'detokenize', [CompletionResultType]::ParameterValue, 'Turn token ids into text')
+            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Download a model from the catalogue')
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the models of the catalogue')
+            [CompletionResult]::new('rm', 'rm', [CompletionResultType]::ParameterValue, 'Delete a downloaded model, or packed weights')
+            [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a script that completes commands and flags in your shell')
+            [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print a manual page')
+            [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
+            break
+        }
+        'kvark;run' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The prompt as token ids, such as 1,2,3')
+            [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Maximum number of tokens to generate; -1 for no limit but the model''s end of text or a full context')
+            [CompletionResult]::new('--predict', '--predict', [CompletionResultType]::ParameterName, 'Maximum number of tokens to generate; -1 for no limit but the model''s end of text or a full context')
+            [CompletionResult]::new('--stop', '--stop', [CompletionResultType]::ParameterName, 'Stop generating at this string; may be given several times')
+            [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...')
+            [CompletionResult]::new('--prompt-cache', '--prompt-cache', [CompletionResultType]::ParameterName, 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused')
+            [CompletionResult]::new('--chat-template', '--chat-template', [CompletionResultType]::ParameterName, 'Chat template to use instead of the model''s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template')
+            [CompletionResult]::new('--keep', '--keep', [CompletionResultType]::ParameterName, 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--run-mode', '--run-mode', [CompletionResultType]::ParameterName, 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--temp', '--temp', [CompletionResultType]::ParameterName, 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]')
+            [CompletionResult]::new('--top-k', '--top-k', [CompletionResultType]::ParameterName, 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]')
+            [CompletionResult]::new('--top-p', '--top-p', [CompletionResultType]::ParameterName, 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]')
+            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one')
+            [CompletionResult]::new('--repeat-penalty', '--repeat-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]')
+            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the repetition penalty considers; -1 for all')
+            [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]')
+            [CompletionResult]::new('--chat', '--chat', [CompletionResultType]::ParameterName, 'Treat the prompt as a user''s message and apply the model''s chat template')
+            [CompletionResult]::new('--ignore-eos', '--ignore-eos', [CompletionResultType]::ParameterName, 'Continue past the model''s end of text')
+            [CompletionResult]::new('--no-display-prompt', '--no-display-prompt', [CompletionResultType]::ParameterName, 'Do not print the prompt')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('--special', '--special', [CompletionResultType]::ParameterName, 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text')
+            [CompletionResult]::new('--context-shift', '--context-shift', [CompletionResultType]::ParameterName, 'When the context is full, drop the older half of the tokens after the first --keep and continue')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;chat' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--system', '--system', [CompletionResultType]::ParameterName, 'System message; replaces that of the conversation in --prompt-cache')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The first message')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The first message')
+            [CompletionResult]::new('--prompt-cache', '--prompt-cache', [CompletionResultType]::ParameterName, 'Continue the conversation saved in FILE, if it exists, and save to FILE at the end')
+            [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Maximum number of tokens per answer; -1 for no limit but the model''s end of turn or a full context')
+            [CompletionResult]::new('--predict', '--predict', [CompletionResultType]::ParameterName, 'Maximum number of tokens per answer; -1 for no limit but the model''s end of turn or a full context')
+            [CompletionResult]::new('--stop', '--stop', [CompletionResultType]::ParameterName, 'Stop answers at this string; may be given several times')
+            [CompletionResult]::new('--chat-template', '--chat-template', [CompletionResultType]::ParameterName, 'Chat template to use instead of the model''s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template')
+            [CompletionResult]::new('--keep', '--keep', [CompletionResultType]::ParameterName, 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--run-mode', '--run-mode', [CompletionResultType]::ParameterName, 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--temp', '--temp', [CompletionResultType]::ParameterName, 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]')
+            [CompletionResult]::new('--top-k', '--top-k', [CompletionResultType]::ParameterName, 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]')
+            [CompletionResult]::new('--top-p', '--top-p', [CompletionResultType]::ParameterName, 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]')
+            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one')
+            [CompletionResult]::new('--repeat-penalty', '--repeat-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]')
+            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the repetition penalty considers; -1 for all')
+            [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]')
+            [CompletionResult]::new('--special', '--special', [CompletionResultType]::ParameterName, 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text')
+            [CompletionResult]::new('--context-shift', '--context-shift', [CompletionResultType]::ParameterName, 'When the context is full, drop the older half of the tokens after the first --keep and continue')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;score' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The sequence as token ids, such as 1,2,3')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--run-mode', '--run-mode', [CompletionResultType]::ParameterName, 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;embed' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with one text per line; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with one text per line; - for standard input')
+            [CompletionResult]::new('--pooling', '--pooling', [CompletionResultType]::ParameterName, 'How hidden states are pooled into one embedding [default: as the model states]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--normalize', '--normalize', [CompletionResultType]::ParameterName, 'Scale embeddings to unit length (the default)')
+            [CompletionResult]::new('--no-normalize', '--no-normalize', [CompletionResultType]::ParameterName, 'Do not scale embeddings')
+            [CompletionResult]::new('--truncate', '--truncate', [CompletionResultType]::ParameterName, 'Truncate texts longer than the model''s context instead of rejecting them')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;bench' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'Prompt lengths to measure; 0 for none')
+            [CompletionResult]::new('--n-prompt', '--n-prompt', [CompletionResultType]::ParameterName, 'Prompt lengths to measure; 0 for none')
+            [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Numbers of generated tokens to measure; 0 for none')
+            [CompletionResult]::new('--n-gen', '--n-gen', [CompletionResultType]::ParameterName, 'Numbers of generated tokens to measure; 0 for none')
+            [CompletionResult]::new('-d', '-d', [CompletionResultType]::ParameterName, 'Number of tokens already in the context when a test starts')
+            [CompletionResult]::new('--n-depth', '--n-depth', [CompletionResultType]::ParameterName, 'Number of tokens already in the context when a test starts')
+            [CompletionResult]::new('-r', '-r', [CompletionResultType]::ParameterName, 'Repetitions of each test')
+            [CompletionResult]::new('--repetitions', '--repetitions', [CompletionResultType]::ParameterName, 'Repetitions of each test')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Show the time of a step by op; with FILE, also draw it as SVG')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--run-mode', '--run-mode', [CompletionResultType]::ParameterName, 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--cache', '--cache', [CompletionResultType]::ParameterName, 'Measure cache operations and branches that share a prefix instead')
+            [CompletionResult]::new('--restore', '--restore', [CompletionResultType]::ParameterName, 'Compare restoring a conversation of 2,000 tokens from a file with computing it again')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;exec' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--method', '--method', [CompletionResultType]::ParameterName, 'Method to run [default: the model''s only method, or forward]')
+            [CompletionResult]::new('--input', '--input', [CompletionResultType]::ParameterName, 'Input tensor')
+            [CompletionResult]::new('--dim', '--dim', [CompletionResultType]::ParameterName, 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]')
+            [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of generated inputs; -1 takes one from the clock')
+            [CompletionResult]::new('--trace', '--trace', [CompletionResultType]::ParameterName, 'Print every intermediate result, or save them in FOLDER')
+            [CompletionResult]::new('--output', '--output', [CompletionResultType]::ParameterName, 'Save the outputs in FOLDER')
+            [CompletionResult]::new('--repeat', '--repeat', [CompletionResultType]::ParameterName, 'Run N more times and report the times')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--random', '--random', [CompletionResultType]::ParameterName, 'Generate random tensors for inputs that are not given')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Report the time of every node in these runs')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;export' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-o', '-o', [CompletionResultType]::ParameterName, 'The file to write')
+            [CompletionResult]::new('--output', '--output', [CompletionResultType]::ParameterName, 'The file to write')
+            [CompletionResult]::new('--max-step', '--max-step', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step [default: 2048]')
+            [CompletionResult]::new('--python', '--python', [CompletionResultType]::ParameterName, 'Python interpreter that has PyTorch')
+            [CompletionResult]::new('--features', '--features', [CompletionResultType]::ParameterName, 'Add hidden states as a second output, for Eagle3 drafts')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;plan' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, or several to compare [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, or several to compare [default: the length the model was trained for]')
+            [CompletionResult]::new('--compare', '--compare', [CompletionResultType]::ParameterName, 'Storage types of keys and values to compare')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values')
+            [CompletionResult]::new('--kind', '--kind', [CompletionResultType]::ParameterName, 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates')
+            [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Sequences that share a cache of cells')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--model-draft', '--model-draft', [CompletionResultType]::ParameterName, 'Path or catalogue name of a draft model, planned with the same options')
+            [CompletionResult]::new('--md', '--md', [CompletionResultType]::ParameterName, 'Path or catalogue name of a draft model, planned with the same options')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Fail if the plan needs more memory than SIZE, such as 800M or 2G')
+            [CompletionResult]::new('--svg', '--svg', [CompletionResultType]::ParameterName, 'Draw the plan as SVG')
+            [CompletionResult]::new('--png', '--png', [CompletionResultType]::ParameterName, 'Draw the plan as PNG')
+            [CompletionResult]::new('--map', '--map', [CompletionResultType]::ParameterName, 'Print every buffer with its arena offset')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;inspect' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--graph', '--graph', [CompletionResultType]::ParameterName, 'Print the optimised graph, one line per node')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;tokenize' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('--bos', '--bos', [CompletionResultType]::ParameterName, 'Add the model''s BOS token, if it has one')
+            [CompletionResult]::new('--special', '--special', [CompletionResultType]::ParameterName, 'Parse special tokens in the text')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;detokenize' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'Model, as a flag')
+            [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The token ids, such as 1,2,3')
+            [CompletionResult]::new('--no-special', '--no-special', [CompletionResultType]::ParameterName, 'Omit control tokens such as BOS')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;pull' {
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Download again even if the file exists')
+            [CompletionResult]::new('--verify', '--verify', [CompletionResultType]::ParameterName, 'Verify the checksum of the existing file')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;list' {
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;rm' {
+            [CompletionResult]::new('--packed', '--packed', [CompletionResultType]::ParameterName, 'Delete the packed weights of all models; the next start packs them again')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;completions' {
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Write the script to a file of its usual name in DIR instead')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;man' {
+            [CompletionResult]::new('--dir', '--dir', [CompletionResultType]::ParameterName, 'Write all pages to files in DIR instead')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;help' {
+            [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Complete a prompt')
+            [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
+            [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
+            [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
+            [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
+            [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
+            [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
+            [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
+            [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
+            [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
+            [CompletionResult]::new('detokenize', 'detokenize', [CompletionResultType]::ParameterValue, 'Turn token ids into text')
+            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Download a model from the catalogue')
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the models of the catalogue')
+            [CompletionResult]::new('rm', 'rm', [CompletionResultType]::ParameterValue, 'Delete a downloaded model, or packed weights')
+            [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a script that completes commands and flags in your shell')
+            [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print a manual page')
+            [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
+            break
+        }
+        'kvark;help;run' {
+            break
+        }
+        'kvark;help;chat' {
+            break
+        }
+        'kvark;help;score' {
+            break
+        }
+        'kvark;help;embed' {
+            break
+        }
+        'kvark;help;bench' {
+            break
+        }
+        'kvark;help;exec' {
+            break
+        }
+        'kvark;help;export' {
+            break
+        }
+        'kvark;help;plan' {
+            break
+        }
+        'kvark;help;inspect' {
+            break
+        }
+        'kvark;help;tokenize' {
+            break
+        }
+        'kvark;help;detokenize' {
+            break
+        }
+        'kvark;help;pull' {
+            break
+        }
+        'kvark;help;list' {
+            break
+        }
+        'kvark;help;rm' {
+            break
+        }
+        'kvark;help;completions' {
+            break
+        }
+        'kvark;help;man' {
+            break
+        }
+        'kvark;help;help' {
+            break
+        }
+    })
+
+    $completions.Where{ $_.CompletionText -like "$wordToComplete*" } |
+        Sort-Object -Property ListItemText
+}

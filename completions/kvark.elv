@@ -1,0 +1,379 @@
+
+use builtin;
+use str;
+
+set edit:completion:arg-completer[kvark] = {|@words|
+    fn spaces {|n|
+        builtin:repeat $n ' ' | str:join ''
+    }
+    fn cand {|text desc|
+        edit:complex-candidate $text &display=$text' '(spaces (- 14 (wcswidth $text)))$desc
+    }
+    var command = 'kvark'
+    for word $words[1..-1] {
+        if (str:has-prefix $word '-') {
+            break
+        }
+        set command = $command';'$word
+    }
+    var completions = [
+        &'kvark'= {
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+            cand -V 'Print version'
+            cand --version 'Print version'
+            cand run 'Complete a prompt'
+            cand chat 'Talk to a model'
+            cand score 'Score a text: the log-probability of every token given those before it'
+            cand embed 'Turn texts into embeddings'
+            cand bench 'Measure tokens per second, like llama-bench'
+            cand exec 'Run any model once on given or random tensors'
+            cand export 'Export a model to a .pt2 file with PyTorch'
+            cand plan 'Show the memory that a run needs'
+            cand inspect 'Show a model file''s metadata, tensors, ops and methods'
+            cand tokenize 'Turn text into token ids'
+            cand detokenize 'Turn token ids into text'
+            cand pull 'Download a model from the catalogue'
+            cand list 'List the models of the catalogue'
+            cand rm 'Delete a downloaded model, or packed weights'
+            cand completions 'Print a script that completes commands and flags in your shell'
+            cand man 'Print a manual page'
+            cand help 'Print this message or the help of the given subcommand(s)'
+        }
+        &'kvark;run'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -p 'The text'
+            cand --prompt 'The text'
+            cand -f 'File with the text; - for standard input'
+            cand --file 'File with the text; - for standard input'
+            cand --token-ids 'The prompt as token ids, such as 1,2,3'
+            cand -n 'Maximum number of tokens to generate; -1 for no limit but the model''s end of text or a full context'
+            cand --predict 'Maximum number of tokens to generate; -1 for no limit but the model''s end of text or a full context'
+            cand --stop 'Stop generating at this string; may be given several times'
+            cand --parallel 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...'
+            cand --prompt-cache 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused'
+            cand --chat-template 'Chat template to use instead of the model''s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template'
+            cand --keep 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]'
+            cand -c 'Context length in tokens [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens [default: the length the model was trained for]'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand --cache-type-k 'Storage type of cached keys'
+            cand --cache-type-v 'Storage type of cached values'
+            cand --mem-limit 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]'
+            cand --run-mode 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode'
+            cand --device 'The device to compute on'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --temp 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]'
+            cand --top-k 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]'
+            cand --top-p 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]'
+            cand --min-p 'Sample from tokens at least P times as likely as the most likely one'
+            cand --repeat-penalty 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]'
+            cand --repeat-last-n 'Number of last tokens that the repetition penalty considers; -1 for all'
+            cand --seed 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]'
+            cand --chat 'Treat the prompt as a user''s message and apply the model''s chat template'
+            cand --ignore-eos 'Continue past the model''s end of text'
+            cand --no-display-prompt 'Do not print the prompt'
+            cand --json 'Print one JSON object'
+            cand --special 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
+            cand --context-shift 'When the context is full, drop the older half of the tokens after the first --keep and continue'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;chat'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand --system 'System message; replaces that of the conversation in --prompt-cache'
+            cand -p 'The first message'
+            cand --prompt 'The first message'
+            cand --prompt-cache 'Continue the conversation saved in FILE, if it exists, and save to FILE at the end'
+            cand -n 'Maximum number of tokens per answer; -1 for no limit but the model''s end of turn or a full context'
+            cand --predict 'Maximum number of tokens per answer; -1 for no limit but the model''s end of turn or a full context'
+            cand --stop 'Stop answers at this string; may be given several times'
+            cand --chat-template 'Chat template to use instead of the model''s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template'
+            cand --keep 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]'
+            cand -c 'Context length in tokens [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens [default: the length the model was trained for]'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand --cache-type-k 'Storage type of cached keys'
+            cand --cache-type-v 'Storage type of cached values'
+            cand --mem-limit 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]'
+            cand --run-mode 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode'
+            cand --device 'The device to compute on'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --temp 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]'
+            cand --top-k 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]'
+            cand --top-p 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]'
+            cand --min-p 'Sample from tokens at least P times as likely as the most likely one'
+            cand --repeat-penalty 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]'
+            cand --repeat-last-n 'Number of last tokens that the repetition penalty considers; -1 for all'
+            cand --seed 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]'
+            cand --special 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
+            cand --context-shift 'When the context is full, drop the older half of the tokens after the first --keep and continue'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;score'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -p 'The text'
+            cand --prompt 'The text'
+            cand -f 'File with the text; - for standard input'
+            cand --file 'File with the text; - for standard input'
+            cand --token-ids 'The sequence as token ids, such as 1,2,3'
+            cand -c 'Context length in tokens [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens [default: the length the model was trained for]'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand --cache-type-k 'Storage type of cached keys'
+            cand --cache-type-v 'Storage type of cached values'
+            cand --mem-limit 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]'
+            cand --run-mode 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode'
+            cand --device 'The device to compute on'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --json 'Print one JSON object'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;embed'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -f 'File with one text per line; - for standard input'
+            cand --file 'File with one text per line; - for standard input'
+            cand --pooling 'How hidden states are pooled into one embedding [default: as the model states]'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand --mem-limit 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --device 'The device to compute on'
+            cand --normalize 'Scale embeddings to unit length (the default)'
+            cand --no-normalize 'Do not scale embeddings'
+            cand --truncate 'Truncate texts longer than the model''s context instead of rejecting them'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;bench'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -p 'Prompt lengths to measure; 0 for none'
+            cand --n-prompt 'Prompt lengths to measure; 0 for none'
+            cand -n 'Numbers of generated tokens to measure; 0 for none'
+            cand --n-gen 'Numbers of generated tokens to measure; 0 for none'
+            cand -d 'Number of tokens already in the context when a test starts'
+            cand --n-depth 'Number of tokens already in the context when a test starts'
+            cand -r 'Repetitions of each test'
+            cand --repetitions 'Repetitions of each test'
+            cand --profile 'Show the time of a step by op; with FILE, also draw it as SVG'
+            cand -c 'Context length in tokens [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens [default: the length the model was trained for]'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand --cache-type-k 'Storage type of cached keys'
+            cand --cache-type-v 'Storage type of cached values'
+            cand --mem-limit 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]'
+            cand --run-mode 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode'
+            cand --device 'The device to compute on'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --cache 'Measure cache operations and branches that share a prefix instead'
+            cand --restore 'Compare restoring a conversation of 2,000 tokens from a file with computing it again'
+            cand --json 'Print one JSON object'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;exec'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand --method 'Method to run [default: the model''s only method, or forward]'
+            cand --input 'Input tensor'
+            cand --dim 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]'
+            cand --seed 'Seed of generated inputs; -1 takes one from the clock'
+            cand --trace 'Print every intermediate result, or save them in FOLDER'
+            cand --output 'Save the outputs in FOLDER'
+            cand --repeat 'Run N more times and report the times'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand --device 'The device to compute on'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --random 'Generate random tensors for inputs that are not given'
+            cand --profile 'Report the time of every node in these runs'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;export'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -o 'The file to write'
+            cand --output 'The file to write'
+            cand --max-step 'Maximum number of tokens in one step [default: 2048]'
+            cand --python 'Python interpreter that has PyTorch'
+            cand --features 'Add hidden states as a second output, for Eagle3 drafts'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;plan'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -c 'Context length in tokens, or several to compare [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens, or several to compare [default: the length the model was trained for]'
+            cand --compare 'Storage types of keys and values to compare'
+            cand --cache-type-k 'Storage type of cached keys'
+            cand --cache-type-v 'Storage type of cached values'
+            cand --kind 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates'
+            cand --parallel 'Sequences that share a cache of cells'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand --device 'The device to compute on'
+            cand --model-draft 'Path or catalogue name of a draft model, planned with the same options'
+            cand --md 'Path or catalogue name of a draft model, planned with the same options'
+            cand --mem-limit 'Fail if the plan needs more memory than SIZE, such as 800M or 2G'
+            cand --svg 'Draw the plan as SVG'
+            cand --png 'Draw the plan as PNG'
+            cand --map 'Print every buffer with its arena offset'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
+        &'kvark;inspect'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand --graph 'Print the optimised graph, one line per node'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;tokenize'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand -p 'The text'
+            cand --prompt 'The text'
+            cand -f 'File with the text; - for standard input'
+            cand --file 'File with the text; - for standard input'
+            cand --bos 'Add the model''s BOS token, if it has one'
+            cand --special 'Parse special tokens in the text'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;detokenize'= {
+            cand -m 'Model, as a flag'
+            cand --model 'Model, as a flag'
+            cand --token-ids 'The token ids, such as 1,2,3'
+            cand --no-special 'Omit control tokens such as BOS'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;pull'= {
+            cand --force 'Download again even if the file exists'
+            cand --verify 'Verify the checksum of the existing file'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;list'= {
+            cand --json 'Print one JSON object'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;rm'= {
+            cand --packed 'Delete the packed weights of all models; the next start packs them again'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;completions'= {
+            cand --dir 'Write the script to a file of its usual name in DIR instead'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;man'= {
+            cand --dir 'Write all pages to files in DIR instead'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;help'= {
+            cand run 'Complete a prompt'
+            cand chat 'Talk to a model'
+            cand score 'Score a text: the log-probability of every token given those before it'
+            cand embed 'Turn texts into embeddings'
+            cand bench 'Measure tokens per second, like llama-bench'
+            cand exec 'Run any model once on given or random tensors'
+            cand export 'Export a model to a .pt2 file with PyTorch'
+            cand plan 'Show the memory that a run needs'
+            cand inspect 'Show a model file''s metadata, tensors, ops and methods'
+            cand tokenize 'Turn text into token ids'
+            cand detokenize 'Turn token ids into text'
+            cand pull 'Download a model from the catalogue'
+            cand list 'List the models of the catalogue'
+            cand rm 'Delete a downloaded model, or packed weights'
+            cand completions 'Print a script that completes commands and flags in your shell'
+            cand man 'Print a manual page'
+            cand help 'Print this message or the help of the given subcommand(s)'
+        }
+        &'kvark;help;run'= {
+        }
+        &'kvark;help;chat'= {
+        }
+        &'kvark;help;score'= {
+        }
+        &'kvark;help;embed'= {
+        }
+        &'kvark;help;bench'= {
+        }
+        &'kvark;help;exec'= {
+        }
+        &'kvark;help;export'= {
+        }
+        &'kvark;help;plan'= {
+        }
+        &'kvark;help;inspect'= {
+        }
+        &'kvark;help;tokenize'= {
+        }
+        &'kvark;help;detokenize'= {
+        }
+        &'kvark;help;pull'= {
+        }
+        &'kvark;help;list'= {
+        }
+        &'kvark;help;rm'= {
+        }
+        &'kvark;help;completions'= {
+        }
+        &'kvark;help;man'= {
+        }
+        &'kvark;help;help'= {
+        }
+    ]
+    $completions[$command]
+}

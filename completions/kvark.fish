@@ -1,0 +1,261 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_kvark_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_kvark_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_kvark_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_kvark_using_subcommand
+    set -l cmd (__fish_kvark_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c kvark -n "__fish_kvark_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_needs_command" -s V -l version -d 'Print version'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "run" -d 'Complete a prompt'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "embed" -d 'Turn texts into embeddings'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "exec" -d 'Run any model once on given or random tensors'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "tokenize" -d 'Turn text into token ids'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "detokenize" -d 'Turn token ids into text'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "pull" -d 'Download a model from the catalogue'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "list" -d 'List the models of the catalogue'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "rm" -d 'Delete a downloaded model, or packed weights'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "man" -d 'Print a manual page'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s p -l prompt -d 'The text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s f -l file -d 'File with the text; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l token-ids -d 'The prompt as token ids, such as 1,2,3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s n -l predict -d 'Maximum number of tokens to generate; -1 for no limit but the model\'s end of text or a full context' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l stop -d 'Stop generating at this string; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l parallel -d 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l prompt-cache -d 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l temp -d 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-last-n -d 'Number of last tokens that the repetition penalty considers; -1 for all' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat -d 'Treat the prompt as a user\'s message and apply the model\'s chat template'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l ignore-eos -d 'Continue past the model\'s end of text'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-display-prompt -d 'Do not print the prompt'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l system -d 'System message; replaces that of the conversation in --prompt-cache' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s p -l prompt -d 'The first message' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE at the end' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Maximum number of tokens per answer; -1 for no limit but the model\'s end of turn or a full context' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l temp -d 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-last-n -d 'Number of last tokens that the repetition penalty considers; -1 for all' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s p -l prompt -d 'The text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s f -l file -d 'File with the text; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l token-ids -d 'The sequence as token ids, such as 1,2,3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -s f -l file -d 'File with one text per line; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l pooling -d 'How hidden states are pooled into one embedding [default: as the model states]' -r -f -a "mean\t'Mean over all tokens'
+cls\t'First token, the [CLS] of BERT'
+last\t'Last token'"
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l normalize -d 'Scale embeddings to unit length (the default)'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l no-normalize -d 'Do not scale embeddings'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l truncate -d 'Truncate texts longer than the model\'s context instead of rejecting them'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s p -l n-prompt -d 'Prompt lengths to measure; 0 for none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s n -l n-gen -d 'Numbers of generated tokens to measure; 0 for none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s d -l n-depth -d 'Number of tokens already in the context when a test starts' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s r -l repetitions -d 'Repetitions of each test' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l profile -d 'Show the time of a step by op; with FILE, also draw it as SVG' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache -d 'Measure cache operations and branches that share a prefix instead'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l restore -d 'Compare restoring a conversation of 2,000 tokens from a file with computing it again'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l method -d 'Method to run [default: the model\'s only method, or forward]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l input -d 'Input tensor' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l dim -d 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l seed -d 'Seed of generated inputs; -1 takes one from the clock' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l trace -d 'Print every intermediate result, or save them in FOLDER' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l output -d 'Save the outputs in FOLDER' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l repeat -d 'Run N more times and report the times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l random -d 'Generate random tensors for inputs that are not given'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l profile -d 'Report the time of every node in these runs'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand export" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand export" -s o -l output -d 'The file to write' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand export" -l max-step -d 'Maximum number of tokens in one step [default: 2048]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand export" -l python -d 'Python interpreter that has PyTorch' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand export" -l features -d 'Add hidden states as a second output, for Eagle3 drafts'
+complete -c kvark -n "__fish_kvark_using_subcommand export" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -s c -l ctx-size -d 'Context length in tokens, or several to compare [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l compare -d 'Storage types of keys and values to compare' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kind -d 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates' -r -f -a "sequence\t''
+cells\t''
+tree\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l parallel -d 'Sequences that share a cache of cells' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path or catalogue name of a draft model, planned with the same options' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l png -d 'Draw the plan as PNG' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l graph -d 'Print the optimised graph, one line per node'
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s p -l prompt -d 'The text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s f -l file -d 'File with the text; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l bos -d 'Add the model\'s BOS token, if it has one'
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l special -d 'Parse special tokens in the text'
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -s m -l model -d 'Model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l token-ids -d 'The token ids, such as 1,2,3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l no-special -d 'Omit control tokens such as BOS'
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand pull" -l force -d 'Download again even if the file exists'
+complete -c kvark -n "__fish_kvark_using_subcommand pull" -l verify -d 'Verify the checksum of the existing file'
+complete -c kvark -n "__fish_kvark_using_subcommand pull" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand list" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand list" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand rm" -l packed -d 'Delete the packed weights of all models; the next start packs them again'
+complete -c kvark -n "__fish_kvark_using_subcommand rm" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand completions" -l dir -d 'Write the script to a file of its usual name in DIR instead' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand man" -l dir -d 'Write all pages to files in DIR instead' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand man" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "run" -d 'Complete a prompt'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "embed" -d 'Turn texts into embeddings'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "tokenize" -d 'Turn text into token ids'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "detokenize" -d 'Turn token ids into text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "pull" -d 'Download a model from the catalogue'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "list" -d 'List the models of the catalogue'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "rm" -d 'Delete a downloaded model, or packed weights'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "man" -d 'Print a manual page'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

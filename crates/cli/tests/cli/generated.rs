@@ -1,0 +1,118 @@
+//! Completion scripts and manual pages: the files in `completions/` and `man/` are what the command prints.
+//! `KVARK_UPDATE=1` rewrites them.
+
+use crate::support::{Folder, finish};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
+
+fn committed(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(folder)
+}
+
+/// The files of a folder by name.
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    entries
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (name(&path), fs::read_to_string(&path).unwrap()))
+        .collect()
+}
+
+/// Compares a folder of the tree with a generated one, or replaces it.
+#[track_caller]
+fn compare(folder: &str, generated: &Path) {
+    let (want, committed) = (files(generated), committed(folder));
+    if std::env::var_os("KVARK_UPDATE").is_some_and(|value| !value.is_empty()) {
+        let _ = fs::remove_dir_all(&committed);
+        fs::create_dir_all(&committed).unwrap();
+        for (name, text) in &want {
+            fs::write(committed.join(name), text).unwrap();
+        }
+    }
+    let found = files(&committed);
+    let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&found), names(&want), "{folder}/");
+    for (name, text) in want {
+        assert!(
+            found[&name] == text,
+            "{folder}/{name} is not what this command prints; `KVARK_UPDATE=1 cargo test --release --package \
+             kvark-cli generated` rewrites it"
+        );
+    }
+}
+
+#[test]
+fn completions_are_those_of_this_command() {
+    let folder = Folder::new();
+    let dir = folder.path("completions");
+    fs::create_dir(&dir).unwrap();
+    for shell in SHELLS {
+        let to = dir.to_str().unwrap();
+        let printed = folder.run(&["completions", shell]).ok();
+        folder.run(&["completions", shell, "--dir", to]).ok();
+        assert!(files(&dir).values().any(|text| *text == printed), "{shell}");
+    }
+    compare("completions", &dir);
+}
+
+#[test]
+fn manual_pages_are_those_of_this_command() {
+    let folder = Folder::new();
+    let dir = folder.path("man");
+    fs::create_dir(&dir).unwrap();
+    folder.run(&["man", "--dir", dir.to_str().unwrap()]).ok();
+    let pages = files(&dir);
+    assert_eq!(pages["kvark.1"], folder.run(&["man"]).ok());
+    assert_eq!(pages["kvark-run.1"], folder.run(&["man", "run"]).ok());
+    assert!(pages["kvark-run.1"].contains(".SH EXAMPLES"));
+    let error = folder.run(&["man", "sing"]).error();
+    assert!(error.contains("no such command: sing"), "{error}");
+    let missing = folder.path("missing").to_str().unwrap().to_owned();
+    for args in [&["man", "--dir"][..], &["completions", "bash", "--dir"]] {
+        let error = folder.run(&[args, &[&missing]].concat()).error();
+        assert!(
+            error.contains("cannot write") && error.contains("missing"),
+            "{error}"
+        );
+    }
+    compare("man", &dir);
+}
+
+#[test]
+fn bash_completes_commands_flags_and_values() {
+    let folder = Folder::new();
+    let script = folder.file("kvark.bash", folder.run(&["completions", "bash"]).ok());
+    let complete = |words: &[&str]| {
+        let last = words.len() - 1;
+        let code = "source \"$1\"; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                    _kvark kvark \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"; echo \"${COMPREPLY[@]}\"";
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", code, "bash", &script]).args(words);
+        assert!(last > 0);
+        match bash.output() {
+            // Not every machine has bash.
+            Err(error) => Err(error),
+            Ok(_) => Ok(finish(&mut bash, "").ok()),
+        }
+    };
+    for (words, wants) in [
+        (&["kvark", "ch"][..], "chat"),
+        (&["kvark", "run", "--prompt-c"], "--prompt-cache"),
+        (&["kvark", "run", "--executor", ""], "compiled interpreted"),
+    ] {
+        match complete(words) {
+            Ok(found) => assert_eq!(found.trim(), wants, "{words:?}"),
+            Err(error) => {
+                let text = format!("skipped: bash cannot be started: {error}\n");
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+                return;
+            }
+        }
+    }
+}
