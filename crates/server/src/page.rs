@@ -7,12 +7,25 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use std::sync::Arc;
 
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// Nothing from other hosts is loaded, and nothing but these files is run.
+const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'";
+
 /// The files of the page: path, media type, content.
-const FILES: &[(&str, &str, &str)] = &[(
-    "/",
-    "text/html; charset=utf-8",
-    include_str!("../page/index.html"),
-)];
+const FILES: &[(&str, &str, &str)] = &[
+    ("/", HTML, include_str!("../page/index.html")),
+    ("/page/style.css", CSS, include_str!("../page/style.css")),
+    ("/page/api.js", JS, include_str!("../page/api.js")),
+    ("/page/cells.js", JS, include_str!("../page/cells.js")),
+    ("/page/main.js", JS, include_str!("../page/main.js")),
+    ("/page/markdown.js", JS, include_str!("../page/markdown.js")),
+    ("/page/settings.js", JS, include_str!("../page/settings.js")),
+    ("/page/tree.js", JS, include_str!("../page/tree.js")),
+    ("/page/turns.js", JS, include_str!("../page/turns.js")),
+];
 
 /// The routes of the page's files.
 pub(crate) fn routes() -> Router<Arc<App>> {
@@ -20,11 +33,9 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .iter()
         .fold(Router::new(), |router, (path, kind, content)| {
             let file = || async {
-                let policy =
-                    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:";
                 let headers = [
                     (header::CONTENT_TYPE, *kind),
-                    (header::CONTENT_SECURITY_POLICY, policy),
+                    (header::CONTENT_SECURITY_POLICY, POLICY),
                     (header::CACHE_CONTROL, "no-cache"),
                 ];
                 (headers, *content).into_response()
