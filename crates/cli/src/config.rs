@@ -137,6 +137,15 @@ fn file_path() -> Result<Option<PathBuf>> {
     Ok(folder.map(|folder| folder.join("kvark").join("config.toml")))
 }
 
+/// A path with the user's home folder in the place of `~`, which no shell has replaced in a file.
+fn with_home(path: &str) -> String {
+    let home = std::env::var("HOME").ok().filter(|home| !home.is_empty());
+    match (path.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => format!("{home}/{rest}"),
+        _ => path.to_owned(),
+    }
+}
+
 /// Parses the program's arguments, with the configuration as the defaults of flags. Exits on wrong usage and after help.
 ///
 /// # Errors
@@ -152,7 +161,7 @@ pub(crate) fn parse(command: Command) -> Result<ArgMatches> {
     }
     let configuration = Configuration::load(&command)?;
     if let Some((model, _)) = configuration.value(name, keys::MODEL) {
-        args::set_default_model(model.concat());
+        args::set_default_model(with_home(&model.concat()));
     }
     let with_defaults = command.mut_subcommand(name, |subcommand| {
         subcommand.mut_args(|arg| {
@@ -174,6 +183,11 @@ pub(crate) fn parse(command: Command) -> Result<ArgMatches> {
 fn applies(configuration: &Configuration, command: &str, key: &str, given: &ArgMatches) -> bool {
     match (command, key) {
         (_, keys::MODEL) => false,
+        // The command reads the variable itself.
+        (_, "passes") => {
+            let value = configuration.value(command, key);
+            value.is_some_and(|(_, source)| matches!(source, Source::File { .. }))
+        }
         ("run", "system" | "chat-template") => {
             given.get_flag("chat") || given.contains_id("messages")
         }

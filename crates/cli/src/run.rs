@@ -39,7 +39,7 @@ Examples:
   kvark run model.gguf -f prompt.txt --json"
 )]
 pub(crate) struct Run {
-    /// Path or catalogue name; SmolLM2-135M-Instruct when left out
+    /// Path or catalogue name; the default model (SmolLM2-135M-Instruct, or that of kvark config) when left out
     #[arg(value_name = "MODEL")]
     model_or_prompt: Option<String>,
     /// The prompt; - for standard input

@@ -80,10 +80,9 @@ pub(super) fn is_list(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append)
 }
 
-/// The name of the environment variable for a key. `passes` has one that is read elsewhere.
-pub(super) fn variable(key: &str) -> Option<String> {
-    let name = format!("KVARK_{}", key.replace('-', "_").to_ascii_uppercase());
-    (key != "passes").then_some(name)
+/// The name of the environment variable for a key.
+pub(super) fn variable(key: &str) -> String {
+    format!("KVARK_{}", key.replace('-', "_").to_ascii_uppercase())
 }
 
 /// The default that a flag has by itself, as text: its value, or what its help says behind `[default: `.

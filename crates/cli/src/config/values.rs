@@ -47,9 +47,8 @@ impl Configuration {
                     continue;
                 };
                 let variable = keys::variable(key);
-                let value = variable.as_ref().and_then(|name| std::env::var(name).ok());
-                let (Some(variable), Some(value)) = (variable, value.filter(|v| !v.is_empty()))
-                else {
+                let value = std::env::var(&variable).ok();
+                let Some(value) = value.filter(|value| !value.is_empty()) else {
                     continue;
                 };
                 let values = match (keys::is_switch(arg), arg.get_value_delimiter()) {

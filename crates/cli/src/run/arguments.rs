@@ -39,6 +39,10 @@ fn classify(word: &str) -> Word {
     if is_reference || word.contains(['/', '\\']) {
         return Word::Model;
     }
+    // Standard input.
+    if word == "-" {
+        return Word::Prompt;
+    }
     // A single word of the characters that names have.
     let in_names = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
     match !word.is_empty() && word.chars().all(in_names) {
@@ -127,6 +131,7 @@ mod tests {
             "Größe",
             "",
             "two\nlines",
+            "-",
         ];
         let unclear = ["Hello", "no-such-name", "llama3:8b", "explain model.gguf"];
         for word in models {

@@ -63,6 +63,12 @@ fn the_default_model_and_lists_can_be_configured() {
     folder.file("config/kvark/config.toml", config);
     let report = folder.run(&["run", "ab cd", "-n", "3", "--json", "--keep", "2"]);
     assert_eq!(report.json()["tokens"], json!([5, 5, 5]));
+    let mut command = folder.command(&["run", "ab cd", "-n", "3", "--json"]);
+    command
+        .env("HOME", folder.path(""))
+        .env("KVARK_MODEL", "~/tiny.gguf");
+    let report = finish(&mut command, "").json();
+    assert_eq!(report["tokens"], json!([5, 5, 5]));
     // A flag replaces the list, and a model the default one.
     let report = folder.run(&["run", "ab cd", "-n", "3", "--json", "-l", "7+1000"]);
     assert_eq!(report.json()["tokens"], json!([7, 7, 7]));
@@ -207,11 +213,15 @@ fn every_value_is_shown_with_its_source() {
         line.unwrap_or_else(|| panic!("{shown}")).to_owned()
     };
     assert!(line("threads ").ends_with(&format!(" {path}:1")), "{shown}");
-    assert!(
-        line("chat.system ").ends_with(&format!(" ab  {path}:4"))
-            || line("chat.system ").contains("  ab ")
-    );
+    let words = line("chat.system ");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    assert_eq!(words, ["chat.system", "ab", &*format!("{path}:4")]);
     assert!(line("system ").contains("not set"), "{shown}");
+    // The variable that selects passes is read by the command itself, before the file.
+    let mut command = folder.command(&["config"]);
+    let shown = finish(command.env("KVARK_PASSES", "none"), "").ok();
+    let line = shown.lines().find(|line| line.starts_with("passes "));
+    assert!(line.unwrap().ends_with(" KVARK_PASSES"), "{shown}");
     let mut command = folder.command(&["config", "--path"]);
     let other = folder.file("other.toml", "");
     let shown = finish(command.env("KVARK_CONFIG", &other), "").ok();

@@ -47,6 +47,7 @@ fn a_prompt_is_the_same_however_it_is_given() {
         &["run", "-p", "-"],
         &["run", "-f", "-"],
         &["run", &tiny, "-"],
+        &["run", "-"],
     ];
     for args in by_pipe {
         for end in ["", "\n", "\r\n"] {

@@ -267,3 +267,50 @@ fn a_message_is_typed_in_several_lines_and_edited() {
     terminal.read_until(|_| false);
     assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn words_of_an_answer_are_not_broken_at_the_edge() {
+    let Some(model) = crate::real::model() else {
+        return;
+    };
+    let folder = Folder::new();
+    let question = "Describe the sea in three sentences.";
+    let args = ["chat", &model, "--temp", "0", "-p", question];
+    let piped = folder.run(&args).ok();
+    for columns in [24, 40, 77] {
+        let mut terminal = Terminal::start(&mut folder.command(&args), columns);
+        assert!(terminal.read_until(waits_below(1)));
+        let screen = terminal.screen.screen();
+        let rows: Vec<String> = screen.rows(0, columns).collect();
+        let last = rows.iter().position(|row| row.starts_with('>')).unwrap();
+        let first = rows
+            .iter()
+            .position(|row| row.contains("commands"))
+            .unwrap()
+            + 1;
+        for (at, row) in rows[first..last].iter().enumerate() {
+            assert!(!screen.row_wrapped((first + at) as u16), "{row:?}");
+        }
+        // The words are those of the piped answer, and no row has room for the first word of the next one.
+        let words: Vec<&str> = rows[first..last]
+            .iter()
+            .flat_map(|row| row.split_whitespace())
+            .collect();
+        assert_eq!(
+            words,
+            piped.split_whitespace().collect::<Vec<_>>(),
+            "{columns} columns"
+        );
+        let one_paragraph = !piped.trim_end().contains('\n');
+        for two in rows[first..last].windows(2).filter(|_| one_paragraph) {
+            let next = two[1].split(' ').next().unwrap().chars().count();
+            assert!(
+                two[0].chars().count() + 1 + next > columns.into(),
+                "{two:?}"
+            );
+        }
+        terminal.controller.write_all(&[4]).unwrap();
+        terminal.read_until(|_| false);
+        assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
+    }
+}
