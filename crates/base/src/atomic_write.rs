@@ -17,7 +17,7 @@ pub fn atomic_write(
     let mut file = lock_partial(&partial)?;
     let written = write(&mut file)
         .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&partial, path));
+        .and_then(|()| rename(&partial, path));
     if let Err(error) = written {
         let _ = fs::remove_file(&partial);
         return Err(error);
@@ -27,6 +27,23 @@ pub fn atomic_write(
         folder.sync_all()?;
     }
     Ok(())
+}
+
+/// How often a rename is tried on Windows.
+const RENAME_ATTEMPTS: usize = 100;
+
+/// Renames a file. Windows may deny access while a handle of the file at `to` is open, which waiting writers and virus
+/// scanners have for a moment, so that the rename is tried again for about a second.
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    for _ in 1..RENAME_ATTEMPTS {
+        match fs::rename(from, to) {
+            Err(error) if cfg!(windows) && error.kind() == io::ErrorKind::PermissionDenied => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            done => return done,
+        }
+    }
+    fs::rename(from, to)
 }
 
 fn folder(path: &Path) -> &Path {
