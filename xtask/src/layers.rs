@@ -81,10 +81,11 @@ const LAYERS: &[Layer] = &[
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
     ),
+    layer("hub", &["base"]),
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime",
+            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime", "hub",
         ],
     ),
     layer("cli", &["kvark"]),

@@ -169,6 +169,7 @@ impl Rm {
             Some(name) => {
                 let entry = find(name)?;
                 home.remove(entry)?;
+                kvark::backend::tidy_packed(&home.packed_folder());
                 home.model_path(entry)
             }
             None => {

@@ -21,7 +21,8 @@
 //! `examples` folder has a program for each of the common tasks.
 #![forbid(unsafe_code)]
 
-pub mod catalogue;
+/// Models by name and the folder that stores them.
+pub use ::hub::catalogue;
 
 /// Model files: opening, facts, and the readers of each format.
 pub mod model {
@@ -108,7 +109,7 @@ pub mod backend {
         ProgressCallback, Replay, ReplayError, RunMode, UnknownRunMode, conformance, reference,
         row_codec,
     };
-    pub use ::cpu::{Cpu, Isa, Probe};
+    pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
     pub use ::kv::{CacheBuilderRegistry, FrozenKv, KvBytes, KvBytesBuilder, PoolGrowth, RowBlock};
 }
 
