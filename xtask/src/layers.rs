@@ -81,7 +81,7 @@ const LAYERS: &[Layer] = &[
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
     ),
-    layer("hub", &["base"]),
+    layer("hub", &["base", "import"]),
     layer(
         "kvark",
         &[

@@ -267,7 +267,7 @@ impl ModelStore {
         self.models_folder().join(format!("{}.gguf", entry.name))
     }
 
-    fn models_folder(&self) -> PathBuf {
+    pub(crate) fn models_folder(&self) -> PathBuf {
         self.root.join("models")
     }
 
