@@ -9,8 +9,10 @@ mod device;
 mod embed;
 mod exec;
 mod export;
+mod hub_flag;
 mod inspect;
 mod interrupt;
+mod list;
 mod npy;
 mod output;
 mod plan;
@@ -24,7 +26,9 @@ use std::process::ExitCode;
 
 /// Run language models on your own machine.
 ///
-/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json) or a catalogue name (see `kvark list`).
+/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json), a catalogue name (see `kvark list`),
+/// hf:OWNER/REPO[:QUANT] for a model of the Hugging Face hub, ollama:NAME for one of Ollama on this machine, or an https
+/// address of a GGUF file.
 /// The default is SmolLM2-135M-Instruct, which is downloaded on first use.
 #[derive(Parser)]
 #[command(
@@ -36,7 +40,8 @@ use std::process::ExitCode;
   kvark run -p \"The capital of France is\" -n 16   complete a prompt
   kvark run model.gguf -f prompt.txt --json       machine-readable output
   kvark embed encoder.gguf \"a cat\" \"a kitten\"    texts as vectors
-  kvark list                                      models that can be had by name
+  kvark run -hf OWNER/REPO:Q8_0 -p \"Hello\"         a model of the Hugging Face hub
+  kvark list                                      models that are there or can be had by name
   kvark inspect model.gguf                        what is in a file
   kvark plan model.gguf -c 32768                  the memory that a run will take
 
@@ -61,7 +66,7 @@ enum Command {
     Tokenize(tokenize::Tokenize),
     Detokenize(tokenize::Detokenize),
     Pull(catalogue::Pull),
-    List(catalogue::List),
+    List(list::List),
     Rm(catalogue::Rm),
 }
 
@@ -75,7 +80,10 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(
+        &command().get_matches_from(hub_flag::spell_out(std::env::args_os())),
+    )
+    .unwrap_or_else(|error| error.exit());
     interrupt::install();
     let result = match cli.command {
         Command::Run(command) => command.execute(),

@@ -286,7 +286,9 @@ impl ModelStore {
         std::fs::remove_file(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => CatalogueErrorKind::NotInstalled(entry.name).into(),
             _ => CatalogueError::io("delete", &path, error),
-        })
+        })?;
+        self.forget_use(&path);
+        Ok(())
     }
 
     /// The folder of packed weights, of all models; it need not exist.

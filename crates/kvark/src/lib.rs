@@ -24,6 +24,15 @@
 /// Models by name and the folder that stores them.
 pub use ::hub::catalogue;
 
+/// Models of a hub, of addresses and of a local Ollama store: references, downloads, and what is stored.
+pub mod hub {
+    pub use ::hub::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
+    pub use ::hub::{
+        HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
+        OllamaStore, StoredModel, quantisation_of_name,
+    };
+}
+
 /// Model files: opening, facts, and the readers of each format.
 pub mod model {
     pub use ::import::hugging_face::Blueprint;

@@ -72,6 +72,11 @@ impl Folder {
         command
             .args(args)
             .env("KVARK_HOME", self.path("home"))
+            .env("OLLAMA_MODELS", self.path("ollama"))
+            .env("HF_HOME", self.path("huggingface"))
+            .env_remove("HF_TOKEN")
+            .env_remove("HF_TOKEN_PATH")
+            .env_remove("HF_ENDPOINT")
             .env_remove("KVARK_ISA")
             .env_remove("KVARK_PASSES")
             .env_remove("KVARK_PYTHON")

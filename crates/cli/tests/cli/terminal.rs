@@ -11,16 +11,16 @@ const COLUMNS: [u16; 4] = [60, 80, 100, 200];
 const ROWS: u16 = 24;
 
 /// A command that runs in a terminal, and the terminal's screen.
-struct Terminal {
-    child: Child,
-    controller: File,
+pub(crate) struct Terminal {
+    pub(crate) child: Child,
+    pub(crate) controller: File,
     screen: vt100::Parser,
     /// Whether a progress bar was ever on the screen.
     saw_bar: bool,
 }
 
 impl Terminal {
-    fn start(command: &mut Command, columns: u16) -> Terminal {
+    pub(crate) fn start(command: &mut Command, columns: u16) -> Terminal {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
@@ -58,7 +58,7 @@ impl Terminal {
     }
 
     /// Reads the command's output until `done` returns true; returns false if the command has ended.
-    fn read_until(&mut self, done: impl Fn(&vt100::Screen) -> bool) -> bool {
+    pub(crate) fn read_until(&mut self, done: impl Fn(&vt100::Screen) -> bool) -> bool {
         let mut byte = [0];
         while !done(self.screen.screen()) {
             // The end is an error on Linux.
@@ -86,7 +86,7 @@ impl Terminal {
         }
     }
 
-    fn contents(&self) -> String {
+    pub(crate) fn contents(&self) -> String {
         self.screen.screen().contents()
     }
 }
