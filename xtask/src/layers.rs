@@ -81,11 +81,12 @@ const LAYERS: &[Layer] = &[
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
     ),
+    layer("hub", &["base", "import"]),
     layer("grammar", &["text", "runtime"]),
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime", "grammar",
+            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime", "grammar", "hub",
         ],
     ),
     layer("server", &["kvark"]),

@@ -8,7 +8,9 @@ use clap::Args;
 use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
 use kvark::cache::KvStorage;
 use kvark::graph::PassSelection;
+use kvark::hub::ModelRef;
 use kvark::memory::MemoryLimit;
+use kvark::model::gguf::SplitName;
 use kvark::model::{ModelFacts, OpenOptions};
 use kvark::text::Message;
 use kvark::{Model, Runner, RunnerOptions};
@@ -18,15 +20,49 @@ use std::sync::OnceLock;
 /// Selects the model.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// Path or catalogue name; SmolLM2-135M-Instruct when left out
-    #[arg(value_name = "MODEL")]
+    /// Path, catalogue name, hf:OWNER/REPO[:QUANT], ollama:NAME or https address; SmolLM2-135M-Instruct when left out
+    #[arg(value_name = "MODEL", conflicts_with = "hf_repo")]
     pub(crate) positional: Option<String>,
     /// The model, as a flag
     #[arg(short, long, value_name = "MODEL", conflicts_with = "positional")]
     pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+}
+
+/// Selects a model of the hub.
+#[derive(Args, Clone)]
+pub(crate) struct HubArgs {
+    /// Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one
+    #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
+    pub(crate) hf_repo: Option<String>,
+}
+
+impl HubArgs {
+    /// The reference.
+    pub(crate) fn reference(&self) -> Option<String> {
+        let repository = self.hf_repo.as_deref()?;
+        let repository = repository.strip_prefix("hf:").unwrap_or(repository);
+        Some(format!("hf:{repository}"))
+    }
 }
 
 impl ModelArgs {
+    /// The model with this name.
+    pub(crate) fn named(model: Option<String>) -> ModelArgs {
+        ModelArgs {
+            positional: None,
+            model,
+            hub: HubArgs { hf_repo: None },
+        }
+    }
+
+    /// The path, name or reference that was given.
+    fn given(&self) -> Option<String> {
+        let named = self.model.as_ref().or(self.positional.as_ref());
+        named.cloned().or_else(|| self.hub.reference())
+    }
+
     /// Opens the model for the context that will be used.
     pub(crate) fn open(&self, engine: &EngineArgs) -> Result<Model> {
         let options = OpenOptions {
@@ -41,6 +77,10 @@ impl ModelArgs {
 
     /// Display name of the model: the file's stem, or the folder's name if the stem is generic (`model`, `decoder`).
     pub(crate) fn name(&self) -> Result<String> {
+        let given = self.given().unwrap_or_default();
+        if let Ok(ModelRef::Ollama { name, tag }) = given.parse() {
+            return Ok(format!("{name}:{tag}"));
+        }
         let path = self.path()?;
         let path = path.canonicalize().unwrap_or(path);
         let stem = |path: &Path| match path.is_dir() {
@@ -53,13 +93,17 @@ impl ModelArgs {
         };
         let own = stem(&path).filter(|name| !["model", "decoder"].contains(&&**name));
         let name = own.or_else(|| stem(path.parent()?)).or_else(|| stem(&path));
+        let split = name
+            .as_deref()
+            .and_then(|name| SplitName::parse(&format!("{name}.gguf")));
+        let name = split.map(|split| split.stem().to_owned()).or(name);
         Ok(name.unwrap_or_else(|| "the model".to_owned()))
     }
 
-    /// Path of the model file. Downloads a catalogue model if it is not present.
+    /// Path of the model file. Downloads a model that is not present.
     pub(crate) fn path(&self) -> Result<PathBuf> {
-        match self.model.as_ref().or(self.positional.as_ref()) {
-            Some(name) => model_path(name),
+        match self.given() {
+            Some(name) => model_path(&name),
             None => match DEFAULT_MODEL.get() {
                 Some(name) => model_path(name),
                 None => catalogue::ensure(kvark::catalogue::default_entry()),
@@ -76,16 +120,9 @@ pub(crate) fn set_default_model(name: String) {
     let _ = DEFAULT_MODEL.set(name);
 }
 
-/// Resolves a path or a catalogue name to a file. Downloads a catalogue model if it is not present.
+/// Resolves a path, a name or a reference to a file. Downloads a model that is not present.
 pub(crate) fn model_path(name: &str) -> Result<PathBuf> {
-    let path = PathBuf::from(name);
-    if path.exists() {
-        return Ok(path);
-    }
-    match kvark::catalogue::find(name) {
-        Some(entry) => catalogue::ensure(entry),
-        None => bail!("no such file or catalogue model: {name} (see kvark list)"),
-    }
+    catalogue::resolve(&name.parse()?)
 }
 
 /// Warns if the requested context is longer than the trained one. Loading rejects a context above the model's limit.

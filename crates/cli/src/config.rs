@@ -152,7 +152,8 @@ fn with_home(path: &str) -> String {
 /// If the configuration is wrong.
 pub(crate) fn parse(command: Command) -> Result<ArgMatches> {
     // Help and wrong usage come before the configuration is read.
-    let plain = command.clone().get_matches();
+    let arguments = crate::single_dash::spell_out(std::env::args_os());
+    let plain = command.clone().get_matches_from(&arguments);
     let Some((name, given)) = plain.subcommand() else {
         return Ok(plain);
     };
@@ -176,7 +177,7 @@ pub(crate) fn parse(command: Command) -> Result<ArgMatches> {
             }
         })
     });
-    Ok(with_defaults.get_matches())
+    Ok(with_defaults.get_matches_from(arguments))
 }
 
 /// Whether a configured value is the default of a flag: not that of a flag which needs another one that is not there.

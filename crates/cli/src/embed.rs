@@ -1,6 +1,6 @@
 //! `kvark embed`: texts to embeddings.
 
-use crate::args::{self, GraphArgs, ModelArgs};
+use crate::args::{self, GraphArgs, HubArgs, ModelArgs};
 use crate::device::DeviceArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
@@ -30,12 +30,14 @@ Examples:
   kvark embed -m bge-small.gguf --pooling cls --no-normalize \"a text\""
 )]
 pub(crate) struct Embed {
-    /// Path or catalogue name of the model, unless --model names it; then texts
+    /// Path, name or reference of the model, unless --model names it; then texts
     #[arg(value_name = "MODEL|TEXT")]
     positional: Vec<String>,
     /// The model, as a flag
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
+    #[command(flatten)]
+    hub: HubArgs,
     /// File with one text per line; - for standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -122,7 +124,8 @@ impl Embed {
     /// The model and the texts; the first positional argument can be either.
     fn arguments(&self) -> Result<(ModelArgs, Vec<String>)> {
         let mut given = self.positional.iter().cloned();
-        let model = self.model.clone().or_else(|| given.next());
+        let flags = self.model.clone().or_else(|| self.hub.reference());
+        let model = flags.or_else(|| given.next());
         let model = model.context("no model: give an encoder, such as all-minilm.gguf")?;
         let texts: Vec<String> = given.collect();
         let texts = match &self.file {
@@ -136,11 +139,7 @@ impl Embed {
         if texts.is_empty() {
             bail!("nothing to embed: give texts after the model, or --file");
         }
-        let model = ModelArgs {
-            positional: None,
-            model: Some(model),
-        };
-        Ok((model, texts))
+        Ok((ModelArgs::named(Some(model)), texts))
     }
 
     fn options(&self) -> Result<EmbedOptions> {

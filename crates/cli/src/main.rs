@@ -13,6 +13,7 @@ mod exec;
 mod export;
 mod inspect;
 mod interrupt;
+mod list;
 mod man;
 mod messages;
 mod npy;
@@ -23,6 +24,7 @@ mod run;
 mod sampling;
 mod score;
 mod serve;
+mod single_dash;
 mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -30,7 +32,9 @@ use std::process::ExitCode;
 
 /// Run language models on your own machine.
 ///
-/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json) or a catalogue name (see `kvark list`).
+/// MODEL is a path (.gguf, .pt2, .onnx, or a folder with genai_config.json), a catalogue name (see `kvark list`),
+/// hf:OWNER/REPO[:QUANT] for a model of the Hugging Face hub, ollama:NAME for one of Ollama on this machine, or an https
+/// address of a GGUF file.
 /// The default is SmolLM2-135M-Instruct, which is downloaded on first use.
 #[derive(Parser)]
 #[command(
@@ -42,7 +46,8 @@ use std::process::ExitCode;
   kvark run \"The capital of France is\" -n 16      complete a prompt
   kvark run model.gguf -f prompt.txt --json       machine-readable output
   kvark embed encoder.gguf \"a cat\" \"a kitten\"    texts as vectors
-  kvark list                                      models that can be had by name
+  kvark run -hf OWNER/REPO:Q8_0 -p \"Hello\"         a model of the Hugging Face hub
+  kvark list                                      models that are there or can be had by name
   kvark inspect model.gguf                        what is in a file
   kvark plan model.gguf -c 32768                  the memory that a run will take
   kvark config                                    defaults, and where they come from
@@ -69,7 +74,7 @@ enum Command {
     Tokenize(tokenize::Tokenize),
     Detokenize(tokenize::Detokenize),
     Pull(catalogue::Pull),
-    List(catalogue::List),
+    List(list::List),
     Rm(catalogue::Rm),
     Config(config::Config),
     Completions(completions::Completions),

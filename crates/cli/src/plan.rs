@@ -63,7 +63,7 @@ pub(crate) struct Plan {
     threads: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Path or catalogue name of a draft model, planned with the same options
+    /// Path, name or reference of a draft model, planned with the same options
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
     /// Fail if the plan needs more memory than SIZE, such as 800M or 2G

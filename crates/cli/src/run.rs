@@ -2,7 +2,7 @@
 
 mod arguments;
 
-use crate::args::{EngineArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
+use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
 use crate::sampling::SamplingArgs;
 use crate::{chat, interrupt, messages, output, prompt};
@@ -48,6 +48,8 @@ pub(crate) struct Run {
     /// The model, as a flag
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
+    #[command(flatten)]
+    hub: HubArgs,
     #[command(flatten)]
     text: TextArgs,
     /// The prompt as token ids, such as 1,2,3

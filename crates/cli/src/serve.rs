@@ -1,6 +1,6 @@
 //! `kvark serve`: an HTTP API and a web page.
 
-use crate::args::{self, EngineArgs};
+use crate::args::{self, EngineArgs, HubArgs, ModelArgs};
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -35,6 +35,8 @@ pub(crate) struct Serve {
     /// A model, as a flag; can be repeated
     #[arg(short, long, value_name = "[NAME=]MODEL")]
     model: Vec<String>,
+    #[command(flatten)]
+    hub: HubArgs,
     /// Address to listen on; 0.0.0.0 for all networks
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -123,9 +125,8 @@ impl Serve {
             models.push(named_model(text)?);
         }
         if models.is_empty() {
-            let entry = kvark::catalogue::default_entry();
-            let path = crate::catalogue::ensure(entry)?;
-            models.push((entry.name.to_owned(), path));
+            let default = ModelArgs::named(self.hub.reference());
+            models.push((default.name()?, default.path()?));
         }
         for (index, (name, _)) in models.iter().enumerate() {
             if models[..index].iter().any(|(other, _)| other == name) {

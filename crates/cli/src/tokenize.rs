@@ -1,6 +1,6 @@
 //! `kvark tokenize` and `detokenize`: text to token ids and back, from the file's header alone.
 
-use crate::args::{ModelArgs, TextArgs, token_ids};
+use crate::args::{HubArgs, ModelArgs, TextArgs, token_ids};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::model::open_tokenizer;
@@ -37,12 +37,14 @@ pub(crate) struct Tokenize {
   kvark detokenize model.gguf 1 2 3
   kvark detokenize -m model.gguf --token-ids 1,2,3 --json")]
 pub(crate) struct Detokenize {
-    /// Path or catalogue name, unless it is a token id; then token ids
+    /// Path, name or reference, unless it is a token id; then token ids
     #[arg(value_name = "MODEL|ID")]
     positional: Vec<String>,
     /// Model, as a flag
     #[arg(short, long, value_name = "MODEL")]
     model: Option<String>,
+    #[command(flatten)]
+    hub: HubArgs,
     /// The token ids, such as 1,2,3
     #[arg(long = "token-ids", value_name = "IDS", value_parser = token_ids)]
     token_ids: Option<TokenIds>,
@@ -101,7 +103,7 @@ impl Detokenize {
     /// The model and the ids; the first positional argument can be either.
     fn arguments(&self) -> Result<(ModelArgs, TokenIds)> {
         let mut rest = self.positional.as_slice();
-        let mut named = self.model.clone();
+        let mut named = self.model.clone().or_else(|| self.hub.reference());
         if let (None, [first, more @ ..]) = (&named, rest)
             && token_ids(first).is_err()
         {
@@ -119,10 +121,6 @@ impl Detokenize {
                 lists.map_err(anyhow::Error::msg)?.concat()
             }
         };
-        let model = ModelArgs {
-            positional: None,
-            model: named,
-        };
-        Ok((model, ids))
+        Ok((ModelArgs::named(named), ids))
     }
 }

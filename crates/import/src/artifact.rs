@@ -129,7 +129,7 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
     let import = || {
         let bytes = Bytes::map(path)?;
         let file = match detect_format(path, &bytes)? {
-            Format::Gguf => ModelFile::Gguf(Gguf::parse(bytes)?),
+            Format::Gguf => ModelFile::Gguf(Gguf::parse_with_parts(bytes, path)?),
             Format::Pt2 => ModelFile::Pt2(Pt2::parse(&bytes)?),
             Format::Onnx => ModelFile::Onnx {
                 model: Onnx::parse(bytes, path.parent())?,

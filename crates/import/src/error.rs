@@ -144,7 +144,12 @@ impl ImportError {
 
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {
         // These errors name their file already.
-        if !matches!(*self.problem, ImportErrorDetail::Map(_)) {
+        let named = match &*self.problem {
+            ImportErrorDetail::Map(_) => true,
+            ImportErrorDetail::Gguf(error) => error.names_file(),
+            _ => false,
+        };
+        if !named {
             self.path = Some(path.to_owned());
         }
         self

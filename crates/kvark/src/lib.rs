@@ -21,7 +21,17 @@
 //! `examples` folder has a program for each of the common tasks.
 #![forbid(unsafe_code)]
 
-pub mod catalogue;
+/// Models by name and the folder that stores them.
+pub use ::hub::catalogue;
+
+/// Models of a hub, of addresses and of a local Ollama store: references, downloads, and what is stored.
+pub mod hub {
+    pub use ::hub::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
+    pub use ::hub::{
+        HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
+        OllamaStore, StoredModel, quantisation_of_name,
+    };
+}
 
 /// Model files: opening, facts, and the readers of each format.
 pub mod model {
@@ -124,7 +134,7 @@ pub mod backend {
         ProgressCallback, Replay, ReplayError, RunMode, UnknownRunMode, conformance, reference,
         row_codec,
     };
-    pub use ::cpu::{Cpu, Isa, Probe};
+    pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
     pub use ::kv::{CacheBuilderRegistry, FrozenKv, KvBytes, KvBytesBuilder, PoolGrowth, RowBlock};
 }
 

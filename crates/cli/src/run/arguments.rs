@@ -55,19 +55,20 @@ impl Run {
     /// The model and the text of the prompt, if there is one. Reads standard input if nothing else gives a prompt and it is
     /// not a terminal.
     pub(super) fn arguments(&self) -> Result<(ModelArgs, Option<String>)> {
+        let named = self.model.clone().or_else(|| self.hub.reference());
         let prompt_by_flag =
             self.text.is_given() || self.token_ids.is_some() || self.messages.is_some();
         let (model, prompt) = match (&self.model_or_prompt, &self.prompt) {
-            (first, None) if self.model.is_some() => match first {
+            (first, None) if named.is_some() => match first {
                 Some(word) if classify(word) == Word::Model => bail!(
-                    "the model is given twice, by --model and as {word:?}; write a prompt that looks like a file as --prompt {word:?}"
+                    "the model is given twice, by --model or --hf-repo and as {word:?}; write a prompt that looks like a file as --prompt {word:?}"
                 ),
-                first => (self.model.clone(), first.clone()),
+                first => (named, first.clone()),
             },
             (Some(first), Some(prompt)) => {
-                if self.model.is_some() {
+                if named.is_some() {
                     bail!(
-                        "the model is given twice, by --model and as {first:?}; write the prompt as one argument in quotes"
+                        "the model is given twice, by --model or --hf-repo and as {first:?}; write the prompt as one argument in quotes"
                     );
                 }
                 (Some(first.clone()), Some(prompt.clone()))
@@ -80,7 +81,7 @@ impl Run {
                     "{first:?} is no file and no catalogue model (see kvark list); write a prompt of one word as --prompt {first:?}, and a model as --model {first:?}"
                 ),
             },
-            (None, _) => (self.model.clone(), None),
+            (None, _) => (named, None),
         };
         if prompt.is_some() && self.text.is_given() {
             bail!("the prompt is given twice, as an argument and by --prompt or --file");
@@ -98,11 +99,7 @@ impl Run {
                 text => text,
             },
         };
-        let model = ModelArgs {
-            positional: None,
-            model,
-        };
-        Ok((model, text))
+        Ok((ModelArgs::named(model), text))
     }
 }
 

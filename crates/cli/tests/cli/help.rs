@@ -10,18 +10,18 @@ fn every_command_explains_itself() {
         (
             "run",
             format!(
-                "--model --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
+                "--model --hf-repo --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
             ),
         ),
         (
             "chat",
             format!(
-                "--model --prompt --system --chat-template --special --predict --prompt-cache --context-shift --keep --verbose /regen /edit /set /system /stats Tab /rewind /save /load /clear Ctrl-C {engine} {sampling}"
+                "--model --hf-repo --prompt --system --chat-template --special --predict --prompt-cache --context-shift --keep --verbose /regen /edit /set /system /stats Tab /rewind /save /load /clear Ctrl-C {engine} {sampling}"
             ),
         ),
         (
             "score",
-            format!("--model --prompt --file --token-ids --stride --json {engine}"),
+            format!("--model --hf-repo --prompt --file --token-ids --stride --json {engine}"),
         ),
         (
             "bench",
@@ -29,7 +29,7 @@ fn every_command_explains_itself() {
         ),
         (
             "embed",
-            "--model --file --pooling --no-normalize --truncate --threads --json cosine".into(),
+            "--model --hf-repo --file --pooling --no-normalize --truncate --threads --json cosine".into(),
         ),
         (
             "exec",
@@ -37,20 +37,20 @@ fn every_command_explains_itself() {
         ),
         (
             "export",
-            "--model --output --features --max-step --python KVARK_PYTHON pip".into(),
+            "--model --hf-repo --output --features --max-step --python KVARK_PYTHON pip".into(),
         ),
-        ("inspect", "--model --graph --json".into()),
+        ("inspect", "--model --hf-repo --graph --json".into()),
         (
             "plan",
-            "--model --ctx-size --compare --cache-type-k --mem-limit --map --svg --png --json config.json".into(),
+            "--model --hf-repo --ctx-size --compare --cache-type-k --mem-limit --map --svg --png --json config.json".into(),
         ),
         (
             "tokenize",
-            "--model --prompt --file --bos --special --json".into(),
+            "--model --hf-repo --prompt --file --bos --special --json".into(),
         ),
-        ("detokenize", "--model --token-ids --json".into()),
-        ("pull", "NAME --force --verify KVARK_HOME".into()),
-        ("list", "--json".into()),
+        ("detokenize", "--model --hf-repo --token-ids --json".into()),
+        ("pull", "NAME hf:OWNER/REPO --hf-repo --force --verify KVARK_HOME HF_TOKEN HF_ENDPOINT".into()),
+        ("list", "--json ollama:NAME".into()),
         ("rm", "NAME".into()),
         (
             "config",

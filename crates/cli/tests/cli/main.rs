@@ -14,6 +14,8 @@ mod export;
 mod genai;
 mod generated;
 mod help;
+#[cfg(unix)]
+mod hub;
 #[cfg(target_os = "linux")]
 mod interrupt;
 mod numbers;
@@ -26,7 +28,13 @@ mod pt2;
 mod real;
 mod sampling;
 mod score;
+#[cfg(unix)]
+#[path = "../../../hub/tests/common/server.rs"]
+mod server;
 mod snapshots;
+#[cfg(unix)]
+#[path = "../../../import/tests/common/splitter.rs"]
+mod splitter;
 mod support;
 #[cfg(unix)]
 mod terminal;

@@ -20,7 +20,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    fn start(command: &mut Command, columns: u16) -> Terminal {
+    pub(crate) fn start(command: &mut Command, columns: u16) -> Terminal {
         Terminal::start_sized(command, columns, ROWS)
     }
 

@@ -47,6 +47,8 @@ pub enum GgufErrorKind {
     TensorType,
     /// A tensor's bytes are misaligned, outside the file, or overlap another's.
     Layout,
+    /// A part of a split model is missing, or the parts do not belong together.
+    Split,
     /// A metadata key is absent.
     MissingKey,
     /// A metadata value does not have the requested type, or does not fit it.
@@ -137,6 +139,22 @@ pub(super) enum GgufErrorDetail {
         other: String,
         end: usize,
     },
+    #[error(
+        "{} is missing: the model is split over {count} files, and this is number {number}", path.display()
+    )]
+    MissingPart {
+        number: usize,
+        count: usize,
+        path: PathBuf,
+    },
+    #[error(
+        "the model is split over {count} files, but the name does not end with -00001-of-{count:05}.gguf or the like, so the other files cannot be found"
+    )]
+    PartName { count: usize },
+    #[error("the name says part {number} of {count}, but the keys split.no and split.count do not")]
+    WrongPart { number: usize, count: usize },
+    #[error("the parts have {found} tensors, must have {stated} (split.tensors.count)")]
+    PartTensors { stated: usize, found: usize },
     #[error("metadata key {key} is missing")]
     MissingKey { key: String },
     #[error("metadata key {key} is {found}, not {wanted}")]
@@ -174,6 +192,10 @@ impl GgufError {
             | P::PartialBlock { .. } => GgufErrorKind::Shape,
             P::TensorType { .. } => GgufErrorKind::TensorType,
             P::Misaligned { .. } | P::Outside { .. } | P::Overlap { .. } => GgufErrorKind::Layout,
+            P::MissingPart { .. }
+            | P::PartName { .. }
+            | P::WrongPart { .. }
+            | P::PartTensors { .. } => GgufErrorKind::Split,
             P::MissingKey { .. } => GgufErrorKind::MissingKey,
             P::WrongType { .. } | P::Range { .. } => GgufErrorKind::WrongType,
         }
@@ -183,6 +205,12 @@ impl GgufError {
     pub fn missing(key: &str) -> GgufError {
         let key = key.to_owned();
         GgufErrorDetail::MissingKey { key }.into()
+    }
+
+    /// Whether the message names the file.
+    pub(crate) fn names_file(&self) -> bool {
+        let own = matches!(*self.problem, GgufErrorDetail::MissingPart { .. });
+        own || self.path.is_some()
     }
 
     pub(super) fn in_file(mut self, path: &Path) -> GgufError {

@@ -16,6 +16,8 @@ pub struct Gguf {
     /// The tensors in the order of the file's directory.
     pub tensors: Vec<GgufTensor>,
     pub(super) index: HashMap<String, usize>,
+    /// Number of files that were read; a model may be split over several.
+    pub(super) parts: usize,
 }
 
 /// One tensor of a file.

@@ -5,6 +5,7 @@ use super::architecture_keys::Keys;
 use super::error::GgufError;
 use super::file::Gguf;
 use super::spec::{SpecReader, TrackedTensors};
+use super::split;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::{ImportOptions, LoweredModel, Method};
 use crate::model_facts::{ModelFacts, Pooling};
@@ -61,8 +62,9 @@ struct ModelDescription {
 }
 
 fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, ImportError> {
-    if let Some(parts) = file.metadata.u64("split.count")?.filter(|n| *n > 1) {
-        let what = format!("a model split over {parts} files (split.count)");
+    let parts = split::stated_count(&file.metadata)?;
+    if parts != file.parts {
+        let what = format!("one part of a model split over {parts} files, without the others,");
         return Err(ImportError::unsupported(what));
     }
     let key = "general.architecture";

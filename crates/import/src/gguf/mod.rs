@@ -1,4 +1,4 @@
-//! GGUF, versions 2 and 3, little-endian: model metadata and tensors in one file.
+//! GGUF, versions 2 and 3, little-endian: model metadata and tensors, in one file or split over several.
 //!
 //! Reading checks every number before it is used, so a file that opens is consistent: names are
 //! unique, rows are whole blocks, and each tensor's bytes lie inside the file and overlap no other's.
@@ -22,6 +22,7 @@ mod lower;
 mod metadata;
 mod read;
 mod spec;
+mod split;
 #[cfg(test)]
 pub(crate) mod test_writer;
 #[cfg(test)]
@@ -32,3 +33,4 @@ pub use error::{GgufError, GgufErrorKind};
 pub use file::{Gguf, GgufTensor};
 pub use lower::lower;
 pub use metadata::{Metadata, Value};
+pub use split::SplitName;

@@ -36,10 +36,10 @@ struct TensorEntry {
 }
 
 impl Gguf {
-    /// Maps the file at `path` and reads it. Tensor data is not touched.
+    /// Maps the file at `path` and reads it. Tensor data is not touched. If the file is a part of a split model, the
+    /// other parts are read from the same folder.
     pub fn open(path: &Path) -> Result<Gguf, GgufError> {
-        let bytes = Bytes::map(path)?;
-        Gguf::parse(bytes).map_err(|e| e.in_file(path))
+        Gguf::parse_with_parts(Bytes::map(path)?, path)
     }
 
     /// Reads a whole file held in `bytes`; the tensors are views into it.
@@ -79,6 +79,7 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
         metadata,
         tensors,
         index,
+        parts: 1,
     })
 }
 

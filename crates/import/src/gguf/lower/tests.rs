@@ -297,7 +297,7 @@ fn every_wrong_key_is_named() {
         (
             |m| m.set(":split.count", Value::U16(3)),
             K::Unsupported,
-            "a model split over 3 files (split.count) is not supported",
+            "one part of a model split over 3 files, without the others, is not supported",
         ),
     ];
     refuses(table);

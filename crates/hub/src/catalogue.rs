@@ -1,7 +1,7 @@
 //! The model catalogue: models by name, the folder that stores them, and how they are fetched.
 //!
 //! ```no_run
-//! use kvark::catalogue::{self, ModelStore};
+//! use hub::catalogue::{self, ModelStore};
 //!
 //! let home = ModelStore::from_env()?;
 //! let entry = catalogue::find("smollm2").expect("a name of the catalogue");
@@ -268,7 +268,7 @@ impl ModelStore {
         self.models_folder().join(format!("{}.gguf", entry.name))
     }
 
-    fn models_folder(&self) -> PathBuf {
+    pub(crate) fn models_folder(&self) -> PathBuf {
         self.root.join("models")
     }
 
@@ -281,18 +281,18 @@ impl ModelStore {
         }
     }
 
-    /// Deletes the model's file and its packed weights.
+    /// Deletes the model's file. Its packed weights are then stale; the backend that wrote them deletes them.
     pub fn remove(&self, entry: &CatalogueEntry) -> Result<(), CatalogueError> {
         let path = self.model_path(entry);
         std::fs::remove_file(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => CatalogueErrorKind::NotInstalled(entry.name).into(),
             _ => CatalogueError::io("delete", &path, error),
         })?;
-        cpu::tidy_packed(&self.packed_folder());
+        self.forget_use(&path);
         Ok(())
     }
 
-    /// The folder of packed weights, of all models; it need not exist. See [`CompileOptions`](crate::backend::CompileOptions).
+    /// The folder of packed weights, of all models; it need not exist.
     pub fn packed_folder(&self) -> PathBuf {
         self.root.join("packed")
     }

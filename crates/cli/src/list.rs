@@ -1,0 +1,263 @@
+//! `kvark list`: models that are there, and those of the catalogue.
+
+use crate::output;
+use anyhow::Result;
+use clap::Args;
+use kvark::catalogue::{CatalogueEntry, FileState, MODELS};
+use kvark::hub::{ModelSource, ModelStore, OllamaStore, StoredModel};
+use kvark::model::gguf::Gguf;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// List models: the catalogue, downloaded ones, Ollama's
+#[derive(Args)]
+#[command(
+    after_help = "Downloads that were not finished are listed too; kvark pull continues them, kvark rm deletes them. Models of Ollama \
+on this machine can be used as ollama:NAME.
+
+Examples:
+  kvark list
+  kvark list --json"
+)]
+pub(crate) struct List {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A line of the list.
+struct Row {
+    name: String,
+    source: &'static str,
+    path: PathBuf,
+    bytes: u64,
+    /// Why the file cannot be used, or advice; empty if it can.
+    remark: String,
+    is_present: bool,
+    quantisation: Option<String>,
+    context: Option<usize>,
+    last_use: Option<SystemTime>,
+    /// More about a model of the catalogue.
+    entry: Option<&'static CatalogueEntry>,
+}
+
+impl List {
+    pub(crate) fn execute(self) -> Result<()> {
+        let home = ModelStore::from_env()?;
+        home.remove_leftovers();
+        let rows: Vec<Row> = MODELS
+            .iter()
+            .map(|entry| Row::of_catalogue(&home, entry))
+            .chain(home.stored_models().iter().map(Row::of_stored))
+            .chain(Row::of_ollama(&home))
+            .collect();
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let models: Vec<Value> = rows.iter().map(Row::json).collect();
+            let packed = json!({ "bytes": home.packed_bytes(), "path": home.packed_folder() });
+            writeln!(out, "{}", json!({ "models": models, "packed": packed }))?;
+            return Ok(());
+        }
+        let longest = rows.iter().map(|row| row.name.chars().count()).max();
+        let width = longest.unwrap_or(0).max(24);
+        writeln!(
+            out,
+            "{:<width$}{:>9}  {:<8}{:>8}  {:<12}  FILE",
+            "NAME", "SIZE", "QUANT", "CONTEXT", "LAST USE"
+        )?;
+        for row in &rows {
+            row.print(&mut out, width)?;
+        }
+        let packed = home.packed_bytes();
+        if packed > 0 {
+            let size = output::bytes(packed);
+            let folder = home.packed_folder();
+            let folder = folder.display();
+            writeln!(out, "{:<width$}{size:>9}  {folder}", "packed weights")?;
+            writeln!(
+                out,
+                "    cache for faster starts; kvark rm --packed deletes them"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    fn of_catalogue(home: &ModelStore, entry: &'static CatalogueEntry) -> Row {
+        let path = home.model_path(entry);
+        let state = home.state(entry);
+        let (quantisation, context) = match state {
+            FileState::Present => facts(&path),
+            _ => (None, None),
+        };
+        Row {
+            name: entry.name.to_owned(),
+            source: "catalogue",
+            bytes: entry.bytes,
+            remark: match state {
+                FileState::Present => String::new(),
+                FileState::Absent => "not fetched".to_owned(),
+                FileState::WrongSize => "damaged".to_owned(),
+            },
+            is_present: state == FileState::Present,
+            quantisation,
+            context,
+            last_use: home.last_use(&path),
+            path,
+            entry: Some(entry),
+        }
+    }
+
+    fn of_stored(model: &StoredModel) -> Row {
+        let (found, context) = match model.is_complete {
+            true => facts(&model.path),
+            false => (None, None),
+        };
+        let name = &model.name;
+        let remark = match (model.is_complete, model.source) {
+            (true, _) => String::new(),
+            (false, ModelSource::Stray) => format!("left over; kvark rm {name} deletes it"),
+            (false, _) => {
+                let total = model.total_bytes.map(output::bytes);
+                let of = total.map_or(String::new(), |total| format!(" of {total}"));
+                format!("unfinished{of}; kvark pull {name} continues, kvark rm {name} deletes")
+            }
+        };
+        Row {
+            name: name.clone(),
+            source: match model.source {
+                ModelSource::Hub => "hub",
+                ModelSource::Url => "url",
+                ModelSource::Stray => "stray",
+            },
+            path: model.path.clone(),
+            bytes: model.bytes,
+            remark,
+            is_present: model.is_complete,
+            quantisation: model.quantisation.clone().or(found),
+            context,
+            last_use: model.last_use,
+            entry: None,
+        }
+    }
+
+    fn of_ollama(home: &ModelStore) -> impl Iterator<Item = Row> {
+        OllamaStore::from_env().list().into_iter().map(|model| {
+            let (quantisation, context) = facts(&model.path);
+            Row {
+                name: model.name,
+                source: "ollama",
+                bytes: model.bytes,
+                remark: String::new(),
+                is_present: true,
+                quantisation,
+                context,
+                last_use: home.last_use(&model.path),
+                path: model.path,
+                entry: None,
+            }
+        })
+    }
+
+    fn print(&self, out: &mut impl Write, width: usize) -> Result<()> {
+        let (name, size) = (&self.name, output::bytes(self.bytes));
+        let quantisation = self.quantisation.as_deref().unwrap_or("-");
+        let context = self.context.map_or("-".to_owned(), |n| n.to_string());
+        let used = self.last_use.map_or("-".to_owned(), ago);
+        let path = self.path.display();
+        let there = match (&*self.remark, self.entry.is_some()) {
+            ("", _) => path.to_string(),
+            ("not fetched", _) => self.remark.clone(),
+            (remark, true) => format!("{remark}: {path}"),
+            (remark, false) => remark.to_owned(),
+        };
+        writeln!(
+            out,
+            "{name:<width$}{size:>9}  {quantisation:<8}{context:>8}  {used:<12}  {there}"
+        )?;
+        if let Some(entry) = self.entry {
+            let (description, licence) = (entry.description, entry.licence);
+            let aliases = entry.aliases.join(", ");
+            writeln!(out, "    {description} (licence {licence}; also {aliases})")?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let seconds = |time: SystemTime| Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs());
+        let mut row = json!({
+            "name": self.name,
+            "source": self.source,
+            "bytes": self.bytes,
+            "present": self.is_present,
+            "path": self.path,
+            "quantisation": self.quantisation,
+            "context": self.context,
+            "last_use": self.last_use.and_then(seconds),
+        });
+        if let Some(entry) = self.entry {
+            row["aliases"] = json!(entry.aliases);
+            row["sha256"] = json!(entry.sha256);
+            row["licence"] = json!(entry.licence);
+            row["description"] = json!(entry.description);
+        }
+        row
+    }
+}
+
+/// The type that most bytes of a model's weights have, and its context, as far as the file can be read.
+fn facts(path: &Path) -> (Option<String>, Option<usize>) {
+    let Ok(file) = Gguf::open(path) else {
+        return (None, None);
+    };
+    let mut bytes = BTreeMap::new();
+    for tensor in &file.tensors {
+        *bytes.entry(tensor.dtype.name()).or_insert(0) += tensor.data.len();
+    }
+    let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
+    let architecture = file.metadata.str("general.architecture").ok().flatten();
+    let key = format!("{}.context_length", architecture.unwrap_or_default());
+    let context = file.metadata.usize(&key).ok().flatten();
+    (most.map(|(name, _)| name.to_uppercase()), context)
+}
+
+/// The time since then, in the largest unit.
+fn ago(time: SystemTime) -> String {
+    let seconds = time.elapsed().unwrap_or_default().as_secs();
+    let (n, unit) = match seconds {
+        0..60 => return "just now".to_owned(),
+        60..3600 => (seconds / 60, "min"),
+        3600..86400 => (seconds / 3600, "h"),
+        _ => (seconds / 86400, "days"),
+    };
+    let unit = if n == 1 {
+        unit.trim_end_matches('s')
+    } else {
+        unit
+    };
+    format!("{n} {unit} ago")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_in_words() {
+        let table = [
+            (5, "just now"),
+            (60, "1 min ago"),
+            (7300, "2 h ago"),
+            (86_400, "1 day ago"),
+            (900_000, "10 days ago"),
+        ];
+        for (seconds, want) in table {
+            assert_eq!(ago(SystemTime::now() - Duration::from_secs(seconds)), want);
+        }
+    }
+}
