@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The marks of blocks that are not run, and why.
-const MARKS: [(&str, &str); 4] = [
+const MARKS: [(&str, &str); 5] = [
     ("install", "builds or installs programs"),
     ("network", "downloads a model"),
+    ("server", "serves until it is stopped, or asks a server"),
     ("torch", "needs PyTorch"),
     ("minutes", "takes minutes"),
 ];
