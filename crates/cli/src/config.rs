@@ -171,7 +171,7 @@ pub(crate) fn parse(command: Command) -> Result<ArgMatches> {
             };
             match configuration.value(name, &key) {
                 Some((values, _)) if applies(&configuration, name, &key, given) => {
-                    arg.default_values(values).hide_default_value(true)
+                    arg.default_values(values)
                 }
                 _ => arg,
             }
