@@ -1,6 +1,7 @@
 //! `kvark run`: completes a prompt.
 
 mod arguments;
+mod constrained;
 
 use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
@@ -8,6 +9,7 @@ use crate::sampling::SamplingArgs;
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
+use constrained::FormatArgs;
 use kvark::generate::{
     DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Sampler,
     SamplerOptions, Timings,
@@ -36,6 +38,7 @@ Examples:
   kvark run --messages conversation.json
   kvark run --parallel 4 -p \"A name for a cat:\" -n 8 --seed 1
   kvark run -f long.txt --prompt-cache long.kv -n 64
+  kvark run --chat --json-schema person.json \"Invent a person.\"
   kvark run model.gguf -f prompt.txt --json"
 )]
 pub(crate) struct Run {
@@ -98,6 +101,8 @@ pub(crate) struct Run {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
     shift: ShiftArgs,
@@ -135,6 +140,7 @@ impl Run {
             bail!("--chat-template needs --chat");
         }
         let messages = self.messages(text.as_deref())?;
+        let format = self.format.source()?;
         let _listening = interrupt::listen();
         let known = match &self.prompt_cache {
             Some(file) => prompt_cache(file)?,
@@ -147,6 +153,9 @@ impl Run {
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
+        if let Some(source) = &format {
+            return self.constrained(model, text.as_deref(), options, source);
+        }
         if let Some(count) = self.parallel {
             let conversations = self.conversations(&model)?;
             let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;

@@ -10,7 +10,7 @@ fn every_command_explains_itself() {
         (
             "run",
             format!(
-                "--model --hf-repo --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json {engine} {sampling}"
+                "--model --hf-repo --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json --json-schema --grammar --regex {engine} {sampling}"
             ),
         ),
         (
@@ -52,6 +52,10 @@ fn every_command_explains_itself() {
         ("pull", "NAME hf:OWNER/REPO --hf-repo --force --verify KVARK_HOME HF_TOKEN HF_ENDPOINT".into()),
         ("list", "--json ollama:NAME".into()),
         ("rm", "NAME".into()),
+        (
+            "serve",
+            format!("--model --hf-repo --host --port --parallel -np --slots --queue --api-key --cors-origin --cache-disk --timeout --grace --lenient /v1/chat/completions {engine}"),
+        ),
         (
             "config",
             "--path --json config.toml KVARK_CONFIG XDG_CONFIG_HOME".into(),

@@ -6,6 +6,7 @@ mod chat;
 mod chat_commands;
 mod commands;
 mod config;
+mod constrained;
 #[cfg(unix)]
 mod documents;
 mod embed;

@@ -1,0 +1,139 @@
+//! Output that follows a JSON schema, a grammar or a regular expression.
+
+use super::{Run, measured, report};
+use crate::{args, interrupt, output};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kvark::Model;
+use kvark::engine::{Engine, Request, RequestEvent, SchedulerOptions};
+use kvark::generate::{GenerateOptions, GenerateOutput};
+use kvark::grammar::{GrammarCompiler, GrammarSource};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What the output must look like.
+#[derive(Args)]
+pub(super) struct FormatArgs {
+    /// JSON schema that the output follows: the schema itself or a file; {} for any JSON
+    #[arg(long, value_name = "SCHEMA|FILE", group = "format", conflicts_with_all = ["parallel", "prompt_cache", "context_shift"])]
+    json_schema: Option<String>,
+    /// File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark
+    #[arg(long, value_name = "FILE", group = "format", conflicts_with_all = ["parallel", "prompt_cache", "context_shift"])]
+    grammar: Option<PathBuf>,
+    /// Regular expression that the whole output matches
+    #[arg(long, value_name = "EXPRESSION", group = "format", conflicts_with_all = ["parallel", "prompt_cache", "context_shift"])]
+    regex: Option<String>,
+}
+
+impl FormatArgs {
+    /// The grammar that was asked for.
+    pub(super) fn source(&self) -> Result<Option<GrammarSource>> {
+        if let Some(schema) = &self.json_schema {
+            let text = match Path::new(schema).is_file() {
+                true => args::read_text(Path::new(schema))?,
+                false => schema.clone(),
+            };
+            let schema = serde_json::from_str(&text).context("--json-schema is not JSON")?;
+            return Ok(Some(GrammarSource::JsonSchema(schema)));
+        }
+        if let Some(file) = &self.grammar {
+            let text = args::read_text(file)?;
+            let is_lark = file
+                .extension()
+                .is_some_and(|extension| extension == "lark");
+            let source = if is_lark {
+                GrammarSource::Lark(text)
+            } else {
+                GrammarSource::Gbnf(text)
+            };
+            return Ok(Some(source));
+        }
+        Ok(self.regex.clone().map(GrammarSource::Regex))
+    }
+}
+
+impl Run {
+    /// Generates text that follows a grammar.
+    pub(super) fn constrained(
+        &self,
+        model: Model,
+        text: Option<&str>,
+        options: GenerateOptions,
+        source: &GrammarSource,
+    ) -> Result<()> {
+        let model = Arc::new(model);
+        let compiler = GrammarCompiler::new(&model)?;
+        let constraint = compiler.constraint(source)?;
+        let messages = self.messages(text)?;
+        let conversations = self.conversations(&model)?;
+        let prompt = self.prompt(&model, conversations.as_ref(), text, &messages)?;
+        let sampling = self.sampling.options(&model)?;
+        let seed = sampling.seed;
+        let backend = self.engine.device.backend()?;
+        let one = SchedulerOptions {
+            slots: 1,
+            prefixes: 1,
+            ..SchedulerOptions::default()
+        };
+        let runner = self.engine.runner_options()?;
+        let engine = Engine::start(model.clone(), &*backend, &runner, &one)?;
+        let request = Request {
+            sampling,
+            options,
+            constraint: Some(constraint),
+            ..Request::new(prompt.clone())
+        };
+        let mut shown = text.filter(|_| !(self.json || self.is_chat() || self.no_display_prompt));
+        let bar = output::progress("prompt", prompt.len());
+        let mut all = String::new();
+        for event in engine.handle().generate(request)? {
+            if interrupt::requested() {
+                bar.finish_and_clear();
+                bail!("interrupted");
+            }
+            let piece = match event {
+                RequestEvent::Started(_) => continue,
+                RequestEvent::PromptProgress(done) => {
+                    bar.set_position(done as u64);
+                    continue;
+                }
+                RequestEvent::Token(token) => token.text,
+                RequestEvent::Failed(error) => return Err(error.into()),
+                RequestEvent::Finished(end) => {
+                    bar.finish_and_clear();
+                    all.push_str(&end.rest);
+                    let generated = GenerateOutput {
+                        tokens: end.tokens,
+                        text: all,
+                        finish: end.finish,
+                        timings: end.timings,
+                    };
+                    let mut out = std::io::stdout();
+                    if self.json {
+                        let memory = engine.handle().state()?.memory;
+                        let mut object = report(&prompt, &generated, memory);
+                        object["seed"] = seed.into();
+                        writeln!(out, "{object}")?;
+                        return Ok(());
+                    }
+                    writeln!(out, "{}{}", shown.take().unwrap_or_default(), end.rest)?;
+                    let t = generated.timings;
+                    output::note(&format!(
+                        "[prompt {}; generated {}; seed {seed}; {}]",
+                        measured(t.prompt_tokens, t.prompt_rate()),
+                        measured(t.generated_tokens, t.decode_rate()),
+                        generated.finish.name(),
+                    ));
+                    return Ok(());
+                }
+            };
+            bar.finish_and_clear();
+            all.push_str(&piece);
+            if !self.json {
+                output::text(&(shown.take().unwrap_or_default().to_owned() + &piece))?;
+            }
+        }
+        Ok(())
+    }
+}
