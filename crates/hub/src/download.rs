@@ -70,23 +70,27 @@ pub(crate) fn download(
     let mut part = match PartFile::claim(to, &mut || !on(FetchStage::Download, 0, total))? {
         Claim::Ours(part) => part,
         // Another process has downloaded it meanwhile.
-        Claim::Done => return check(to, to, file.sha256.as_deref(), on),
+        Claim::Done => return check_file(to, file.sha256.as_deref(), on),
     };
     let result = fill(client, file, &mut part, on).and_then(|probe| {
         let expected = probe.sha256.as_deref();
-        let checked = check(part.path(), to, expected, on);
+        let checked = part
+            .reader()
+            .and_then(|reader| check(reader, to, expected, on));
         let checked = checked.and_then(|checked| {
-            check_magic(part.path(), &file.url)?;
+            check_magic(part.reader()?, to, &file.url)?;
+            part.finish(to)?;
             Ok(checked)
         });
-        match checked {
-            Ok(checked) => part.finish(to).map(|()| checked),
-            Err(error) if matches!(error.kind(), HubErrorKind::Interrupted) => Err(error),
-            Err(error) => {
-                part.discard();
-                Err(error)
-            }
+        if let Err(error) = &checked
+            && matches!(
+                error.kind(),
+                HubErrorKind::Checksum { .. } | HubErrorKind::NotGguf { .. }
+            )
+        {
+            part.discard();
         }
+        checked
     });
     // A partial file without a byte that could be continued is of no use.
     if result.is_err() {
@@ -176,15 +180,24 @@ fn content_range(answer: &Answer) -> Option<(u64, u64, Option<u64>)> {
     Some((first.trim().parse().ok()?, last.trim().parse().ok()?, total))
 }
 
-/// Computes the checksum of the file at `path`, which is or will be at `to`, and compares it with the stated one.
-pub(crate) fn check(
+/// Computes the checksum of the file at `path` and compares it with the stated one.
+pub(crate) fn check_file(
     path: &Path,
+    expected: Option<&str>,
+    on: FileCallback<'_>,
+) -> Result<CheckedFile, HubError> {
+    let file = File::open(path).map_err(|e| HubError::io("read", path, e))?;
+    check(file, path, expected, on)
+}
+
+/// Computes the checksum of a file that is or will be at `to`, and compares it with the stated one.
+fn check(
+    mut file: File,
     to: &Path,
     expected: Option<&str>,
     on: FileCallback<'_>,
 ) -> Result<CheckedFile, HubError> {
-    let unreadable = |error| HubError::io("read", path, error);
-    let mut file = File::open(path).map_err(unreadable)?;
+    let unreadable = |error| HubError::io("read", to, error);
     let total = file.metadata().map_err(unreadable)?.len();
     let (mut hash, mut done) = (Sha256::new(), 0);
     let mut chunk = vec![0; 1 << 20];
@@ -218,12 +231,10 @@ pub(crate) fn check(
 }
 
 /// Checks that the file starts as a GGUF file does: servers send error pages with status 200, too.
-fn check_magic(path: &Path, address: &str) -> Result<(), HubError> {
+fn check_magic(mut file: File, to: &Path, address: &str) -> Result<(), HubError> {
     let mut start = vec![0; 16];
-    let mut file = File::open(path).map_err(|e| HubError::io("read", path, e))?;
-    let n = file
-        .read(&mut start)
-        .map_err(|e| HubError::io("read", path, e))?;
+    let n = file.read(&mut start);
+    let n = n.map_err(|e| HubError::io("read", to, e))?;
     start.truncate(n);
     if start.starts_with(b"GGUF") {
         return Ok(());

@@ -389,7 +389,7 @@ impl ModelStore {
                 on(FetchProgress { stage, done, total })
             };
             let expected = recorded.sha256.as_deref();
-            before += download::check(file, file, expected, &mut report)?.bytes;
+            before += download::check_file(file, expected, &mut report)?.bytes;
         }
         Ok(())
     }

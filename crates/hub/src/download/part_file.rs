@@ -116,8 +116,14 @@ impl PartFile {
         Ok(())
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// The file from its start. On some systems a locked file can only be read through the handle that holds the lock.
+    pub(super) fn reader(&self) -> Result<File, HubError> {
+        let open = || {
+            let mut file = self.file.try_clone()?;
+            file.rewind()?;
+            Ok(file)
+        };
+        open().map_err(|e| HubError::io("read", &self.path, e))
     }
 
     pub(super) fn len(&self) -> u64 {
