@@ -158,7 +158,7 @@ mod tests {
         let mut state = 7;
         for _ in 0..200 {
             let mut index = RadixIndex::default();
-            let mut lists = BTreeMap::new();
+            let mut lists: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             for _ in 0..60 {
                 let mut tokens = |longest| -> Vec<u32> {
                     let len = random(&mut state, longest);
