@@ -27,6 +27,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Complete a prompt')
             [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
+            [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache')
             [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
             [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
@@ -36,9 +37,10 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
             [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
             [CompletionResult]::new('detokenize', 'detokenize', [CompletionResultType]::ParameterValue, 'Turn token ids into text')
-            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Download a model from the catalogue')
-            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the models of the catalogue')
-            [CompletionResult]::new('rm', 'rm', [CompletionResultType]::ParameterValue, 'Delete a downloaded model, or packed weights')
+            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Download a model: of the catalogue, of the Hugging Face hub, or from an address')
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List models: the catalogue, downloaded ones, Ollama''s')
+            [CompletionResult]::new('rm', 'rm', [CompletionResultType]::ParameterValue, 'Delete a downloaded model, an unfinished download, or packed weights')
+            [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show the configuration and where each value comes from')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a script that completes commands and flags in your shell')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print a manual page')
             [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
@@ -47,16 +49,22 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;run' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
-            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text')
-            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text; - for standard input')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text; - for standard input')
             [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
             [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
             [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The prompt as token ids, such as 1,2,3')
+            [CompletionResult]::new('--system', '--system', [CompletionResultType]::ParameterName, 'System message of --chat or --messages')
+            [CompletionResult]::new('--messages', '--messages', [CompletionResultType]::ParameterName, 'Conversation to continue: a JSON list of {"role": ..., "content": ...}; - for standard input. A prompt is added to it as the user''s message')
             [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Maximum number of tokens to generate; -1 for no limit but the model''s end of text or a full context')
             [CompletionResult]::new('--predict', '--predict', [CompletionResultType]::ParameterName, 'Maximum number of tokens to generate; -1 for no limit but the model''s end of text or a full context')
             [CompletionResult]::new('--stop', '--stop', [CompletionResultType]::ParameterName, 'Stop generating at this string; may be given several times')
             [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...')
             [CompletionResult]::new('--prompt-cache', '--prompt-cache', [CompletionResultType]::ParameterName, 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused')
+            [CompletionResult]::new('--json-schema', '--json-schema', [CompletionResultType]::ParameterName, 'JSON schema that the output follows: the schema itself or a file; {} for any JSON')
+            [CompletionResult]::new('--grammar', '--grammar', [CompletionResultType]::ParameterName, 'File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark')
+            [CompletionResult]::new('--regex', '--regex', [CompletionResultType]::ParameterName, 'Regular expression that the whole output matches')
             [CompletionResult]::new('--chat-template', '--chat-template', [CompletionResultType]::ParameterName, 'Chat template to use instead of the model''s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template')
             [CompletionResult]::new('--keep', '--keep', [CompletionResultType]::ParameterName, 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]')
             [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
@@ -75,9 +83,23 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--temp', '--temp', [CompletionResultType]::ParameterName, 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]')
             [CompletionResult]::new('--top-k', '--top-k', [CompletionResultType]::ParameterName, 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]')
             [CompletionResult]::new('--top-p', '--top-p', [CompletionResultType]::ParameterName, 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]')
-            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one')
+            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]')
+            [CompletionResult]::new('--typical', '--typical', [CompletionResultType]::ParameterName, 'Locally typical sampling with probability P; 1 for none [default: 1]')
+            [CompletionResult]::new('--typical-p', '--typical-p', [CompletionResultType]::ParameterName, 'Locally typical sampling with probability P; 1 for none [default: 1]')
+            [CompletionResult]::new('--xtc-probability', '--xtc-probability', [CompletionResultType]::ParameterName, 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]')
+            [CompletionResult]::new('--xtc-threshold', '--xtc-threshold', [CompletionResultType]::ParameterName, 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]')
             [CompletionResult]::new('--repeat-penalty', '--repeat-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]')
-            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the repetition penalty considers; -1 for all')
+            [CompletionResult]::new('--frequency-penalty', '--frequency-penalty', [CompletionResultType]::ParameterName, 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]')
+            [CompletionResult]::new('--presence-penalty', '--presence-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]')
+            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the penalties consider; -1 for all [default: 64]')
+            [CompletionResult]::new('--dry-multiplier', '--dry-multiplier', [CompletionResultType]::ParameterName, 'Penalty on tokens that would extend a repetition (DRY); 0 for none [default: 0]')
+            [CompletionResult]::new('--dry-base', '--dry-base', [CompletionResultType]::ParameterName, 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]')
+            [CompletionResult]::new('--dry-allowed-length', '--dry-allowed-length', [CompletionResultType]::ParameterName, 'Length of a repetition from which DRY penalises it [default: 2]')
+            [CompletionResult]::new('--dry-penalty-last-n', '--dry-penalty-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]')
+            [CompletionResult]::new('--dry-sequence-breaker', '--dry-sequence-breaker', [CompletionResultType]::ParameterName, 'Text across which DRY follows no repetition; may be given several times; none for no text [default: \n : " *]')
+            [CompletionResult]::new('-l', '-l', [CompletionResultType]::ParameterName, 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times')
+            [CompletionResult]::new('--logit-bias', '--logit-bias', [CompletionResultType]::ParameterName, 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times')
+            [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]')
             [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]')
             [CompletionResult]::new('--chat', '--chat', [CompletionResultType]::ParameterName, 'Treat the prompt as a user''s message and apply the model''s chat template')
             [CompletionResult]::new('--ignore-eos', '--ignore-eos', [CompletionResultType]::ParameterName, 'Continue past the model''s end of text')
@@ -94,6 +116,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;chat' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('--system', '--system', [CompletionResultType]::ParameterName, 'System message; replaces that of the conversation in --prompt-cache')
             [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The first message')
             [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The first message')
@@ -119,12 +142,66 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--temp', '--temp', [CompletionResultType]::ParameterName, 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]')
             [CompletionResult]::new('--top-k', '--top-k', [CompletionResultType]::ParameterName, 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]')
             [CompletionResult]::new('--top-p', '--top-p', [CompletionResultType]::ParameterName, 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]')
-            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one')
+            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]')
+            [CompletionResult]::new('--typical', '--typical', [CompletionResultType]::ParameterName, 'Locally typical sampling with probability P; 1 for none [default: 1]')
+            [CompletionResult]::new('--typical-p', '--typical-p', [CompletionResultType]::ParameterName, 'Locally typical sampling with probability P; 1 for none [default: 1]')
+            [CompletionResult]::new('--xtc-probability', '--xtc-probability', [CompletionResultType]::ParameterName, 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]')
+            [CompletionResult]::new('--xtc-threshold', '--xtc-threshold', [CompletionResultType]::ParameterName, 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]')
             [CompletionResult]::new('--repeat-penalty', '--repeat-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]')
-            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the repetition penalty considers; -1 for all')
+            [CompletionResult]::new('--frequency-penalty', '--frequency-penalty', [CompletionResultType]::ParameterName, 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]')
+            [CompletionResult]::new('--presence-penalty', '--presence-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]')
+            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the penalties consider; -1 for all [default: 64]')
+            [CompletionResult]::new('--dry-multiplier', '--dry-multiplier', [CompletionResultType]::ParameterName, 'Penalty on tokens that would extend a repetition (DRY); 0 for none [default: 0]')
+            [CompletionResult]::new('--dry-base', '--dry-base', [CompletionResultType]::ParameterName, 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]')
+            [CompletionResult]::new('--dry-allowed-length', '--dry-allowed-length', [CompletionResultType]::ParameterName, 'Length of a repetition from which DRY penalises it [default: 2]')
+            [CompletionResult]::new('--dry-penalty-last-n', '--dry-penalty-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]')
+            [CompletionResult]::new('--dry-sequence-breaker', '--dry-sequence-breaker', [CompletionResultType]::ParameterName, 'Text across which DRY follows no repetition; may be given several times; none for no text [default: \n : " *]')
+            [CompletionResult]::new('-l', '-l', [CompletionResultType]::ParameterName, 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times')
+            [CompletionResult]::new('--logit-bias', '--logit-bias', [CompletionResultType]::ParameterName, 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times')
+            [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]')
             [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]')
+            [CompletionResult]::new('-v', '-v', [CompletionResultType]::ParameterName, 'Print statistics after each answer')
+            [CompletionResult]::new('--verbose', '--verbose', [CompletionResultType]::ParameterName, 'Print statistics after each answer')
             [CompletionResult]::new('--special', '--special', [CompletionResultType]::ParameterName, 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text')
             [CompletionResult]::new('--context-shift', '--context-shift', [CompletionResultType]::ParameterName, 'When the context is full, drop the older half of the tokens after the first --keep and continue')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
+        'kvark;serve' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address to listen on; 0.0.0.0 for all networks')
+            [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port to listen on; 0 for any free one')
+            [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Requests that run at once')
+            [CompletionResult]::new('--slots', '--slots', [CompletionResultType]::ParameterName, 'Requests that run at once')
+            [CompletionResult]::new('--np', '--np', [CompletionResultType]::ParameterName, 'Requests that run at once')
+            [CompletionResult]::new('--queue', '--queue', [CompletionResultType]::ParameterName, 'Requests that wait for a slot; more are refused with 429')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key that clients must send [default: KVARK_API_KEY, or none]')
+            [CompletionResult]::new('--api-key-file', '--api-key-file', [CompletionResultType]::ParameterName, 'File with the key')
+            [CompletionResult]::new('--cors-origin', '--cors-origin', [CompletionResultType]::ParameterName, 'Web origin whose pages may use the API from a browser; * for all')
+            [CompletionResult]::new('--cache-disk', '--cache-disk', [CompletionResultType]::ParameterName, 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes')
+            [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'Longest time of one answer in seconds')
+            [CompletionResult]::new('--grace', '--grace', [CompletionResultType]::ParameterName, 'How long running answers may go on after Ctrl-C, in seconds')
+            [CompletionResult]::new('--max-body', '--max-body', [CompletionResultType]::ParameterName, 'Largest size of a request')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--run-mode', '--run-mode', [CompletionResultType]::ParameterName, 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Ignore unknown parameters with a warning instead of refusing the request')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Write logs as JSON')
             [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
             [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
@@ -134,11 +211,14 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;score' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
-            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text')
-            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text; - for standard input')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text; - for standard input')
             [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
             [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
             [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The sequence as token ids, such as 1,2,3')
+            [CompletionResult]::new('--stride', '--stride', [CompletionResultType]::ParameterName, 'Score a text longer than the context in windows that begin N tokens apart; N is below the context''s size')
+            [CompletionResult]::new('--ppl-stride', '--ppl-stride', [CompletionResultType]::ParameterName, 'Score a text longer than the context in windows that begin N tokens apart; N is below the context''s size')
             [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
             [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
             [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
@@ -162,6 +242,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;embed' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with one text per line; - for standard input')
             [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with one text per line; - for standard input')
             [CompletionResult]::new('--pooling', '--pooling', [CompletionResultType]::ParameterName, 'How hidden states are pooled into one embedding [default: as the model states]')
@@ -184,6 +265,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;bench' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'Prompt lengths to measure; 0 for none')
             [CompletionResult]::new('--n-prompt', '--n-prompt', [CompletionResultType]::ParameterName, 'Prompt lengths to measure; 0 for none')
             [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Numbers of generated tokens to measure; 0 for none')
@@ -218,6 +300,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;exec' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('--method', '--method', [CompletionResultType]::ParameterName, 'Method to run [default: the model''s only method, or forward]')
             [CompletionResult]::new('--input', '--input', [CompletionResultType]::ParameterName, 'Input tensor')
             [CompletionResult]::new('--dim', '--dim', [CompletionResultType]::ParameterName, 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]')
@@ -242,6 +325,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;export' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-o', '-o', [CompletionResultType]::ParameterName, 'The file to write')
             [CompletionResult]::new('--output', '--output', [CompletionResultType]::ParameterName, 'The file to write')
             [CompletionResult]::new('--max-step', '--max-step', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step [default: 2048]')
@@ -254,6 +338,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;plan' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, or several to compare [default: the length the model was trained for]')
             [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, or several to compare [default: the length the model was trained for]')
             [CompletionResult]::new('--compare', '--compare', [CompletionResultType]::ParameterName, 'Storage types of keys and values to compare')
@@ -266,8 +351,8 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
             [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
             [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
-            [CompletionResult]::new('--model-draft', '--model-draft', [CompletionResultType]::ParameterName, 'Path or catalogue name of a draft model, planned with the same options')
-            [CompletionResult]::new('--md', '--md', [CompletionResultType]::ParameterName, 'Path or catalogue name of a draft model, planned with the same options')
+            [CompletionResult]::new('--model-draft', '--model-draft', [CompletionResultType]::ParameterName, 'Path, name or reference of a draft model, planned with the same options')
+            [CompletionResult]::new('--md', '--md', [CompletionResultType]::ParameterName, 'Path, name or reference of a draft model, planned with the same options')
             [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Fail if the plan needs more memory than SIZE, such as 800M or 2G')
             [CompletionResult]::new('--svg', '--svg', [CompletionResultType]::ParameterName, 'Draw the plan as SVG')
             [CompletionResult]::new('--png', '--png', [CompletionResultType]::ParameterName, 'Draw the plan as PNG')
@@ -280,6 +365,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;inspect' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('--graph', '--graph', [CompletionResultType]::ParameterName, 'Print the optimised graph, one line per node')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
@@ -289,8 +375,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;tokenize' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
-            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text')
-            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text; - for standard input')
+            [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text; - for standard input')
             [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
             [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
             [CompletionResult]::new('--bos', '--bos', [CompletionResultType]::ParameterName, 'Add the model''s BOS token, if it has one')
@@ -303,6 +390,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;detokenize' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'Model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The token ids, such as 1,2,3')
             [CompletionResult]::new('--no-special', '--no-special', [CompletionResultType]::ParameterName, 'Omit control tokens such as BOS')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
@@ -311,6 +399,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;pull' {
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Download again even if the file exists')
             [CompletionResult]::new('--verify', '--verify', [CompletionResultType]::ParameterName, 'Verify the checksum of the existing file')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
@@ -325,6 +414,13 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         }
         'kvark;rm' {
             [CompletionResult]::new('--packed', '--packed', [CompletionResultType]::ParameterName, 'Delete the packed weights of all models; the next start packs them again')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;config' {
+            [CompletionResult]::new('--path', '--path', [CompletionResultType]::ParameterName, 'Print the path of the file and nothing else')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             break
@@ -344,6 +440,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;help' {
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Complete a prompt')
             [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
+            [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache')
             [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
             [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
@@ -353,9 +450,10 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
             [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
             [CompletionResult]::new('detokenize', 'detokenize', [CompletionResultType]::ParameterValue, 'Turn token ids into text')
-            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Download a model from the catalogue')
-            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List the models of the catalogue')
-            [CompletionResult]::new('rm', 'rm', [CompletionResultType]::ParameterValue, 'Delete a downloaded model, or packed weights')
+            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Download a model: of the catalogue, of the Hugging Face hub, or from an address')
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List models: the catalogue, downloaded ones, Ollama''s')
+            [CompletionResult]::new('rm', 'rm', [CompletionResultType]::ParameterValue, 'Delete a downloaded model, an unfinished download, or packed weights')
+            [CompletionResult]::new('config', 'config', [CompletionResultType]::ParameterValue, 'Show the configuration and where each value comes from')
             [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a script that completes commands and flags in your shell')
             [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print a manual page')
             [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
@@ -365,6 +463,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;chat' {
+            break
+        }
+        'kvark;help;serve' {
             break
         }
         'kvark;help;score' {
@@ -401,6 +502,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;rm' {
+            break
+        }
+        'kvark;help;config' {
             break
         }
         'kvark;help;completions' {

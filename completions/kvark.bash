@@ -25,6 +25,9 @@ _kvark() {
             kvark,completions)
                 cmd="kvark__subcmd__completions"
                 ;;
+            kvark,config)
+                cmd="kvark__subcmd__config"
+                ;;
             kvark,detokenize)
                 cmd="kvark__subcmd__detokenize"
                 ;;
@@ -64,6 +67,9 @@ _kvark() {
             kvark,score)
                 cmd="kvark__subcmd__score"
                 ;;
+            kvark,serve)
+                cmd="kvark__subcmd__serve"
+                ;;
             kvark,tokenize)
                 cmd="kvark__subcmd__tokenize"
                 ;;
@@ -75,6 +81,9 @@ _kvark() {
                 ;;
             kvark__subcmd__help,completions)
                 cmd="kvark__subcmd__help__subcmd__completions"
+                ;;
+            kvark__subcmd__help,config)
+                cmd="kvark__subcmd__help__subcmd__config"
                 ;;
             kvark__subcmd__help,detokenize)
                 cmd="kvark__subcmd__help__subcmd__detokenize"
@@ -115,6 +124,9 @@ _kvark() {
             kvark__subcmd__help,score)
                 cmd="kvark__subcmd__help__subcmd__score"
                 ;;
+            kvark__subcmd__help,serve)
+                cmd="kvark__subcmd__help__subcmd__serve"
+                ;;
             kvark__subcmd__help,tokenize)
                 cmd="kvark__subcmd__help__subcmd__tokenize"
                 ;;
@@ -125,7 +137,7 @@ _kvark() {
 
     case "${cmd}" in
         kvark)
-            opts="-h -V --help --version run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help"
+            opts="-h -V --help --version run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -139,7 +151,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -c -t -b -h --model --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -n -d -r -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -150,6 +162,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -249,7 +265,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -c -t -b -h --model --system --prompt --prompt-cache --predict --stop --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --help"
+            opts="-m -p -n -v -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -260,6 +276,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -367,7 +387,31 @@ _kvark() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --typical)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --typical-p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xtc-probability)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xtc-threshold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --repeat-penalty)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --frequency-penalty)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --presence-penalty)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -375,7 +419,39 @@ _kvark() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --dry-multiplier)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-base)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-allowed-length)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-penalty-last-n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-sequence-breaker)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --logit-bias)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -l)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -s)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -404,8 +480,22 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__config)
+            opts="-h --path --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__detokenize)
-            opts="-m -h --model --token-ids --no-special --json --help"
+            opts="-m -h --model --hf-repo --token-ids --no-special --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -416,6 +506,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -431,7 +525,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__embed)
-            opts="-m -f -t -h --model --file --pooling --normalize --no-normalize --truncate --threads --mem-limit --executor --interpret --passes --no-packed-file --device --json --help"
+            opts="-m -f -t -h --model --hf-repo --file --pooling --normalize --no-normalize --truncate --threads --mem-limit --executor --interpret --passes --no-packed-file --device --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -442,6 +536,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -489,7 +587,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__exec)
-            opts="-m -t -h --model --method --input --random --dim --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
+            opts="-m -t -h --model --hf-repo --method --input --random --dim --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -500,6 +598,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -559,7 +661,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__export)
-            opts="-m -o -h --model --output --features --max-step --python --help"
+            opts="-m -o -h --model --hf-repo --output --features --max-step --python --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -570,6 +672,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -597,7 +703,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help)
-            opts="run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help"
+            opts="run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -639,6 +745,20 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__help__subcmd__config)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -834,6 +954,20 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__help__subcmd__serve)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__help__subcmd__tokenize)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -849,7 +983,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__inspect)
-            opts="-m -h --model --graph --json --help"
+            opts="-m -h --model --hf-repo --graph --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -860,6 +994,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -903,7 +1041,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__plan)
-            opts="-m -c -b -t -h --model --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --md --model-draft --mem-limit --map --svg --png --json --help"
+            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --md --model-draft --mem-limit --map --svg --png --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -914,6 +1052,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -993,12 +1135,16 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__pull)
-            opts="-h --force --verify --help"
+            opts="-h --hf-repo --force --verify --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1021,7 +1167,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__run)
-            opts="-m -p -f -n -c -t -b -h --model --prompt --file --token-ids --chat --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --json --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --seed --help"
+            opts="-m -p -f -n -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --json --json-schema --grammar --regex --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1032,6 +1178,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1055,6 +1205,14 @@ _kvark() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --system)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --messages)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --predict)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1072,6 +1230,18 @@ _kvark() {
                     return 0
                     ;;
                 --prompt-cache)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --json-schema)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --grammar)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --regex)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1151,7 +1321,31 @@ _kvark() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --typical)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --typical-p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xtc-probability)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --xtc-threshold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --repeat-penalty)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --frequency-penalty)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --presence-penalty)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1159,7 +1353,39 @@ _kvark() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --dry-multiplier)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-base)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-allowed-length)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-penalty-last-n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dry-sequence-breaker)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --logit-bias)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -l)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -s)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1171,7 +1397,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__score)
-            opts="-m -p -f -c -t -b -h --model --prompt --file --token-ids --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1182,6 +1408,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1202,6 +1432,144 @@ _kvark() {
                     return 0
                     ;;
                 --token-ids)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stride)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ppl-stride)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ctx-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-k)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-v)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mem-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --run-mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    return 0
+                    ;;
+                --executor)
+                    COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
+                    return 0
+                    ;;
+                --passes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__serve)
+            opts="-m -c -t -b -h --model --hf-repo --host --port --slots --np --parallel --queue --api-key --api-key-file --cors-origin --cache-disk --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --model)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --host)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --parallel)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slots)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --np)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queue)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --api-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --api-key-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cors-origin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-disk)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --grace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-body)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1265,7 +1633,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__tokenize)
-            opts="-m -p -f -h --model --prompt --file --bos --special --json --help"
+            opts="-m -p -f -h --model --hf-repo --prompt --file --bos --special --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1276,6 +1644,10 @@ _kvark() {
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

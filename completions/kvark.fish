@@ -28,6 +28,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -s h -l help -d 'Print help (s
 complete -c kvark -n "__fish_kvark_needs_command" -s V -l version -d 'Print version'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "run" -d 'Complete a prompt'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "embed" -d 'Turn texts into embeddings'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
@@ -37,20 +38,27 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "plan" -d 'Show the memo
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "detokenize" -d 'Turn token ids into text'
-complete -c kvark -n "__fish_kvark_needs_command" -f -a "pull" -d 'Download a model from the catalogue'
-complete -c kvark -n "__fish_kvark_needs_command" -f -a "list" -d 'List the models of the catalogue'
-complete -c kvark -n "__fish_kvark_needs_command" -f -a "rm" -d 'Delete a downloaded model, or packed weights'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "config" -d 'Show the configuration and where each value comes from'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "man" -d 'Print a manual page'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s m -l model -d 'The model, as a flag' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -s p -l prompt -d 'The text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s p -l prompt -d 'The text; - for standard input' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s f -l file -d 'File with the text; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l token-ids -d 'The prompt as token ids, such as 1,2,3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l system -d 'System message of --chat or --messages' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l messages -d 'Conversation to continue: a JSON list of {"role": ..., "content": ...}; - for standard input. A prompt is added to it as the user\'s message' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s n -l predict -d 'Maximum number of tokens to generate; -1 for no limit but the model\'s end of text or a full context' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l stop -d 'Stop generating at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l parallel -d 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l prompt-cache -d 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l json-schema -d 'JSON schema that the output follows: the schema itself or a file; {} for any JSON' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
@@ -67,10 +75,21 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l passes -d 'Graph pas
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l temp -d 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l typical -l typical-p -d 'Locally typical sampling with probability P; 1 for none [default: 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-last-n -d 'Number of last tokens that the repetition penalty considers; -1 for all' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l frequency-penalty -d 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l presence-penalty -d 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-last-n -d 'Number of last tokens that the penalties consider; -1 for all [default: 64]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-multiplier -d 'Penalty on tokens that would extend a repetition (DRY); 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-base -d 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-allowed-length -d 'Length of a repetition from which DRY penalises it [default: 2]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-penalty-last-n -d 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-sequence-breaker -d 'Text across which DRY follows no repetition; may be given several times; none for no text [default: \\n : " *]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s l -l logit-bias -d 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s s -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat -d 'Treat the prompt as a user\'s message and apply the model\'s chat template'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l ignore-eos -d 'Continue past the model\'s end of text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-display-prompt -d 'Do not print the prompt'
@@ -81,6 +100,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l interpret -d 'Same a
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l system -d 'System message; replaces that of the conversation in --prompt-cache' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s p -l prompt -d 'The first message' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE at the end' -r -F
@@ -102,19 +122,62 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l passes -d 'Graph pa
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l temp -d 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l typical -l typical-p -d 'Locally typical sampling with probability P; 1 for none [default: 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-last-n -d 'Number of last tokens that the repetition penalty considers; -1 for all' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l frequency-penalty -d 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l presence-penalty -d 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-last-n -d 'Number of last tokens that the penalties consider; -1 for all [default: 64]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-multiplier -d 'Penalty on tokens that would extend a repetition (DRY); 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-base -d 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-allowed-length -d 'Length of a repetition from which DRY penalises it [default: 2]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-penalty-last-n -d 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-sequence-breaker -d 'Text across which DRY follows no repetition; may be given several times; none for no text [default: \\n : " *]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s l -l logit-bias -d 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s v -l verbose -d 'Print statistics after each answer'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s m -l model -d 'A model, as a flag; can be repeated' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l host -d 'Address to listen on; 0.0.0.0 for all networks' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l port -d 'Port to listen on; 0 for any free one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l parallel -l slots -l np -d 'Requests that run at once' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l queue -d 'Requests that wait for a slot; more are refused with 429' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key -d 'Key that clients must send [default: KVARK_API_KEY, or none]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'File with the key' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l grace -d 'How long running answers may go on after Ctrl-C, in seconds' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Largest size of a request' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l lenient -d 'Ignore unknown parameters with a warning instead of refusing the request'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l log-json -d 'Write logs as JSON'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s m -l model -d 'The model, as a flag' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -s p -l prompt -d 'The text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s p -l prompt -d 'The text; - for standard input' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s f -l file -d 'File with the text; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l token-ids -d 'The sequence as token ids, such as 1,2,3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l stride -l ppl-stride -d 'Score a text longer than the context in windows that begin N tokens apart; N is below the context\'s size' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
@@ -131,6 +194,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -s f -l file -d 'File with one text per line; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l pooling -d 'How hidden states are pooled into one embedding [default: as the model states]' -r -f -a "mean\t'Mean over all tokens'
 cls\t'First token, the [CLS] of BERT'
@@ -149,6 +213,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand embed" -l no-packed-file -d 
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s p -l n-prompt -d 'Prompt lengths to measure; 0 for none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s n -l n-gen -d 'Numbers of generated tokens to measure; 0 for none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s d -l n-depth -d 'Number of tokens already in the context when a test starts' -r
@@ -172,6 +237,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l method -d 'Method to run [default: the model\'s only method, or forward]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l input -d 'Input tensor' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l dim -d 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]' -r
@@ -191,12 +257,14 @@ complete -c kvark -n "__fish_kvark_using_subcommand exec" -l no-packed-file -d '
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand export" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand export" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand export" -s o -l output -d 'The file to write' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand export" -l max-step -d 'Maximum number of tokens in one step [default: 2048]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand export" -l python -d 'Python interpreter that has PyTorch' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand export" -l features -d 'Add hidden states as a second output, for Eagle3 drafts'
 complete -c kvark -n "__fish_kvark_using_subcommand export" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s c -l ctx-size -d 'Context length in tokens, or several to compare [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l compare -d 'Storage types of keys and values to compare' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys' -r
@@ -208,7 +276,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -l parallel -d 'Sequen
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path or catalogue name of a draft model, planned with the same options' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l png -d 'Draw the plan as PNG' -r -F
@@ -216,21 +284,25 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l graph -d 'Print the optimised graph, one line per node'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s m -l model -d 'The model, as a flag' -r
-complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s p -l prompt -d 'The text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s p -l prompt -d 'The text; - for standard input' -r
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s f -l file -d 'File with the text; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l bos -d 'Add the model\'s BOS token, if it has one'
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l special -d 'Parse special tokens in the text'
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -s m -l model -d 'Model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l token-ids -d 'The token ids, such as 1,2,3' -r
 complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l no-special -d 'Omit control tokens such as BOS'
 complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand pull" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand pull" -l force -d 'Download again even if the file exists'
 complete -c kvark -n "__fish_kvark_using_subcommand pull" -l verify -d 'Verify the checksum of the existing file'
 complete -c kvark -n "__fish_kvark_using_subcommand pull" -s h -l help -d 'Print help'
@@ -238,24 +310,29 @@ complete -c kvark -n "__fish_kvark_using_subcommand list" -l json -d 'Print one 
 complete -c kvark -n "__fish_kvark_using_subcommand list" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand rm" -l packed -d 'Delete the packed weights of all models; the next start packs them again'
 complete -c kvark -n "__fish_kvark_using_subcommand rm" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand config" -l path -d 'Print the path of the file and nothing else'
+complete -c kvark -n "__fish_kvark_using_subcommand config" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand config" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand completions" -l dir -d 'Write the script to a file of its usual name in DIR instead' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand man" -l dir -d 'Write all pages to files in DIR instead' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand man" -s h -l help -d 'Print help'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "run" -d 'Complete a prompt'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "chat" -d 'Talk to a model'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "embed" -d 'Turn texts into embeddings'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "plan" -d 'Show the memory that a run needs'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "tokenize" -d 'Turn text into token ids'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "detokenize" -d 'Turn token ids into text'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "pull" -d 'Download a model from the catalogue'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "list" -d 'List the models of the catalogue'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "rm" -d 'Delete a downloaded model, or packed weights'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "man" -d 'Print a manual page'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat score embed bench exec export plan inspect tokenize detokenize pull list rm completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
