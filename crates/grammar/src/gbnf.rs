@@ -272,7 +272,7 @@ mod tests {
 # a list of moves
 root ::= move ("," ws move){1,3} "\n"
 move ::= [a-h] [1-8] | "O-O" ("-O")?   # castling
-ws ::= [ \t]* | 
+ws ::= [ \t]* | ""
 one-Two ::= [^"\\] .{2} x{2,}
 x ::= (
   "a" |

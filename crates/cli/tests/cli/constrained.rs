@@ -13,6 +13,8 @@ fn the_output_follows_what_was_asked_for() {
     )
     .unwrap();
     std::fs::write(folder.path("two.lark"), "start: \"ab\" \"c\"{2}\n").unwrap();
+    let gbnf = folder.path("moves.gbnf");
+    let lark = folder.path("two.lark");
     let run = |flag: &str, value: &str| {
         let args = [
             "run",
@@ -28,8 +30,8 @@ fn the_output_follows_what_was_asked_for() {
         ];
         folder.run(&args).ok().trim().to_owned()
     };
-    assert!(["left!!!", "right!!!"].contains(&&*run("--grammar", "moves.gbnf")));
-    assert_eq!(run("--grammar", "two.lark"), "abcc");
+    assert!(["left!!!", "right!!!"].contains(&&*run("--grammar", gbnf.to_str().unwrap())));
+    assert_eq!(run("--grammar", lark.to_str().unwrap()), "abcc");
     let number = run("--regex", "[1-9][0-9]{2}");
     assert!(
         (100..1000).contains(&number.parse::<u32>().unwrap()),
@@ -44,9 +46,10 @@ fn the_output_follows_what_was_asked_for() {
 fn bad_grammars_are_named() {
     let Some(model) = model() else { return };
     let folder = Folder::new();
-    std::fs::write(folder.path("bad.gbnf"), "root ::= \"a\"\n  | other\n").unwrap();
+    std::fs::write(folder.path("bad.gbnf"), "root ::= \"a\" |\n  other\n").unwrap();
+    let bad = folder.path("bad.gbnf");
     for (flag, value, message) in [
-        ("--grammar", "bad.gbnf", "grammar"),
+        ("--grammar", bad.to_str().unwrap(), "line 2 of the grammar"),
         ("--grammar", "none.gbnf", "none.gbnf"),
         ("--json-schema", "{", "--json-schema is not JSON"),
         ("--regex", "(", "regex"),
