@@ -1,46 +1,61 @@
 // The live map of the cache: one square a cell, coloured by owner, striped where several hold it.
+// Holes and cells that were never used have colours of their own.
 
 import * as api from "./api.js";
+import { describe } from "./figures.js";
 
 const canvas = document.getElementById("cells");
 const info = document.getElementById("cell-info");
-const figures = document.getElementById("figures");
-const owners = document.getElementById("owners");
 
 let state = null;
+let cells = [];
+let shown = 0;
 let columns = 1;
 let size = 6;
-let before = null;
+let chosen = null;
 const texts = new Map();
 
-const color = (seq) => `hsl(${(seq * 137.5) % 360} 60% 50%)`;
-const bytes = (n) => {
-  const units = ["B", "kB", "MB", "GB"];
-  let unit = 0;
-  while (n >= 1000 && unit < 3) {
-    n /= 1000;
-    unit++;
-  }
-  return `${n < 10 && unit ? n.toFixed(1) : Math.round(n)} ${units[unit]}`;
-};
+export const color = (seq) => `hsl(${(seq * 137.5) % 360} 60% 50%)`;
 
 // The owners of every cell up to the last one in use.
 function holders() {
-  const cells = Array.from({ length: state.high_water }, () => []);
+  const all = Array.from({ length: state.high_water }, () => []);
   for (const sequence of state.sequences) {
     for (const [cell, position, len] of sequence.runs) {
-      for (let i = 0; i < len && cell + i < cells.length; i++) {
-        cells[cell + i].push([sequence.seq, position + i]);
+      for (let i = 0; i < len && cell + i < all.length; i++) {
+        all[cell + i].push([sequence.seq, position + i]);
       }
     }
   }
-  return cells;
+  return all;
+}
+
+// Diagonal stripes of the first owners' colours; halves where a cell is too small for them.
+function stripes(pen, x, y, side, held) {
+  const colors = held.slice(0, 3).map(([seq]) => color(seq));
+  pen.save();
+  pen.beginPath();
+  pen.rect(x, y, side, side);
+  pen.clip();
+  const step = side < 6 ? side / colors.length : side / 3;
+  for (let i = 0; i * step < side * 2; i++) {
+    pen.fillStyle = colors[i % colors.length];
+    pen.beginPath();
+    pen.moveTo(x + i * step, y);
+    pen.lineTo(x + (i + 1) * step, y);
+    pen.lineTo(x + (i + 1) * step - side, y + side);
+    pen.lineTo(x + i * step - side, y + side);
+    pen.fill();
+  }
+  pen.restore();
 }
 
 function draw() {
-  const width = canvas.clientWidth || 280;
+  const width = canvas.clientWidth;
+  // The panel is closed on a narrow screen.
+  if (!state || !width) return;
   // All cells that matter fit in about 400 pixels of height.
-  const shown = Math.max(256, Math.min(state.capacity, Math.ceil(state.high_water * 1.25)));
+  shown = Math.max(256, Math.min(state.capacity, Math.ceil(state.high_water * 1.25)));
   size = Math.max(2, Math.min(10, Math.floor(Math.sqrt((width * 400) / shown))));
   columns = Math.max(1, Math.floor(width / size));
   const rows = Math.ceil(shown / columns);
@@ -52,74 +67,37 @@ function draw() {
   pen.scale(scale, scale);
   const styles = getComputedStyle(document.documentElement);
   const free = styles.getPropertyValue("--free");
-  const cells = holders();
-  const gap = size > 3 ? 1 : 0;
+  const hole = styles.getPropertyValue("--hole");
+  cells = holders();
+  const side = size > 3 ? size - 1 : size;
+  let striped = 0;
   for (let cell = 0; cell < shown; cell++) {
     const x = (cell % columns) * size;
     const y = Math.floor(cell / columns) * size;
     const held = cells[cell] ?? [];
-    pen.fillStyle = held.length ? color(held[0][0]) : free;
-    pen.fillRect(x, y, size - gap, size - gap);
     if (held.length > 1) {
-      pen.fillStyle = color(held[1][0]);
-      pen.fillRect(x, y + Math.floor(size / 2), size - gap, Math.max(1, Math.floor(size / 3)));
+      stripes(pen, x, y, side, held);
+      striped++;
+      continue;
     }
+    pen.fillStyle = held.length ? color(held[0][0]) : cell < cells.length ? hole : free;
+    pen.fillRect(x, y, side, side);
   }
-  canvas.dataset.used = state.used;
-  canvas.setAttribute("aria-label", `Map of cells: ${state.used} of ${state.capacity} in use`);
+  if (chosen !== null && chosen < shown) {
+    pen.strokeStyle = styles.getPropertyValue("--text");
+    pen.lineWidth = 2;
+    pen.strokeRect((chosen % columns) * size, Math.floor(chosen / columns) * size, side, side);
+  }
+  Object.assign(canvas.dataset, { used: state.used, striped, columns, size });
+  canvas.setAttribute("aria-label", `Map of cells: ${state.used} of ${state.capacity} in use, ${striped} shared`);
 }
 
-function show(name, value) {
-  const term = document.createElement("dt");
-  const data = document.createElement("dd");
-  term.textContent = name;
-  data.textContent = value;
-  figures.append(term, data);
-}
-
-function describe() {
-  figures.replaceChildren();
-  const counters = state.counters;
-  const rate = counters.prompt_tokens ? counters.cached_tokens / counters.prompt_tokens : 0;
-  let speed = 0;
-  if (before && state.uptime > before.uptime) {
-    const tokens = counters.generated_tokens - before.counters.generated_tokens;
-    speed = tokens / (state.uptime - before.uptime);
-  }
-  show("Cells in use", `${state.used} of ${state.capacity}`);
-  show("Shared", state.shared);
-  show("Holes", Math.max(0, state.high_water - state.used));
-  show("Prompt tokens reused", `${(rate * 100).toFixed(1)} %`);
-  show("Tokens per second", speed.toFixed(1));
-  show("Waiting", state.waiting);
-  show("Evicted prefixes", state.evictions);
-  const memory = state.memory;
-  const total = memory.weights + memory.packed + memory.kv + memory.arena;
-  show("Keys and values", bytes(memory.kv));
-  show("Memory", memory.limit ? `${bytes(total)} of ${bytes(memory.limit)}` : bytes(total));
-  if (state.disk.files) show("On disk", `${state.disk.files} (${bytes(state.disk.bytes)})`);
-  owners.replaceChildren();
-  for (const sequence of state.sequences.slice(0, 40)) {
-    const item = document.createElement("li");
-    const swatch = document.createElement("span");
-    swatch.className = "swatch";
-    swatch.style.background = color(sequence.seq);
-    const what = sequence.request === null ? "retained" : `request ${sequence.request}`;
-    const pending = sequence.pending > 1 ? `, ${sequence.pending} to compute` : "";
-    item.append(swatch, `${what}: ${sequence.tokens} tokens${pending}`);
-    owners.append(item);
-  }
-}
-
-async function point(event) {
-  if (!state) return;
-  const box = canvas.getBoundingClientRect();
-  const x = Math.floor((event.clientX - box.left) / size);
-  const y = Math.floor((event.clientY - box.top) / size);
-  const cell = y * columns + x;
-  const held = (cell < state.high_water && holders()[cell]) || [];
+// Tells what the chosen cell holds.
+async function tell() {
+  const cell = chosen;
+  const held = cells[cell] ?? [];
   if (!held.length) {
-    info.textContent = `cell ${cell}: free`;
+    info.textContent = cell < cells.length ? `cell ${cell}: hole` : `cell ${cell}: not used yet`;
     return;
   }
   const [seq, position] = held[0];
@@ -130,8 +108,9 @@ async function point(event) {
   }
   try {
     const { texts: list } = await texts.get(key);
+    if (cell !== chosen) return;
     const token = JSON.stringify(list[position] ?? "");
-    const shared = held.length > 1 ? `, held by ${held.length}` : "";
+    const shared = held.length > 1 ? `, shared by ${held.length}` : "";
     info.textContent = `cell ${cell}: token ${token} at position ${position}${shared}`;
   } catch (error) {
     texts.clear();
@@ -139,28 +118,60 @@ async function point(event) {
   }
 }
 
+function choose(cell) {
+  if (!state || cell < 0 || cell >= shown || cell === chosen) return;
+  chosen = cell;
+  draw();
+  tell();
+}
+
+function point(event) {
+  const box = canvas.getBoundingClientRect();
+  const x = Math.floor((event.clientX - box.left - canvas.clientLeft) / size);
+  const y = Math.floor((event.clientY - box.top - canvas.clientTop) / size);
+  if (x >= 0 && x < columns) choose(y * columns + x);
+}
+
 canvas.addEventListener("pointermove", point);
 canvas.addEventListener("pointerdown", point);
-window.addEventListener("resize", () => state && draw());
+canvas.addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  choose(chosen === null ? 0 : chosen + step);
+});
+new ResizeObserver(draw).observe(canvas);
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
-// Follows the cache of a model until `signal` aborts. Connects again when the connection ends.
-export async function follow(model, signal) {
+// Follows the cache of a model until `signal` aborts. Connects again when the connection ends. `changed` is called when
+// requests began or ended.
+export async function follow(model, signal, changed) {
   const path = `/v1/kvark/events?model=${encodeURIComponent(model)}`;
+  let requests = null;
   while (!signal.aborted) {
     try {
       for await (const next of api.events("GET", path, undefined, signal)) {
-        before = state && state.model === next.model ? state : null;
+        const before = state?.model === next.model ? state : null;
         state = next;
         draw();
-        describe();
+        describe(state, before, color);
+        const now = JSON.stringify(state.sequences.map((sequence) => sequence.request));
+        if (requests !== null && requests !== now) changed();
+        requests = now;
       }
     } catch {
       if (signal.aborted) return;
     }
+    info.textContent = "No connection to the server: trying again.";
     await new Promise((resume) => setTimeout(resume, 1000));
   }
 }
 
 document.getElementById("clear-cache").addEventListener("click", async () => {
-  if (state) await api.remove(`/v1/kvark/cache?model=${encodeURIComponent(state.model)}`);
+  if (!state) return;
+  try {
+    await api.remove(`/v1/kvark/cache?model=${encodeURIComponent(state.model)}`);
+  } catch (error) {
+    info.textContent = error.message;
+  }
 });

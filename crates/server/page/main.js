@@ -1,21 +1,25 @@
 // The page: chat on branches, beside the live map of the cache.
 
+import * as answers from "./answers.js";
 import * as api from "./api.js";
 import { follow } from "./cells.js";
+import { stream } from "./chat.js";
+import { closePanels } from "./panels.js";
 import * as settings from "./settings.js";
 import * as tree from "./tree.js";
-import { Turn, clear, toEnd } from "./turns.js";
+import { Turn, clear, hint, toEnd } from "./turns.js";
 
 const $ = (id) => document.getElementById(id);
 const base = "/v1/kvark/conversations";
+const otherTabs = new BroadcastChannel("kvark");
 
+// The conversation that is shown, as the server described it last; null before the first message of a new one.
 let current = null;
 let running = null;
 let followed = null;
 
-function status(text, error = false) {
+function status(text) {
   $("status").textContent = text;
-  $("status").className = error ? "error" : "";
 }
 
 // Runs an action and shows its error.
@@ -24,7 +28,7 @@ async function attempt(action) {
     status("");
     return await action();
   } catch (error) {
-    if (error.name !== "AbortError") status(error.message, true);
+    if (error.name !== "AbortError") status(error.message);
     return undefined;
   }
 }
@@ -32,13 +36,27 @@ async function attempt(action) {
 function followCache() {
   followed?.abort();
   followed = new AbortController();
-  follow($("model").value, followed.signal);
+  follow($("model").value, followed.signal, () => attempt(refresh));
 }
 
-async function refreshTree() {
+// Draws the tree, and what others changed in the conversation that is shown.
+async function refresh() {
   const { data } = await api.get(base);
-  tree.draw(data, current, act);
+  const now = data.find((conversation) => conversation.id === current?.id);
+  if (current && !now && !running) {
+    draft();
+    status("The conversation was deleted elsewhere.");
+  }
+  tree.draw(data, current?.id, act);
+  const edits = document.querySelector("#turns .editor");
+  if (now && !running && !edits && now.turns.length !== current.turns.length) show(now);
   return data;
+}
+
+// Draws the tree here and in other tabs.
+async function changed() {
+  otherTabs.postMessage("changed");
+  await refresh();
 }
 
 const verbs = {
@@ -46,155 +64,164 @@ const verbs = {
     await open(id);
   },
   async fork(id) {
-    const fork = await api.post(`${base}/${id}/fork`);
-    await open(fork.id);
+    await fork(id);
+    await changed();
   },
   async keep(id) {
     await api.post(`${base}/${id}/keep`);
     await open(id);
+    await changed();
   },
   async delete(id) {
+    if (id === current?.id) stop();
     await api.remove(`${base}/${id}`);
-    if (id === current) await start();
-    else await refreshTree();
+    if (id === current?.id) draft();
+    await changed();
   },
 };
 
 function act(verb, id) {
-  $("tree-panel").classList.remove("open");
+  closePanels();
   return attempt(() => verbs[verb](id));
 }
 
-// Forks before a turn of the user and sends another text there.
-function resend(index, ask) {
-  return (turn) =>
-    attempt(async () => {
-      const text = ask ? window.prompt("Edit the message", turn.text) : turn.text;
-      if (text === null || !text.trim()) return;
-      const fork = await api.post(`${base}/${current}/fork`, { at: { turn: index } });
-      await open(fork.id);
-      await send(text);
-    });
+// Forks a conversation, everything of it unless `turns` says how many stay, and shows the fork.
+async function fork(id, turns) {
+  const parent = id === current?.id ? current : await api.get(`${base}/${id}`);
+  const made = await api.post(`${base}/${id}/fork`, turns === undefined ? {} : { at: { turn: turns } });
+  answers.copy(parent, made);
+  stop();
+  show(made);
+}
+
+// Sends a text in place of a turn of the user, on a fork.
+function resend(index, text) {
+  return attempt(async () => {
+    await fork(current.id, index);
+    await send(text);
+  });
 }
 
 function rewind(count) {
-  return () =>
-    attempt(async () => {
-      await api.post(`${base}/${current}/rewind`, { at: { turn: count } });
-      await open(current);
-    });
+  return attempt(async () => {
+    stop();
+    show(await api.post(`${base}/${current.id}/rewind`, { at: { turn: count } }));
+    await changed();
+  });
 }
 
 // The buttons of a turn.
 function verbsOf(turns, index) {
   const turn = turns[index];
   const list = [];
-  if (turn.role === "user") list.push(["edit", "Edit and send again on a fork", resend(index, true)]);
+  if (turn.role === "user") {
+    list.push(["edit", "Edit and send on a fork", (shown) => shown.edit((text) => resend(index, text))]);
+  }
   if (turn.role === "assistant") {
-    const asked = index - 1;
-    if (turns[asked]?.role === "user") {
-      const again = resend(asked, false);
-      list.push(["again", "Answer again on a fork", () => again({ text: turns[asked].content })]);
+    const asked = turns[index - 1];
+    if (asked?.role === "user") {
+      list.push(["again", "Answer again on a fork", () => resend(index - 1, asked.content)]);
     }
-    list.push(["rewind", "Remove everything after this turn", rewind(index + 1)]);
+    if (index + 1 < turns.length) {
+      list.push(["rewind", "Remove everything after this answer", () => rewind(index + 1)]);
+    }
   }
   return list;
 }
 
 // Shows a conversation.
-async function open(id) {
-  stop();
-  const conversation = await api.get(`${base}/${id}`);
-  current = id;
-  history.replaceState(null, "", `#${id}`);
+function show(conversation) {
+  current = conversation;
+  history.replaceState(null, "", `#${conversation.id}`);
   clear();
   conversation.turns.forEach((turn, index) => {
-    const shown = new Turn(turn.role, turn.content ?? "", verbsOf(conversation.turns, index));
+    const shown = new Turn(turn.role, turn.content ?? "");
     shown.setTokens(turn.tokens);
+    shown.setVerbs(verbsOf(conversation.turns, index));
+    const known = answers.recall(conversation, index);
+    if (known?.tokens.length && settings.probabilities()) shown.showTokens(known.tokens);
+    known?.notes.forEach((note) => shown.note(note));
   });
   toEnd();
-  await refreshTree();
 }
 
-// Begins a conversation with the system message of the settings.
-async function start() {
-  const system = settings.system();
-  const messages = system ? [{ role: "system", content: system }] : [];
-  const conversation = await api.post(base, { model: $("model").value, messages });
-  await open(conversation.id);
+async function open(id) {
+  stop();
+  show(await api.get(`${base}/${id}`));
+  await refresh();
+}
+
+// Shows a new conversation. The server learns of it with the first message.
+function draft() {
+  stop();
+  current = null;
+  history.replaceState(null, "", location.pathname);
+  clear();
+  if (settings.system()) new Turn("system", settings.system());
+  hint("Write a message. Branches appear on one side, the cells of the cache on the other.");
   $("input").focus();
+}
+
+function startNew() {
+  closePanels();
+  return attempt(async () => {
+    draft();
+    await refresh();
+  });
 }
 
 function stop() {
   running?.abort();
 }
 
-function setRunning(on) {
-  $("send").hidden = on;
-  $("stop").hidden = !on;
+function setRunning(controller) {
+  running = controller;
+  $("send").hidden = running !== null;
+  $("stop").hidden = running === null;
+}
+
+async function create() {
+  const system = settings.system();
+  const messages = system ? [{ role: "system", content: system }] : [];
+  show(await api.post(base, { model: $("model").value, messages }));
 }
 
 // Sends a message and streams the answer.
 async function send(text) {
-  if (!current) await start();
   const controller = new AbortController();
-  running = controller;
-  setRunning(true);
-  new Turn("user", text);
-  const answer = new Turn("assistant", "");
-  toEnd();
-  const tokens = [];
-  let finish = null;
+  setRunning(controller);
   try {
-    const body = {
-      ...settings.parameters(),
-      conversation: current,
-      messages: [{ role: "user", content: text }],
-      stream: true,
-    };
-    for await (const chunk of api.events("POST", "/v1/chat/completions", body, controller.signal)) {
-      if (chunk.error) throw new api.ApiError(chunk.error.message);
-      if (chunk.kvark) {
-        const cache = chunk.kvark.cache;
-        answer.note(`${cache.cached_tokens} of ${cache.prompt_tokens} prompt tokens reused (${cache.source})`);
-      }
-      const choice = chunk.choices?.[0];
-      if (!choice) continue;
-      if (choice.delta.content) answer.append(choice.delta.content);
-      tokens.push(...(choice.logprobs?.content ?? []));
-      if (choice.finish_reason) {
-        finish = choice.finish_reason;
-        const speed = chunk.timings?.predicted_per_second ?? 0;
-        answer.note(`${chunk.timings?.predicted_n} tokens, ${speed.toFixed(1)} per second`);
-      }
+    if (!current) await create();
+    const conversation = current;
+    const count = conversation.turns.length;
+    new Turn("user", text);
+    const shown = new Turn("assistant", "");
+    toEnd();
+    const answer = await stream(conversation.id, text, shown, controller.signal, changed);
+    if (answer.error && !shown.text) {
+      // The turn has no answer: take it back, so that sending again does not ask twice.
+      await api.post(`${base}/${conversation.id}/rewind`, { at: { turn: count } }).catch(() => {});
+      if (!$("input").value) $("input").value = text;
     }
-    if (finish === "length") answer.note("The answer was cut (Settings: most tokens of an answer).");
-  } catch (error) {
-    if (error.name === "AbortError") answer.note("Stopped.");
-    else answer.note(error.message, true);
+    answers.remember(conversation, count + 1, { text: shown.text, ...answer });
+    // Something else may be shown by now.
+    if (current !== conversation) return;
+    const now = await api.get(`${base}/${conversation.id}`);
+    if (now.turns.length === count + 2) show(now);
+    else current = now;
   } finally {
-    if (running === controller) {
-      running = null;
-      setRunning(false);
-    }
+    if (running === controller) setRunning(null);
+    await attemptQuietly(changed);
   }
-  if (tokens.length) answer.showTokens(tokens);
-  if (controller.signal.aborted) {
-    // The server learns of the stop when the connection ends: the turn is there a moment later.
-    await new Promise((resume) => setTimeout(resume, 150));
-  }
-  const shown = current;
-  await attempt(async () => {
-    if (tokens.length || controller.signal.aborted) await refreshTree();
-    else if (shown === current) await open(current);
-  });
 }
 
-function toggle(button, panel) {
-  $(button).addEventListener("click", () => {
-    const open = $(panel).classList.toggle("open");
-    $(button).setAttribute("aria-expanded", open);
-  });
+// Runs an action whose failure must not replace the message of another one.
+async function attemptQuietly(action) {
+  try {
+    await action();
+  } catch {
+    // The next refresh tries again.
+  }
 }
 
 $("composer").addEventListener("submit", (event) => {
@@ -210,34 +237,46 @@ $("input").addEventListener("keydown", (event) => {
     $("composer").requestSubmit();
   }
 });
-$("stop").addEventListener("click", stop);
-$("new").addEventListener("click", () => attempt(start));
+$("stop").addEventListener("click", () => {
+  stop();
+  $("input").focus();
+});
+$("new").addEventListener("click", startNew);
 $("model").addEventListener("change", () => {
   followCache();
-  attempt(start);
+  startNew();
 });
 $("toggle-settings").addEventListener("click", () => $("settings").showModal());
 $("settings").addEventListener("close", () => {
   settings.save();
-  attempt(refreshTree);
+  if (!$("model").options.length) begin();
+  else if (!current) draft();
+  else if (!running) show(current);
 });
-toggle("toggle-tree", "tree-panel");
-toggle("toggle-cache", "cache-panel");
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && running) stop();
-  if (event.altKey && event.key.toLowerCase() === "n") attempt(start);
+  if (event.key === "Escape" && !$("settings").open) {
+    stop();
+    closePanels();
+  }
+  if (event.altKey && event.code === "KeyN") startNew();
 });
+// Other tabs and other clients may have changed the tree.
+otherTabs.addEventListener("message", () => attemptQuietly(refresh));
+window.addEventListener("focus", () => attemptQuietly(refresh));
+
+function begin() {
+  return attempt(async () => {
+    const { data } = await api.get("/v1/models");
+    $("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
+    const wanted = location.hash.slice(1);
+    draft();
+    const all = await refresh();
+    if (all.some((conversation) => conversation.id === wanted)) await open(wanted);
+    followCache();
+    const { default_generation_settings: defaults } = await api.get("/props");
+    settings.showDefaults(defaults);
+  });
+}
 
 settings.load();
-attempt(async () => {
-  const { data } = await api.get("/v1/models");
-  for (const model of data) $("model").append(new Option(model.id, model.id));
-  followCache();
-  const all = await refreshTree();
-  const wanted = location.hash.slice(1);
-  const known = all.find((conversation) => conversation.id === wanted);
-  if (known) await open(known.id);
-  else await start();
-});
-// Other tabs may have changed the tree.
-window.addEventListener("focus", () => attempt(refreshTree));
+begin();

@@ -1,7 +1,7 @@
 // A small, safe subset of Markdown: the text only ever becomes text nodes.
 
 function inline(parent, text) {
-  const pattern = /(`[^`]+`)|(\*\*[^*]+\*\*)|(\*[^*\s][^*]*\*)|(https?:\/\/[^\s)]+)/g;
+  const pattern = /(`[^`]+`)|(\*\*[^*]+\*\*)|((?<![\w*])\*[^*\s][^*]*\*(?!\w))|(https?:\/\/[^\s)]+)/g;
   let at = 0;
   for (const match of text.matchAll(pattern)) {
     parent.append(text.slice(at, match.index));
@@ -35,6 +35,39 @@ function add(parent, tag) {
   return element;
 }
 
+function codeBlock(target, language, text) {
+  const box = add(target, "div");
+  box.className = "code";
+  const copy = add(box, "button");
+  copy.type = "button";
+  copy.className = "copy";
+  copy.textContent = "copy";
+  copy.title = "Copy the code";
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard?.writeText(text).catch(() => {});
+    copy.textContent = "copied";
+  });
+  const code = add(add(box, "pre"), "code");
+  if (language) code.dataset.language = language;
+  code.textContent = text;
+}
+
+const cellsOf = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+const isRule = (line) => line !== undefined && /-/.test(line) && /^\s*\|?[\s:|-]+\|[\s:|-]*$/.test(line);
+
+function table(target, lines) {
+  const [head, , ...rows] = lines.map(cellsOf);
+  const box = add(add(target, "div"), "table");
+  box.parentElement.className = "scroll";
+  const top = add(add(box, "thead"), "tr");
+  head.forEach((cell) => inline(add(top, "th"), cell));
+  const body = add(box, "tbody");
+  for (const row of rows) {
+    const line = add(body, "tr");
+    head.forEach((_, i) => inline(add(line, "td"), row[i] ?? ""));
+  }
+}
+
 // Replaces the children of `target` by the rendered text.
 export function render(target, text) {
   target.replaceChildren();
@@ -48,18 +81,21 @@ export function render(target, text) {
   for (let i = 0; i < lines.length; i++) {
     const line = lines[i];
     const fence = line.match(/^\s*```(\w*)/);
-    if (fence) {
-      close();
-      const code = add(add(target, "pre"), "code");
-      if (fence[1]) code.dataset.language = fence[1];
-      const content = [];
-      for (i++; i < lines.length && !/^\s*```/.test(lines[i]); i++) content.push(lines[i]);
-      code.textContent = content.join("\n");
-      continue;
-    }
     const heading = line.match(/^(#{1,4})\s+(.*)/);
     const item = line.match(/^\s*([-*]|\d+[.)])\s+(.*)/);
-    if (heading) {
+    const quote = line.match(/^\s*>\s?(.*)/);
+    if (fence) {
+      close();
+      const content = [];
+      for (i++; i < lines.length && !/^\s*```/.test(lines[i]); i++) content.push(lines[i]);
+      codeBlock(target, fence[1], content.join("\n"));
+    } else if (line.includes("|") && isRule(lines[i + 1])) {
+      close();
+      const rows = [];
+      for (; i < lines.length && lines[i].includes("|"); i++) rows.push(lines[i]);
+      i--;
+      table(target, rows);
+    } else if (heading) {
       close();
       inline(add(target, `h${heading[1].length + 2}`), heading[2]);
     } else if (item) {
@@ -71,9 +107,13 @@ export function render(target, text) {
       }
       inline(add(list, "li"), item[2]);
     } else if (line.trim() === "") {
+      // Items of a list may have empty lines between them.
+      paragraph = null;
+    } else if (quote) {
       close();
+      inline(add(target, "blockquote"), quote[1]);
     } else {
-      if (list) close();
+      list = null;
       if (paragraph) paragraph.append(document.createElement("br"));
       else paragraph = add(target, "p");
       inline(paragraph, line);

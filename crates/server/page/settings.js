@@ -1,10 +1,15 @@
-// Sampling settings, kept in the browser.
+// Sampling settings, kept in the browser. An empty field leaves the choice to the server.
 
 const numbers = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens"];
 const field = (name) => document.getElementById(name);
 
 export function load() {
-  const kept = JSON.parse(localStorage.getItem("kvark-settings") ?? "{}");
+  let kept = {};
+  try {
+    kept = JSON.parse(localStorage.getItem("kvark-settings")) ?? {};
+  } catch {
+    // Not JSON: another program wrote it. The defaults stay.
+  }
   for (const name of [...numbers, "system"]) {
     if (kept[name] !== undefined) field(name).value = kept[name];
   }
@@ -21,6 +26,13 @@ export function save() {
   else sessionStorage.removeItem("key");
 }
 
+// Shows the model's own sampling in the empty fields.
+export function showDefaults(defaults) {
+  for (const name of numbers) {
+    if (defaults[name] !== undefined) field(name).placeholder = Number(defaults[name].toFixed(3));
+  }
+}
+
 // The parameters of a completion.
 export function parameters() {
   const all = {};
@@ -28,11 +40,12 @@ export function parameters() {
     const value = field(name).value;
     if (value !== "" && field(name).checkValidity()) all[name] = Number(value);
   }
-  if (field("probabilities").checked) {
+  if (probabilities()) {
     all.logprobs = true;
     all.top_logprobs = 5;
   }
   return all;
 }
 
+export const probabilities = () => field("probabilities").checked;
 export const system = () => field("system").value.trim();

@@ -1,13 +1,24 @@
 // The turns of a conversation on the page.
 
 import { render } from "./markdown.js";
+import * as tokens from "./tokens.js";
 
 const list = document.getElementById("turns");
 
+function button(label, hint, action) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = label;
+  made.title = hint;
+  made.addEventListener("click", action);
+  return made;
+}
+
 export class Turn {
-  constructor(role, text, verbs = []) {
+  constructor(role, text) {
     this.text = text;
     this.role = role;
+    this.waiting = false;
     this.element = document.createElement("article");
     this.element.className = `turn ${role}`;
     const head = document.createElement("div");
@@ -16,17 +27,10 @@ export class Turn {
     name.className = "role";
     name.textContent = role;
     this.count = document.createElement("span");
-    const place = document.createElement("span");
-    place.className = "verbs";
-    for (const [label, hint, action] of verbs) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = label;
-      button.title = hint;
-      button.addEventListener("click", () => action(this));
-      place.append(button);
-    }
-    head.append(name, this.count, place);
+    this.count.className = "count";
+    this.verbs = document.createElement("span");
+    this.verbs.className = "verbs";
+    head.append(name, this.count, this.verbs);
     this.body = document.createElement("div");
     this.body.className = "body";
     this.element.append(head, this.body);
@@ -40,46 +44,86 @@ export class Turn {
   }
 
   setTokens(n) {
-    this.count.textContent = n ? `${n} tokens` : "";
+    this.count.textContent = n === 1 ? "1 token" : n ? `${n} tokens` : "";
   }
 
-  // Appends text; follows the end if the reader is there.
+  setVerbs(verbs) {
+    this.verbs.replaceChildren(...verbs.map(([label, hint, action]) => button(label, hint, () => action(this))));
+  }
+
+  // Appends text, drawn once a frame; follows the end if the reader is there.
   append(text) {
-    const at_end = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
     this.text += text;
-    this.draw();
-    if (at_end) list.scrollTop = list.scrollHeight;
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      if (this.waiting) this.flush();
+    });
   }
 
-  // Shows every token with its probability: the less likely, the redder.
-  showTokens(tokens) {
-    const pre = document.createElement("div");
-    pre.style.whiteSpace = "pre-wrap";
-    for (const token of tokens) {
-      const span = document.createElement("span");
-      span.className = "token";
-      span.textContent = token.token;
-      const probability = Math.exp(token.logprob);
-      span.style.background = `hsl(${Math.round(probability * 120)} 70% 50% / .25)`;
-      const others = token.top_logprobs.map(
-        (other) => `${JSON.stringify(other.token)} ${(Math.exp(other.logprob) * 100).toFixed(1)} %`,
-      );
-      span.title = `${(probability * 100).toFixed(1)} %\n${others.join("\n")}`;
-      pre.append(span);
-    }
-    this.body.replaceChildren(pre);
+  // Draws text that waits for its frame.
+  flush() {
+    const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+    this.waiting = false;
+    this.draw();
+    if (follows) toEnd();
+  }
+
+  // Shows every token with its probability.
+  showTokens(all) {
+    this.waiting = false;
+    tokens.render(this.body, all);
   }
 
   note(text, error = false) {
     const note = document.createElement("div");
     note.className = error ? "note error" : "note";
+    if (error) note.setAttribute("role", "alert");
     note.textContent = text;
     this.element.append(note);
+  }
+
+  // Replaces the text by an editor; `done` receives the new text.
+  edit(done) {
+    const form = document.createElement("form");
+    form.className = "editor";
+    const field = document.createElement("textarea");
+    field.value = this.text;
+    field.rows = Math.min(12, this.text.split("\n").length + 1);
+    field.setAttribute("aria-label", "Edit the message");
+    const send = button("Send on a fork", "Send the text on a fork of this conversation", () => form.requestSubmit());
+    const cancel = button("Cancel", "Leave the message as it is (Escape)", () => this.draw());
+    form.append(field, send, cancel);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (field.value.trim()) done(field.value.trim());
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        form.requestSubmit();
+      }
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        this.draw();
+        this.verbs.querySelector("button")?.focus();
+      }
+    });
+    this.body.replaceChildren(form);
+    field.focus();
   }
 }
 
 export function clear() {
   list.replaceChildren();
+}
+
+// A sentence where turns will be.
+export function hint(text) {
+  const line = document.createElement("p");
+  line.className = "hint";
+  line.textContent = text;
+  list.append(line);
 }
 
 export function toEnd() {

@@ -18,11 +18,16 @@ const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-
 const FILES: &[(&str, &str, &str)] = &[
     ("/", HTML, include_str!("../page/index.html")),
     ("/page/style.css", CSS, include_str!("../page/style.css")),
+    ("/page/answers.js", JS, include_str!("../page/answers.js")),
     ("/page/api.js", JS, include_str!("../page/api.js")),
     ("/page/cells.js", JS, include_str!("../page/cells.js")),
+    ("/page/chat.js", JS, include_str!("../page/chat.js")),
+    ("/page/figures.js", JS, include_str!("../page/figures.js")),
     ("/page/main.js", JS, include_str!("../page/main.js")),
     ("/page/markdown.js", JS, include_str!("../page/markdown.js")),
+    ("/page/panels.js", JS, include_str!("../page/panels.js")),
     ("/page/settings.js", JS, include_str!("../page/settings.js")),
+    ("/page/tokens.js", JS, include_str!("../page/tokens.js")),
     ("/page/tree.js", JS, include_str!("../page/tree.js")),
     ("/page/turns.js", JS, include_str!("../page/turns.js")),
 ];

@@ -1,0 +1,52 @@
+// One answer of the server: streamed into a turn.
+
+import * as api from "./api.js";
+import * as settings from "./settings.js";
+
+// Sends `text` to a conversation and appends the answer to the turn `shown`. `begun` is called when the answer begins.
+// Returns the notes and the tokens of the answer, and whether it failed.
+export async function stream(conversation, text, shown, signal, begun) {
+  const answer = { notes: [], tokens: [], error: false };
+  const note = (line) => {
+    answer.notes.push(line);
+    shown.note(line);
+  };
+  const body = {
+    ...settings.parameters(),
+    conversation,
+    messages: [{ role: "user", content: text }],
+    stream: true,
+  };
+  shown.element.classList.add("running");
+  try {
+    for await (const chunk of api.events("POST", "/v1/chat/completions", body, signal)) {
+      if (chunk.error) throw new api.ApiError(chunk.error.message);
+      if (chunk.kvark) {
+        const { cached_tokens: cached, prompt_tokens: prompt, source } = chunk.kvark.cache;
+        note(`${cached} of ${prompt} prompt tokens reused${cached ? ` (${source})` : ""}`);
+        begun().catch(() => {});
+      }
+      const choice = chunk.choices?.[0];
+      if (!choice) continue;
+      if (choice.delta.content) shown.append(choice.delta.content);
+      answer.tokens.push(...(choice.logprobs?.content ?? []));
+      if (choice.finish_reason) {
+        const { predicted_n: count, predicted_per_second: speed } = chunk.timings ?? {};
+        if (speed) note(`${count} tokens, ${speed.toFixed(1)} per second`);
+        if (choice.finish_reason === "length") note("Cut at the most tokens of an answer (Settings) or the context.");
+      }
+    }
+  } catch (error) {
+    if (error.name === "AbortError") {
+      note("Stopped.");
+    } else {
+      answer.error = true;
+      shown.note(error.message, true);
+    }
+  } finally {
+    shown.element.classList.remove("running");
+  }
+  shown.flush();
+  if (answer.tokens.length) shown.showTokens(answer.tokens);
+  return answer;
+}
