@@ -16,6 +16,8 @@ client = openai.OpenAI(base_url=f"{ADDRESS}/v1", api_key="none", max_retries=0)
 claude = anthropic.Anthropic(base_url=ADDRESS, api_key="none", max_retries=0)
 MODEL = client.models.list().data[0].id
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
+# The client of Anthropic has no argument for it.
+CLAUDE_GREEDY = {"extra_body": {"temperature": 0}}
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": 16}
 WEATHER_PARAMETERS = {
     "type": "object",
@@ -390,13 +392,13 @@ def keys():
 @check
 def messages():
     message = claude.messages.create(
-        model=MODEL, messages=CAPITAL, max_tokens=16, temperature=0
+        model=MODEL, messages=CAPITAL, max_tokens=16, **CLAUDE_GREEDY
     )
     assert "Paris" in message.content[0].text and message.role == "assistant"
     assert message.stop_reason in ("end_turn", "max_tokens") and message.usage.output_tokens <= 16
     chat = client.chat.completions.create(messages=CAPITAL, **GREEDY)
     assert chat.choices[0].message.content == message.content[0].text
-    with claude.messages.stream(model=MODEL, messages=CAPITAL, max_tokens=16, temperature=0) as stream:
+    with claude.messages.stream(model=MODEL, messages=CAPITAL, max_tokens=16, **CLAUDE_GREEDY) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == message.content[0].text == final.content[0].text
@@ -410,7 +412,7 @@ def messages():
     )
     assert system.content
     cut = claude.messages.create(
-        model=MODEL, messages=CAPITAL, max_tokens=16, temperature=0, stop_sequences=["France"]
+        model=MODEL, messages=CAPITAL, max_tokens=16, **CLAUDE_GREEDY, stop_sequences=["France"]
     )
     assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", "France"), cut
 
@@ -418,7 +420,7 @@ def messages():
 @check
 def message_tools():
     tool = {"name": "weather", "description": "The weather in a city", "input_schema": WEATHER_PARAMETERS}
-    options = {"model": MODEL, "tools": [tool], "max_tokens": 60, "temperature": 0}
+    options = {"model": MODEL, "tools": [tool], "max_tokens": 60, **CLAUDE_GREEDY}
     message = claude.messages.create(messages=WEATHER_QUESTION, tool_choice={"type": "any"}, **options)
     assert message.stop_reason == "tool_use", message
     call = next(block for block in message.content if block.type == "tool_use")
@@ -458,7 +460,7 @@ def twenty_turns_are_cached():
     for turn in range(20):
         turns.append({"role": "user", "content": f"Name the letter after {chr(97 + turn)}."})
         message = claude.messages.create(
-            model=MODEL, system="You are a patient teacher. " * 10, messages=turns, max_tokens=8, temperature=0
+            model=MODEL, system="You are a patient teacher. " * 10, messages=turns, max_tokens=8, **CLAUDE_GREEDY
         )
         usage = message.usage
         assert usage.cache_read_input_tokens >= before, (turn, usage, before)

@@ -52,7 +52,9 @@ impl CheckServe {
     fn generated_requests(&self, server: &ServerProcess) -> Result<()> {
         let python = super::python("requirements-long.txt")?;
         let mut tests = shell::command(python.with_file_name("schemathesis"));
-        tests.arg("run").arg(format!("{}/openapi.json", server.address));
+        tests
+            .arg("run")
+            .arg(format!("{}/openapi.json", server.address));
         // The events never end.
         tests.args(["--exclude-path", "/v1/kvark/events"]);
         tests.args(["--max-examples", &self.examples.to_string()]);

@@ -48,9 +48,9 @@ impl ServerProcess {
             let log = BufReader::new(std::fs::File::open(&self.log)?);
             for line in log.lines() {
                 let line = line?;
-                let found = line.split_whitespace().find(|word| {
-                    line.contains("kvark serves") && word.starts_with("http://")
-                });
+                let found = line
+                    .split_whitespace()
+                    .find(|word| line.contains("kvark serves") && word.starts_with("http://"));
                 if let Some(address) = found {
                     return Ok(address.to_owned());
                 }

@@ -40,7 +40,12 @@ impl SoakServe {
         let loaded = ServerProcess::start(&folder, "loaded", &flags)?;
         let mut soak = shell::command(python);
         soak.arg("python/serve/soak.py");
-        soak.args(["--address", &loaded.address, "--pid", &loaded.pid().to_string()]);
+        soak.args([
+            "--address",
+            &loaded.address,
+            "--pid",
+            &loaded.pid().to_string(),
+        ]);
         soak.args(["--alone", &alone.address]);
         soak.args(["--minutes", &self.minutes.to_string()]);
         soak.args(["--clients", &self.clients.to_string()]);
