@@ -249,7 +249,7 @@ pub(crate) async fn create(
         end: if index == last { end } else { 0 },
     };
     let mut messages: Vec<Turn> = prompt.messages.iter().enumerate().map(turn).collect();
-    for index in 0..last {
+    for (index, turn) in messages.iter_mut().enumerate().take(last) {
         let part = ChatPrompt {
             messages: prompt.messages[..=index].to_vec(),
             ..ChatPrompt::default()
@@ -257,7 +257,7 @@ pub(crate) async fn create(
         // A template may refuse a beginning that ends with this role; then the turn has no tokens of its own.
         if let Ok(rendered) = part.render(&model, false) {
             let part = model.model.tokenizer()?.encode_prompt(&rendered);
-            messages[index].end = kvark::generate::common_prefix_len(&part, &tokens);
+            turn.end = kvark::generate::common_prefix_len(&part, &tokens);
         }
     }
     app.prefill(&model, &tokens);
