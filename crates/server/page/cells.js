@@ -107,9 +107,10 @@ async function tell() {
     texts.set(key, api.get(`/v1/kvark/cache/${seq}?model=${encodeURIComponent(state.model)}`));
   }
   try {
-    const { texts: list } = await texts.get(key);
+    const { texts: list, ids } = await texts.get(key);
     if (cell !== chosen) return;
-    const token = JSON.stringify(list[position] ?? "");
+    // Special tokens have no text.
+    const token = list[position] ? JSON.stringify(list[position]) : `number ${ids[position]}`;
     const shared = held.length > 1 ? `, shared by ${held.length}` : "";
     info.textContent = `cell ${cell}: token ${token} at position ${position}${shared}`;
   } catch (error) {

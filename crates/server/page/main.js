@@ -17,6 +17,7 @@ const otherTabs = new BroadcastChannel("kvark");
 let current = null;
 let running = null;
 let followed = null;
+let refreshes = 0;
 
 function status(text) {
   $("status").textContent = text;
@@ -41,15 +42,23 @@ function followCache() {
 
 // Draws the tree, and what others changed in the conversation that is shown.
 async function refresh() {
+  const before = current;
+  const number = ++refreshes;
   const { data } = await api.get(base);
-  const now = data.find((conversation) => conversation.id === current?.id);
-  if (current && !now && !running) {
-    draft();
-    status("The conversation was deleted elsewhere.");
+  // A later refresh draws a later list.
+  if (number !== refreshes) return data;
+  // The list may be older than what was shown meanwhile.
+  if (current && current === before && !running) {
+    const now = data.find((conversation) => conversation.id === current.id);
+    const edits = document.querySelector("#turns .editor");
+    if (!now) {
+      draft();
+      status("The conversation was deleted elsewhere.");
+    } else if (!edits && now.turns.length !== current.turns.length) {
+      show(now);
+    }
   }
   tree.draw(data, current?.id, act);
-  const edits = document.querySelector("#turns .editor");
-  if (now && !running && !edits && now.turns.length !== current.turns.length) show(now);
   return data;
 }
 
@@ -190,8 +199,9 @@ async function create() {
 async function send(text) {
   const controller = new AbortController();
   setRunning(controller);
+  const fresh = !current;
   try {
-    if (!current) await create();
+    if (fresh) await create();
     const conversation = current;
     const count = conversation.turns.length;
     new Turn("user", text);
@@ -199,9 +209,9 @@ async function send(text) {
     toEnd();
     const answer = await stream(conversation.id, text, shown, controller.signal, changed);
     if (answer.error && !shown.text) {
-      // The turn has no answer: take it back, so that sending again does not ask twice.
-      await api.post(`${base}/${conversation.id}/rewind`, { at: { turn: count } }).catch(() => {});
       if (!$("input").value) $("input").value = text;
+      await takeBack(conversation, count, fresh);
+      return;
     }
     answers.remember(conversation, count + 1, { text: shown.text, ...answer });
     // Something else may be shown by now.
@@ -211,18 +221,23 @@ async function send(text) {
     else current = now;
   } finally {
     if (running === controller) setRunning(null);
-    await attemptQuietly(changed);
+    await quietly(changed);
   }
 }
 
-// Runs an action whose failure must not replace the message of another one.
-async function attemptQuietly(action) {
-  try {
-    await action();
-  } catch {
-    // The next refresh tries again.
+// Takes back a turn that got no answer, so that sending again does not ask twice. The page goes on showing it.
+async function takeBack(conversation, count, fresh) {
+  const path = `${base}/${conversation.id}`;
+  if (!fresh) await api.post(`${path}/rewind`, { at: { turn: count } });
+  else await api.remove(path);
+  if (fresh && current === conversation) {
+    current = null;
+    history.replaceState(null, "", location.pathname);
   }
 }
+
+// Runs an action whose failure must not replace another message: the next refresh tries again.
+const quietly = (action) => action().catch(() => {});
 
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -261,8 +276,8 @@ document.addEventListener("keydown", (event) => {
   if (event.altKey && event.code === "KeyN") startNew();
 });
 // Other tabs and other clients may have changed the tree.
-otherTabs.addEventListener("message", () => attemptQuietly(refresh));
-window.addEventListener("focus", () => attemptQuietly(refresh));
+otherTabs.addEventListener("message", () => quietly(refresh));
+window.addEventListener("focus", () => quietly(refresh));
 
 function begin() {
   return attempt(async () => {

@@ -94,9 +94,6 @@ impl PreparedChat {
             };
             app.blocking(render).await?
         };
-        if let Some(id) = &conversation {
-            app.conversations.begin_turn(id, &tokens, &prompt.messages);
-        }
         Ok(PreparedChat {
             model,
             prompt,
@@ -132,6 +129,11 @@ impl PreparedChat {
             at = report.miss.as_ref().map(|miss| miss.position),
             "started"
         );
+        // A request that was refused leaves its conversation as it was.
+        if let Some(id) = &self.conversation {
+            let messages = &self.prompt.messages;
+            app.conversations.begin_turn(id, &self.tokens, messages);
+        }
         let conversation = self.conversation.clone().map(|id| (app.clone(), id));
         let tools = (self.prompt.tool_format(&self.model), &self.prompt.tools[..]);
         let choices = self.parameters.choices;

@@ -155,6 +155,21 @@ impl ChatAnswer {
     }
 }
 
+impl Drop for ChatAnswer {
+    /// An answer that was stopped in the middle is a turn of its conversation too.
+    fn drop(&mut self) {
+        let state = &self.choices[0];
+        if let Some((app, id)) = self
+            .conversation
+            .as_ref()
+            .filter(|_| state.parser.is_some())
+        {
+            let message = json!({ "role": "assistant", "content": state.text });
+            app.conversations.end_turn(id, message);
+        }
+    }
+}
+
 /// OpenAI's object for a token's log-probabilities.
 pub(crate) fn logprobs_object(model: &LoadedModel, id: u32, logprobs: &TokenLogprobs) -> Value {
     let token = |id: u32, logprob: f32| {

@@ -128,7 +128,17 @@ impl Conversations {
         _ = self.with(id, |all, number| {
             let it = all.get_mut(&number).expect("it is there");
             let end = it.tokens.len();
-            it.messages.push(Turn { message, end });
+            // An answer that goes on after a cut is one turn.
+            match it.messages.last_mut() {
+                Some(last) if last.message["role"] == "assistant" => {
+                    let text = |message: &Value| {
+                        message["content"].as_str().unwrap_or_default().to_owned()
+                    };
+                    last.message["content"] = (text(&last.message) + &text(&message)).into();
+                    last.end = end;
+                }
+                _ => it.messages.push(Turn { message, end }),
+            }
         });
     }
 

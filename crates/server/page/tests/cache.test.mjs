@@ -34,6 +34,7 @@ test("the map draws cells, names tokens, and stripes what a fork shares", () =>
     const alone = await api("GET", "/v1/kvark/cache");
     const [cell, position] = alone.sequences[0].runs[0];
     const { texts } = await api("GET", `/v1/kvark/cache/${alone.sequences[0].seq}`);
+    assert.notEqual(texts[position + 3], "");
     assert.equal(await colours(page, cell + 3), 1);
     await page.mouse.move(...(await centre(page, cell + 3)));
     const named = `cell ${cell + 3}: token ${JSON.stringify(texts[position + 3])} at position ${position + 3}`;
