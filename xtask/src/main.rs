@@ -14,6 +14,7 @@ mod model;
 mod mutants;
 mod onnx_node;
 mod peers;
+mod serve;
 mod shell;
 mod test;
 
@@ -45,6 +46,8 @@ enum Task {
     BenchOnnx(peers::onnx::BenchOnnx),
     CheckOnnx(peers::check_onnx::CheckOnnx),
     CheckEmbed(peers::embed::CheckEmbed),
+    CheckServe(serve::check::CheckServe),
+    SoakServe(serve::soak::SoakServe),
     OnnxNode(onnx_node::OnnxNode),
 }
 
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         Task::BenchOnnx(task) => task.execute(),
         Task::CheckOnnx(task) => task.execute(),
         Task::CheckEmbed(task) => task.execute(),
+        Task::CheckServe(task) => task.execute(),
+        Task::SoakServe(task) => task.execute(),
         Task::OnnxNode(task) => task.execute(),
     };
     match result {

@@ -68,7 +68,7 @@ impl Script {
 }
 
 /// The lines of a list that name packages, with those of the lists that it includes.
-fn pins(list: &Path) -> Result<Vec<String>> {
+pub(crate) fn pins(list: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(list).with_context(|| list.display().to_string())?;
     let mut pins = Vec::new();
     for line in text.lines().map(str::trim) {

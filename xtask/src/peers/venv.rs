@@ -3,6 +3,7 @@
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Which llama.cpp an environment holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,9 +54,25 @@ pub(super) fn python(list: &Path, pins: &[String], build: Build) -> Result<PathB
         }
         return Ok(python);
     }
-    let venv = shell::target().join(build.folder());
-    let python = venv.join("bin/python");
     let flags = build_flags(build);
+    make(build.folder(), list, pins, &flags, |pip| {
+        // A wheel of the cache may have been built with other flags.
+        pip.args(["--no-cache-dir", "--no-binary", "llama-cpp-python"])
+            .env("CMAKE_ARGS", &flags);
+    })
+}
+
+/// Interpreter of the environment in a folder of target/ with the packages of a requirements file, created if needed.
+/// `flags` are installed anew when they change; `configure` completes the installer's command.
+pub(crate) fn make(
+    folder: &str,
+    list: &Path,
+    pins: &[String],
+    flags: &str,
+    configure: impl FnOnce(&mut Command),
+) -> Result<PathBuf> {
+    let venv = shell::target().join(folder);
+    let python = venv.join("bin/python");
     // The installed list is stored in the environment, so that the next run can skip the installation.
     let name = list.strip_prefix(shell::root()).unwrap_or(list);
     let name = name.to_string_lossy().replace(['/', '\\'], "-");
@@ -73,9 +90,8 @@ pub(super) fn python(list: &Path, pins: &[String], build: Build) -> Result<PathB
     let mut pip = shell::command(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--requirement"])
         .arg(list);
-    // A wheel of the cache may have been built with other flags.
-    pip.args(["--no-cache-dir", "--no-binary", "llama-cpp-python"]);
-    shell::run(pip.env("CMAKE_ARGS", &flags))?;
+    configure(&mut pip);
+    shell::run(&mut pip)?;
     std::fs::write(&note, wanted).with_context(|| note.display().to_string())?;
     Ok(python)
 }

@@ -152,7 +152,9 @@ fn lists_name_all_that_their_scripts_import() {
         let mut files = vec![shell::root().join(script.file)];
         if script.requirements.starts_with("python/") {
             // The exporter, and its tests.
-            files.extend(sources(&shell::root().join("python")));
+            for folder in ["python/kvark_export", "python/tests"] {
+                files.extend(sources(&shell::root().join(folder)));
+            }
         }
         let listed = versions(script.requirements);
         let listed: BTreeSet<String> = listed.keys().map(|name| module(name)).collect();

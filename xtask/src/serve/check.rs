@@ -1,0 +1,76 @@
+//! `cargo xtask check-serve`: kvark serve with the unmodified clients of OpenAI and Anthropic.
+
+use super::process::ServerProcess;
+use super::python;
+use crate::shell;
+use anyhow::Result;
+use clap::Args;
+
+/// Check kvark serve with the unmodified openai and anthropic clients
+#[derive(Args)]
+#[command(
+    after_help = "Makes a virtual environment under target/serve-venv with the pinned clients (python/serve/requirements.txt), starts \
+the built kvark serve on free ports with the test model, and runs python/serve/check_clients.py and python/examples/agent.py. \
+--long also runs Schemathesis against /openapi.json (python/serve/requirements-long.txt).
+
+Examples:
+  cargo xtask check-serve
+  cargo xtask check-serve --long"
+)]
+pub(crate) struct CheckServe {
+    /// Also send generated requests for every path of /openapi.json
+    #[arg(long)]
+    long: bool,
+    /// Generated requests for each path and method
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "long")]
+    examples: u32,
+}
+
+const KEY: &str = "check-serve-key";
+
+impl CheckServe {
+    pub(crate) fn execute(self) -> Result<()> {
+        let python = python("requirements.txt")?;
+        let folder = shell::target().join("check-serve");
+        let context = ["--ctx-size", "2048"];
+        let open = ServerProcess::start(&folder, "open", &context)?;
+        let flags = [&context[..], &["--api-key", KEY]].concat();
+        let keyed = ServerProcess::start(&folder, "keyed", &flags)?;
+        let mut clients = shell::command(&python);
+        clients.arg("python/serve/check_clients.py");
+        shell::run(clients.args([&open.address, &keyed.address, KEY]))?;
+        let mut agent = shell::command(&python);
+        shell::run(agent.args(["python/examples/agent.py", &open.address]))?;
+        drop(keyed);
+        if self.long {
+            self.generated_requests(&open)?;
+        }
+        Ok(())
+    }
+
+    /// Runs Schemathesis: no request may give a server error or an answer that the document does not describe.
+    fn generated_requests(&self, server: &ServerProcess) -> Result<()> {
+        let python = super::python("requirements-long.txt")?;
+        let mut tests = shell::command(python.with_file_name("schemathesis"));
+        tests
+            .arg("run")
+            .arg(format!("{}/openapi.json", server.address));
+        // The events never end.
+        tests.args(["--exclude-path", "/v1/kvark/events"]);
+        tests.args(["--max-examples", &self.examples.to_string()]);
+        tests.args(["--seed", "1", "--workers", "2", "--request-timeout", "120"]);
+        tests.args([
+            "--checks",
+            "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
+        ]);
+        tests.args(["--generation-database", "none", "--no-color"]);
+        shell::run(&mut tests)?;
+        let health = shell::output(shell::command("curl").args([
+            "--fail",
+            "--silent",
+            &format!("{}/health", server.address),
+        ]))?;
+        eprintln!("after the generated requests: {health}");
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! Checks of `kvark serve` from outside, with real clients.
+
+pub(crate) mod check;
+mod process;
+pub(crate) mod soak;
+
+use crate::peers::{script, venv};
+use crate::shell;
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// Interpreter of the environment with a list of `python/serve`.
+fn python(list: &str) -> Result<PathBuf> {
+    let list = shell::root().join("python/serve").join(list);
+    venv::make("serve-venv", &list, &script::pins(&list)?, "", |_| {})
+}

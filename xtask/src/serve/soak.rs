@@ -1,0 +1,54 @@
+//! `cargo xtask soak-serve`: mixed load from many clients, with every greedy answer compared.
+
+use super::process::ServerProcess;
+use super::python;
+use crate::shell;
+use anyhow::Result;
+use clap::Args;
+
+/// Load kvark serve with mixed clients, and check answers, cells, handles and memory
+#[derive(Args)]
+#[command(
+    after_help = "Clients send chats, streams, completions, forks of conversations and wrong requests; they cancel and they disconnect \
+in the middle. Every greedy answer is compared with that of a second server that runs one request at a time and reuses nothing. At the \
+end no request may run, clearing the cache must free all cells, and file handles and memory must be as after the warm-up.
+
+Examples:
+  cargo xtask soak-serve
+  cargo xtask soak-serve --minutes 3 --clients 32"
+)]
+pub(crate) struct SoakServe {
+    /// Time of the load
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    minutes: f64,
+    /// Clients at once
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    clients: u32,
+    /// Seed of the random choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+impl SoakServe {
+    pub(crate) fn execute(self) -> Result<()> {
+        let python = python("requirements.txt")?;
+        let folder = shell::target().join("soak-serve");
+        let context = ["--ctx-size", "1024"];
+        let alone = [&context[..], &["--parallel", "1"]].concat();
+        let alone = ServerProcess::start(&folder, "alone", &alone)?;
+        let flags = [&context[..], &["--parallel", "8", "--queue", "24"]].concat();
+        let loaded = ServerProcess::start(&folder, "loaded", &flags)?;
+        let mut soak = shell::command(python);
+        soak.arg("python/serve/soak.py");
+        soak.args([
+            "--address",
+            &loaded.address,
+            "--pid",
+            &loaded.pid().to_string(),
+        ]);
+        soak.args(["--alone", &alone.address]);
+        soak.args(["--minutes", &self.minutes.to_string()]);
+        soak.args(["--clients", &self.clients.to_string()]);
+        shell::run(soak.args(["--seed", &self.seed.to_string()]))
+    }
+}
