@@ -153,6 +153,7 @@ impl Serve {
             grace: Duration::from_secs(self.grace),
             lenient: self.lenient,
             max_body: self.max_body as usize,
+            ..ServerOptions::default()
         })
     }
 

@@ -39,6 +39,11 @@ impl IncrementalDetokenizer {
         &self.history
     }
 
+    /// The stop string that was found.
+    pub(crate) fn stop_string(&self) -> Option<&str> {
+        self.stop.found()
+    }
+
     /// The maximum number of tokens.
     pub(crate) fn max_tokens(&self) -> Option<usize> {
         self.options.max_tokens

@@ -4,8 +4,8 @@
 pub(crate) struct StopFilter {
     stops: Vec<String>,
     pending: String,
-    /// Whether a stop string was found. No text is shown after it.
-    ended: bool,
+    /// The stop string that was found, as an index. No text is shown after it.
+    found: Option<usize>,
 }
 
 impl StopFilter {
@@ -14,24 +14,25 @@ impl StopFilter {
         StopFilter {
             stops,
             pending: String::new(),
-            ended: false,
+            found: None,
         }
     }
 
     /// Appends text. Returns the text that can be shown now, and whether a stop string was found.
     pub(crate) fn push(&mut self, text: &str) -> (String, bool) {
-        if self.ended {
+        if self.found.is_some() {
             return (String::new(), true);
         }
         self.pending.push_str(text);
-        if let Some(at) = self
+        if let Some((at, index)) = self
             .stops
             .iter()
-            .filter_map(|stop| self.pending.find(stop.as_str()))
+            .enumerate()
+            .filter_map(|(index, stop)| Some((self.pending.find(stop.as_str())?, index)))
             .min()
         {
             self.pending.truncate(at);
-            self.ended = true;
+            self.found = Some(index);
             return (std::mem::take(&mut self.pending), true);
         }
         let mut keep = self.pending.len();
@@ -47,6 +48,11 @@ impl StopFilter {
         }
         let rest = self.pending.split_off(keep);
         (std::mem::replace(&mut self.pending, rest), false)
+    }
+
+    /// The stop string that was found.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.found.map(|index| &*self.stops[index])
     }
 
     /// Ends the stream and returns the pending text.

@@ -133,9 +133,10 @@ impl From<RuntimeError> for ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
+impl ApiError {
+    /// A response with the status and the headers of the error, and this body.
+    pub(crate) fn response(&self, body: Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
@@ -148,5 +149,11 @@ impl IntoResponse for ApiError {
             _ => {}
         }
         response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.response(self.body())
     }
 }

@@ -7,11 +7,13 @@ use crate::{
     tokenize,
 };
 use axum::Router;
+use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::StreamExt;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +21,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
-/// The longest time that a client may take to send the headers of a request.
-const HEADER_TIME: Duration = Duration::from_secs(10);
-/// The longest time that a client may take to send a body.
-const BODY_TIME: Duration = Duration::from_secs(60);
 /// The largest size of a request's line and headers.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 /// The largest number of connections.
@@ -36,7 +34,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/responses", post(responses::create))
-        .route("/v1/messages", post(messages::create))
+        .route(messages::PATH, post(messages::create))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
@@ -70,8 +68,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         )
         .route("/v1/kvark/cache/{seq}", get(operation::cache_tokens))
         .route("/v1/kvark/events", get(operation::events))
-        .layer(middleware::from_fn_with_state(app.clone(), check_key));
-    let limit = app.options.max_body;
+        // Bodies are read after the key was checked: others cannot use up memory.
+        .layer(middleware::from_fn_with_state(app.clone(), read_body))
+        .layer(middleware::from_fn_with_state(app.clone(), check_key))
+        .layer(DefaultBodyLimit::disable());
     api.route("/health", get(operation::health))
         .route("/openapi.json", get(openapi::serve))
         .merge(page::routes())
@@ -82,29 +82,45 @@ pub(crate) fn router(app: Arc<App>) -> Router {
                 "the method is not allowed here",
             )
         })
-        .layer(DefaultBodyLimit::max(limit))
-        .layer(middleware::from_fn(read_body))
+        .layer(middleware::map_response(json_error))
         .layer(middleware::from_fn_with_state(app.clone(), check_origin))
         .with_state(app)
 }
 
 /// Refuses requests without the key.
-async fn check_key(
-    State(app): State<Arc<App>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
+async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Some(key) = &app.options.api_key else {
-        return Ok(next.run(request).await);
+        return next.run(request).await;
     };
     let headers = request.headers();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
     let given = bearer.or_else(|| text("x-api-key")).unwrap_or_default();
     match equal_in_constant_time(given.as_bytes(), key.as_bytes()) {
-        true => Ok(next.run(request).await),
-        false => Err(ApiError::unauthorized()),
+        true => next.run(request).await,
+        false => refuse(request.uri().path(), ApiError::unauthorized()),
     }
+}
+
+/// An error response in the shape of the path's API.
+fn refuse(path: &str, error: ApiError) -> Response {
+    match path == messages::PATH {
+        true => messages::error_response(&error),
+        false => error.into_response(),
+    }
+}
+
+/// The framework's own refusals are plain text; clients expect JSON.
+async fn json_error(response: Response) -> Response {
+    let status = response.status();
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_text = kind.is_none_or(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if !is_text || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let text = axum::body::to_bytes(response.into_body(), 1 << 16).await;
+    let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+    ApiError::status(status, text).into_response()
 }
 
 /// Compares without stopping at the first difference, so that times do not tell how much of a key was right.
@@ -178,31 +194,55 @@ fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
     host.is_some() && host == origin
 }
 
-/// Refuses bodies that take too long to arrive.
-async fn read_body(request: Request, next: Next) -> Response {
+/// Refuses bodies that are too large or take too long to arrive.
+async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let limit = app.options.max_body;
     let (parts, body) = request.into_parts();
-    let limit = usize::MAX;
-    let read = axum::body::to_bytes(body, limit);
-    match tokio::time::timeout(BODY_TIME, read).await {
-        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, bytes.into())).await,
-        Ok(Err(error)) => ApiError::status(
-            StatusCode::BAD_REQUEST,
-            format!("the body was cut off: {error}"),
-        )
-        .into_response(),
-        Err(_) => {
-            ApiError::status(StatusCode::REQUEST_TIMEOUT, "the body took too long").into_response()
+    let too_large = || {
+        let message = format!("the body is larger than {limit} bytes (--max-body)");
+        ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let error = if HttpBody::size_hint(&body).lower() > limit as u64 {
+        too_large()
+    } else {
+        match tokio::time::timeout(app.options.body_time, collect(body, limit)).await {
+            Ok(Ok(Some(bytes))) => {
+                return next.run(Request::from_parts(parts, bytes.into())).await;
+            }
+            Ok(Ok(None)) => too_large(),
+            Ok(Err(error)) => ApiError::invalid(format!("the body was cut off: {error}")),
+            Err(_) => ApiError::status(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
         }
+    };
+    refuse(parts.uri.path(), error)
+}
+
+/// Reads a body; `None` if it is larger than `limit`.
+async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Error> {
+    let mut bytes = vec![];
+    let mut chunks = body.into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk?;
+        if bytes.len() + chunk.len() > limit {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&chunk);
     }
+    Ok(Some(bytes))
 }
 
 /// Serves connections until `stop` changes, then until those have ended.
-pub(crate) async fn serve(listener: TcpListener, router: Router, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    header_time: Duration,
+    mut stop: watch::Receiver<bool>,
+) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME)
+        .header_read_timeout(header_time)
         .max_buf_size(MAX_HEADER_BYTES);
     let mut connections = tokio::task::JoinSet::new();
     loop {

@@ -126,7 +126,12 @@ impl Server {
         } = self;
         let mut stopped = stop.subscribe();
         let router = http::router(app.clone());
-        let connections = runtime.spawn(http::serve(listener, router, stop.subscribe()));
+        let connections = runtime.spawn(http::serve(
+            listener,
+            router,
+            app.options.header_time,
+            stop.subscribe(),
+        ));
         runtime.block_on(async {
             tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => {}

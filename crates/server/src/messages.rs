@@ -20,27 +20,69 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Parameters that cannot change the output of a local model.
-const IGNORED: &[&str] = &["metadata", "service_tier", "container", "mcp_servers"];
+const IGNORED: &[&str] = &[
+    "cache_control",
+    "diagnostics",
+    "inference_geo",
+    "metadata",
+    "service_tier",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+];
+
+/// Parameters of Anthropic that would change the output.
+const UNSUPPORTED: &[&str] = &["container", "context_management", "mcp_servers"];
+
+/// The path of this API, whose errors have a shape of their own.
+pub(crate) const PATH: &str = "/v1/messages";
 
 /// The handler. Errors have Anthropic's shape.
 pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Response {
-    match respond(app, body).await {
-        Ok(response) => response,
-        Err(error) => {
-            let kind = match error.status {
-                StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-                StatusCode::NOT_FOUND => "not_found_error",
-                StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
-                status if status.is_server_error() => "api_error",
-                _ => "invalid_request_error",
-            };
-            let body = json!({
-                "type": "error",
-                "error": { "type": kind, "message": error.message },
-            });
-            (error.status, Json(body)).into_response()
+    let response = respond(app, body).await;
+    response.unwrap_or_else(|error| error_response(&error))
+}
+
+/// An error in Anthropic's shape.
+pub(crate) fn error_response(error: &ApiError) -> Response {
+    error.response(json!({
+        "type": "error",
+        "error": { "type": error_kind(error.status), "message": error.message },
+    }))
+}
+
+/// Anthropic's type of an error.
+fn error_kind(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+/// Reads `output_config`: its format has OpenAI's `json_schema` without a name.
+fn read_output_config(fields: &mut Fields) -> Result<(), ApiError> {
+    for (name, value) in fields.object("output_config")?.unwrap_or_default() {
+        match &*name {
+            _ if value.is_null() => {}
+            "format" if value["type"] == "json_schema" => {
+                let schema = json!({ "name": "output", "schema": value["schema"] });
+                let format = json!({ "type": "json_schema", "json_schema": schema });
+                fields.set("response_format", format);
+            }
+            "format" => {
+                let wrong = "format.type must be \"json_schema\"";
+                return Err(ApiError::parameter("output_config", wrong));
+            }
+            _ => return Err(ApiError::unsupported(&format!("output_config.{name}"))),
         }
     }
+    Ok(())
 }
 
 async fn respond(app: Arc<App>, body: Bytes) -> Result<Response, ApiError> {
@@ -68,6 +110,7 @@ async fn respond(app: Arc<App>, body: Bytes) -> Result<Response, ApiError> {
         tools
     };
     let prompt = ChatPrompt::new(all, tools, Map::new())?;
+    read_output_config(&mut fields)?;
     let format = OutputFormat::read(&mut fields, &choice, &prompt.tools)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let stops = fields.strings("stop_sequences")?;
@@ -82,7 +125,7 @@ async fn respond(app: Arc<App>, body: Bytes) -> Result<Response, ApiError> {
     let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
     parameters.options.max_tokens = Some(most as usize);
     parameters.options.stop.extend(stops);
-    fields.finish(IGNORED, &[], app.options.lenient)?;
+    fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;
     let chat =
         PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
     let (answer, report) = chat.start(&app).await?;
@@ -163,6 +206,7 @@ fn stop_reason(called: bool, output: &RequestOutput) -> &'static str {
     match chat_finish(called, output.finish) {
         "tool_calls" => "tool_use",
         "length" => "max_tokens",
+        _ if output.stop_string.is_some() => "stop_sequence",
         _ => "end_turn",
     }
 }
@@ -184,6 +228,7 @@ async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiEr
             }
             ChatEvent::End { called, output, .. } => {
                 head["stop_reason"] = stop_reason(called, &output).into();
+                head["stop_sequence"] = output.stop_string.clone().into();
                 head["usage"]["output_tokens"] = output.tokens.len().into();
             }
             ChatEvent::Failed(error) => return Err(error),
@@ -274,14 +319,18 @@ impl Stream {
                 }
                 self.close_block();
                 let delta = json!({
-                    "delta": { "stop_reason": stop_reason(called, &output), "stop_sequence": null },
+                    "delta": {
+                        "stop_reason": stop_reason(called, &output),
+                        "stop_sequence": output.stop_string,
+                    },
                     "usage": { "output_tokens": output.tokens.len() },
                 });
                 self.push("message_delta", delta);
                 self.push("message_stop", json!({}));
             }
             ChatEvent::Failed(error) => {
-                let error = json!({ "type": "api_error", "message": error.message });
+                let kind = error_kind(error.status);
+                let error = json!({ "type": kind, "message": error.message });
                 self.push("error", json!({ "error": error }));
             }
         }

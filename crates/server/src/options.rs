@@ -32,6 +32,10 @@ pub struct ServerOptions {
     pub lenient: bool,
     /// The maximum size of a request body in bytes.
     pub max_body: usize,
+    /// The longest time that a client may take to send the headers of a request.
+    pub header_time: Duration,
+    /// The longest time that a client may take to send a body.
+    pub body_time: Duration,
 }
 
 impl Default for ServerOptions {
@@ -49,6 +53,8 @@ impl Default for ServerOptions {
             grace: Duration::from_secs(30),
             lenient: false,
             max_body: 16 << 20,
+            header_time: Duration::from_secs(10),
+            body_time: Duration::from_secs(60),
         }
     }
 }

@@ -7,6 +7,7 @@ use kvark::embed::{EmbedOptions, Embedder};
 use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
+use kvark::model::OpenOptions;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -212,7 +213,11 @@ impl ModelRegistry {
         let entry = self.entry(name)?;
         let mut embedder = lock(&entry.embedder);
         if embedder.is_none() {
-            let model = Model::open(&entry.path, None)?;
+            let open = OpenOptions {
+                hidden_states: true,
+                ..OpenOptions::default()
+            };
+            let model = Model::open_with(&entry.path, &open)?;
             let options = EmbedOptions::default();
             *embedder = Some(Embedder::new(model, &*self.backend, &options)?);
         }

@@ -106,6 +106,8 @@ pub struct RequestOutput {
     pub rest: String,
     /// Why the generation ended.
     pub finish: FinishReason,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
     /// Durations. `prompt_tokens` counts the tokens that were computed, not the reused ones.
     pub timings: Timings,
     /// What was reused.

@@ -173,6 +173,7 @@ impl RunningRequest {
     pub(super) fn finish(mut self, finish: FinishReason) {
         let now = Instant::now();
         let first = self.first_token.unwrap_or(now);
+        let stop_string = self.detokenizer.stop_string().map(str::to_owned);
         let mut rest = String::new();
         let output = self.detokenizer.finish(finish, |text| rest.push_str(text));
         let timings = Timings {
@@ -193,6 +194,7 @@ impl RunningRequest {
             tokens: output.tokens,
             rest,
             finish,
+            stop_string,
             timings,
             cache,
         })));
