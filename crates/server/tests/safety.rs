@@ -72,6 +72,10 @@ fn broken_bodies_are_refused() {
             (&deep_field, 400),
             (&huge, 413),
         ] {
+            // A conversation can begin without anything.
+            if body.is_empty() && path == "/v1/kvark/conversations" {
+                continue;
+            }
             let reply = server.send("POST", path, "", body);
             let start = String::from_utf8_lossy(&body[..body.len().min(20)]);
             assert_eq!(reply.status, status, "{path} {start}");

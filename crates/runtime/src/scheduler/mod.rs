@@ -61,7 +61,7 @@ impl Default for SchedulerOptions {
             slots: 8,
             queue: 64,
             prefixes: 64,
-            step_time: Duration::from_millis(50),
+            step_time: Duration::from_millis(30),
             disk: None,
         }
     }
