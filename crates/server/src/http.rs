@@ -84,6 +84,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         })
         .layer(middleware::map_response(json_error))
         .layer(middleware::from_fn_with_state(app.clone(), check_origin))
+        .layer(middleware::from_fn(check_head))
         .with_state(app)
 }
 
@@ -130,6 +131,20 @@ fn equal_in_constant_time(given: &[u8], key: &[u8]) -> bool {
         difference |= usize::from(byte ^ key[index % key.len().max(1)]);
     }
     std::hint::black_box(difference) == 0
+}
+
+/// Refuses long heads. The connection's buffer only limits heads that arrive in several parts.
+async fn check_head(request: Request, next: Next) -> Result<Response, ApiError> {
+    let headers = request.headers().iter();
+    let headers = headers.map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let bytes = request.uri().to_string().len() + headers.sum::<usize>();
+    match bytes > MAX_HEADER_BYTES {
+        true => Err(ApiError::status(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            format!("the head of a request has at most {MAX_HEADER_BYTES} bytes"),
+        )),
+        false => Ok(next.run(request).await),
+    }
 }
 
 /// Answers browsers of the allowed origin. A request from another origin, or for another host, is refused unless the

@@ -191,6 +191,9 @@ pub(crate) async fn cache_tokens(
     let ids = app
         .blocking(move |_| Ok(asked.engine().tokens(seq)?))
         .await?;
+    if ids.is_empty() {
+        return Err(ApiError::not_found(format!("there is no sequence {seq}")));
+    }
     let tokenizer = model.model.tokenizer()?;
     let texts: Vec<String> = ids
         .iter()
