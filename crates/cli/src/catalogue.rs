@@ -280,7 +280,7 @@ impl Bar {
         if shown != Some((stage, total)) {
             drop(std::mem::take(self));
             let bar = output::bytes_progress(stage.name(), total);
-            // What an earlier download left counts neither for the speed nor for the time left.
+            // Bytes of an earlier download count neither for the speed nor for the time left.
             bar.set_position(done);
             bar.reset_eta();
             self.0 = Some((stage, total, bar));

@@ -60,7 +60,7 @@ pub(crate) struct Chat {
     sampling: SamplingArgs,
 }
 
-/// What the chat does after a line.
+/// The action of the chat after a line.
 #[derive(PartialEq)]
 enum Next {
     Line,

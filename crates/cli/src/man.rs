@@ -73,7 +73,7 @@ fn render(command: &clap::Command) -> Result<Vec<u8>> {
     Ok(page)
 }
 
-/// What `--help` prints after the options.
+/// The text that `--help` prints after the options.
 fn notes_and_examples(command: &clap::Command) -> Roff {
     let text = command.get_after_long_help().or(command.get_after_help());
     let text = text.map(ToString::to_string).unwrap_or_default();

@@ -203,9 +203,10 @@ impl Stream {
                     self.usage.add(&output);
                     self.running -= 1;
                     if self.running == 0 {
-                        let stages = [Stage::Done, Stage::Usage];
-                        let [done, usage] = stages;
-                        self.stage = if self.include_usage { usage } else { done };
+                        self.stage = match self.include_usage {
+                            true => Stage::Usage,
+                            false => Stage::Done,
+                        };
                     }
                     let finish = finish_name(output.finish).into();
                     let mut chunk = self.chunk(choice, &output.rest, Value::Null, finish);

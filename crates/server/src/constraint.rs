@@ -63,7 +63,7 @@ impl ToolChoice {
     }
 }
 
-/// What the output must look like.
+/// The constraint of an output.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutputFormat {
     grammar: Option<kvark::grammar::GrammarSource>,

@@ -211,15 +211,15 @@ pub(crate) async fn events(
     Ok(sse::response((app, model, None), next_state))
 }
 
-type Watched = (Arc<App>, Arc<LoadedModel>, Option<(u64, usize, usize)>);
+type Watched = (Arc<App>, Arc<LoadedModel>, Option<(u64, usize)>);
 
 /// Waits until something changed, at most a second, and gives the state.
 async fn next_state((app, model, seen): Watched) -> Option<(String, Watched)> {
     for _ in 0..20 {
         let counters = model.engine().counters();
         let steps = counters.steps.load(Ordering::Relaxed);
-        let now = (steps, model.engine().waiting(), 0);
-        if seen.is_none_or(|seen| (seen.0, seen.1) != (now.0, now.1)) {
+        let now = (steps, model.engine().waiting());
+        if seen != Some(now) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -230,7 +230,7 @@ async fn next_state((app, model, seen): Watched) -> Option<(String, Watched)> {
     let state = engine_state(&app, &model).await.ok()?;
     let steps = model.engine().counters().steps.load(Ordering::Relaxed);
     let data = cache_state(&app, &model, &state).to_string();
-    let seen = Some((steps, state.waiting, state.used));
+    let seen = Some((steps, state.waiting));
     Some((data, (app, model, seen)))
 }
 

@@ -65,7 +65,7 @@ fn list(indent: &str) -> String {
     COMMANDS.iter().map(line).collect()
 }
 
-/// What is not a command, each line after `indent`.
+/// The help on input that is not a command. `indent` begins each line.
 fn other_input(indent: &str) -> String {
     format!(
         "{indent}\"\"\"               begin a message of several lines, and end it\n\

@@ -18,7 +18,7 @@ const CONTINUED: &str = ". ";
 /// Begins and ends a message of several lines.
 const FENCE: &str = "\"\"\"";
 
-/// What was typed or piped in.
+/// A line that the user typed or piped in.
 pub(super) enum Entry {
     /// One line: a command or a message.
     Line(String),
@@ -116,7 +116,7 @@ impl Input {
     }
 }
 
-/// What the line editor returned.
+/// The result of the line editor.
 enum Read {
     Line(String),
     /// Ctrl-D.

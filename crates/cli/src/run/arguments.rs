@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use std::io::IsTerminal;
 use std::path::Path;
 
-/// What a word can be.
+/// The meaning of a positional argument.
 #[derive(Debug, PartialEq)]
 enum Word {
     Model,
@@ -17,7 +17,7 @@ enum Word {
 
 /// File name extensions of models.
 const EXTENSIONS: [&str; 4] = [".gguf", ".pt2", ".onnx", ".pte"];
-/// What references to models elsewhere begin with.
+/// Prefixes of model references.
 const REFERENCES: [&str; 4] = ["hf:", "ollama:", "http://", "https://"];
 
 /// Classifies a word by what it looks like, and by the files and the catalogue of this machine.

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the output must look like.
+/// Options that constrain the output.
 #[derive(Args)]
 pub(super) struct FormatArgs {
     /// JSON schema that the output follows: the schema itself or a file; {} for any JSON

@@ -142,7 +142,7 @@ fn what_is_wrong_in_the_file_is_named_with_its_line() {
             let says = format!("config.toml{says}");
             assert!(error.contains(&says), "{text:?}: {error}");
         }
-        // What needs no configuration works; so does help.
+        // Commands that read no configuration still work, and so does help.
         folder.run(&["list"]).ok();
         folder.run(&["run", "--help"]).ok();
     }

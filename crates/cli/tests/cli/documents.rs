@@ -14,7 +14,7 @@ const MARKS: [(&str, &str); 5] = [
     ("torch", "needs PyTorch"),
     ("minutes", "takes minutes"),
 ];
-/// What a command of a block may begin with. `kvark` is the built one.
+/// The programs that a block may run. `kvark` is the built command.
 const PROGRAMS: [&str; 4] = ["kvark", "printf", "echo", "cat"];
 
 struct Block {

@@ -1,8 +1,7 @@
 //! Computes the masks of constraints on a thread of their own, while the forward runs.
 
 use super::request::TokenConstraint;
-use super::running::constraint_error;
-use crate::RuntimeError;
+use crate::{RuntimeError, RuntimeErrorKind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 type Boxed = Box<dyn TokenConstraint>;
@@ -110,4 +109,8 @@ fn compute(constraint: &mut Boxed, vocab: usize) -> Result<Vec<u32>, String> {
     let mut mask = vec![u32::MAX; vocab.div_ceil(32)];
     constraint.restrict(&mut mask)?;
     Ok(mask)
+}
+
+fn constraint_error(message: String) -> RuntimeError {
+    RuntimeErrorKind::Constraint(message).into()
 }

@@ -1,5 +1,6 @@
 //! `RadixIndex`: finds the longest stored prefix of a list of tokens.
 
+use crate::common_prefix_len;
 use std::collections::HashMap;
 
 /// A radix tree over token ids. Every owner has one list of tokens, which ends at a node of the tree.
@@ -43,7 +44,7 @@ impl RadixIndex {
         let mut node = &self.root;
         let mut len = 0;
         while let Some(child) = tokens.get(len).and_then(|token| node.children.get(token)) {
-            let common = common_len(&child.edge, &tokens[len..]);
+            let common = common_prefix_len(&child.edge, &tokens[len..]);
             len += common;
             node = child;
             if common < child.edge.len() {
@@ -71,7 +72,7 @@ impl Node {
             self.children.insert(*first, leaf);
             return;
         };
-        let common = common_len(&child.edge, tokens);
+        let common = common_prefix_len(&child.edge, tokens);
         if common < child.edge.len() {
             child.split(common);
         }
@@ -130,10 +131,6 @@ impl Node {
     }
 }
 
-fn common_len(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,7 +138,7 @@ mod tests {
 
     /// The same, from lists compared one by one.
     fn find_plainly(lists: &BTreeMap<u32, Vec<u32>>, tokens: &[u32]) -> (usize, Vec<u32>) {
-        let common = |list: &Vec<u32>| common_len(list, tokens);
+        let common = |list: &Vec<u32>| common_prefix_len(list, tokens);
         let len = lists.values().map(common).max().unwrap_or(0);
         let owners = lists.iter().filter(|(_, list)| common(list) == len);
         (len, owners.map(|(owner, _)| *owner).collect())

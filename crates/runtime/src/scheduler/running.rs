@@ -5,7 +5,7 @@ use super::engine::{EventSink, Submission};
 use super::request::{CacheReport, GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generate::{FinishReason, Timings};
-use crate::{RuntimeError, RuntimeErrorKind, Sampler};
+use crate::{RuntimeError, Sampler};
 use kv::SeqId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -231,9 +231,4 @@ fn token_logprobs(logits: &[f32], token: u32, top: usize) -> TokenLogprobs {
         logprob: logprob(logits[token as usize]),
         top: best,
     }
-}
-
-/// The error of a constraint.
-pub(super) fn constraint_error(message: String) -> RuntimeError {
-    RuntimeErrorKind::Constraint(message).into()
 }
