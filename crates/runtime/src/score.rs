@@ -26,9 +26,29 @@ impl Score {
 
 /// The log-probability of one entry under the softmax of `logits`.
 pub fn log_softmax_at(logits: &[f32], index: usize) -> f64 {
-    let top = logits.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
-    let sum: f64 = logits.iter().map(|l| f64::from(l - top).exp()).sum();
-    f64::from(logits[index] - top) - sum.ln()
+    LogSoftmax::new(logits).of(logits[index])
+}
+
+/// The normalisation of a row of logits, computed once for several of its tokens.
+pub(crate) struct LogSoftmax {
+    top: f32,
+    log_sum: f64,
+}
+
+impl LogSoftmax {
+    pub(crate) fn new(logits: &[f32]) -> LogSoftmax {
+        let top = logits.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+        let sum: f64 = logits.iter().map(|l| f64::from(l - top).exp()).sum();
+        LogSoftmax {
+            top,
+            log_sum: sum.ln(),
+        }
+    }
+
+    /// The log-probability of a token with this logit.
+    pub(crate) fn of(&self, logit: f32) -> f64 {
+        f64::from(logit - self.top) - self.log_sum
+    }
 }
 
 impl Runner {

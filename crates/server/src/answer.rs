@@ -209,6 +209,28 @@ pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
     }
 }
 
+/// What a stream of OpenAI's chunks sends next.
+pub(crate) enum Stage {
+    /// Chunks of the choices.
+    Chunks,
+    /// The chunk with the usage.
+    Usage,
+    /// `[DONE]`.
+    Done,
+    /// Nothing.
+    Ended,
+}
+
+impl Stage {
+    /// The stage after all choices have ended.
+    pub(crate) fn after_chunks(include_usage: bool) -> Stage {
+        match include_usage {
+            true => Stage::Usage,
+            false => Stage::Done,
+        }
+    }
+}
+
 /// The sums over the choices of an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {

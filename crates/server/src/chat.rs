@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`
 
 use crate::answer::{
-    Answer, GenerationParameters, Usage, cache_header, cache_object, finish_name, timings,
+    Answer, GenerationParameters, Stage, Usage, cache_header, cache_object, finish_name, timings,
 };
 use crate::app::App;
 use crate::chat_answer::{ChatAnswer, ChatEvent};
@@ -366,14 +366,6 @@ struct Stream {
     pending: Vec<Value>,
 }
 
-#[derive(PartialEq)]
-enum Stage {
-    Chunks,
-    Usage,
-    Done,
-    Ended,
-}
-
 impl Stream {
     fn new(answer: ChatAnswer, head: Head, choices: usize, include_usage: bool) -> Stream {
         Stream {
@@ -440,10 +432,7 @@ impl Stream {
                 chunks.push(last);
                 self.running -= 1;
                 if self.running == 0 {
-                    self.stage = match self.include_usage {
-                        true => Stage::Usage,
-                        false => Stage::Done,
-                    };
+                    self.stage = Stage::after_chunks(self.include_usage);
                 }
             }
             ChatEvent::Failed(_) => {}

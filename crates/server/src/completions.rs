@@ -1,7 +1,7 @@
 //! `POST /v1/completions`
 
 use crate::answer::{
-    Answer, GenerationParameters, Usage, cache_header, cache_object, finish_name, timings,
+    Answer, GenerationParameters, Stage, Usage, cache_header, cache_object, finish_name, timings,
 };
 use crate::app::App;
 use crate::chat::{IGNORED, read_stream_options};
@@ -117,14 +117,6 @@ struct Stream {
     stage: Stage,
 }
 
-#[derive(PartialEq)]
-enum Stage {
-    Chunks,
-    Usage,
-    Done,
-    Ended,
-}
-
 impl Stream {
     fn object(&self, choices: Value) -> Value {
         json!({
@@ -203,10 +195,7 @@ impl Stream {
                     self.usage.add(&output);
                     self.running -= 1;
                     if self.running == 0 {
-                        self.stage = match self.include_usage {
-                            true => Stage::Usage,
-                            false => Stage::Done,
-                        };
+                        self.stage = Stage::after_chunks(self.include_usage);
                     }
                     let finish = finish_name(output.finish).into();
                     let mut chunk = self.chunk(choice, &output.rest, Value::Null, finish);

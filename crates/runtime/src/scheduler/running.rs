@@ -5,6 +5,7 @@ use super::engine::{EventSink, Submission};
 use super::request::{CacheReport, GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generate::{FinishReason, Timings};
+use crate::score::LogSoftmax;
 use crate::{RuntimeError, Sampler};
 use kv::SeqId;
 use std::sync::Arc;
@@ -214,9 +215,8 @@ impl RunningRequest {
 
 /// The log-probabilities of a token and of the `top` most likely ones.
 fn token_logprobs(logits: &[f32], token: u32, top: usize) -> TokenLogprobs {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
-    let logprob = |logit: f32| (f64::from(logit - max) - sum.ln()) as f32;
+    let softmax = LogSoftmax::new(logits);
+    let logprob = |logit: f32| softmax.of(logit) as f32;
     let mut best: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
     let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
     let top = top.min(best.len());
