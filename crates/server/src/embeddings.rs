@@ -6,6 +6,8 @@ use crate::fields::Fields;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -41,7 +43,7 @@ pub(crate) async fn create(
         let embedding = match base64 {
             true => {
                 let bytes = vector.values.iter().flat_map(|x| x.to_le_bytes());
-                Value::from(encode_base64(&bytes.collect::<Vec<u8>>()))
+                Value::from(BASE64.encode(bytes.collect::<Vec<u8>>()))
             }
             false => json!(vector.values),
         };
@@ -54,37 +56,4 @@ pub(crate) async fn create(
         "model": name,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
     })))
-}
-
-fn encode_base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let mut three = [0; 3];
-        three[..chunk.len()].copy_from_slice(chunk);
-        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        for place in 0..4 {
-            match place <= chunk.len() {
-                true => text.push(DIGITS[(bits >> (18 - 6 * place)) as usize & 63].into()),
-                false => text.push('='),
-            }
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn encodes_base64() {
-        for (bytes, text) in [
-            (&b""[..], ""),
-            (b"f", "Zg=="),
-            (b"fo", "Zm8="),
-            (b"foo", "Zm9v"),
-            (&[0xff, 0xee, 0xdd, 0xcc], "/+7dzA=="),
-        ] {
-            assert_eq!(super::encode_base64(bytes), text);
-        }
-    }
 }
