@@ -115,7 +115,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("kvark-atomic-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("file");
-        // What a killed process left behind.
+        // A process that was killed while it wrote leaves such a file.
         fs::write(partial_path(&path).unwrap(), "abandoned").unwrap();
         std::thread::scope(|scope| {
             for letter in b'a'..b'e' {

@@ -36,6 +36,7 @@ pub struct BatchRunner {
     /// For each sequence, the position of its next token in the step that is being built.
     next: Vec<i32>,
     shifter: Option<ContextShifter>,
+    planned_bytes: usize,
 }
 
 #[derive(Clone, Default)]
@@ -78,6 +79,7 @@ impl BatchRunner {
             states: vec![SequenceState::default(); MAX_SEQUENCES as usize],
             next: Vec::new(),
             shifter: None,
+            planned_bytes: plan.total_bytes(),
         })
     }
 
@@ -297,6 +299,11 @@ impl BatchRunner {
     /// Moves rows so that the pool has no holes.
     pub fn compact(&mut self) -> Result<(), RuntimeError> {
         Ok(self.session.compact()?)
+    }
+
+    /// The bytes of the memory plan: weights, activations, and keys and values once the pool is full.
+    pub fn planned_bytes(&self) -> usize {
+        self.planned_bytes
     }
 
     /// The memory in use now.

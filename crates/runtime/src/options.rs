@@ -18,6 +18,9 @@ pub struct RunnerOptions {
     pub key_storage: KvStorage,
     /// The storage type of values.
     pub value_storage: KvStorage,
+    /// Allocate all rows of the KV cache with the first step instead of growing the pools as the context grows. Growth
+    /// copies the rows that are there, which delays a step.
+    pub preallocate: bool,
     /// Use rings in sliding-window layers: they keep only the rows of their window, plus the rows that one step or a
     /// rewind of the same length needs.
     pub ring_layers: bool,
@@ -37,6 +40,7 @@ impl Default for RunnerOptions {
             max_step_tokens: 512,
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
+            preallocate: false,
             ring_layers: true,
             max_logit_rows: 1,
             memory: MemoryLimit::default(),
@@ -125,6 +129,13 @@ pub(crate) fn cache_config(
             max_rewind: step,
         }),
         ..CachePolicy::new(capacity)
+    };
+    let policy = match options.preallocate {
+        true => CachePolicy {
+            initial_cells: capacity,
+            ..policy
+        },
+        false => policy,
     };
     let facts = CacheFacts {
         layers: facts.caches.clone(),

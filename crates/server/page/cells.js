@@ -1,5 +1,5 @@
 // The live map of the cache: one square a cell, coloured by owner, striped where several hold it.
-// Holes and cells that were never used have colours of their own.
+// Holes and cells that were never used have colours of their own; cells that window layers no longer see are pale.
 
 import * as api from "./api.js";
 import { describe } from "./figures.js";
@@ -28,6 +28,15 @@ function holders() {
     }
   }
   return all;
+}
+
+// Whether the cell's token is out of the window of all its owners.
+function outside(held) {
+  if (!state.window || !held.length) return false;
+  return held.every(([seq, position]) => {
+    const tokens = state.sequences.find((s) => s.seq === seq)?.tokens ?? 0;
+    return position < tokens - state.window;
+  });
 }
 
 // Diagonal stripes of the first owners' colours; halves where a cell is too small for them.
@@ -71,10 +80,14 @@ function draw() {
   cells = holders();
   const side = size > 3 ? size - 1 : size;
   let striped = 0;
+  let faded = 0;
   for (let cell = 0; cell < shown; cell++) {
     const x = (cell % columns) * size;
     const y = Math.floor(cell / columns) * size;
     const held = cells[cell] ?? [];
+    const pale = outside(held);
+    if (pale) faded++;
+    pen.globalAlpha = pale ? 0.35 : 1;
     if (held.length > 1) {
       stripes(pen, x, y, side, held);
       striped++;
@@ -83,12 +96,13 @@ function draw() {
     pen.fillStyle = held.length ? color(held[0][0]) : cell < cells.length ? hole : free;
     pen.fillRect(x, y, side, side);
   }
+  pen.globalAlpha = 1;
   if (chosen !== null && chosen < shown) {
     pen.strokeStyle = styles.getPropertyValue("--text");
     pen.lineWidth = 2;
     pen.strokeRect((chosen % columns) * size, Math.floor(chosen / columns) * size, side, side);
   }
-  Object.assign(canvas.dataset, { used: state.used, striped, columns, size });
+  Object.assign(canvas.dataset, { used: state.used, striped, faded, columns, size });
   canvas.setAttribute("aria-label", `Map of cells: ${state.used} of ${state.capacity} in use, ${striped} shared`);
 }
 
@@ -112,7 +126,8 @@ async function tell() {
     // Special tokens have no text.
     const token = list[position] ? JSON.stringify(list[position]) : `number ${ids[position]}`;
     const shared = held.length > 1 ? `, shared by ${held.length}` : "";
-    info.textContent = `cell ${cell}: token ${token} at position ${position}${shared}`;
+    const gone = outside(held) ? ", outside the window" : "";
+    info.textContent = `cell ${cell}: token ${token} at position ${position}${shared}${gone}`;
   } catch (error) {
     texts.clear();
     info.textContent = error.message;

@@ -130,6 +130,11 @@ impl Answer {
         timeout: Duration,
         mut constraint: impl FnMut() -> Result<Option<Box<dyn TokenConstraint>>, ApiError>,
     ) -> Result<Answer, ApiError> {
+        let most = model.engine().max_requests();
+        if parameters.choices > most {
+            let wrong = format!("the server runs and queues at most {most} choices");
+            return Err(ApiError::parameter("n", wrong));
+        }
         let (sender, events) = unbounded_channel();
         let timeout = parameters.timeout.map_or(timeout, |own| own.min(timeout));
         let mut answer = Answer {

@@ -19,12 +19,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio_io_timeout::TimeoutStream;
 use tower_service::Service;
 
 /// The largest size of a request's line and headers.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 /// The largest number of connections.
 const MAX_CONNECTIONS: usize = 4096;
+/// A client that reads nothing for this long while there is something to send is disconnected.
+const WRITE_TIME: Duration = Duration::from_secs(60);
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -283,7 +286,10 @@ pub(crate) async fn serve(
         _ = stream.set_nodelay(true);
         let router = router.clone();
         let service = hyper::service::service_fn(move |request| router.clone().call(request));
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(WRITE_TIME));
+        let stream = TokioIo::new(Box::pin(stream));
+        let connection = builder.serve_connection(stream, service);
         let mut stop = stop.clone();
         connections.spawn(async move {
             let mut connection = std::pin::pin!(connection);

@@ -130,8 +130,11 @@ pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -
             "runs": runs.collect::<Vec<[u32; 3]>>(),
         })
     });
+    let windows = model.model.facts().caches.iter().filter_map(|c| c.window);
     json!({
         "model": model.name,
+        // Layers with a window keep no older rows than these.
+        "window": windows.min(),
         "capacity": state.capacity,
         "used": state.used,
         "high_water": state.ref_counts.len(),

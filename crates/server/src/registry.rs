@@ -175,13 +175,27 @@ impl ModelRegistry {
         let mut slots = self.scheduler.slots.max(1);
         loop {
             let runner = RunnerOptions {
+                memory: self.remaining_memory(),
                 pool_cells: Some(context.saturating_mul(slots)),
+                preallocate: true,
                 ..self.runner.clone()
             };
             match Engine::start(model.clone(), &*self.backend, &runner, &self.scheduler) {
                 Err(error) if is_shortfall(&error) && slots > 1 => slots /= 2,
                 started => return started,
             }
+        }
+    }
+
+    /// The memory limit of the next model: what the loaded ones leave of the limit of the options.
+    fn remaining_memory(&self) -> MemoryLimit {
+        match self.runner.memory {
+            MemoryLimit::Bytes(limit) => {
+                let loaded = self.loaded();
+                let taken = loaded.iter().map(|m| m.engine().planned_bytes() as u64);
+                MemoryLimit::Bytes(limit.saturating_sub(taken.sum()))
+            }
+            other => other,
         }
     }
 
@@ -218,7 +232,11 @@ impl ModelRegistry {
                 ..OpenOptions::default()
             };
             let model = Model::open_with(&entry.path, &open)?;
-            let options = EmbedOptions::default();
+            let options = EmbedOptions {
+                memory: self.remaining_memory(),
+                compile: self.runner.compile.clone(),
+                ..EmbedOptions::default()
+            };
             *embedder = Some(Embedder::new(model, &*self.backend, &options)?);
         }
         let embedder = embedder.as_mut().expect("it was just made");

@@ -332,6 +332,52 @@ mod tests {
         }
     }
 
+    /// Parts of tool calls in any order, so that most texts are nearly right.
+    const FRAGMENTS: [&str; 16] = [
+        "<tool_call>",
+        "</tool_call>",
+        "<tool",
+        "_call>",
+        "</",
+        "{",
+        "}",
+        "[",
+        "]",
+        r#"{"name": "add", "arguments": {"a": 1}}"#,
+        r#""name": "find""#,
+        "\\\"",
+        ";",
+        "é🙂",
+        "\u{0}",
+        " \n",
+    ];
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_in_any_pieces_gives_the_same_calls(
+            parts in proptest::collection::vec((0..FRAGMENTS.len(), "[a-z<>{}\"]{0,3}", 1usize..9), 0..12),
+        ) {
+            let text: String = parts.iter().map(|(i, noise, _)| FRAGMENTS[*i].to_owned() + noise).collect();
+            let mut pieces = vec![];
+            let mut rest = text.as_str();
+            for (_, _, size) in parts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let end = rest.char_indices().nth(*size).map_or(rest.len(), |(at, _)| at);
+                let (piece, after) = rest.split_at(end);
+                pieces.push(piece);
+                rest = after;
+            }
+            let tools = [json!({"name": "add"}), json!({"name": "find"})];
+            for format in [ToolFormat::Tagged, ToolFormat::Json] {
+                let whole = run(ToolParser::new(format, &tools), &[&text]);
+                let parts = run(ToolParser::new(format, &tools), &pieces);
+                proptest::prop_assert_eq!(whole, parts);
+            }
+        }
+    }
+
     #[test]
     fn knows_the_formats_of_templates() {
         for (source, format) in [

@@ -8,5 +8,5 @@ pub(crate) mod onnx;
 pub(crate) mod score;
 pub(crate) mod script;
 pub(crate) mod torch;
-mod turns;
+pub(crate) mod turns;
 pub(crate) mod venv;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Which llama.cpp an environment holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Build {
+pub(crate) enum Build {
     /// Built for this CPU.
     Whole,
     /// Built for AVX2 and nothing above it.
@@ -100,7 +100,7 @@ pub(crate) fn make(
 ///
 /// Its own detection (`GGML_NATIVE`) also takes AMX where there is some, and that path dies with an illegal instruction
 /// in this version, so on x86 the features are named.
-fn build_flags(build: Build) -> String {
+pub(crate) fn build_flags(build: Build) -> String {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::is_x86_feature_detected as has;

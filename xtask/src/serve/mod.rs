@@ -1,6 +1,9 @@
 //! Checks of `kvark serve` from outside, with real clients.
 
+pub(crate) mod bench;
 pub(crate) mod check;
+mod llama;
+mod load;
 mod process;
 pub(crate) mod soak;
 

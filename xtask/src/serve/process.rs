@@ -18,8 +18,17 @@ pub(super) struct ServerProcess {
 impl ServerProcess {
     /// Builds kvark and starts a server of the test model. Waits until it listens.
     pub(super) fn start(folder: &Path, name: &str, flags: &[&str]) -> Result<ServerProcess> {
+        ServerProcess::start_with(folder, name, &model::find(None)?, flags)
+    }
+
+    /// Builds kvark and starts a server of this model. Waits until it listens.
+    pub(super) fn start_with(
+        folder: &Path,
+        name: &str,
+        model: &Path,
+        flags: &[&str],
+    ) -> Result<ServerProcess> {
         let kvark = model::kvark()?;
-        let model = model::find(None)?;
         std::fs::create_dir_all(folder)?;
         let log = folder.join(format!("{name}.log"));
         let mut command = shell::command(kvark);

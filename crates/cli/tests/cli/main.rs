@@ -29,6 +29,7 @@ mod pt2;
 mod real;
 mod sampling;
 mod score;
+mod serve;
 #[cfg(unix)]
 #[path = "../../../hub/tests/common/server.rs"]
 mod server;

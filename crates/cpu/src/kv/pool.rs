@@ -5,6 +5,7 @@ use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, row_codec};
 use kv::{KvError, KvErrorKind, KvStorage, NO_CELL, PoolGrowth, RowBlock};
+use std::alloc::Layout;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -98,6 +99,22 @@ pub(super) fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
         .try_reserve_exact(bytes)
         .map_err(|_| KvErrorKind::OutOfMemory(bytes))?;
     Ok(buffer)
+}
+
+/// `len` zero bytes. The system supplies zero pages as they are first touched, so a large pool costs memory only where
+/// it has been used.
+fn zeroed_buffer(len: usize) -> Result<Vec<u8>, KvError> {
+    let layout = Layout::array::<u8>(len).map_err(|_| KvErrorKind::OutOfMemory(len))?;
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout's size is not zero.
+    let start = unsafe { std::alloc::alloc_zeroed(layout) };
+    if start.is_null() {
+        return Err(KvErrorKind::OutOfMemory(len).into());
+    }
+    // SAFETY: the global allocator allocated `len` initialised bytes with the layout of a `Vec<u8>` of that capacity.
+    Ok(unsafe { Vec::from_raw_parts(start, len, len) })
 }
 
 impl CpuPool {
@@ -195,13 +212,17 @@ impl KvPool for CpuPool {
         );
         let (old, new) = (self.head_bytes(), cells * self.row_bytes());
         let len = self.heads * new;
+        if old == 0 {
+            self.bytes = zeroed_buffer(len)?;
+            self.cells = cells;
+            return Ok(());
+        }
         self.bytes
             .try_reserve_exact(len - self.bytes.len())
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
         self.bytes.resize(len, 0);
         // In descending order, so that no head is overwritten before it has moved.
-        let moving = if old == 0 { 0 } else { self.heads };
-        for head in (0..moving).rev() {
+        for head in (0..self.heads).rev() {
             self.bytes
                 .copy_within(head * old..(head + 1) * old, head * new);
             let head = &mut self.bytes[head * new..(head + 1) * new];

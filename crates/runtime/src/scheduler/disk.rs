@@ -41,6 +41,7 @@ impl DiskStore {
         };
         for entry in std::fs::read_dir(&store.folder)? {
             let path = entry?.path();
+            delete_abandoned(&path);
             if path
                 .extension()
                 .is_none_or(|extension| extension != EXTENSION)
@@ -151,6 +152,20 @@ impl DiskStore {
                 _ = std::fs::remove_file(&file.path);
             }
         }
+    }
+}
+
+/// Deletes the temporary file of a process that was killed while it wrote. A running writer has locked its file.
+fn delete_abandoned(path: &Path) {
+    let is_partial = path
+        .extension()
+        .is_some_and(|extension| extension == "partial");
+    if is_partial
+        && let Ok(file) = std::fs::File::open(path)
+        && file.try_lock().is_ok()
+    {
+        // A file that cannot be deleted is tried again at the next start.
+        _ = std::fs::remove_file(path);
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Shared {
     /// The maximum number of tokens of a sequence.
     context: usize,
     queue: usize,
+    slots: usize,
+    planned_bytes: AtomicUsize,
 }
 
 impl Shared {
@@ -93,8 +95,12 @@ impl Engine {
             vocab: model.facts().vocab_size,
             context: context.min(runner.pool_cells.unwrap_or(context)),
             queue: options.queue,
+            slots: options.slots,
+            planned_bytes: AtomicUsize::new(0),
         });
         let scheduler = Scheduler::new(model, backend, runner, options, shared.clone(), receiver)?;
+        let planned = scheduler.runner.planned_bytes();
+        shared.planned_bytes.store(planned, Ordering::Relaxed);
         let thread = std::thread::Builder::new().name("kvark-engine".to_owned());
         let thread = thread.spawn(move || scheduler.run());
         let thread = thread.map_err(|error| {
@@ -221,6 +227,16 @@ impl EngineHandle {
     /// Requests that wait for a sequence.
     pub fn waiting(&self) -> usize {
         self.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    /// The maximum number of requests that run or wait.
+    pub fn max_requests(&self) -> usize {
+        self.shared.slots.saturating_add(self.shared.queue)
+    }
+
+    /// The bytes of the engine's memory plan.
+    pub fn planned_bytes(&self) -> usize {
+        self.shared.planned_bytes.load(Ordering::Relaxed)
     }
 
     /// The maximum number of tokens of one request, prompt and answer together.

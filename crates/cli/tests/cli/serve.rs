@@ -1,0 +1,170 @@
+//! `kvark serve` as a process: prefixes on disk survive a kill and a restart.
+
+use crate::real;
+use crate::support::Folder;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A running server. It is killed, not stopped, when it is dropped.
+struct ServeProcess {
+    child: Child,
+    host: String,
+}
+
+impl ServeProcess {
+    fn start(folder: &Folder, model: &str) -> ServeProcess {
+        let flags = ["-c", "4096", "-np", "2", "-t", "2"];
+        let disk = ["--port", "0", "--cache-disk", "1GiB"];
+        let args = [&["serve", model][..], &flags, &disk].concat();
+        let mut command = folder.command(&args);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let host = lines
+            .by_ref()
+            .map(|line| line.unwrap())
+            .find_map(|line| {
+                let address = line.split_whitespace().find(|w| w.starts_with("http://"));
+                let is_start = line.contains("kvark serves");
+                address.filter(|_| is_start).map(|a| a[7..].to_owned())
+            })
+            .expect("the server says where it listens");
+        // A full pipe would block the server.
+        std::thread::spawn(move || lines.for_each(drop));
+        ServeProcess { child, host }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> Value {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            self.host,
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        serde_json::from_str(body).unwrap()
+    }
+
+    /// The greedy answer to a chat.
+    fn chat(&self, messages: &[Value]) -> Value {
+        let body = json!({ "messages": messages, "max_tokens": 4, "temperature": 0 });
+        self.send("POST", CHAT, &body.to_string())
+    }
+
+    /// Waits until this many prefixes are on disk.
+    fn wait_for_files(&self, files: u64) {
+        while self.send("GET", "/v1/kvark/cache", "")["disk"]["files"] != files {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for ServeProcess {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn message(role: &str, content: &str) -> Value {
+    json!({ "role": role, "content": content })
+}
+
+/// A chat whose system prompt has about this many tokens.
+fn long_chat(words: usize, topic: &str) -> Vec<Value> {
+    let sentence = format!("A note about the {topic}: it is long and wide. ");
+    let system = sentence.repeat(words / 12);
+    vec![
+        message("system", &system),
+        message("user", "What is it about?"),
+    ]
+}
+
+/// All files under a folder.
+fn files(folder: PathBuf) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return vec![];
+    };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => files(path),
+            false => vec![path],
+        })
+        .collect()
+}
+
+#[test]
+fn the_history_of_a_conversation_survives_a_kill() {
+    let Some(model) = real::model() else { return };
+    let folder = Folder::new();
+    let mut chat = long_chat(2100, "river");
+    let server = ServeProcess::start(&folder, &model);
+    let first = server.chat(&chat);
+    let history = first["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(history >= 2000, "{first}");
+    server.wait_for_files(1);
+    drop(server);
+    // The same turn again gives the same answer, and the next turn computes only what is new.
+    let server = ServeProcess::start(&folder, &model);
+    let again = server.chat(&chat);
+    assert_eq!(
+        again["choices"][0]["message"],
+        first["choices"][0]["message"]
+    );
+    assert_eq!(again["kvark"]["cache"]["source"], "disk", "{again}");
+    assert_eq!(
+        again["usage"]["prompt_tokens_details"]["cached_tokens"],
+        history - 1
+    );
+    drop(server);
+    let server = ServeProcess::start(&folder, &model);
+    chat.push(first["choices"][0]["message"].clone());
+    chat.push(message("user", "And how wide?"));
+    let next = server.chat(&chat);
+    let cached = next["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert!(cached.unwrap() >= history, "{next}");
+}
+
+#[test]
+fn a_kill_while_prefixes_are_written_loses_no_earlier_one() {
+    let Some(model) = real::model() else { return };
+    let folder = Folder::new();
+    let kept = long_chat(400, "lake");
+    let server = ServeProcess::start(&folder, &model);
+    let first = server.chat(&kept);
+    server.wait_for_files(1);
+    drop(server);
+    let partials = || {
+        let all = files(folder.path("home").join("prefixes"));
+        all.into_iter()
+            .filter(|path| path.extension().is_some_and(|e| e == "partial"))
+            .count()
+    };
+    // The first file of the next prefix appears when the engine is idle; the kill comes while it is written, or right after.
+    for topic in ["sea", "city", "wood"] {
+        let server = ServeProcess::start(&folder, &model);
+        server.chat(&long_chat(1500, topic));
+        let before = files(folder.path("home").join("prefixes")).len();
+        while partials() == 0 && files(folder.path("home").join("prefixes")).len() == before {}
+        drop(server);
+    }
+    let server = ServeProcess::start(&folder, &model);
+    assert_eq!(partials(), 0, "abandoned files are deleted at the start");
+    let again = server.chat(&kept);
+    assert_eq!(
+        again["choices"][0]["message"],
+        first["choices"][0]["message"]
+    );
+    assert_eq!(again["kvark"]["cache"]["source"], "disk", "{again}");
+}
