@@ -91,6 +91,11 @@ const LAYERS: &[Layer] = &[
     ),
     layer("server", &["kvark"]),
     layer("cli", &["kvark", "server"]),
+    Layer {
+        // The macros of pyo3 expand to unsafe code. None is written there.
+        may_be_unsafe: Unsafe::Anywhere,
+        ..layer("python", &["kvark"])
+    },
     layer("xtask", &[]),
 ];
 

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every test, with what they need.
 
+use crate::peers::{script, venv};
 use crate::{model, shell};
 use anyhow::Result;
 use clap::Args;
@@ -9,12 +10,22 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(
     after_help = "The tests on a real model use SmolLM2-135M-Instruct. `kvark pull` fetches it unless it is there or \
---model or KVARK_TEST_MODEL names a copy. Without a network these tests are skipped and the others run."
+--model or KVARK_TEST_MODEL names a copy. The tests of the Python module run in a virtual environment that this task makes \
+under target/. Without a network these tests are skipped and the others run."
 )]
 pub(crate) struct Test {
     /// A copy of SmolLM2-135M-Instruct (GGUF)
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
+}
+
+/// Names the interpreter of the module's tests.
+const PYTHON_VARIABLE: &str = "KVARK_TEST_PYTHON";
+
+/// The interpreter of an environment with what the module's tests need.
+fn python() -> Result<PathBuf> {
+    let list = shell::root().join("python/tests/requirements.txt");
+    venv::make("python-venv", &list, &script::pins(&list)?, "", |_| {})
 }
 
 impl Test {
@@ -29,6 +40,17 @@ impl Test {
             Err(model::Missing::NotFetched(error)) => {
                 eprintln!("no model, so the tests that need one are skipped: {error:#}");
                 tests.env_remove(model::VARIABLE);
+            }
+        }
+        match python() {
+            Ok(path) => {
+                tests.env(PYTHON_VARIABLE, path);
+            }
+            Err(error) => {
+                eprintln!(
+                    "no Python environment, so the tests of the module are skipped: {error:#}"
+                );
+                tests.env_remove(PYTHON_VARIABLE);
             }
         }
         shell::run(&mut tests)

@@ -1,0 +1,47 @@
+"""kvark: a local LLM runtime whose KV cache can be swapped at run time.
+
+    import kvark
+
+    model = kvark.Model()                        # the default model, downloaded on first use
+    print(model.chat("Name a river."))
+    for piece in model.generate("The capital of France is", max_tokens=16):
+        print(piece, end="")
+
+`InferenceSession` runs any model on named arrays, with the interface of ONNX Runtime's class. `Model.session` is one
+sequence with its cache, `Model.branches` several that fork and share cells.
+"""
+
+from . import errors
+from ._aio import iterate
+from ._kvark import (
+    Branch,
+    Branches,
+    Generation,
+    GenerationResult,
+    InferenceSession,
+    NodeArg,
+    Prefix,
+    Session,
+    __version__,
+)
+from .errors import KvarkError
+from .model import Model
+from .views import CellMap, MemoryPlan
+
+__all__ = [
+    "Branch",
+    "Branches",
+    "CellMap",
+    "Generation",
+    "GenerationResult",
+    "InferenceSession",
+    "KvarkError",
+    "MemoryPlan",
+    "Model",
+    "NodeArg",
+    "Prefix",
+    "Session",
+    "__version__",
+    "errors",
+    "iterate",
+]

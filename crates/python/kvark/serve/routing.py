@@ -1,0 +1,89 @@
+"""Which replica gets a request: the one whose cache holds most of the prompt, unless it has too much to do.
+
+Nothing here needs Ray: the router, the simulation and the tests share it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+#: Characters of a block. Prompts are compared block by block.
+BLOCK = 128
+
+
+def prompt_text(body: Mapping[str, Any]) -> str:
+    """The text of a request that a cache could hold: what comes first, in the order of the template."""
+    parts = [json.dumps(body.get("tools") or [], sort_keys=True)]
+    for message in body.get("messages") or []:
+        parts.append(f"{message.get('role')}:{message.get('content')}")
+    for field in ("system", "input", "prompt"):
+        if body.get(field):
+            parts.append(str(body[field]))
+    return "\n".join(parts)
+
+
+def block_hashes(text: str) -> list[int]:
+    """A hash for every whole block of a text, each of the text from its beginning to the end of the block."""
+    hashes = []
+    last = 0
+    for start in range(0, len(text) - BLOCK + 1, BLOCK):
+        last = hash((last, text[start : start + BLOCK]))
+        hashes.append(last)
+    return hashes
+
+
+class PrefixIndex:
+    """The blocks that each replica has computed, the least recently used ones forgotten first."""
+
+    def __init__(self, blocks_per_replica: int) -> None:
+        self._limit = blocks_per_replica
+        self._blocks: dict[Hashable, OrderedDict[int, None]] = {}
+
+    def matched(self, replica: Hashable, hashes: list[int]) -> int:
+        """The number of leading blocks that the replica has."""
+        held = self._blocks.get(replica) or OrderedDict[int, None]()
+        return next((i for i, block in enumerate(hashes) if block not in held), len(hashes))
+
+    def add(self, replica: Hashable, hashes: list[int]) -> None:
+        """The replica computes these blocks."""
+        held = self._blocks.setdefault(replica, OrderedDict())
+        # The last block first, so that a prefix is forgotten from its end.
+        for block in reversed(hashes):
+            held[block] = None
+            held.move_to_end(block)
+        while len(held) > self._limit:
+            held.popitem(last=False)
+
+    def retain(self, replicas: Iterable[Hashable]) -> None:
+        """Forgets all replicas but these."""
+        alive = set(replicas)
+        for replica in [replica for replica in self._blocks if replica not in alive]:
+            del self._blocks[replica]
+
+
+class PrefixPolicy:
+    """Orders replicas for a request by what it would cost them: the blocks of the prompt that they do not hold, and
+    `load_blocks` for every request that they are answering already. So a long shared prefix is worth some waiting, and no
+    replica gets everything.
+    """
+
+    def __init__(self, blocks_per_replica: int = 4096, load_blocks: int = 64) -> None:
+        self.index = PrefixIndex(blocks_per_replica)
+        self._load_blocks = load_blocks
+
+    def order(self, text: str, loads: Mapping[Any, int]) -> list[Any]:
+        """The replicas, the best one first. `loads` has the number of requests that each one is answering."""
+        self.index.retain(loads)
+        hashes = block_hashes(text)
+
+        def cost(replica: Any) -> int:
+            return len(hashes) - self.index.matched(replica, hashes) + self._load_blocks * loads[replica]
+
+        return sorted(loads, key=cost)
+
+    def routed(self, text: str, replica: Hashable) -> None:
+        """The replica answers the request."""
+        self.index.add(replica, block_hashes(text))

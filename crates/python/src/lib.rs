@@ -1,0 +1,37 @@
+//! The Python module `kvark._kvark`. The package `python/kvark` holds what is better written in Python.
+
+// The macros of pyo3 expand to code that these lints do not like.
+#![allow(unreachable_pub, clippy::useless_conversion, missing_docs)]
+
+mod arrays;
+mod branches;
+mod download;
+mod eager_cache;
+mod error;
+mod generation;
+mod inference;
+mod model;
+mod options;
+mod session;
+
+#[pyo3::pymodule]
+mod _kvark {
+    #[pymodule_export]
+    use crate::branches::{Branch, Branches};
+    #[pymodule_export]
+    use crate::eager_cache::EagerCache;
+    #[pymodule_export]
+    use crate::generation::{Generation, GenerationResult};
+    #[pymodule_export]
+    use crate::inference::{InferenceSession, NodeArg};
+    #[pymodule_export]
+    use crate::model::Model;
+    #[pymodule_export]
+    use crate::session::{Prefix, Session};
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyModuleMethods;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,192 @@
+//! Options of models and generations, from keyword arguments.
+
+use crate::error::{Error, Result};
+use kvark::backend::{Backend, CompileOptions, Cpu, ExecutorKind};
+use kvark::cache::KvStorage;
+use kvark::generate::{GenerateOptions, SamplerOptions};
+use kvark::grammar::GrammarSource;
+use kvark::graph::PassSelection;
+use kvark::memory::MemoryLimit;
+use kvark::{Model, RunnerOptions};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use serde_json::Value as Json;
+
+/// The backend with this name.
+pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
+    match device {
+        "cpu" => {
+            let cpu = Cpu::new().map_err(Error::argument)?;
+            Ok(Box::new(cpu))
+        }
+        other => Err(Error::argument(format!(
+            "there is no device {other:?}; the devices are \"cpu\""
+        ))),
+    }
+}
+
+/// Threads and executor.
+pub(crate) fn compile(threads: Option<usize>, executor: Option<&str>) -> Result<CompileOptions> {
+    if threads == Some(0) {
+        return Err(Error::argument("threads must be at least 1"));
+    }
+    let executor = match executor.unwrap_or("compiled") {
+        "compiled" => ExecutorKind::Compiled,
+        "interpreted" => ExecutorKind::Interpreted,
+        other => {
+            return Err(Error::argument(format!(
+                "there is no executor {other:?}; the executors are \"compiled\" and \"interpreted\""
+            )));
+        }
+    };
+    let home = kvark::catalogue::ModelStore::from_env().ok();
+    Ok(CompileOptions {
+        threads,
+        executor,
+        packed_folder: home.map(|home| home.packed_folder()),
+        ..CompileOptions::default()
+    })
+}
+
+/// Optimisation passes: `None` for all, or the names of those to run, as `--passes` takes them.
+pub(crate) fn passes(passes: Option<&str>) -> Result<PassSelection> {
+    match passes {
+        None => Ok(PassSelection::default()),
+        Some(text) => PassSelection::parse(text).map_err(Error::argument),
+    }
+}
+
+/// The options of a model's sessions.
+pub(crate) fn runner(
+    context: Option<usize>,
+    threads: Option<usize>,
+    cache_type_k: &str,
+    cache_type_v: &str,
+    memory_limit: Option<u64>,
+) -> Result<RunnerOptions> {
+    Ok(RunnerOptions {
+        context,
+        key_storage: storage("cache_type_k", cache_type_k)?,
+        value_storage: storage("cache_type_v", cache_type_v)?,
+        memory: memory_limit.map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
+        compile: compile(threads, None)?,
+        ..RunnerOptions::default()
+    })
+}
+
+fn storage(argument: &str, name: &str) -> Result<KvStorage> {
+    KvStorage::from_name(name).ok_or_else(|| {
+        let names = KvStorage::ALL.map(KvStorage::name).join(", ");
+        Error::argument(format!("{argument} is {name:?}, must be one of {names}"))
+    })
+}
+
+/// What a generation takes, from its keyword arguments.
+pub(crate) struct GenerationOptions {
+    pub(crate) sampling: SamplerOptions,
+    pub(crate) options: GenerateOptions,
+    pub(crate) grammar: Option<GrammarSource>,
+}
+
+impl GenerationOptions {
+    /// Reads keyword arguments. An unknown one is an error that names it.
+    pub(crate) fn read(
+        model: &Model,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> Result<GenerationOptions> {
+        let mut read = GenerationOptions {
+            sampling: SamplerOptions {
+                seed: random_seed(),
+                ..model.default_sampling()
+            },
+            options: GenerateOptions::default(),
+            grammar: None,
+        };
+        for (key, value) in kwargs.into_iter().flatten() {
+            let name: String = key.extract()?;
+            if value.is_none() {
+                continue;
+            }
+            read.set(&name, &value)?;
+        }
+        read.sampling.check(model.facts().vocab_size)?;
+        Ok(read)
+    }
+
+    fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> Result<()> {
+        let sampling = &mut self.sampling;
+        match name {
+            "max_tokens" => self.options.max_tokens = Some(value.extract()?),
+            "stop" => {
+                self.options.stop = match value.extract::<String>() {
+                    Ok(one) => vec![one],
+                    Err(_) => value.extract()?,
+                }
+            }
+            "ignore_eos" => self.options.ignore_eos = value.extract()?,
+            "temperature" => sampling.temperature = value.extract()?,
+            "top_k" => sampling.top_k = value.extract()?,
+            "top_p" => sampling.top_p = value.extract()?,
+            "min_p" => sampling.min_p = value.extract()?,
+            "typical_p" => sampling.typical_p = value.extract()?,
+            "repeat_penalty" => sampling.repeat_penalty = value.extract()?,
+            "frequency_penalty" => sampling.frequency_penalty = value.extract()?,
+            "presence_penalty" => sampling.presence_penalty = value.extract()?,
+            "repeat_last_n" => sampling.repeat_last_n = value.extract()?,
+            "seed" => sampling.seed = value.extract()?,
+            "logit_bias" => {
+                let bias: std::collections::HashMap<u32, f32> = value.extract()?;
+                sampling.logit_bias = bias.into_iter().collect();
+                sampling.logit_bias.sort_by_key(|(id, _)| *id);
+            }
+            "json_schema" => self.grammar = Some(GrammarSource::JsonSchema(json_of(value)?)),
+            "regex" => self.grammar = Some(GrammarSource::Regex(value.extract()?)),
+            "grammar" => self.grammar = Some(GrammarSource::Gbnf(value.extract()?)),
+            "lark" => self.grammar = Some(GrammarSource::Lark(value.extract()?)),
+            other => {
+                return Err(Error::argument(format!(
+                    "there is no generation option {other:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A seed that differs from call to call.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::time::Instant::now())
+}
+
+/// A Python value as JSON. A string is parsed as JSON text only by the caller.
+pub(crate) fn json_of(value: &Bound<'_, PyAny>) -> Result<Json> {
+    if value.is_none() {
+        return Ok(Json::Null);
+    }
+    if let Ok(flag) = value.cast::<PyBool>() {
+        return Ok(flag.is_true().into());
+    }
+    if value.is_instance_of::<PyInt>() {
+        return Ok(value.extract::<i64>()?.into());
+    }
+    if value.is_instance_of::<PyFloat>() {
+        return Ok(value.extract::<f64>()?.into());
+    }
+    if let Ok(text) = value.cast::<PyString>() {
+        return Ok(text.to_cow()?.into_owned().into());
+    }
+    if let Ok(dict) = value.cast::<PyDict>() {
+        let mut object = serde_json::Map::new();
+        for (key, value) in dict {
+            object.insert(key.extract()?, json_of(&value)?);
+        }
+        return Ok(object.into());
+    }
+    if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        let items = value.try_iter()?.map(|item| json_of(&item?));
+        return Ok(Json::Array(items.collect::<Result<_>>()?));
+    }
+    let kind = value.get_type().name()?.to_string();
+    Err(Error::argument(format!("a {kind} is not JSON")))
+}

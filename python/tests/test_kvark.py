@@ -1,0 +1,216 @@
+"""The Python module on real models. KVARK_TEST_MODEL names the default model's file; without it those tests are skipped."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+try:
+    import kvark
+    import numpy as np
+except ModuleNotFoundError as error:
+    if error.name not in ("kvark", "numpy"):
+        raise
+    pytest.skip(f"{error.name} is not installed (pip install .)", allow_module_level=True)
+
+
+@pytest.fixture(scope="session")
+def model():
+    path = os.environ.get("KVARK_TEST_MODEL")
+    if not path:
+        pytest.skip("KVARK_TEST_MODEL is not set")
+    return kvark.Model(path, context=1024, threads=2)
+
+
+def test_chat_answers(model):
+    answer = model.chat("What is the capital of France?", temperature=0, max_tokens=24)
+    assert "Paris" in str(answer)
+    assert answer.finish_reason in ("stop", "length")
+    assert answer.timings["predicted_n"] == len(answer.tokens)
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    assert model.chat(messages, temperature=0, max_tokens=24).tokens == answer.tokens
+
+
+def test_generate_streams_the_same_text_everywhere(model):
+    options = {"temperature": 0, "max_tokens": 16}
+    prompt = "The capital of France is"
+    whole = model.generate(prompt, **options).result()
+    assert "".join(model.generate(prompt, **options)) == whole.text
+    session = model.session()
+    assert session.generate(prompt, **options).result().tokens == whole.tokens
+
+    async def collect():
+        return [piece async for piece in model.agenerate(prompt, **options)]
+
+    assert "".join(asyncio.run(collect())) == whole.text
+
+
+def test_a_session_rewinds_freezes_saves_and_restores(model, tmp_path):
+    session = model.session()
+    length = session.feed("The capital of France is")
+    logits = session.logits()
+    assert logits.dtype == np.float32 and logits.shape == (model.vocab_size,)
+    # Row by row the logits are the same bits.
+    again = model.session().feed_all_logits("The capital of France is")
+    assert (again[-1] == logits).all()
+    best = int(logits.argmax())
+    session.feed([best])
+    session.rewind(length)
+    assert len(session) == length
+    session.rewind(length - 1)
+    session.feed(session_tokens(model)[length - 1 : length])
+    assert (session.logits() == logits).all()
+    session.save(tmp_path / "a.kvsnap", notes=b"mine")
+    other = model.session()
+    assert other.restore(tmp_path / "a.kvsnap") == b"mine"
+    assert other.tokens == session.tokens
+    prefix = session.freeze()
+    shared = model.session(prefix)
+    assert shared.tokens == prefix.tokens and len(prefix) == length
+    shared.feed([best])
+    other.feed([best])
+    assert (shared.logits() == other.logits()).all()
+
+
+def session_tokens(model):
+    session = model.session()
+    session.feed("The capital of France is")
+    return session.tokens
+
+
+def test_branches_share_cells_and_step_together(model):
+    branches = model.branches(cells=512)
+    trunk = branches.new_branch("Once upon a time")
+    length = len(trunk)
+    left, right = trunk.fork(), trunk.fork()
+    assert branches.cells_used == length
+    alone = model.session()
+    alone.feed(trunk.tokens)
+    best = int(alone.logits().argmax())
+    alone.feed([best])
+    branches.step([(left, best), (right, 17)])
+    assert (left.logits() == alone.logits()).all()
+    assert not (right.logits() == left.logits()).all()
+    map_ = kvark.CellMap(branches, [left, right])
+    assert (map_.shared == 2).sum() == length and (map_.shared == 1).sum() == 2
+    assert sorted(map_.array[0][map_.array[0] >= 0]) == list(range(length + 1))
+    assert "<svg" in map_._repr_html_()
+    texts = branches.generate([left, right], max_tokens=4, temperature=0)
+    assert [len(text.tokens) for text in texts] == [4, 4]
+    right.drop()
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="dropped"):
+        right.feed([1])
+    left.keep()
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="dropped"):
+        trunk.feed([1])
+    left.rewind(2)
+    assert branches.cells_used == 2
+
+
+def test_a_number_of_a_dropped_branch_is_not_its_own_again(model):
+    branches = model.branches(cells=64)
+    old = branches.new_branch([1, 2, 3])
+    old.drop()
+    new = branches.new_branch([4, 5])
+    assert new.seq == old.seq
+    with pytest.raises(kvark.errors.InvalidArgumentError):
+        old.feed([1])
+    del old
+    assert new.tokens == [4, 5]
+
+
+def test_constrained_output(model):
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    import json
+
+    answer = model.chat("Name a city as JSON.", json_schema=schema, temperature=0, max_tokens=64)
+    assert json.loads(answer.text)["city"] in ("Paris", "Rome")
+    assert model.chat("A digit?", regex="[0-9]", temperature=0).text.isdigit()
+
+
+def test_score_embed_tokenize_and_plan(model):
+    score = model.score("The capital of France is Paris.")
+    assert len(score["logprob"]) == len(score["ids"]) - 1
+    assert score["perplexity"] == pytest.approx(np.exp(-score["logprob"].mean()), rel=1e-6)
+    vectors = model.embed(["a cat", "a kitten", "a railway bridge"])
+    assert vectors.shape[0] == 3 and np.linalg.norm(vectors[0]) == pytest.approx(1, rel=1e-4)
+    ids = model.tokenize("Hello world")
+    assert model.detokenize(ids) == "Hello world"
+    plan = model.plan()
+    assert plan["total_bytes"] >= plan["kv_bytes"] > 0
+    assert "<table" in plan._repr_html_()
+
+
+def test_errors_name_their_kind(model, tmp_path):
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="temprature"):
+        model.generate("x", temprature=1)
+    with pytest.raises(kvark.KvarkError) as error:
+        model.session().feed([10**6])
+    assert error.value.kind == "UnknownToken"
+    with pytest.raises(kvark.errors.ContextFullError):
+        model.session().feed([1] * 2000)
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF nonsense")
+    with pytest.raises(kvark.errors.ModelError, match="bad.gguf"):
+        kvark.Model(bad)
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="nowhere"):
+        kvark.Model("nowhere.gguf")
+    with pytest.raises(kvark.errors.GrammarError):
+        model.generate("x", regex="(")
+    session = model.session()
+    running = session.generate("A", max_tokens=64, ignore_eos=True)
+    with pytest.raises(kvark.errors.BusyError):
+        session.feed([1])
+    running.cancel()
+    running.result()
+    session.feed([1])
+
+
+def test_several_threads_generate_at_once(model):
+    expected = [model.generate(f"Number {n} is", temperature=0, max_tokens=12).result().tokens for n in range(4)]
+    found = [None] * 4
+
+    def work(n):
+        found[n] = model.generate(f"Number {n} is", temperature=0, max_tokens=12).result().tokens
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_ctrl_c_stops_a_generation(model):
+    program = (
+        "import kvark, sys\n"
+        f"model = kvark.Model({str(model.path)!r}, context=4096)\n"
+        "print('ready', flush=True)\n"
+        "model.generate('Once', ignore_eos=True, max_tokens=4000).result()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\n"
+    child.send_signal(signal.SIGINT)
+    _, complaint = child.communicate()
+    assert child.returncode == -signal.SIGINT or b"KeyboardInterrupt" in complaint
+
+
+def test_inference_session_has_onnx_runtimes_interface():
+    fixtures = os.environ.get("KVARK_FIXTURES")
+    if not fixtures:
+        pytest.skip("KVARK_FIXTURES is not set")
+    path = Path(fixtures) / "static-scatter-bias-decoder/model.onnx"
+    if not path.exists():
+        pytest.skip("no fixture")
+    session = kvark.InferenceSession(path, threads=2)
+    inputs = {arg.name: arg for arg in session.get_inputs()}
+    assert all(arg.type.startswith("tensor(") for arg in inputs.values())
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="no output"):
+        session.run(["nothing"], {})
+    with pytest.raises(kvark.KvarkError, match="is missing"):
+        session.run(None, {})
