@@ -94,7 +94,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         // The macros of pyo3 expand to unsafe code. None is written there.
         may_be_unsafe: Unsafe::Anywhere,
-        ..layer("python", &["kvark"])
+        ..layer("python", &["kvark", "cli"])
     },
     layer("xtask", &[]),
 ];

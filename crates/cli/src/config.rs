@@ -146,14 +146,13 @@ fn with_home(path: &str) -> String {
     }
 }
 
-/// Parses the program's arguments, with the configuration as the defaults of flags. Exits on wrong usage and after help.
+/// Parses arguments, with the configuration as the defaults of flags. Exits on wrong usage and after help.
 ///
 /// # Errors
 /// If the configuration is wrong.
-pub(crate) fn parse(command: Command) -> Result<ArgMatches> {
+pub(crate) fn parse(command: Command, arguments: &[OsString]) -> Result<ArgMatches> {
     // Help and wrong usage come before the configuration is read.
-    let arguments = crate::single_dash::spell_out(std::env::args_os());
-    let plain = command.clone().get_matches_from(&arguments);
+    let plain = command.clone().get_matches_from(arguments);
     let Some((name, given)) = plain.subcommand() else {
         return Ok(plain);
     };

@@ -19,9 +19,12 @@ __all__ = [
     "Prefix",
     "Session",
     "__version__",
+    "run_command",
 ]
 
 __version__: str
+
+def run_command(arguments: Sequence[str]) -> int: ...
 
 _Prompt = str | Sequence[int]
 _Progress = Callable[[int], object]

@@ -16,6 +16,8 @@ mod session;
 
 #[pyo3::pymodule]
 mod _kvark {
+    use pyo3::pyfunction;
+
     #[pymodule_export]
     use crate::branches::{Branch, Branches};
     #[pymodule_export]
@@ -28,6 +30,12 @@ mod _kvark {
     use crate::model::Model;
     #[pymodule_export]
     use crate::session::{Prefix, Session};
+
+    /// Runs the command line with these arguments, of which the first is the program's name. Returns the exit code.
+    #[pyfunction]
+    fn run_command(py: pyo3::Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
+        py.detach(|| kvark_cli::main(arguments))
+    }
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

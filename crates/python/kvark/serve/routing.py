@@ -65,25 +65,29 @@ class PrefixIndex:
 
 
 class PrefixPolicy:
-    """Orders replicas for a request by what it would cost them: the blocks of the prompt that they do not hold, and
-    `load_blocks` for every request that they are answering already. So a long shared prefix is worth some waiting, and no
+    """Orders replicas for a request by what it would cost them, in blocks: those of the prompt that they do not hold, and the
+    mean cost of a request for every one that they are answering already. So a long shared prefix is worth some waiting, and no
     replica gets everything.
     """
 
-    def __init__(self, blocks_per_replica: int = 4096, load_blocks: int = 64) -> None:
+    def __init__(self, blocks_per_replica: int = 4096) -> None:
         self.index = PrefixIndex(blocks_per_replica)
-        self._load_blocks = load_blocks
+        self._mean_cost = 16.0
 
     def order(self, text: str, loads: Mapping[Any, int]) -> list[Any]:
         """The replicas, the best one first. `loads` has the number of requests that each one is answering."""
         self.index.retain(loads)
         hashes = block_hashes(text)
 
-        def cost(replica: Any) -> int:
-            return len(hashes) - self.index.matched(replica, hashes) + self._load_blocks * loads[replica]
+        def cost(replica: Any) -> float:
+            return len(hashes) - self.index.matched(replica, hashes) + self._mean_cost * loads[replica]
 
         return sorted(loads, key=cost)
 
-    def routed(self, text: str, replica: Hashable) -> None:
-        """The replica answers the request."""
-        self.index.add(replica, block_hashes(text))
+    def routed(self, text: str, replica: Hashable, answer_tokens: int = 64) -> None:
+        """The replica answers the request with about this many tokens."""
+        hashes = block_hashes(text)
+        # An answer's token costs about as much as eight tokens of a prompt, and a block has about 32.
+        cost = len(hashes) - self.index.matched(replica, hashes) + answer_tokens / 4
+        self._mean_cost += (cost - self._mean_cost) / 32
+        self.index.add(replica, hashes)

@@ -53,7 +53,7 @@ def trace(requests: int, rate: float, seed: int) -> Iterator[Request]:
 
 def simulate(
     requests: list[Request], replicas: int, blocks: int, order: Callable[[str, dict[int, int]], list[int]],
-    routed: Callable[[str, int], None],
+    routed: Callable[[str, int, int], None],
 ) -> Outcome:
     """Runs a trace. A replica computes 4,000 characters of prompt and 200 of answer a second."""
     caches = PrefixIndex(blocks)
@@ -64,7 +64,7 @@ def simulate(
         for queue in ends:
             queue[:] = [end for end in queue if end > request.time]
         chosen = order(request.text, {replica: len(ends[replica]) for replica in range(replicas)})[0]
-        routed(request.text, chosen)
+        routed(request.text, chosen, request.answer // 4)
         hashes = block_hashes(request.text)
         cached = caches.matched(chosen, hashes)
         caches.add(chosen, hashes)
@@ -93,7 +93,7 @@ def compare(replicas: int, requests: int, blocks: int, seed: int) -> dict[str, O
 
     return {
         "prefix-aware": simulate(events, replicas, blocks, policy.order, policy.routed),
-        "round-robin": simulate(events, replicas, blocks, next_in_turn, lambda text, replica: None),
+        "round-robin": simulate(events, replicas, blocks, next_in_turn, lambda text, replica, tokens: None),
     }
 
 

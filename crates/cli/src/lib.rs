@@ -1,4 +1,4 @@
-//! The `kvark` command.
+//! The `kvark` command, as a library: the program and the Python package call [`main`].
 #![forbid(unsafe_code)]
 
 mod args;
@@ -28,7 +28,7 @@ mod single_dash;
 mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::process::ExitCode;
+use std::ffi::OsString;
 
 /// Run language models on your own machine.
 ///
@@ -91,9 +91,12 @@ fn command() -> clap::Command {
     Cli::command().mut_subcommands(|command| command.mut_args(numbers).args_override_self(true))
 }
 
-fn main() -> ExitCode {
+/// Runs the command with these arguments, of which the first is the program's name. Returns the exit code. Wrong usage and
+/// help end the process.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     interrupt::install();
-    let code = match config::parse(command()).and_then(run) {
+    let arguments = single_dash::spell_out(arguments);
+    let code = match config::parse(command(), &arguments).and_then(run) {
         Ok(()) => 0,
         Err(error) if output::is_closed_pipe(&error) => 0,
         Err(error) => {
@@ -101,10 +104,10 @@ fn main() -> ExitCode {
             1
         }
     };
-    ExitCode::from(match interrupt::requested() {
+    match interrupt::requested() {
         true => interrupt::EXIT_CODE,
         false => code,
-    })
+    }
 }
 
 /// Runs the command that was parsed.
