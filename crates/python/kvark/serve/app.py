@@ -105,9 +105,9 @@ class Ingress:
         self._homes: dict[str, str] = {}
 
     async def __call__(self, request: Request) -> Response:
-        body = await request.body()
+        content = await request.body()
         try:
-            fields = json.loads(body) if body else {}
+            fields = json.loads(content) if content else {}
         except ValueError:
             fields = {}
         fields = fields if isinstance(fields, dict) else {}
@@ -119,7 +119,7 @@ class Ingress:
         streamed = bool(fields.get("stream")) or path.endswith("/events")
         last: Exception | None = None
         for attempt in range(RETRIES):
-            answer = self._replicas.request.remote(request.method, path, body, **call)
+            answer = self._replicas.request.remote(request.method, path, content, **call)
             try:
                 status, headers, replica = await anext(answer)
                 if streamed and status == 200:
@@ -134,12 +134,12 @@ class Ingress:
                     break
                 await asyncio.sleep(0.2 * attempt)
                 continue
-            content = b"".join(chunks)
-            self._remember(request.method, request.url.path, status, content, replica)
-            return Response(content, status, headers)
+            answered = b"".join(chunks)
+            self._remember(request.method, request.url.path, status, answered, replica)
+            return Response(answered, status, headers)
         message = f"the replica of this conversation is gone: {last}" if home else f"no replica answers: {last}"
-        error = {"message": message, "type": "server_error", "param": None, "code": "replica_lost"}
-        return JSONResponse({"error": error}, 410 if home else 503)
+        body = {"message": message, "type": "server_error", "param": None, "code": "replica_lost"}
+        return JSONResponse({"error": body}, 410 if home else 503)
 
     @staticmethod
     async def _rest(first: bytes, answer: Any) -> AsyncIterator[bytes]:
