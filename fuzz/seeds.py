@@ -4,8 +4,10 @@ Run in this folder, then `cargo +nightly fuzz run gguf` (or another target). Onl
 """
 
 import os
+import shutil
 import struct
 import zipfile
+from pathlib import Path
 
 # Type number: (elements in a block, bytes in a block).
 TENSOR_TYPES = {
@@ -125,3 +127,8 @@ for name, data in {
 }.items():
     with open(f"corpus/snapshot/{name}.kv", "wb") as file:
         file.write(data)
+
+# ExecuTorch programs: the fixtures.
+os.makedirs("corpus/pte", exist_ok=True)
+for path in sorted(Path("../crates/import/tests/fixtures/pte").rglob("*.pte")):
+    shutil.copy(path, f"corpus/pte/{path.name}")

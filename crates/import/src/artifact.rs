@@ -11,6 +11,7 @@ use crate::lowered::{ImportOptions, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
+use crate::pte::{self, Pte};
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -34,6 +35,13 @@ pub enum ModelFile {
     Gguf(Gguf),
     /// A `.pt2` archive.
     Pt2(Pt2),
+    /// An ExecuTorch program. Its tokenizer is in a sidecar file.
+    Pte {
+        /// The program.
+        program: Pte,
+        /// Sidecar files.
+        sidecars: Box<SidecarFiles>,
+    },
     /// An ONNX model. Its tokenizer and configuration are in sidecar files.
     Onnx {
         /// The model file.
@@ -49,6 +57,7 @@ impl ModelFile {
         match self {
             ModelFile::Gguf(_) => Format::Gguf,
             ModelFile::Pt2(_) => Format::Pt2,
+            ModelFile::Pte { .. } => Format::Pte,
             ModelFile::Onnx { .. } => Format::Onnx,
         }
     }
@@ -62,6 +71,8 @@ pub enum Format {
     Gguf,
     /// PyTorch's exported programs.
     Pt2,
+    /// ExecuTorch's programs.
+    Pte,
     /// The Open Neural Network Exchange.
     Onnx,
 }
@@ -72,6 +83,7 @@ impl Format {
         match self {
             Format::Gguf => "gguf",
             Format::Pt2 => "pt2",
+            Format::Pte => "pte",
             Format::Onnx => "onnx",
         }
     }
@@ -88,6 +100,7 @@ impl Artifact {
         } = match &file {
             ModelFile::Gguf(file) => gguf::lower(file, options)?,
             ModelFile::Pt2(file) => pt2::lower(file, options)?,
+            ModelFile::Pte { program, .. } => pte::lower(program, options)?,
             ModelFile::Onnx { model, sidecars } => {
                 onnx::lower(model, sidecars.genai.as_ref(), options)?
             }
@@ -131,6 +144,10 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
         let file = match detect_format(path, &bytes)? {
             Format::Gguf => ModelFile::Gguf(Gguf::parse_with_parts(bytes, path)?),
             Format::Pt2 => ModelFile::Pt2(Pt2::parse(&bytes)?),
+            Format::Pte => ModelFile::Pte {
+                program: Pte::parse(&bytes, Some(path))?,
+                sidecars: Box::new(SidecarFiles::find(path)?),
+            },
             Format::Onnx => ModelFile::Onnx {
                 model: Onnx::parse(bytes, path.parent())?,
                 sidecars: Box::new(SidecarFiles::find(path)?),
@@ -157,10 +174,13 @@ fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     if Pt2::is_zip(bytes) {
         return Ok(Format::Pt2);
     }
+    if Pte::is_program(bytes) {
+        return Ok(Format::Pte);
+    }
     // ONNX files have no magic.
-    let formats = [Format::Gguf, Format::Pt2, Format::Onnx];
+    let formats = [Format::Gguf, Format::Pt2, Format::Pte, Format::Onnx];
     let named = formats.into_iter().find(|f| is(*f));
-    let known = "gguf, pt2, onnx";
+    let known = "gguf, pt2, pte, onnx";
     named.ok_or_else(|| ImportErrorDetail::UnknownFormat { known }.into())
 }
 

@@ -22,6 +22,7 @@ mod lowering;
 mod model_facts;
 pub mod onnx;
 pub mod pt2;
+pub mod pte;
 mod stored_type;
 pub mod transformer;
 

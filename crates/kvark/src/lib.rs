@@ -38,7 +38,7 @@ pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
         Artifact, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile, Pooling,
-        format_of, genai, gguf, onnx, pt2,
+        format_of, genai, gguf, onnx, pt2, pte,
     };
     pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 }

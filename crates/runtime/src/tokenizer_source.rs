@@ -23,7 +23,9 @@ impl<'a> TokenizerSource<'a> {
         match &artifact.file {
             ModelFile::Gguf(file) => TokenizerSource::Gguf(&file.metadata),
             ModelFile::Pt2(file) => TokenizerSource::Pt2(&file.extra),
-            ModelFile::Onnx { sidecars, .. } => TokenizerSource::Sidecar(sidecars),
+            ModelFile::Onnx { sidecars, .. } | ModelFile::Pte { sidecars, .. } => {
+                TokenizerSource::Sidecar(sidecars)
+            }
         }
     }
 
@@ -35,7 +37,9 @@ impl<'a> TokenizerSource<'a> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
             Format::Pt2 => ask(&TokenizerSource::Pt2(&Pt2::open(path)?.extra)),
-            Format::Onnx => ask(&TokenizerSource::Sidecar(&SidecarFiles::find(path)?)),
+            Format::Onnx | Format::Pte => {
+                ask(&TokenizerSource::Sidecar(&SidecarFiles::find(path)?))
+            }
             _ => ask(&TokenizerSource::Gguf(&Gguf::open(path)?.metadata)),
         })
     }

@@ -5,6 +5,7 @@ use anyhow::Result;
 use kvark::model::gguf::{Array, Gguf, GgufTensor, Value as Meta};
 use kvark::model::onnx::{Onnx, Port};
 use kvark::model::pt2::{Program, Pt2, Pt2Tensor};
+use kvark::model::pte::{Plan, Pte, PteTensor};
 use kvark::model::{Artifact, Format, ModelFile};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -46,11 +47,13 @@ impl Contents {
             return Ok(match &artifact.file {
                 ModelFile::Gguf(file) => Contents::of_gguf(file),
                 ModelFile::Pt2(file) => Contents::of_pt2(file),
+                ModelFile::Pte { program, .. } => Contents::of_pte(program),
                 ModelFile::Onnx { model, .. } => Contents::of_onnx(model),
             });
         }
         Ok(match kvark::model::format_of(path)? {
             Format::Pt2 => Contents::of_pt2(&Pt2::open(path)?),
+            Format::Pte => Contents::of_pte(&Pte::open(path)?),
             Format::Onnx => Contents::of_onnx(&Onnx::open(path)?),
             _ => Contents::of_gguf(&Gguf::open(path)?),
         })
@@ -82,13 +85,7 @@ impl Contents {
             let (major, minor) = program.schema_version;
             format!("{major}.{minor} (torch {})", program.torch_version)
         });
-        let metadata = file.extra.metadata.iter().map(|(key, value)| {
-            let json = match value {
-                kvark::cache::MetadataValue::Int(n) => json!(n),
-                kvark::cache::MetadataValue::Ints(list) => json!(list),
-            };
-            (key.clone(), json.clone(), clip(json.to_string()))
-        });
+        let metadata = file.extra.metadata.iter().map(cache_metadata);
         let row = |stored: &Pt2Tensor| TensorRow {
             name: stored.name.clone(),
             dtype: stored.type_name().to_owned(),
@@ -107,6 +104,42 @@ impl Contents {
             metadata: metadata.collect(),
             tensors,
             programs: file.programs.iter().map(exported).collect(),
+        }
+    }
+
+    fn of_pte(file: &Pte) -> Contents {
+        let row = |stored: &PteTensor| TensorRow {
+            name: stored.name.clone().unwrap_or_default(),
+            dtype: stored.type_name().to_owned(),
+            shape: stored.sizes.clone(),
+            bytes: stored.data.as_ref().map_or(0, |data| data.len()),
+        };
+        let mut tensors: Vec<TensorRow> = file.methods().flat_map(Plan::tensors).map(row).collect();
+        // Methods share weights.
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors.dedup_by(|a, b| !a.name.is_empty() && (&a.name, &a.shape) == (&b.name, &b.shape));
+        let program = |plan: &Plan| Exported {
+            name: plan.name.clone(),
+            inputs: vec![],
+            outputs: vec![],
+            ops: plan
+                .ops()
+                .into_iter()
+                .map(|(op, n)| (op.to_owned(), n))
+                .collect(),
+            unknown: plan
+                .unknown_ops()
+                .into_iter()
+                .map(|op| (op, plan.name.clone()))
+                .collect(),
+        };
+        Contents {
+            format: Format::Pte,
+            version: format!("schema {}", file.version),
+            architecture: None,
+            metadata: file.metadata().iter().map(cache_metadata).collect(),
+            tensors,
+            programs: file.methods().map(program).collect(),
         }
     }
 
@@ -173,6 +206,17 @@ impl Contents {
     pub(super) fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes as u64).sum()
     }
+}
+
+/// Key, value and shortened value of cache metadata.
+fn cache_metadata(
+    (key, value): (&String, &kvark::cache::MetadataValue),
+) -> (String, Value, String) {
+    let json = match value {
+        kvark::cache::MetadataValue::Int(n) => json!(n),
+        kvark::cache::MetadataValue::Ints(list) => json!(list),
+    };
+    (key.clone(), json.clone(), clip(json.to_string()))
 }
 
 fn exported(program: &Program) -> Exported {

@@ -35,6 +35,25 @@ pub struct Program {
 }
 
 impl Program {
+    /// A program of another format, in this one's terms.
+    pub(crate) fn from_parts(
+        name: String,
+        tensors: BTreeMap<String, Pt2Tensor>,
+        ranges: BTreeMap<String, (i64, i64)>,
+        graph: schema::Graph,
+        signature: schema::Signature,
+    ) -> Program {
+        Program {
+            name,
+            schema_version: (0, 0),
+            torch_version: String::new(),
+            tensors,
+            ranges,
+            graph,
+            signature,
+        }
+    }
+
     /// The number of nodes of the exported graph.
     pub fn nodes(&self) -> usize {
         self.graph.nodes.len()

@@ -19,7 +19,7 @@ mod file;
 mod inline;
 mod lower;
 mod read;
-mod schema;
+pub(crate) mod schema;
 mod size_expr;
 mod tensor;
 #[cfg(test)]

@@ -6,60 +6,69 @@ use serde::{Deserialize, Deserializer};
 
 /// An exported program.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct ExportedProgram {
-    pub(super) graph_module: GraphModule,
+pub(crate) struct ExportedProgram {
+    pub(crate) graph_module: GraphModule,
     #[serde(default)]
-    pub(super) range_constraints: BTreeMap<String, RangeConstraint>,
-    pub(super) schema_version: SchemaVersion,
+    pub(crate) range_constraints: BTreeMap<String, RangeConstraint>,
+    pub(crate) schema_version: SchemaVersion,
     #[serde(default)]
-    pub(super) torch_version: String,
+    pub(crate) torch_version: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct SchemaVersion {
-    pub(super) major: u64,
-    pub(super) minor: u64,
+pub(crate) struct SchemaVersion {
+    pub(crate) major: u64,
+    pub(crate) minor: u64,
 }
 
 /// Bounds of a dynamic size; `None` means unbounded.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct RangeConstraint {
-    pub(super) min_val: Option<i64>,
-    pub(super) max_val: Option<i64>,
+pub(crate) struct RangeConstraint {
+    pub(crate) min_val: Option<i64>,
+    pub(crate) max_val: Option<i64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct GraphModule {
-    pub(super) graph: Graph,
-    pub(super) signature: Signature,
+pub(crate) struct GraphModule {
+    pub(crate) graph: Graph,
+    pub(crate) signature: Signature,
 }
 
 /// Nodes in execution order, and the metadata of every value.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Graph {
+pub(crate) struct Graph {
     /// Inputs; for a subgraph, the values that stand for the node's arguments.
     #[serde(default)]
-    pub(super) inputs: Vec<Argument>,
-    pub(super) nodes: Vec<Node>,
-    pub(super) outputs: Vec<Argument>,
-    pub(super) tensor_values: HashMap<String, TensorMeta>,
+    pub(crate) inputs: Vec<Argument>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) outputs: Vec<Argument>,
+    pub(crate) tensor_values: HashMap<String, TensorMeta>,
     #[serde(default)]
-    pub(super) sym_int_values: HashMap<String, SymInt>,
+    pub(crate) sym_int_values: HashMap<String, SymInt>,
 }
 
 /// A call of an op.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Node {
-    pub(super) target: String,
-    pub(super) inputs: Vec<NamedArgument>,
-    pub(super) outputs: Vec<Argument>,
+pub(crate) struct Node {
+    pub(crate) target: String,
+    pub(crate) inputs: Vec<NamedArgument>,
+    pub(crate) outputs: Vec<Argument>,
     #[serde(default)]
     name: Option<String>,
 }
 
 impl Node {
+    pub(crate) fn new(target: String, inputs: Vec<NamedArgument>, outputs: Vec<Argument>) -> Node {
+        Node {
+            target,
+            inputs,
+            outputs,
+            name: None,
+        }
+    }
+
     /// A node that gives a value a second name.
-    pub(super) fn alias(value: Argument, result: Argument) -> Node {
+    pub(crate) fn alias(value: Argument, result: Argument) -> Node {
         let argument = NamedArgument {
             name: "self".into(),
             arg: value,
@@ -73,23 +82,23 @@ impl Node {
     }
 
     /// The op's name without `torch.ops.`.
-    pub(super) fn op(&self) -> &str {
+    pub(crate) fn op(&self) -> &str {
         self.target
             .strip_prefix("torch.ops.")
             .unwrap_or(&self.target)
     }
 
     /// The node's name, or that of its first result if it has none.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         let first = || self.outputs.iter().flat_map(Argument::names).next();
         self.name.as_deref().or_else(first).unwrap_or(&self.target)
     }
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct NamedArgument {
-    pub(super) name: String,
-    pub(super) arg: Argument,
+pub(crate) struct NamedArgument {
+    pub(crate) name: String,
+    pub(crate) arg: Argument,
 }
 
 /// An argument or result of a node.
@@ -99,7 +108,7 @@ pub(super) struct NamedArgument {
     clippy::enum_variant_names,
     reason = "the names are those of the schema"
 )]
-pub(super) enum Argument {
+pub(crate) enum Argument {
     AsNone(serde::de::IgnoredAny),
     AsTensor(Named),
     AsTensors(Vec<Named>),
@@ -137,7 +146,7 @@ pub(super) enum Argument {
 
 impl Argument {
     /// Mutable references to the names of its values.
-    pub(super) fn names_mut(&mut self) -> Vec<&mut String> {
+    pub(crate) fn names_mut(&mut self) -> Vec<&mut String> {
         match self {
             Argument::AsTensor(t) => vec![&mut t.name],
             Argument::AsTensors(list) => list.iter_mut().map(|t| &mut t.name).collect(),
@@ -162,7 +171,7 @@ impl Argument {
     }
 
     /// The names of its values.
-    pub(super) fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         match self {
             Argument::AsTensor(t) => vec![&t.name],
             Argument::AsTensors(list) => list.iter().map(|t| &t.name[..]).collect(),
@@ -179,18 +188,18 @@ impl Argument {
 
 /// A subgraph of a node.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct GraphArgument {
-    pub(super) graph: Graph,
+pub(crate) struct GraphArgument {
+    pub(crate) graph: Graph,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Named {
-    pub(super) name: String,
+pub(crate) struct Named {
+    pub(crate) name: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum OptionalTensor {
+pub(crate) enum OptionalTensor {
     AsTensor(Named),
     AsNone(serde::de::IgnoredAny),
 }
@@ -206,7 +215,7 @@ impl OptionalTensor {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum SymIntArgument {
+pub(crate) enum SymIntArgument {
     AsName(String),
     AsInt(i64),
 }
@@ -223,19 +232,19 @@ impl SymIntArgument {
 /// A number, or an expression of dynamic sizes in sympy's notation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum SymInt {
+pub(crate) enum SymInt {
     AsInt(i64),
     AsExpr(SymExpr),
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct SymExpr {
-    pub(super) expr_str: String,
+pub(crate) struct SymExpr {
+    pub(crate) expr_str: String,
 }
 
 /// A float. JSON has no infinities, so they are strings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Float(pub(super) f64);
+pub(crate) struct Float(pub(crate) f64);
 
 impl<'de> Deserialize<'de> for Float {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Float, D::Error> {
@@ -259,31 +268,31 @@ impl<'de> Deserialize<'de> for Float {
 
 /// PyTorch's code of an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct ScalarType(pub(super) u32);
+pub(crate) struct ScalarType(pub(crate) u32);
 
 /// Element type, sizes and strides of a tensor.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct TensorMeta {
-    pub(super) dtype: ScalarType,
-    pub(super) sizes: Vec<SymInt>,
-    pub(super) strides: Vec<SymInt>,
-    pub(super) storage_offset: SymInt,
-    pub(super) layout: u32,
+pub(crate) struct TensorMeta {
+    pub(crate) dtype: ScalarType,
+    pub(crate) sizes: Vec<SymInt>,
+    pub(crate) strides: Vec<SymInt>,
+    pub(crate) storage_offset: SymInt,
+    pub(crate) layout: u32,
 }
 
 /// PyTorch's code for dense tensors with strides.
-pub(super) const STRIDED: u32 = 7;
+pub(crate) const STRIDED: u32 = 7;
 
 /// Roles of the graph's inputs (weights or arguments) and outputs.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Signature {
-    pub(super) input_specs: Vec<InputSpec>,
-    pub(super) output_specs: Vec<OutputSpec>,
+pub(crate) struct Signature {
+    pub(crate) input_specs: Vec<InputSpec>,
+    pub(crate) output_specs: Vec<OutputSpec>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum InputSpec {
+pub(crate) enum InputSpec {
     UserInput {
         arg: Argument,
     },
@@ -306,7 +315,7 @@ pub(super) enum InputSpec {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum OutputSpec {
+pub(crate) enum OutputSpec {
     UserOutput(serde::de::IgnoredAny),
     LossOutput(serde::de::IgnoredAny),
     BufferMutation { buffer_name: String },
@@ -319,14 +328,14 @@ pub(super) enum OutputSpec {
 
 /// `model_weights_config.json` and `model_constants_config.json`.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct PayloadConfig {
-    pub(super) config: BTreeMap<String, Payload>,
+pub(crate) struct PayloadConfig {
+    pub(crate) config: BTreeMap<String, Payload>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Payload {
-    pub(super) path_name: String,
+pub(crate) struct Payload {
+    pub(crate) path_name: String,
     #[serde(default)]
-    pub(super) use_pickle: bool,
-    pub(super) tensor_meta: Option<TensorMeta>,
+    pub(crate) use_pickle: bool,
+    pub(crate) tensor_meta: Option<TensorMeta>,
 }

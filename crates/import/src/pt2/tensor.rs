@@ -47,7 +47,7 @@ pub(super) fn kind(code: ScalarType) -> Result<StoredType, String> {
 
 impl Pt2Tensor {
     /// The view of a storage that `meta` describes. A view that is not contiguous is copied.
-    pub(super) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Pt2Tensor, String> {
+    pub(crate) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Pt2Tensor, String> {
         let kind = kind(meta.dtype)?;
         let width = kind.bits() / 8;
         if meta.layout != STRIDED {

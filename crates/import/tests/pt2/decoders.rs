@@ -1,5 +1,6 @@
 //! Tiny exported decoders against transformers' own attention: one shot, chunked, token by token.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use backend::reference::Reference;
@@ -51,36 +52,41 @@ fn graph(artifact: &Artifact, optimised: bool) -> Graph {
 #[test]
 fn logits_are_those_of_transformers() {
     for name in names(|name| name.starts_with("decoder")) {
-        let artifact = import::open(&archive(&name)).unwrap();
-        let golden = json(&folder().join(format!("{name}.json")));
-        let ids = golden["ids"].as_array().unwrap().iter();
-        let ids: Vec<i32> = ids.map(|id| id.as_i64().unwrap() as i32).collect();
-        let truth = tensor(&golden["logits"]);
-        for optimised in [false, true] {
-            for sizes in [&[11][..], &[3, 1, 5, 2], &[1; 11]] {
-                let (session, _) =
-                    make_decode_session(Reference::new().id(), &config(&artifact.facts.caches))
-                        .unwrap();
-                let mut runnable = bind(graph(&artifact, optimised), session.key());
-                let (mut logits, mut features, mut at) = (vec![], vec![], 0);
-                for &n in sizes {
-                    let positions: Vec<i32> = (at as i32..).take(n).collect();
-                    let outputs = runnable.run(&step(&ids[at..at + n], &positions)).unwrap();
-                    logits.extend_from_slice(outputs[0].as_f32().unwrap());
-                    if let Some(more) = outputs.get(1) {
-                        features.extend_from_slice(more.as_f32().unwrap());
-                    }
-                    at += n;
+        check_logits(&archive(&name), &name);
+    }
+}
+
+/// Compares the logits of the decoder at `path`, in several divisions into steps, with those of a fixture.
+pub(crate) fn check_logits(path: &Path, name: &str) {
+    let artifact = import::open(path).unwrap();
+    let golden = json(&folder().join(format!("{name}.json")));
+    let ids = golden["ids"].as_array().unwrap().iter();
+    let ids: Vec<i32> = ids.map(|id| id.as_i64().unwrap() as i32).collect();
+    let truth = tensor(&golden["logits"]);
+    for optimised in [false, true] {
+        for sizes in [&[11][..], &[3, 1, 5, 2], &[1; 11]] {
+            let (session, _) =
+                make_decode_session(Reference::new().id(), &config(&artifact.facts.caches))
+                    .unwrap();
+            let mut runnable = bind(graph(&artifact, optimised), session.key());
+            let (mut logits, mut features, mut at) = (vec![], vec![], 0);
+            for &n in sizes {
+                let positions: Vec<i32> = (at as i32..).take(n).collect();
+                let outputs = runnable.run(&step(&ids[at..at + n], &positions)).unwrap();
+                logits.extend_from_slice(outputs[0].as_f32().unwrap());
+                if let Some(more) = outputs.get(1) {
+                    features.extend_from_slice(more.as_f32().unwrap());
                 }
-                let what = format!("{name} in steps {sizes:?}, optimised: {optimised}");
-                let away = distance(&logits, truth.as_f32().unwrap());
-                assert!(away <= TOLERANCE, "{what}: {away}");
-                assert_eq!(features.is_empty(), golden.get("features").is_none());
-                if !features.is_empty() {
-                    let truth = tensor(&golden["features"]);
-                    let away = distance(&features, truth.as_f32().unwrap());
-                    assert!(away <= TOLERANCE, "features of {what}: {away}");
-                }
+                at += n;
+            }
+            let what = format!("{name} in steps {sizes:?}, optimised: {optimised}");
+            let away = distance(&logits, truth.as_f32().unwrap());
+            assert!(away <= TOLERANCE, "{what}: {away}");
+            assert_eq!(features.is_empty(), golden.get("features").is_none());
+            if !features.is_empty() {
+                let truth = tensor(&golden["features"]);
+                let away = distance(&features, truth.as_f32().unwrap());
+                assert!(away <= TOLERANCE, "features of {what}: {away}");
             }
         }
     }

@@ -17,6 +17,11 @@ pub(crate) fn archive(name: &str) -> PathBuf {
     folder().join(format!("{name}.pt2"))
 }
 
+/// The same program made by ExecuTorch.
+pub(crate) fn executorch_program(name: &str) -> PathBuf {
+    folder().join(format!("../pte/{name}.pte"))
+}
+
 pub(crate) fn json(path: &Path) -> Json {
     let text = fs::read_to_string(path).unwrap();
     serde_json::from_str(&text).unwrap()

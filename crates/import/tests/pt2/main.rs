@@ -4,4 +4,5 @@ mod bad;
 mod decoders;
 mod golden;
 mod plain;
+mod pte;
 mod toy;

@@ -1,5 +1,6 @@
 //! Programs without caches, every case of every fixture.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use backend::reference::Reference;
@@ -8,9 +9,10 @@ use graph::Graph;
 
 use crate::golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
 
-/// Runs all cases of a fixture, its graphs changed by `prepare` first; the messages of those that went wrong.
-fn problems(name: &str, prepare: &dyn Fn(&mut Graph)) -> Vec<String> {
-    let artifact = match import::open(&archive(name)) {
+/// Runs all cases of a fixture on the file at `path`, its graphs changed by `prepare` first; the messages of those that went
+/// wrong.
+pub(crate) fn problems(path: &Path, name: &str, prepare: &dyn Fn(&mut Graph)) -> Vec<String> {
+    let artifact = match import::open(path) {
         Ok(artifact) => artifact,
         Err(error) => return vec![error.to_string()],
     };
@@ -54,7 +56,7 @@ fn all(prepare: &dyn Fn(&mut Graph)) {
     let names = names(|name| !name.starts_with("decoder"));
     let problems: Vec<String> = names
         .iter()
-        .flat_map(|name| problems(name, prepare))
+        .flat_map(|name| problems(&archive(name), name, prepare))
         .collect();
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
