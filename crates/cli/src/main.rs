@@ -25,6 +25,7 @@ mod sampling;
 mod score;
 mod serve;
 mod single_dash;
+mod speculation;
 mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

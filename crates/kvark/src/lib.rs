@@ -54,6 +54,14 @@ pub mod generate {
     };
 }
 
+/// Speculative decoding: trees of candidates that the target verifies in one forward.
+pub mod speculative {
+    pub use ::runtime::{
+        DepthStats, DraftModel, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
+        TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+    };
+}
+
 /// An engine that serves many requests at once on a thread of its own: continuous batching, shared prefixes in memory and
 /// on disk.
 pub mod engine {

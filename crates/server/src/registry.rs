@@ -8,6 +8,7 @@ use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::model::OpenOptions;
+use kvark::speculative::SpecOptions;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -85,6 +86,7 @@ impl ModelRegistry {
                 slots: options.slots,
                 queue: options.queue,
                 disk: options.cache_disk.clone(),
+                candidates: SpecOptions::default().max_candidates,
                 ..SchedulerOptions::default()
             },
             grace: options.grace,

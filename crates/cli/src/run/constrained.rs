@@ -71,9 +71,12 @@ impl Run {
         let sampling = self.sampling.options(&model)?;
         let seed = sampling.seed;
         let backend = self.engine.device.backend()?;
+        let candidates = self.spec.options()?.map_or(0, |spec| spec.max_candidates);
         let one = SchedulerOptions {
             slots: 1,
             prefixes: 1,
+            candidates,
+            draft: self.spec.draft(&model, &self.engine, 1)?,
             ..SchedulerOptions::default()
         };
         let runner = self.engine.runner_options()?;
@@ -82,6 +85,7 @@ impl Run {
             sampling,
             options,
             constraint: Some(constraint),
+            speculation: self.spec.options()?,
             ..Request::new(prompt.clone())
         };
         let mut shown = text.filter(|_| !(self.json || self.is_chat() || self.no_display_prompt));
@@ -114,6 +118,9 @@ impl Run {
                         let memory = engine.handle().state()?.memory;
                         let mut object = report(&prompt, &generated, memory);
                         object["seed"] = seed.into();
+                        if let Some(stats) = &end.speculation {
+                            object["spec"] = crate::speculation::spec_object(stats);
+                        }
                         writeln!(out, "{object}")?;
                         return Ok(());
                     }
