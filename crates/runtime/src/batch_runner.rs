@@ -39,6 +39,8 @@ pub struct BatchRunner {
     shifter: Option<ContextShifter>,
     /// Commits compact the pool when a sequence has more runs than this.
     max_runs: usize,
+    /// The number of steps so far.
+    steps: u64,
 }
 
 /// The lowest number of runs from which a commit compacts the pool.
@@ -63,6 +65,8 @@ struct Candidates {
     /// The row of the first of them among the outputs of the last step, and its token.
     first_row: usize,
     first_token: usize,
+    /// The number of that step: the outputs last until the next one.
+    step: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -130,6 +134,7 @@ impl BatchRunner {
             next: Vec::new(),
             shifter: None,
             max_runs: MIN_COMPACTED_RUNS,
+            steps: 0,
         })
     }
 
@@ -463,19 +468,31 @@ impl BatchRunner {
     /// If the last step did not compute the candidate.
     pub fn candidate_logits(&self, seq: SeqId, node: u32) -> &[f32] {
         let candidates = &self.states[seq as usize].candidates;
+        assert_eq!(candidates.step, self.steps, "another step came after it");
         let row = candidates.first_row + (node as usize - candidates.last_step);
         self.decoder.outputs.logits(row)
     }
 
-    /// Commits a chain of a sequence's candidates, all of the last step, and removes the others. The logits after the last
-    /// one become the sequence's. Moves no rows, except that a pool with many short runs is compacted now and then.
+    /// Whether a sequence has candidates.
+    pub fn has_candidates(&self, seq: SeqId) -> bool {
+        let state = self.states.get(seq as usize);
+        state.is_some_and(|state| !state.candidates.nodes.is_empty())
+    }
+
+    /// Commits a chain of a sequence's candidates and removes the others. The logits after the last one become the
+    /// sequence's, if the last step computed it. Moves no rows, except that a pool with many short runs is compacted now and then.
     pub fn commit_path(&mut self, seq: SeqId, path: &[u32]) -> Result<(), RuntimeError> {
         self.session.accept(seq, path)?;
         let state = &mut self.states[seq as usize];
         let candidates = std::mem::take(&mut state.candidates);
         let outputs = &self.decoder.outputs;
+        let last_step = candidates.step == self.steps;
+        let in_step = |node: u32| {
+            let index = (node as usize).checked_sub(candidates.last_step);
+            index.filter(|_| last_step)
+        };
         for node in path {
-            let in_step = (*node as usize).checked_sub(candidates.last_step);
+            let in_step = in_step(*node);
             if let Some((features, in_step)) = state.features.as_mut().zip(in_step) {
                 let row = outputs.features(candidates.first_token + in_step);
                 features.push(state.tokens.len(), row);
@@ -484,7 +501,7 @@ impl BatchRunner {
         }
         if let Some(last) = path.last() {
             state.logits.clear();
-            if let Some(in_step) = (*last as usize).checked_sub(candidates.last_step) {
+            if let Some(in_step) = in_step(*last) {
                 let row = outputs.logits(candidates.first_row + in_step);
                 state.logits.extend_from_slice(row);
             }
@@ -596,6 +613,7 @@ impl BatchRunner {
             let base = state.map_or(0, |state| state.tokens.len());
             candidates.last_step = candidates.nodes.len();
             (candidates.first_row, candidates.first_token) = (rows, step.len());
+            candidates.step = self.steps + 1;
             for &(id, parent) in nodes {
                 let above = parent.and_then(|parent| candidates.nodes.get(parent as usize));
                 let depth = above.map_or(0, |above| above.depth + 1);
@@ -612,6 +630,7 @@ impl BatchRunner {
             added.push((*seq, candidates));
         }
         self.decoder.run()?;
+        self.steps += 1;
         for (index, token) in tokens.clone().enumerate() {
             let state = &mut self.states[token.seq as usize];
             if let Some(features) = &mut state.features {

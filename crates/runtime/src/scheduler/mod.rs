@@ -365,7 +365,7 @@ impl Scheduler {
             if counts[index] == 0 || failures.iter().any(|(failed, _)| *failed == index) {
                 continue;
             }
-            if request.decoding && request.speculator.is_some() {
+            if request.decoding && self.runner.has_candidates(request.seq) {
                 let context = self.shared.context();
                 let verified = request.verify(&mut self.runner, tokenizer, context, tokens, time);
                 match verified {
@@ -377,7 +377,7 @@ impl Scheduler {
                 }
                 continue;
             }
-            request.advance(counts[index]);
+            request.advance(counts[index].min(request.remaining().len()));
             if !request.remaining().is_empty() {
                 continue;
             }
@@ -514,8 +514,14 @@ impl Scheduler {
         }
         let mut failures = vec![];
         for (index, tokens, tree) in parts {
-            let tree: Vec<_> = tree.into_iter().collect();
-            if let Err(error) = self.runner.step_trees(&tokens, &tree) {
+            // The outputs of a tree last until the next step, so that alone a request gets its next token only.
+            let root = tree.map(|(seq, tree)| BatchToken {
+                seq,
+                id: tree.tokens()[0],
+                logits: true,
+            });
+            let tokens: Vec<BatchToken> = tokens.into_iter().chain(root).collect();
+            if let Err(error) = self.runner.step(&tokens) {
                 failures.push((index, error));
             }
         }

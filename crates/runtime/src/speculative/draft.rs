@@ -192,7 +192,10 @@ fn grow(
             next.push(node, token, candidate);
         }
         let enough = depth == proposal.max_depth || tree.len() > 3 * proposal.max_candidates;
-        if enough || !runner.can_extend(next.tokens.len())? {
+        // Layers with a window have room for as many candidates as a step has tokens.
+        let candidates = computed as usize + next.tokens.len();
+        let fits = candidates <= runner.max_step_tokens();
+        if enough || !fits || !runner.can_extend(next.tokens.len())? {
             break;
         }
         runner.step_candidates(seq, &next.tokens, &next.parents)?;
