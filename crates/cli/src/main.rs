@@ -25,6 +25,7 @@ mod sampling;
 mod score;
 mod serve;
 mod single_dash;
+mod spec_trace;
 mod speculation;
 mod tokenize;
 

@@ -137,8 +137,8 @@ impl Run {
         if text.as_ref().is_some_and(String::is_empty) {
             bail!("the prompt is empty");
         }
-        let speculation = self.spec.options()?;
-        if self.parallel.is_some() && speculation.is_some() {
+        self.spec.check_trace()?;
+        if self.parallel.is_some() && self.spec.is_on() {
             bail!("--spec-type cannot be used with --parallel");
         }
         if self.parallel.is_some() && self.shift.context_shift {
@@ -155,14 +155,15 @@ impl Run {
             None => None,
         };
         self.engine.check_one_mode()?;
-        let model = model.open(&self.engine)?;
+        let draft = self.spec.open_draft(&model, &self.engine)?;
+        let model = model.open_with_features(&self.engine, draft.feature_layers())?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
         if let Some(source) = &format {
-            return self.constrained(model, text.as_deref(), options, source);
+            return self.constrained(model, &draft, text.as_deref(), options, source);
         }
         if let Some(count) = self.parallel {
             let conversations = self.conversations(&model)?;
@@ -170,7 +171,7 @@ impl Run {
             return self.parallel(&model, &prompt, &options, count);
         }
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
-        let mut runner = SingleRunner::new(&model, &self.engine, &self.spec)?;
+        let mut runner = SingleRunner::new(&model, &self.engine, &self.spec, &draft)?;
         let conversations = self.conversations(&model)?;
         let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
         let first_turn = messages.iter().position(|m| m.role != "system");
@@ -214,6 +215,9 @@ impl Run {
             save()?;
         }
         written?;
+        if let Some(stats) = runner.stats() {
+            self.spec.write_trace(&model, stats)?;
+        }
         let mut out = std::io::stdout();
         if self.json {
             let mut object = report(&prompt, &generated, runner.memory()?);

@@ -1,28 +1,30 @@
 //! Speculative decoding on the command line: its options, and the runner of one sequence that uses it or not.
 
-use crate::args::{self, EngineArgs};
-use anyhow::{Result, bail};
+use crate::args::{self, EngineArgs, ModelArgs};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::generate::{GenerateEvent, GenerateOptions, GenerateOutput, Sampler};
 use kvark::memory::MemoryUsage;
 use kvark::model::OpenOptions;
 use kvark::snapshot::Snapshot;
 use kvark::speculative::{
-    DepthStats, DraftModel, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
+    DepthStats, Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
 };
 use kvark::{BatchRunner, Model, Runner};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Options of speculative decoding. The text is the same with and without it.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpecArgs {
     /// What proposes tokens that the model then verifies, several in one forward: ngram (repetitions of the prompt and the
-    /// answer), draft (a smaller model, -md), auto (what is there, where it pays) or none [default: none, or draft with -md]
+    /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), auto (what is there, where it pays) or none
+    /// [default: none, or the kind of -md]
     #[arg(long, value_name = "TYPE", value_parser = spec_type)]
     spec_type: Option<SpecChoice>,
-    /// Smaller model with the same vocabulary that proposes tokens; -md too
+    /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
+    /// NAME.eagle3.gguf, is found without it
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
     /// Most candidates of a round [default: 8]
@@ -34,6 +36,9 @@ pub(crate) struct SpecArgs {
     /// Most children of a candidate; 1 proposes a chain [default: 3]
     #[arg(long, value_name = "K", value_parser = args::whole::<usize>)]
     spec_topk: Option<usize>,
+    /// Write a page that draws the tree of every round, with what was accepted
+    #[arg(long, value_name = "FILE.html")]
+    spec_trace: Option<PathBuf>,
 }
 
 /// The value of `--spec-type`; `None` is `none`.
@@ -50,12 +55,72 @@ fn spec_type(name: &str) -> Result<SpecChoice, String> {
     Ok(SpecChoice(Some(known)))
 }
 
+/// A draft that was opened before its target, which must give it features.
+pub(crate) struct OpenDraft(Option<Model>);
+
+impl OpenDraft {
+    /// The target's layers whose inputs the draft needs.
+    pub(crate) fn feature_layers(&self) -> Vec<usize> {
+        let head = self.0.as_ref().map(Model::artifact);
+        let layers = head.and_then(EagleHead::feature_layers);
+        layers.unwrap_or_default().to_vec()
+    }
+
+    /// Loads the draft.
+    pub(crate) fn load(
+        &self,
+        target: &Model,
+        engine: &EngineArgs,
+        sequences: usize,
+    ) -> Result<Option<Drafter>> {
+        let Some(draft) = &self.0 else {
+            return Ok(None);
+        };
+        let backend = engine.device.backend()?;
+        let options = engine.runner_options()?;
+        let draft = Drafter::new(draft, target, &*backend, &options, sequences)?;
+        Ok(Some(draft))
+    }
+}
+
 impl SpecArgs {
+    /// Whether speculation was asked for.
+    pub(crate) fn is_on(&self) -> bool {
+        match self.spec_type {
+            Some(SpecChoice(kind)) => kind.is_some(),
+            None => self.model_draft.is_some(),
+        }
+    }
+
+    /// Opens the draft: the named one or, for types that use a head, the one beside the model.
+    pub(crate) fn open_draft(&self, model: &ModelArgs, engine: &EngineArgs) -> Result<OpenDraft> {
+        let kind = self.spec_type.and_then(|SpecChoice(kind)| kind);
+        let path = match (&self.model_draft, kind) {
+            (_, Some(SpecType::Ngram)) => None,
+            (Some(name), _) if self.is_on() => Some(args::model_path(name)?),
+            (None, Some(SpecType::Eagle3 | SpecType::Auto)) => {
+                let beside = model.path()?.with_extension("eagle3.gguf");
+                beside.is_file().then_some(beside)
+            }
+            _ => None,
+        };
+        let open = |path: PathBuf| {
+            let options = OpenOptions {
+                context: engine.ctx_size.map(|n| n as usize),
+                ..OpenOptions::default()
+            };
+            Model::open_with(&path, &options)
+        };
+        Ok(OpenDraft(path.map(open).transpose()?))
+    }
+
     /// The options, or `None` for plain decoding.
-    pub(crate) fn options(&self) -> Result<Option<SpecOptions>> {
-        let kind = match (self.spec_type, &self.model_draft) {
+    pub(crate) fn options(&self, draft: &OpenDraft) -> Result<Option<SpecOptions>> {
+        let is_head = draft.0.as_ref().map(|d| d.artifact().draft_head.is_some());
+        let kind = match (self.spec_type, is_head) {
             (Some(SpecChoice(kind)), _) => kind,
-            (None, Some(_)) => Some(SpecType::Draft),
+            (None, Some(true)) => Some(SpecType::Eagle3),
+            (None, Some(false)) => Some(SpecType::Draft),
             (None, None) => None,
         };
         let Some(kind) = kind else {
@@ -65,11 +130,23 @@ impl SpecArgs {
             }
             return Ok(None);
         };
-        if kind == SpecType::Draft && self.model_draft.is_none() {
-            bail!("--spec-type draft needs a draft model: name it with --model-draft");
-        }
-        if kind == SpecType::Ngram && self.model_draft.is_some() {
-            bail!("--spec-type ngram uses no draft model: leave --model-draft out, or use auto");
+        match (kind, is_head) {
+            (SpecType::Draft, None) => {
+                bail!("--spec-type draft needs a draft model: name it with --model-draft")
+            }
+            (SpecType::Draft, Some(true)) => {
+                bail!("--model-draft is an Eagle3 head: use --spec-type eagle3")
+            }
+            (SpecType::Eagle3, None) => bail!(
+                "--spec-type eagle3 needs a head: name it with --model-draft, or put it beside the model as NAME.eagle3.gguf"
+            ),
+            (SpecType::Eagle3, Some(false)) => {
+                bail!("--model-draft is not an Eagle3 head: use --spec-type draft")
+            }
+            (SpecType::Ngram, _) if self.model_draft.is_some() => {
+                bail!("--spec-type ngram uses no draft: leave --model-draft out, or use auto")
+            }
+            _ => {}
         }
         let defaults = SpecOptions::default();
         Ok(Some(SpecOptions {
@@ -77,29 +154,33 @@ impl SpecArgs {
             max_candidates: self.spec_tree.unwrap_or(defaults.max_candidates),
             max_depth: self.spec_depth.unwrap_or(defaults.max_depth),
             top_k: self.spec_topk.unwrap_or(defaults.top_k),
-            trace: false,
+            trace: self.spec_trace.is_some(),
         }))
     }
 
-    /// Loads the draft model, if one was named.
-    pub(crate) fn draft(
-        &self,
-        target: &Model,
-        engine: &EngineArgs,
-        sequences: usize,
-    ) -> Result<Option<DraftModel>> {
-        let Some(name) = &self.model_draft else {
-            return Ok(None);
+    /// Writes the page of `--spec-trace`.
+    pub(crate) fn write_trace(&self, model: &Model, stats: &SpecStats) -> Result<()> {
+        let Some(file) = &self.spec_trace else {
+            return Ok(());
         };
-        let options = OpenOptions {
-            context: engine.ctx_size.map(|n| n as usize),
-            ..OpenOptions::default()
+        let page = crate::spec_trace::page(model, stats);
+        std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Fails before any work if the page of `--spec-trace` could not be written in the end.
+    pub(crate) fn check_trace(&self) -> Result<()> {
+        let Some(file) = &self.spec_trace else {
+            return Ok(());
         };
-        let draft = Model::open_with(&args::model_path(name)?, &options)?;
-        let backend = engine.device.backend()?;
-        let options = engine.runner_options()?;
-        let draft = DraftModel::new(&draft, target, &*backend, &options, sequences)?;
-        Ok(Some(draft))
+        if !self.is_on() {
+            bail!("--spec-trace needs --spec-type");
+        }
+        let opened = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file);
+        opened.with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(())
     }
 }
 
@@ -116,8 +197,13 @@ pub(crate) struct SpecRunner {
 }
 
 impl SingleRunner {
-    pub(crate) fn new(model: &Model, engine: &EngineArgs, spec: &SpecArgs) -> Result<SingleRunner> {
-        let Some(options) = spec.options()? else {
+    pub(crate) fn new(
+        model: &Model,
+        engine: &EngineArgs,
+        spec: &SpecArgs,
+        draft: &OpenDraft,
+    ) -> Result<SingleRunner> {
+        let Some(options) = spec.options(draft)? else {
             return Ok(SingleRunner::Plain(Box::new(engine.runner(model)?)));
         };
         let backend = engine.device.backend()?;
@@ -132,7 +218,7 @@ impl SingleRunner {
                 runner.capacity()?
             );
         }
-        let draft = spec.draft(model, engine, 1)?;
+        let draft = draft.load(model, engine, 1)?;
         let costs = VerifyCosts::default();
         if options.kind == SpecType::Auto {
             runner.measure_verify_costs(&costs, candidates)?;

@@ -37,8 +37,8 @@ pub mod hub {
 pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
-        Artifact, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile, Pooling,
-        format_of, genai, gguf, onnx, pt2,
+        Artifact, DraftHead, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile,
+        Pooling, format_of, genai, gguf, onnx, pt2,
     };
     pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 }
@@ -57,8 +57,8 @@ pub mod generate {
 /// Speculative decoding: trees of candidates that the target verifies in one forward.
 pub mod speculative {
     pub use ::runtime::{
-        DepthStats, DraftModel, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
-        TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+        DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
+        Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
     };
 }
 

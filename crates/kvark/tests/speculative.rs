@@ -5,8 +5,10 @@ use kvark::engine::{Engine, Request, RequestEvent, RequestOutput, SchedulerOptio
 use kvark::generate::{
     DecodeContext, FinishReason, GenerateOptions, GenerateOutput, Sampler, SamplerOptions,
 };
+use kvark::model::OpenOptions;
 use kvark::speculative::{
-    DraftModel, SpecOptions, SpecType, Speculator, TreeProposal, VerifyCosts, verify_tree,
+    DraftModel, Drafter, EagleHead, SpecOptions, SpecType, Speculator, TreeProposal, VerifyCosts,
+    verify_tree,
 };
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::Path;
@@ -16,6 +18,8 @@ fn fixture(name: &str) -> Arc<Model> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/decoder");
     Arc::new(Model::open(&folder.join(format!("{name}.gguf")), None).unwrap())
 }
+
+const KINDS: [SpecType; 3] = [SpecType::Ngram, SpecType::Draft, SpecType::Auto];
 
 const MODELS: [&str; 4] = ["llama_plain", "gemma3", "mistral", "phi3_q8_0"];
 
@@ -77,13 +81,13 @@ fn plain(
 struct Speculation {
     runner: BatchRunner,
     costs: VerifyCosts,
-    draft: Option<DraftModel>,
+    draft: Option<Drafter>,
 }
 
 impl Speculation {
     fn new(model: &Model, draft: Option<&Model>, options: &RunnerOptions) -> Speculation {
         let cpu = Cpu::new().unwrap();
-        let draft = draft.map(|draft| DraftModel::new(draft, model, &cpu, options, 4).unwrap());
+        let draft = draft.map(|draft| Drafter::new(draft, model, &cpu, options, 4).unwrap());
         Speculation {
             runner: BatchRunner::with_trees(model, &cpu, options, 1, 0, 12).unwrap(),
             costs: VerifyCosts::default(),
@@ -153,7 +157,7 @@ fn every_proposer_and_shape_gives_the_tokens_of_plain_decoding() {
         {
             let prompt = prompt(&model, 3 + index as u64);
             let expected = plain(&model, &prompt, sampling, &tokens(40), &options, None);
-            for kind in SpecType::ALL {
+            for kind in KINDS {
                 for spec in shapes(kind) {
                     let (found, speculator) =
                         alone.generate(&model, &prompt, sampling, &tokens(40), &spec);
@@ -252,7 +256,7 @@ fn batches_speculate_together() {
             ..runner_options(128)
         };
         let cpu = Cpu::new().unwrap();
-        let draft = DraftModel::new(&model, &model, &cpu, &options, 4).unwrap();
+        let draft = Drafter::new(&model, &model, &cpu, &options, 4).unwrap();
         let mut runner = BatchRunner::with_trees(&model, &cpu, &options, 4, 0, 6).unwrap();
         let costs = VerifyCosts::default();
         let prompts: Vec<Vec<u32>> = (0..4).map(|seed| prompt(&model, seed)).collect();
@@ -327,7 +331,7 @@ fn requests_of_an_engine_speculate_each_for_itself() {
         .collect();
     // A pool for all of them, and one that is so small that requests are preempted.
     for cells in [2048, 110] {
-        let draft = DraftModel::new(&model, &model, &cpu, &runner(cells), 8).unwrap();
+        let draft = Drafter::new(&model, &model, &cpu, &runner(cells), 8).unwrap();
         let options = SchedulerOptions {
             candidates: 6,
             draft: Some(draft),
@@ -474,6 +478,25 @@ const INSTRUCTIONS: [&str; 4] = [
     "What is the capital of France?",
 ];
 
+fn chat_prompt(model: &Model, index: usize) -> Vec<u32> {
+    let text = INSTRUCTIONS[index % INSTRUCTIONS.len()];
+    let text = match index / INSTRUCTIONS.len() {
+        0 => text.to_owned(),
+        n => format!("({n}) {text}"),
+    };
+    let message = kvark::text::Message::new("user", &text);
+    let text = model
+        .chat_template()
+        .unwrap()
+        .render(&[message], true)
+        .unwrap();
+    let options = kvark::text::EncodeOptions {
+        special: true,
+        ..Default::default()
+    };
+    model.tokenizer().unwrap().encode(&text, options)
+}
+
 /// `KVARK_SPEC_PROMPTS` sets the number of prompts; `cargo xtask soak` runs all of them with 128 tokens.
 #[test]
 fn a_real_model_gives_the_tokens_of_plain_decoding() {
@@ -484,25 +507,9 @@ fn a_real_model_gives_the_tokens_of_plain_decoding() {
         .ok()
         .map(|n| n.parse().expect("a number of prompts"));
     let (prompts, length) = soak.map_or((2, 32), |n| (n, 128));
-    let template = model.chat_template().unwrap();
-    let tokenizer = model.tokenizer().unwrap();
-    let prompt = |index: usize| {
-        let text = INSTRUCTIONS[index % INSTRUCTIONS.len()];
-        let text = match index / INSTRUCTIONS.len() {
-            0 => text.to_owned(),
-            n => format!("({n}) {text}"),
-        };
-        let message = kvark::text::Message::new("user", &text);
-        let text = template.render(&[message], true).unwrap();
-        tokenizer.encode(
-            &text,
-            kvark::text::EncodeOptions {
-                special: true,
-                ..Default::default()
-            },
-        )
-    };
-    let prompts: Vec<Vec<u32>> = (0..prompts).map(prompt).collect();
+    let prompts: Vec<Vec<u32>> = (0..prompts)
+        .map(|index| chat_prompt(&model, index))
+        .collect();
     for (storage, threads) in [
         (KvStorage::F16, 1),
         (KvStorage::from_name("q8_0").unwrap(), 2),
@@ -514,18 +521,21 @@ fn a_real_model_gives_the_tokens_of_plain_decoding() {
             ..RunnerOptions::default()
         };
         options.compile.threads = Some(threads);
-        let mut alone = Speculation::new(&model, None, &options);
+        let head = soak.and_then(|_| real_head());
+        let target = head.as_ref().map_or(&model, |(model, _)| model);
+        let draft = head.as_ref().map(|(_, head)| head);
+        let mut alone = Speculation::new(target, draft, &options);
         for prompt in &prompts {
             let expected = plain(&model, prompt, &greedy(), &tokens(length), &options, None);
             let kinds = match soak {
                 None => vec![shapes(SpecType::Ngram)[3].clone()],
-                Some(_) => [SpecType::Ngram, SpecType::Auto]
+                Some(_) => [SpecType::Ngram, SpecType::Eagle3, SpecType::Auto]
                     .into_iter()
                     .flat_map(shapes)
                     .collect(),
             };
             for spec in kinds {
-                let (found, _) = alone.generate(&model, prompt, &greedy(), &tokens(length), &spec);
+                let (found, _) = alone.generate(target, prompt, &greedy(), &tokens(length), &spec);
                 assert_eq!(
                     found.tokens, expected.tokens,
                     "{storage:?} {threads} {spec:?}"
@@ -533,4 +543,102 @@ fn a_real_model_gives_the_tokens_of_plain_decoding() {
             }
         }
     }
+}
+
+/// The head of `training/eagle3`, and the model opened for it.
+fn real_head() -> Option<(Arc<Model>, Model)> {
+    let path = std::env::var_os("KVARK_TEST_MODEL")?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../training/eagle3");
+    let head = Model::open(&folder.join("smollm2-135m-instruct.eagle3.gguf"), None).unwrap();
+    let layers = EagleHead::feature_layers(head.artifact()).unwrap();
+    assert_eq!(layers, [2, 15, 27]);
+    let options = OpenOptions {
+        feature_layers: layers.to_vec(),
+        ..OpenOptions::default()
+    };
+    let model = Model::open_with(Path::new(&path), &options).unwrap();
+    Some((Arc::new(model), head))
+}
+
+#[test]
+fn an_eagle3_head_proposes_what_the_model_says() {
+    let Some((model, head)) = real_head() else {
+        return;
+    };
+    let options = RunnerOptions {
+        context: Some(512),
+        ..RunnerOptions::default()
+    };
+    // Features do not change the logits' bits.
+    let prompts: Vec<Vec<u32>> = [0, 3].map(|index| chat_prompt(&model, index)).to_vec();
+    let without = real_model().unwrap();
+    let logits = |model: &Model| {
+        let mut runner = Runner::new(model, &Cpu::new().unwrap(), &options).unwrap();
+        runner.feed(&prompts[0], |_| true).unwrap();
+        runner.logits().to_vec()
+    };
+    assert!(logits(&model) == logits(&without));
+    let mut alone = Speculation::new(&model, Some(&head), &options);
+    let mut rounds = 0;
+    let mut generated = 0;
+    for prompt in &prompts {
+        let expected = plain(&without, prompt, &greedy(), &tokens(64), &options, None);
+        for kind in [SpecType::Eagle3, SpecType::Auto] {
+            for spec in &shapes(kind)[1..] {
+                let (found, speculator) =
+                    alone.generate(&model, prompt, &greedy(), &tokens(64), spec);
+                assert_eq!(found.tokens, expected.tokens, "{spec:?}");
+                if kind == SpecType::Eagle3 {
+                    rounds += speculator.stats().rounds;
+                    generated += speculator.stats().tokens;
+                }
+            }
+        }
+    }
+    let mean = generated as f64 / rounds as f64;
+    assert!(mean > 1.3, "the head was trained on this model: {mean}");
+}
+
+#[test]
+fn a_head_of_another_model_is_refused() {
+    let Some((model, head)) = real_head() else {
+        return;
+    };
+    let cpu = Cpu::new().unwrap();
+    let options = runner_options(64);
+    let load = |draft: &Model, target: &Model| {
+        let loaded = Drafter::new(draft, target, &cpu, &options, 1);
+        loaded.err().expect("it does not fit").to_string()
+    };
+    let other = fixture("llama_plain");
+    let text = load(&head, &other);
+    assert!(
+        text.contains("the draft head is of another model: it takes features of width 576"),
+        "{text}"
+    );
+    let text = load(&head, &real_model().unwrap());
+    assert!(text.contains("was not opened with the features"), "{text}");
+    let missing = OpenOptions {
+        feature_layers: vec![2, 99],
+        ..OpenOptions::default()
+    };
+    let path = std::env::var_os("KVARK_TEST_MODEL").unwrap();
+    let error = Model::open_with(Path::new(&path), &missing).err().unwrap();
+    assert!(
+        error
+            .to_string()
+            .contains("99, and the model has 30 layers"),
+        "{error}"
+    );
+    let error = Runner::new(&head, &cpu, &options)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(!error.is_empty(), "a head is no decoder");
+    let eagle = SpecOptions {
+        kind: SpecType::Eagle3,
+        ..SpecOptions::default()
+    };
+    let draft = Drafter::new(&model, &model, &cpu, &options, 1).unwrap();
+    assert!(Speculator::new(&eagle, &VerifyCosts::default(), Some(&draft)).is_err());
 }

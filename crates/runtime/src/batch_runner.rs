@@ -275,6 +275,9 @@ impl BatchRunner {
         state.tokens.truncate(len);
         state.logits.clear();
         state.candidates = Candidates::default();
+        if len == 0 {
+            state.features = None;
+        }
         if let Some(features) = &mut state.features {
             let kept = len.saturating_sub(features.first) * features.width;
             features.rows.truncate(kept);

@@ -382,7 +382,7 @@ fn generation() -> Vec<Parameter> {
         ),
         (
             "spec_type",
-            json!({ "type": "string", "enum": ["ngram", "draft", "auto", "none"] }),
+            json!({ "type": "string", "enum": ["ngram", "draft", "eagle3", "auto", "none"] }),
             "Speculative decoding: the same text, sooner",
         ),
         (

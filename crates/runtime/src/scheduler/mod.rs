@@ -23,7 +23,7 @@ pub use request::{
 pub use state::{Counters, EngineState, SequenceInfo};
 
 use crate::generate::FinishReason;
-use crate::speculative::{DraftModel, VerifyCosts};
+use crate::speculative::{Drafter, VerifyCosts};
 use crate::{BatchRunner, BatchToken, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use backend::Backend;
 use constraint::MaskWorker;
@@ -57,8 +57,8 @@ pub struct SchedulerOptions {
     pub disk: Option<(PathBuf, u64)>,
     /// The number of candidates a request that memory is reserved for. More are possible and allocate more.
     pub candidates: usize,
-    /// A draft model for requests that speculate with one.
-    pub draft: Option<DraftModel>,
+    /// A draft for requests that speculate with one.
+    pub draft: Option<Drafter>,
 }
 
 impl Default for SchedulerOptions {
@@ -310,7 +310,7 @@ impl Scheduler {
             }),
         };
         let reused = reused.and_then(|report| {
-            self.begin_speculation(&mut request)?;
+            self.begin_speculation(&mut request, seq)?;
             Ok(report)
         });
         match reused {

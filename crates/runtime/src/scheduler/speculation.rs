@@ -5,6 +5,7 @@ use super::running::RunningRequest;
 use crate::generate::FinishReason;
 use crate::speculative::{SpecType, Speculator, verify_tree};
 use crate::{BatchRunner, RuntimeError};
+use kv::SeqId;
 use std::time::Duration;
 use text::Tokenizer;
 
@@ -13,6 +14,7 @@ impl Scheduler {
     pub(super) fn begin_speculation(
         &mut self,
         request: &mut RunningRequest,
+        seq: SeqId,
     ) -> Result<(), RuntimeError> {
         let Some(options) = &request.speculation else {
             return Ok(());
@@ -26,6 +28,9 @@ impl Scheduler {
             let draft = self.options.draft.as_ref();
             request.speculator = Some(Speculator::new(options, &self.costs, draft)?);
         }
+        let speculator = request.speculator.as_ref();
+        let needs = speculator.is_some_and(Speculator::needs_features);
+        self.runner.keep_features(seq, needs)?;
         Ok(())
     }
 
@@ -85,6 +90,7 @@ impl RunningRequest {
             Ok::<_, RuntimeError>((self.last_token(), end.is_some()))
         });
         let result = result.and_then(|result| {
+            runner.drop_features(seq, speculator.features_from());
             runner.commit_path(seq, &result.accepted)?;
             speculator.finish_round(&result, rows, time);
             Ok((result.accepted.len(), end))

@@ -110,7 +110,8 @@ impl Calibration {
     }
 }
 
-/// The number of candidates that gives the most expected tokens per second: the most likely nodes of a tree, or none.
+/// The number of candidates that gives the most expected tokens per second, and this rate: the most likely nodes of a tree, or
+/// none.
 /// `spent` is the seconds that the proposal took, `others` the rows of other sequences in the same forward.
 pub(super) fn best_size(
     likelihoods: &[f32],
@@ -118,7 +119,7 @@ pub(super) fn best_size(
     max: usize,
     spent: f64,
     others: usize,
-) -> usize {
+) -> (usize, f64) {
     let mut sorted: Vec<f32> = likelihoods[1..].to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));
     sorted.truncate(max);
@@ -133,7 +134,7 @@ pub(super) fn best_size(
             best = (rate, index + 1);
         }
     }
-    best.1
+    (best.1, best.0)
 }
 
 #[cfg(test)]
@@ -160,17 +161,17 @@ mod tests {
         let cheap = costs(&[(1, 10), (9, 12)]);
         let dear = costs(&[(1, 10), (9, 90)]);
         let likely = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
-        assert_eq!(best_size(&likely, &cheap, 8, 0.0, 0), 8);
-        assert_eq!(best_size(&likely, &cheap, 4, 0.0, 0), 4);
-        assert_eq!(best_size(&likely, &dear, 8, 0.0, 0), 0);
+        assert_eq!(best_size(&likely, &cheap, 8, 0.0, 0).0, 8);
+        assert_eq!(best_size(&likely, &cheap, 4, 0.0, 0).0, 4);
+        assert_eq!(best_size(&likely, &dear, 8, 0.0, 0).0, 0);
         assert_eq!(
-            best_size(&likely, &cheap, 8, 0.0, 8),
+            best_size(&likely, &cheap, 8, 0.0, 8).0,
             0,
             "rows are dear from 9 on"
         );
         let unlikely = [1.0, 0.01, 0.001];
-        assert_eq!(best_size(&unlikely, &cheap, 8, 0.0, 0), 0);
-        assert_eq!(best_size(&[1.0], &cheap, 8, 0.0, 0), 0);
+        assert_eq!(best_size(&unlikely, &cheap, 8, 0.0, 0).0, 0);
+        assert_eq!(best_size(&[1.0], &cheap, 8, 0.0, 0).0, 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `DraftModel`: a smaller model with the same vocabulary that proposes candidates.
 
+use super::level_search::{grow_tree, most_likely};
 use super::proposer::{Proposal, Proposer};
 use super::tree_proposal::TreeProposal;
 use crate::batch_runner::BatchRunner;
@@ -156,90 +157,26 @@ fn follow(runner: &mut BatchRunner, seq: SeqId, history: &[u32]) -> Result<(), R
     Ok(())
 }
 
-/// Grows the tree level by level: the most likely children of the most likely nodes.
+/// Grows the tree from the draft's probabilities.
 fn grow(
     runner: &mut BatchRunner,
     seq: SeqId,
     proposal: &Proposal<'_>,
     tree: &mut TreeProposal,
 ) -> Result<(), RuntimeError> {
-    let mut scored: Vec<f32> = vec![1.0];
-    // Pairs of a node of the tree and its candidate of the draft; the root is committed in the draft.
-    let mut level: Vec<(u32, Option<u32>)> = vec![(0, None)];
+    let root = most_likely(runner.logits(seq), proposal.top_k);
     let mut computed = 0;
-    for depth in 1..=proposal.max_depth {
-        let mut children: Vec<(f32, u32, u32, f32, Option<u32>)> = vec![];
-        for (node, candidate) in &level {
-            let logits = match candidate {
-                None => runner.logits(seq),
-                Some(candidate) => runner.candidate_logits(seq, *candidate),
-            };
-            for (token, p) in top(logits, proposal.top_k) {
-                let likelihood = scored[*node as usize] * p;
-                children.push((likelihood, *node, token, p, *candidate));
-            }
-        }
-        children.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let width = match proposal.top_k {
-            1 => 1,
-            _ => proposal.max_candidates.min(2 * proposal.top_k),
-        };
-        children.truncate(width);
-        let mut next = TreeLevel::default();
-        for (likelihood, parent, token, p, candidate) in children {
-            let node = tree.push(parent, token, p);
-            scored.resize(tree.len(), likelihood);
-            next.push(node, token, candidate);
-        }
-        let enough = depth == proposal.max_depth || tree.len() > 3 * proposal.max_candidates;
+    grow_tree(proposal, tree, root, |level| {
+        let nodes = level.tokens.len();
         // Layers with a window have room for as many candidates as a step has tokens.
-        let candidates = computed as usize + next.tokens.len();
-        let fits = candidates <= runner.max_step_tokens();
-        if enough || !fits || !runner.can_extend(next.tokens.len())? {
-            break;
+        let fits = computed as usize + nodes <= runner.max_step_tokens();
+        if !fits || !runner.can_extend(nodes)? {
+            return Ok(None);
         }
-        runner.step_candidates(seq, &next.tokens, &next.parents)?;
-        level = next
-            .nodes
-            .iter()
-            .zip(computed..)
-            .map(|(node, candidate)| (*node, Some(candidate)))
-            .collect();
-        computed += next.tokens.len() as u32;
-    }
-    Ok(())
-}
-
-/// The candidates of one forward of the draft.
-#[derive(Default)]
-struct TreeLevel {
-    nodes: Vec<u32>,
-    tokens: Vec<u32>,
-    parents: Vec<Option<u32>>,
-}
-
-impl TreeLevel {
-    fn push(&mut self, node: u32, token: u32, parent: Option<u32>) {
-        self.nodes.push(node);
-        self.tokens.push(token);
-        self.parents.push(parent);
-    }
-}
-
-/// The `k` most likely tokens with their probabilities.
-pub(super) fn top(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
-    let softmax = crate::score::LogSoftmax::new(logits);
-    let mut best: Vec<(u32, f32)> = vec![];
-    for (id, &logit) in (0..).zip(logits) {
-        if best.len() == k && logit <= best[k - 1].1 {
-            continue;
-        }
-        let at = best.partition_point(|(_, other)| *other >= logit);
-        best.truncate(k.saturating_sub(1).max(at));
-        best.insert(at, (id, logit));
-    }
-    best.truncate(k);
-    best.into_iter()
-        .map(|(id, logit)| (id, softmax.of(logit).exp() as f32))
-        .collect()
+        runner.step_candidates(seq, &level.tokens, &level.parents)?;
+        let candidates = computed..computed + nodes as u32;
+        computed = candidates.end;
+        let children = |node| most_likely(runner.candidate_logits(seq, node), proposal.top_k);
+        Ok(Some(candidates.map(children).collect()))
+    })
 }

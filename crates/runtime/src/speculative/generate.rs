@@ -80,6 +80,7 @@ impl BatchRunner {
         let start = Instant::now();
         let mut lanes = Vec::new();
         for (seq, sampler, speculator) in sequences {
+            self.keep_features(*seq, speculator.needs_features())?;
             if self.logits(*seq).is_empty() {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
@@ -158,6 +159,7 @@ fn generate_rounds(
         let begun = Instant::now();
         runner.step_trees(&[], &trees)?;
         let time = begun.elapsed();
+        drop(trees);
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.lane.finish.is_none()) {
             let SpecLane {
@@ -172,6 +174,7 @@ fn generate_rounds(
                 go_on &= more;
                 Ok::<_, RuntimeError>((token, !more || lane.finish.is_some()))
             })?;
+            runner.drop_features(seq, speculator.features_from());
             runner.commit_path(seq, &result.accepted)?;
             *root = result.bonus;
             speculator.finish_round(&result, rows, time);

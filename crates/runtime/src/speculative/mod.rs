@@ -5,7 +5,9 @@
 
 mod adaptive;
 mod draft;
+mod eagle3;
 mod generate;
+mod level_search;
 mod ngram;
 mod options;
 mod proposer;
@@ -15,8 +17,9 @@ mod tree_proposal;
 
 pub use adaptive::VerifyCosts;
 pub use draft::DraftModel;
+pub use eagle3::EagleHead;
 pub use options::{SpecOptions, SpecType};
 pub(crate) use proposer::FeatureRows;
-pub use speculator::Speculator;
+pub use speculator::{Drafter, Speculator};
 pub use stats::{DepthStats, RoundTrace, SpecStats};
 pub use tree_proposal::{TreeProposal, VerifyResult, verify_tree};

@@ -9,6 +9,8 @@ pub enum SpecType {
     Ngram,
     /// A smaller model with the same vocabulary.
     Draft,
+    /// An Eagle3 head, which works on features of the target.
+    Eagle3,
     /// Everything that is there, where it pays: sizes are chosen round by round from measured costs.
     #[default]
     Auto,
@@ -16,13 +18,19 @@ pub enum SpecType {
 
 impl SpecType {
     /// All types.
-    pub const ALL: [SpecType; 3] = [SpecType::Ngram, SpecType::Draft, SpecType::Auto];
+    pub const ALL: [SpecType; 4] = [
+        SpecType::Ngram,
+        SpecType::Draft,
+        SpecType::Eagle3,
+        SpecType::Auto,
+    ];
 
     /// The name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             SpecType::Ngram => "ngram",
             SpecType::Draft => "draft",
+            SpecType::Eagle3 => "eagle3",
             SpecType::Auto => "auto",
         }
     }

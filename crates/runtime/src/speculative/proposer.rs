@@ -40,6 +40,11 @@ pub(crate) trait Proposer: Send {
         tree: &mut TreeProposal,
     ) -> Result<(), RuntimeError>;
 
+    /// The position of the first token whose features are still needed.
+    fn features_from(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether proposals need the target's features.
     fn needs_features(&self) -> bool {
         false

@@ -2,16 +2,58 @@
 
 use super::adaptive::{Calibration, VerifyCosts, best_size};
 use super::draft::DraftModel;
+use super::eagle3::EagleHead;
 use super::ngram::NgramProposer;
 use super::options::{SpecOptions, SpecType};
 use super::proposer::{FeatureRows, Proposal, Proposer};
 use super::stats::{DepthStats, RoundTrace, SpecStats};
 use super::tree_proposal::{TreeProposal, VerifyResult};
-use crate::{RuntimeError, RuntimeErrorKind};
+use crate::options::RunnerOptions;
+use crate::{Model, RuntimeError, RuntimeErrorKind};
+use backend::Backend;
 use std::time::{Duration, Instant};
 
+/// A proposer is free below this cost, in seconds.
+const MIN_COST: f64 = 5e-4;
+/// No further proposer is asked if one expects more accepted tokens than this.
+const ENOUGH_TOKENS: f32 = 2.5;
 /// A proposer that costs time is asked again after this many rounds in which it did not pay.
 const RETRY_AFTER: usize = 16;
+
+/// A second model that proposes candidates.
+#[derive(Clone)]
+pub enum Drafter {
+    /// A smaller model with the same vocabulary.
+    Model(DraftModel),
+    /// A head on the target's features.
+    Eagle3(EagleHead),
+}
+
+impl Drafter {
+    /// Loads a draft for a target: a head, or a smaller model.
+    ///
+    /// # Errors
+    /// `InvalidOptions` if the draft does not fit the target.
+    pub fn new(
+        draft: &Model,
+        target: &Model,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+        sequences: usize,
+    ) -> Result<Drafter, RuntimeError> {
+        Ok(match draft.artifact().draft_head {
+            Some(_) => Drafter::Eagle3(EagleHead::new(draft, target, backend, options, sequences)?),
+            None => Drafter::Model(DraftModel::new(draft, target, backend, options, sequences)?),
+        })
+    }
+
+    fn proposer(&self) -> Result<Box<dyn Proposer>, RuntimeError> {
+        match self {
+            Drafter::Model(model) => model.proposer(),
+            Drafter::Eagle3(head) => head.proposer(),
+        }
+    }
+}
 
 /// The speculation of one sequence: its proposers, what they proposed, and how it went.
 pub struct Speculator {
@@ -23,6 +65,8 @@ pub struct Speculator {
     proposed: TreeProposal,
     /// The tree that is verified.
     tree: TreeProposal,
+    /// The proposer of this round's tree.
+    active: Option<usize>,
     propose_time: Duration,
     stats: SpecStats,
 }
@@ -44,17 +88,25 @@ impl Speculator {
     pub fn new(
         options: &SpecOptions,
         costs: &VerifyCosts,
-        draft: Option<&DraftModel>,
+        draft: Option<&Drafter>,
     ) -> Result<Speculator, RuntimeError> {
         let ngram = || -> Box<dyn Proposer> { Box::new(NgramProposer::new()) };
-        let drafter = || draft.map(DraftModel::proposer).transpose();
+        let drafter = || draft.map(Drafter::proposer).transpose();
         let proposers = match options.kind {
             SpecType::Ngram => vec![ngram()],
-            SpecType::Draft => {
+            SpecType::Draft | SpecType::Eagle3 => {
+                let is_head = matches!(draft, Some(Drafter::Eagle3(_)));
+                let wanted = match options.kind {
+                    SpecType::Eagle3 => "an Eagle3 head",
+                    _ => "a draft model",
+                };
                 let missing = || {
-                    let reason = "speculation with a draft model needs one: name it".to_owned();
+                    let reason = format!("speculation with {wanted} needs one: name it");
                     RuntimeErrorKind::InvalidOptions(reason)
                 };
+                if draft.is_none() || is_head != (options.kind == SpecType::Eagle3) {
+                    return Err(missing().into());
+                }
                 vec![drafter()?.ok_or_else(missing)?]
             }
             SpecType::Auto => [Some(ngram()), drafter()?].into_iter().flatten().collect(),
@@ -71,6 +123,7 @@ impl Speculator {
             proposers: proposers.into_iter().map(source).collect(),
             proposed: TreeProposal::new(0),
             tree: TreeProposal::new(0),
+            active: None,
             propose_time: Duration::ZERO,
             stats: SpecStats::default(),
         })
@@ -80,6 +133,12 @@ impl Speculator {
     pub(crate) fn needs_features(&self) -> bool {
         let needs = |source: &Source| source.proposer.needs_features();
         self.proposers.iter().any(needs)
+    }
+
+    /// The position of the first token whose features are still needed.
+    pub(crate) fn features_from(&self) -> usize {
+        let from = self.proposers.iter().map(|s| s.proposer.features_from());
+        from.min().unwrap_or(usize::MAX)
     }
 
     /// Proposes a tree below the last token of `history`, with at most `room` tokens, the root included. The forward has
@@ -106,7 +165,9 @@ impl Speculator {
         };
         self.proposed = TreeProposal::new(root);
         self.tree = TreeProposal::new(root);
-        for source in &mut self.proposers {
+        self.active = None;
+        let mut best = 0.0;
+        for (index, source) in self.proposers.iter_mut().enumerate() {
             if candidates == 0 {
                 break;
             }
@@ -122,25 +183,33 @@ impl Speculator {
                 0.0 => took,
                 mean => 0.9 * mean + 0.1 * took,
             };
-            let likelihoods = match &self.costs {
-                Some(_) => source.calibration.likelihoods(&tree),
-                None => tree.cumulative(tree.probabilities()),
-            };
-            let size = match &self.costs {
-                Some(costs) => best_size(&likelihoods, costs, candidates, source.cost, others),
-                None => candidates,
+            let (likelihoods, (size, rate)) = match &self.costs {
+                None => {
+                    let likelihoods = tree.cumulative(tree.probabilities());
+                    (likelihoods, (candidates, 1.0))
+                }
+                Some(costs) => {
+                    let likelihoods = source.calibration.likelihoods(&tree);
+                    let spent = source.cost;
+                    let size = best_size(&likelihoods, costs, candidates, spent, others);
+                    (likelihoods, size)
+                }
             };
             // A proposal that is free is made in every round, to learn whether it would have been accepted.
-            if size == 0 && source.cost > 1e-3 {
+            if size == 0 && source.cost > MIN_COST {
                 source.pause = RETRY_AFTER;
             }
             let selected = tree.select(size, proposal.max_depth, &likelihoods);
-            let better = selected.len() > 1 && self.tree.len() == 1;
-            if better || self.proposed.len() == 1 {
+            let pays = selected.len() > 1 && rate > best;
+            if pays || self.active.is_none() {
+                self.active = Some(index);
                 self.proposed = tree;
                 self.tree = selected;
+                best = rate;
             }
-            if self.tree.len() > 1 {
+            // A long repetition needs no second opinion.
+            let expected: f32 = likelihoods[1..].iter().sum();
+            if pays && expected > ENOUGH_TOKENS {
                 break;
             }
         }
@@ -177,7 +246,9 @@ impl Speculator {
         stats.propose_time += self.propose_time;
         stats.verify_time += time;
         if self.options.trace {
+            let active = self.active.map(|active| &self.proposers[active]);
             stats.trace.push(RoundTrace {
+                proposer: active.map(|source| source.proposer.name()),
                 tokens: self.tree.tokens().to_vec(),
                 parents: self.tree.parents().to_vec(),
                 probabilities: self.tree.probabilities().to_vec(),
@@ -191,9 +262,10 @@ impl Speculator {
 
     /// Learns which children of accepted nodes were chosen, also those that were left out of the verified tree.
     fn learn(&mut self, result: &VerifyResult) {
-        let Some(source) = self.proposers.iter_mut().find(|source| source.pause == 0) else {
+        let Some(active) = self.active else {
             return;
         };
+        let source = &mut self.proposers[active];
         let chain = result.accepted[1..].iter();
         let chain = chain.map(|node| self.tree.tokens()[*node as usize]);
         let mut node = 0;

@@ -35,6 +35,8 @@ pub struct DepthStats {
 /// One round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrace {
+    /// What proposed the tree; `None` if nothing was asked.
+    pub proposer: Option<&'static str>,
     /// The tokens of the verified tree; the first is the root.
     pub tokens: Vec<u32>,
     /// Their parents.
