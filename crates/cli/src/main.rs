@@ -63,7 +63,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Run),
+    Run(Box<run::Run>),
     Chat(chat::Chat),
     Serve(serve::Serve),
     Score(score::Score),

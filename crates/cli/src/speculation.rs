@@ -238,10 +238,11 @@ impl SingleRunner {
     }
 
     pub(crate) fn enable_context_shift(&mut self, keep: usize) -> Result<()> {
-        Ok(match self {
+        match self {
             SingleRunner::Plain(runner) => runner.enable_context_shift(keep)?,
             SingleRunner::Speculative(spec) => spec.runner.enable_context_shift(keep)?,
-        })
+        }
+        Ok(())
     }
 
     pub(crate) fn resume(
@@ -277,10 +278,11 @@ impl SingleRunner {
     }
 
     pub(crate) fn save(&self, model: &Model, file: &Path) -> Result<()> {
-        Ok(match self {
+        match self {
             SingleRunner::Plain(runner) => runner.save(model, file, b"")?,
             SingleRunner::Speculative(spec) => spec.runner.save(model, 0, file, b"")?,
-        })
+        }
+        Ok(())
     }
 
     pub(crate) fn memory(&self) -> Result<MemoryUsage> {

@@ -174,8 +174,8 @@ fn every_proposer_and_shape_gives_the_tokens_of_plain_decoding() {
                     assert_eq!(accepted, stats.accepted);
                     // A model proposes what it would choose itself.
                     if kind == SpecType::Draft && index == 0 && spec.top_k == 1 {
-                        let most = 40usize.div_ceil(spec.max_depth + 1);
-                        assert_eq!(stats.rounds, most, "{name} {spec:?}");
+                        assert_eq!(stats.accepted, stats.drafted, "{name} {spec:?}");
+                        assert!(stats.accepted > 0);
                     }
                 }
             }
@@ -313,7 +313,7 @@ fn requests_of_an_engine_speculate_each_for_itself() {
     let cpu = Cpu::new().unwrap();
     let request = |seed: u64, speculation: Option<SpecOptions>| Request {
         sampling: SamplerOptions {
-            temperature: if seed % 2 == 0 { 0.0 } else { 1.0 },
+            temperature: if seed.is_multiple_of(2) { 0.0 } else { 1.0 },
             seed,
             ..SamplerOptions::default()
         },
