@@ -6,6 +6,7 @@
     reason = "a command line talks to its terminal"
 )]
 
+mod bench_spec;
 #[cfg(test)]
 mod documents;
 mod fuzz;
@@ -16,6 +17,7 @@ mod onnx_node;
 mod peers;
 mod serve;
 mod shell;
+mod soak;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +52,8 @@ enum Task {
     CheckServe(serve::check::CheckServe),
     SoakServe(serve::soak::SoakServe),
     OnnxNode(onnx_node::OnnxNode),
+    Soak(soak::Soak),
+    BenchSpec(bench_spec::BenchSpec),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +73,8 @@ fn main() -> ExitCode {
         Task::CheckServe(task) => task.execute(),
         Task::SoakServe(task) => task.execute(),
         Task::OnnxNode(task) => task.execute(),
+        Task::Soak(task) => task.execute(),
+        Task::BenchSpec(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -198,6 +198,15 @@ pub trait Executable: Send {
             }
             _ => unreachable!("a decoder's outputs are f32 by its graph's type"),
         }
+        let feature = |value: &Value| match &value.data {
+            Data::F32(numbers) => (numbers.clone(), value.shape.last().copied().unwrap_or(1)),
+            _ => unreachable!("a decoder's outputs are f32 by its graph's type"),
+        };
+        let features: Vec<_> = computed[1..].iter().map(feature).collect();
+        if !features.is_empty() {
+            let features: Vec<_> = features.iter().map(|(f, w)| (&f[..], *w)).collect();
+            outputs.fill_features(step.real_len(), &features);
+        }
         Ok(())
     }
 

@@ -30,6 +30,10 @@ pub struct StepOutputs {
     width: usize,
     logits: Vec<f32>,
     best: Vec<ScoredToken>,
+    /// The features of every token of the step; empty if the graph returns none.
+    features: Vec<f32>,
+    /// Numbers per token in `features`.
+    feature_width: usize,
 }
 
 impl StepOutputs {
@@ -78,6 +82,27 @@ impl StepOutputs {
         assert_ne!(self.wanted, Wanted::Logits, "all logits were wanted");
         let each = self.best.len() / self.rows.max(1);
         &self.best[row * each..][..each]
+    }
+
+    /// The features of a token: the second and later outputs of the graph, one behind the other. Empty if the graph has
+    /// one output.
+    ///
+    /// # Panics
+    /// If the step had no such token.
+    pub fn features(&self, token: usize) -> &[f32] {
+        &self.features[token * self.feature_width..][..self.feature_width]
+    }
+
+    /// Copies the features of the first `tokens` tokens. Each part is an output of the graph, with its numbers per token.
+    pub fn fill_features(&mut self, tokens: usize, parts: &[(&[f32], usize)]) {
+        self.feature_width = parts.iter().map(|(_, width)| width).sum();
+        self.features.clear();
+        for token in 0..tokens {
+            for (part, width) in parts {
+                let row = &part[token * width..][..*width];
+                self.features.extend_from_slice(row);
+            }
+        }
     }
 
     /// Reads the first `rows` rows of `width` logits and stores the wanted outputs.

@@ -266,16 +266,21 @@ impl Runnable {
     }
 }
 
-/// Whether a graph is a decoder: it takes tokens, positions and rows, and returns one output row per requested row.
+/// Whether a graph is a decoder: it takes tokens, positions and rows, and returns one output row per requested row. Further
+/// outputs have a row per token.
 fn takes_steps(graph: &Graph) -> bool {
     let is_step_input = |id: &TensorId| {
         let ty = &graph.tensor(*id).ty;
         ty.dtype == DType::I32 && ty.shape.len() == 1
     };
-    let output = graph.outputs().first().map(|id| &graph.tensor(*id).ty);
+    let is_rows = |id: &TensorId| {
+        let ty = &graph.tensor(*id).ty;
+        ty.dtype == DType::F32 && ty.shape.len() == 2
+    };
     graph.inputs().len() == 3
         && graph.inputs().iter().all(is_step_input)
-        && output.is_some_and(|ty| ty.dtype == DType::F32 && ty.shape.len() == 2)
+        && !graph.outputs().is_empty()
+        && graph.outputs().iter().all(is_rows)
 }
 
 /// The nodes with cached attention, with their cache ids.

@@ -65,7 +65,17 @@ impl ModelArgs {
 
     /// Opens the model for the context that will be used.
     pub(crate) fn open(&self, engine: &EngineArgs) -> Result<Model> {
+        self.open_with_features(engine, vec![])
+    }
+
+    /// Opens the model so that its steps return the inputs of these layers too.
+    pub(crate) fn open_with_features(
+        &self,
+        engine: &EngineArgs,
+        feature_layers: Vec<usize>,
+    ) -> Result<Model> {
         let options = OpenOptions {
+            feature_layers,
             context: engine.ctx_size.map(|n| n as usize),
             passes: engine.graph.passes()?,
             ..OpenOptions::default()

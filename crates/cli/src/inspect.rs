@@ -188,6 +188,23 @@ impl Found {
                     writeln!(out, "  {layers:<11} {cache}")?;
                 }
             }
+            Ok(Artifact {
+                facts,
+                draft_head: Some(head),
+                ..
+            }) => {
+                let layers: Vec<String> = head.target_layers.iter().map(usize::to_string).collect();
+                writeln!(
+                    out,
+                    "draft head    of a model of width {}, with the inputs of its layers {}",
+                    head.target_hidden_size,
+                    layers.join(", ")
+                )?;
+                let tokens = head.target_tokens.len();
+                writeln!(out, "vocabulary    {tokens} of the model's tokens")?;
+                writeln!(out, "context       {} tokens", facts.context_length)?;
+                writeln!(out, "KV caches     {}", facts.caches.len())?;
+            }
             Ok(Artifact { facts, .. }) => {
                 if let Some(pooling) = facts.pooling {
                     writeln!(out, "text          up to {} tokens", facts.context_length)?;

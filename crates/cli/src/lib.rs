@@ -25,6 +25,8 @@ mod sampling;
 mod score;
 mod serve;
 mod single_dash;
+mod spec_trace;
+mod speculation;
 mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -61,7 +63,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Run),
+    Run(Box<run::Run>),
     Chat(chat::Chat),
     Serve(serve::Serve),
     Score(score::Score),

@@ -6,6 +6,7 @@ mod constrained;
 use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
 use crate::sampling::SamplingArgs;
+use crate::speculation::{SingleRunner, SpecArgs, spec_note, spec_object};
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
@@ -38,6 +39,7 @@ Examples:
   kvark run --messages conversation.json
   kvark run --parallel 4 -p \"A name for a cat:\" -n 8 --seed 1
   kvark run -f long.txt --prompt-cache long.kv -n 64
+  kvark run --spec-type auto -f article.txt -n 200
   kvark run --chat --json-schema person.json \"Invent a person.\"
   kvark run model.gguf -f prompt.txt --json"
 )]
@@ -107,6 +109,8 @@ pub(crate) struct Run {
     #[command(flatten)]
     shift: ShiftArgs,
     #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -133,6 +137,10 @@ impl Run {
         if text.as_ref().is_some_and(String::is_empty) {
             bail!("the prompt is empty");
         }
+        self.spec.check_trace()?;
+        if self.parallel.is_some() && self.spec.is_on() {
+            bail!("--spec-type cannot be used with --parallel");
+        }
         if self.parallel.is_some() && self.shift.context_shift {
             bail!("--context-shift cannot be used with --parallel");
         }
@@ -147,14 +155,15 @@ impl Run {
             None => None,
         };
         self.engine.check_one_mode()?;
-        let model = model.open(&self.engine)?;
+        let draft = self.spec.open_draft(&model, &self.engine)?;
+        let model = model.open_with_features(&self.engine, draft.feature_layers())?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
         if let Some(source) = &format {
-            return self.constrained(model, text.as_deref(), options, source);
+            return self.constrained(model, &draft, text.as_deref(), options, source);
         }
         if let Some(count) = self.parallel {
             let conversations = self.conversations(&model)?;
@@ -162,7 +171,7 @@ impl Run {
             return self.parallel(&model, &prompt, &options, count);
         }
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
-        let mut runner = self.engine.runner(&model)?;
+        let mut runner = SingleRunner::new(&model, &self.engine, &self.spec, &draft)?;
         let conversations = self.conversations(&model)?;
         let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
         let first_turn = messages.iter().position(|m| m.role != "system");
@@ -199,17 +208,23 @@ impl Run {
         bar.finish_and_clear();
         let generated = generated?;
         let save = || match &self.prompt_cache {
-            Some(file) => runner.save(&model, file, b"").context("cannot save"),
+            Some(file) => runner.save(&model, file).context("cannot save"),
             None => Ok(()),
         };
         if written.is_err() {
             save()?;
         }
         written?;
+        if let Some(stats) = runner.stats() {
+            self.spec.write_trace(&model, stats)?;
+        }
         let mut out = std::io::stdout();
         if self.json {
             let mut object = report(&prompt, &generated, runner.memory()?);
             object["seed"] = seed.into();
+            if let Some(stats) = runner.stats() {
+                object["spec"] = spec_object(stats);
+            }
             if self.prompt_cache.is_some() {
                 object["reused_tokens"] = reused.into();
             }
@@ -233,6 +248,9 @@ impl Run {
             measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),
         ));
+        if let Some(stats) = runner.stats() {
+            output::note(&spec_note(stats));
+        }
         if generated.finish == FinishReason::Context {
             let advice = self.shift.advice();
             output::note(&format!("[the context is full; {advice}]"));

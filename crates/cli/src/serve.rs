@@ -37,6 +37,9 @@ pub(crate) struct Serve {
     model: Vec<String>,
     #[command(flatten)]
     hub: HubArgs,
+    /// Draft of the default model for requests with spec_type: a smaller model or an Eagle3 head; -md too
+    #[arg(long, value_name = "MODEL")]
+    model_draft: Option<String>,
     /// Address to listen on; 0.0.0.0 for all networks
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -143,6 +146,11 @@ impl Serve {
         Ok(ServerOptions {
             address: self.address()?,
             models,
+            draft: self
+                .model_draft
+                .as_deref()
+                .map(args::model_path)
+                .transpose()?,
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,
             queue: self.queue as usize,

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 const FLAGS: &[(&str, &str)] = &[
     ("-hf", "--hf-repo"),
     ("-hfr", "--hf-repo"),
+    ("-md", "--model-draft"),
     ("-np", "--parallel"),
 ];
 

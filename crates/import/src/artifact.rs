@@ -7,7 +7,7 @@ use base::Bytes;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::genai::{self, GenAi, SidecarFiles};
 use crate::gguf::{self, Gguf};
-use crate::lowered::{ImportOptions, LoweredModel, Method};
+use crate::lowered::{DraftHead, ImportOptions, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
@@ -24,6 +24,8 @@ pub struct Artifact {
     pub methods: Vec<Method>,
     /// Facts that caches and runners need.
     pub facts: ModelFacts,
+    /// Set if the model is a draft head, which works on the features of another model.
+    pub draft_head: Option<DraftHead>,
     /// The file itself, for its metadata, tokenizer and tensor list.
     pub file: ModelFile,
 }
@@ -97,6 +99,7 @@ impl Artifact {
             architecture,
             methods,
             facts,
+            draft_head,
         } = match &file {
             ModelFile::Gguf(file) => gguf::lower(file, options)?,
             ModelFile::Pt2(file) => pt2::lower(file, options)?,
@@ -110,6 +113,7 @@ impl Artifact {
             architecture,
             methods,
             facts,
+            draft_head,
             file,
         })
     }

@@ -28,5 +28,5 @@ pub mod transformer;
 
 pub use artifact::{Artifact, Format, ModelFile, format_of, open, open_with};
 pub use error::{ImportError, ImportErrorKind};
-pub use lowered::{ImportOptions, LoweredModel, Method};
+pub use lowered::{DraftHead, ImportOptions, LoweredModel, Method};
 pub use model_facts::{ModelFacts, Pooling};

@@ -15,6 +15,19 @@ pub struct LoweredModel {
     pub methods: Vec<Method>,
     /// Facts that caches and runners need.
     pub facts: ModelFacts,
+    /// Set if the model is a draft head, which works on the features of another model.
+    pub draft_head: Option<DraftHead>,
+}
+
+/// A draft head: what it needs of its target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftHead {
+    /// The target's layers whose inputs are the features, in the order in which the head takes them.
+    pub target_layers: Vec<usize>,
+    /// Width of the target's residual stream.
+    pub target_hidden_size: usize,
+    /// The token of the target for each token of the head's vocabulary.
+    pub target_tokens: Vec<u32>,
 }
 
 /// One entry point of a model.
@@ -38,4 +51,6 @@ pub struct ImportOptions {
     pub as_exported: bool,
     /// Build decoders without head and caches, so that they return hidden states (GGUF only).
     pub hidden_states: bool,
+    /// Layers whose inputs a decoder returns for every token, as further outputs after the logits (GGUF only).
+    pub feature_layers: Vec<usize>,
 }

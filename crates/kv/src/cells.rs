@@ -1,12 +1,16 @@
 //! Many sequences in one pool of cells. Batching, forks, eviction and rollback move no bytes.
 
 mod allocator;
+mod candidates;
 mod restore;
 mod space;
 mod step;
 
 use crate::plan::LayerClasses;
+use crate::step::Role;
 use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SeqCache, SeqId};
+use candidates::CandidateTree;
+pub(crate) use candidates::StepTree;
 use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -23,6 +27,11 @@ const MAX_RETAINED: usize = 4096;
 /// taking one of the numbers that steps use. The cost of a verb is proportional to the runs that it touches; a fork copies a run
 /// list.
 ///
+/// A sequence may hold a tree of candidates behind its committed tokens ([`propose`](Cells::propose),
+/// [`commit_path`](Cells::commit_path)). Forks, retained prefixes and saved sequences take the committed tokens only; a verb
+/// that changes the committed tokens returns [`KvErrorKind::TreeActive`], unless it removes the whole sequence. With rings,
+/// there can be at most as many candidates as tokens in a step.
+///
 /// If the configuration has a [`RingPolicy`], layers with a window use a cell space of their own, in which a sequence
 /// keeps its last `window − 1 + slack` rows. Older rows are released, layer by layer, and their cells are reused. A
 /// verb that needs released rows returns [`KvErrorKind::RewindTooFar`].
@@ -32,8 +41,10 @@ pub struct Cells {
     ring: Option<RingPolicy>,
     /// `spaces[0]` holds the cells of all positions. The others hold the cells of ring layers, one space per window.
     spaces: Vec<CellSpace>,
-    /// The sequence of every token of the declared step; empty when no step is declared.
-    declared: Vec<SeqId>,
+    /// The sequence and role of every token of the declared step; empty when no step is declared.
+    declared: Vec<(SeqId, Role)>,
+    /// The candidates of each sequence. Their cells are in the spaces.
+    trees: Vec<CandidateTree>,
     /// Whether retained prefix `MAX_SEQUENCES + i` exists.
     retained: Vec<bool>,
 }
@@ -80,6 +91,7 @@ impl Cells {
             ring,
             spaces: all,
             declared: Vec::new(),
+            trees: vec![CandidateTree::default(); MAX_SEQUENCES as usize],
             retained: Vec::new(),
         }
     }
@@ -213,7 +225,10 @@ impl Cells {
             .into());
         }
         let max = self.ring.map_or(u32::MAX, |ring| ring.slack());
-        let longest = counts.into_iter().max().unwrap_or(0);
+        let with_candidates = counts.iter().zip(&self.trees);
+        let with_candidates = with_candidates.filter(|(n, _)| **n > 0);
+        let longest = with_candidates.map(|(n, tree)| n + tree.len()).max();
+        let longest = longest.unwrap_or(0);
         if longest > max {
             let tokens = longest as usize;
             return Err(KvErrorKind::StepTooLong { tokens, max }.into());
@@ -356,12 +371,14 @@ impl Cache for Cells {
     fn clear(&mut self) {
         self.spaces.iter_mut().for_each(CellSpace::clear);
         self.declared.clear();
+        self.trees.fill(CandidateTree::default());
         self.retained.clear();
     }
 
     /// Removes all positions from `len` on from every sequence and retained prefix.
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
         let behind = len..u32::MAX;
+        self.trees.iter().try_for_each(CandidateTree::check_empty)?;
         for seq in self.owners() {
             self.check_removal(seq, &behind)?;
         }
@@ -379,7 +396,11 @@ impl SeqCache for Cells {
             return Err(KvErrorKind::EmptyStep.into());
         }
         self.check_tokens(seqs.iter().copied())?;
-        self.declared.extend_from_slice(seqs);
+        for seq in seqs {
+            self.trees[*seq as usize].check_empty()?;
+        }
+        let next = seqs.iter().map(|seq| (*seq, Role::Next));
+        self.declared.extend(next);
         Ok(())
     }
 
@@ -390,12 +411,17 @@ impl SeqCache for Cells {
         range: impl RangeBounds<u32>,
     ) -> Result<(), KvError> {
         let (src, dst) = (self.check_owner(src)?, self.check_seq(dst)?);
+        self.trees[dst as usize].check_empty()?;
         self.share(src, dst, &resolve_positions(range))
     }
 
     fn seq_rm(&mut self, seq: SeqId, range: impl RangeBounds<u32>) -> Result<(), KvError> {
         let seq = self.check_seq(seq)?;
         let range = resolve_positions(range);
+        if range == (0..u32::MAX) {
+            self.drop_candidates(seq);
+        }
+        self.trees[seq as usize].check_empty()?;
         self.check_removal(seq, &range)?;
         self.remove(seq, &range);
         Ok(())
@@ -404,6 +430,7 @@ impl SeqCache for Cells {
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
         let keep = self.check_seq(seq)?;
         for other in (0..MAX_SEQUENCES).filter(|s| *s != keep) {
+            self.drop_candidates(other);
             self.remove(other, &(0..u32::MAX));
         }
         Ok(())

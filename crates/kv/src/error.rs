@@ -115,14 +115,16 @@ pub enum KvErrorKind {
         /// Its sequence.
         seq: u32,
     },
-    /// The step has a candidate, and the cache is not a tree cache.
-    #[error("token {index} of the step is a candidate, and only a tree cache holds candidates")]
+    /// The step has a candidate, and the cache holds none.
+    #[error("token {index} of the step is a candidate, and this kind of cache holds no candidates")]
     NoCandidates {
         /// The token.
         index: usize,
     },
     /// The step mixes candidates with tokens that continue the sequence.
-    #[error("token {index} of the step is not a candidate, and the tokens before it are")]
+    #[error(
+        "token {index} of the step: candidates cannot be mixed with tokens that continue the same sequence"
+    )]
     MixedStep {
         /// The token.
         index: usize,

@@ -209,6 +209,8 @@ pub struct StepPlan {
     pub(crate) scratch: Vec<u64>,
     /// Scratch of the tree planner: the candidates after the step.
     pub(crate) nodes: Vec<crate::tree::Node>,
+    /// The candidates of the step's sequences in a pool of cells.
+    pub(crate) trees: Vec<crate::cells::StepTree>,
 }
 
 impl LayerPlan {

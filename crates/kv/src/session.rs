@@ -321,6 +321,16 @@ impl CacheSession<Cells> {
         self.change(|cells| cells.release(id))?
     }
 
+    /// Declares candidates of a sequence as tokens of the next forward. See [`Cells::propose`].
+    pub fn propose(&self, seq: SeqId, parents: &[Option<u32>]) -> Result<(), KvError> {
+        self.change(|cells| cells.propose(seq, parents))?
+    }
+
+    /// Commits a chain of a sequence's candidates and removes the others. Moves no rows.
+    pub fn accept(&self, seq: SeqId, path: &[u32]) -> Result<(), KvError> {
+        self.change(|cells| cells.commit_path(seq, path))?
+    }
+
     /// Moves rows so that the pool has no holes and sequences have long runs.
     pub fn compact(&self) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;

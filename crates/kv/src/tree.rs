@@ -27,9 +27,9 @@ pub struct Tree {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    parent: Option<u32>,
+    pub(crate) parent: Option<u32>,
     /// 0 for a candidate that follows the committed tokens.
-    depth: u32,
+    pub(crate) depth: u32,
 }
 
 impl Tree {
@@ -171,7 +171,7 @@ impl Tree {
 
 impl Node {
     /// The next candidate after `nodes`, with this parent.
-    fn behind(nodes: &[Node], parent: Option<u32>) -> Result<Node, KvError> {
+    pub(crate) fn behind(nodes: &[Node], parent: Option<u32>) -> Result<Node, KvError> {
         let depth = match parent.map(|p| nodes.get(p as usize)) {
             None => 0,
             Some(Some(parent)) => parent.depth + 1,

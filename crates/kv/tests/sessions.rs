@@ -589,7 +589,8 @@ fn steps_that_a_kind_does_not_take_are_refused_by_token() {
         kind(Contiguous::new(&config).plan(&step, &mut plan)),
         refused
     );
-    assert_eq!(kind(Cells::new(&config).plan(&step, &mut plan)), refused);
+    let mixed = KvErrorKind::MixedStep { index: 2 };
+    assert_eq!(kind(Cells::new(&config).plan(&step, &mut plan)), mixed);
     assert_eq!(kind(kv::Tree::new(&config).plan(&step, &mut plan)), refused);
     let mut mixed = Step::default();
     mixed.push(candidate(3, 0, None));

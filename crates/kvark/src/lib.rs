@@ -37,8 +37,8 @@ pub mod hub {
 pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
-        Artifact, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile, Pooling,
-        format_of, genai, gguf, onnx, pt2, pte,
+        Artifact, DraftHead, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile,
+        Pooling, format_of, genai, gguf, onnx, pt2, pte,
     };
     pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 }
@@ -51,6 +51,14 @@ pub mod generate {
         FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, PromptPrefix, Runner,
         RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle, Timings, common_prefix_len,
         generate, sequence_breakers,
+    };
+}
+
+/// Speculative decoding: trees of candidates that the target verifies in one forward.
+pub mod speculative {
+    pub use ::runtime::{
+        DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
+        Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
     };
 }
 

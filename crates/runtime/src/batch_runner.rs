@@ -10,6 +10,7 @@ use crate::generate::{
 use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::RunnerOptions;
 use crate::snapshot::{self, Contents, Snapshot};
+use crate::speculative::{FeatureRows, TreeProposal, VerifyCosts};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::{Backend, RunMode};
 use kv::{CacheSession, CellRun, Cells, MAX_SEQUENCES, Role, SeqId, StepToken, make_seq_session};
@@ -37,13 +38,65 @@ pub struct BatchRunner {
     next: Vec<i32>,
     shifter: Option<ContextShifter>,
     planned_bytes: usize,
+    /// Commits compact the pool when a sequence has more runs than this.
+    max_runs: usize,
+    /// The number of steps so far.
+    steps: u64,
 }
+
+/// The lowest number of runs from which a commit compacts the pool.
+const MIN_COMPACTED_RUNS: usize = 64;
 
 #[derive(Clone, Default)]
 struct SequenceState {
     tokens: Vec<u32>,
     logits: Vec<f32>,
     shifts: Vec<ContextShift>,
+    candidates: Candidates,
+    /// The features of the last tokens, if the sequence keeps them.
+    features: Option<KeptFeatures>,
+}
+
+/// The candidates behind a sequence.
+#[derive(Clone, Default)]
+struct Candidates {
+    nodes: Vec<CandidateNode>,
+    /// The candidates from this one on are of the last step.
+    last_step: usize,
+    /// The row of the first of them among the outputs of the last step, and its token.
+    first_row: usize,
+    first_token: usize,
+    /// The number of that step: the outputs last until the next one.
+    step: u64,
+}
+
+#[derive(Clone, Copy)]
+struct CandidateNode {
+    id: u32,
+    parent: Option<u32>,
+    depth: u32,
+}
+
+/// Features of the last tokens of a sequence.
+#[derive(Clone, Default)]
+struct KeptFeatures {
+    /// The position of the first row.
+    first: usize,
+    width: usize,
+    rows: Vec<f32>,
+}
+
+impl KeptFeatures {
+    /// Appends the features of the token at `position`. Begins again there if it does not follow the last one.
+    fn push(&mut self, position: usize, features: &[f32]) {
+        let next = self.first + self.rows.len() / self.width.max(1);
+        if self.rows.is_empty() || next != position {
+            self.rows.clear();
+            self.first = position;
+        }
+        self.width = features.len();
+        self.rows.extend_from_slice(features);
+    }
 }
 
 impl BatchRunner {
@@ -53,19 +106,21 @@ impl BatchRunner {
         backend: &dyn Backend,
         options: &RunnerOptions,
     ) -> Result<BatchRunner, RuntimeError> {
-        BatchRunner::with_prefixes(model, backend, options, options.max_logit_rows, 0)
+        BatchRunner::with_trees(model, backend, options, options.max_logit_rows, 0, 0)
     }
 
-    /// A runner for up to `sequences` sequences in one step, whose memory plan also counts `prefixes` retained prefixes.
-    pub(crate) fn with_prefixes(
+    /// A runner for up to `sequences` sequences in one step, each with up to `candidates` candidates, whose memory plan also
+    /// counts `prefixes` retained prefixes.
+    pub fn with_trees(
         model: &Model,
         backend: &dyn Backend,
         options: &RunnerOptions,
         sequences: usize,
         prefixes: usize,
+        candidates: usize,
     ) -> Result<BatchRunner, RuntimeError> {
         let options = &RunnerOptions {
-            max_logit_rows: sequences,
+            max_logit_rows: sequences.saturating_mul(1 + candidates),
             ..options.clone()
         };
         let owners = u32::try_from(sequences.saturating_add(prefixes)).unwrap_or(u32::MAX);
@@ -80,6 +135,8 @@ impl BatchRunner {
             next: Vec::new(),
             shifter: None,
             planned_bytes: plan.total_bytes(),
+            max_runs: MIN_COMPACTED_RUNS,
+            steps: 0,
         })
     }
 
@@ -120,6 +177,9 @@ impl BatchRunner {
             let state = &mut self.states[seq as usize];
             shift.apply(&mut state.tokens);
             state.shifts.push(shift);
+            if let Some(features) = &mut state.features {
+                features.rows.clear();
+            }
         }
         Ok(shift)
     }
@@ -216,6 +276,14 @@ impl BatchRunner {
         let state = &mut self.states[seq as usize];
         state.tokens.truncate(len);
         state.logits.clear();
+        state.candidates = Candidates::default();
+        if len == 0 {
+            state.features = None;
+        }
+        if let Some(features) = &mut state.features {
+            let kept = len.saturating_sub(features.first) * features.width;
+            features.rows.truncate(kept);
+        }
         Ok(())
     }
 
@@ -263,6 +331,61 @@ impl BatchRunner {
             tokens,
             ..SequenceState::default()
         };
+        Ok(())
+    }
+
+    /// Restores the longest common prefix of a snapshot and `prompt` in a sequence, and returns its length. At least the last
+    /// token of `prompt` is left to be fed. Returns 0 if the snapshot's ring layers lack the rows of that prefix.
+    pub fn resume(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        snapshot: &Snapshot,
+        prompt: &[u32],
+    ) -> Result<usize, RuntimeError> {
+        let most = prompt.len().saturating_sub(1).min(self.capacity()?);
+        let known = crate::common_prefix_len(snapshot.tokens(), prompt).min(most);
+        if known < snapshot.min_restore_len() {
+            snapshot.check(model, &self.session.config()?)?;
+            self.remove(seq)?;
+            return Ok(0);
+        }
+        self.restore_prefix(model, seq, snapshot, known)?;
+        Ok(known)
+    }
+
+    /// Measures forwards of 1 to `1 + candidates` rows, on a sequence that nobody uses.
+    pub fn measure_verify_costs(
+        &mut self,
+        costs: &VerifyCosts,
+        candidates: usize,
+    ) -> Result<(), RuntimeError> {
+        let seq = MAX_SEQUENCES - 1;
+        let most = (1 + candidates).min(self.max_step_tokens());
+        if !self.tokens(seq).is_empty() || !self.can_extend(most)? {
+            return Ok(());
+        }
+        let mut sizes: Vec<usize> = (0..)
+            .map(|i| (1 << i) + usize::from(i > 1))
+            .take_while(|n| *n < most)
+            .collect();
+        sizes.push(most);
+        for rows in sizes {
+            let mut chain = TreeProposal::new(0);
+            (1..rows as u32).for_each(|node| _ = chain.push(node - 1, 0, 1.0));
+            // The first forward of a size records its tape.
+            let mut least = None;
+            for run in 0..3 {
+                let start = Instant::now();
+                self.step_trees(&[], &[(seq, &chain)])?;
+                let time = start.elapsed();
+                self.commit_path(seq, &[])?;
+                if run > 0 {
+                    least = Some(least.map_or(time, |least: std::time::Duration| least.min(time)));
+                }
+            }
+            costs.record(rows, least.unwrap_or_default());
+        }
         Ok(())
     }
 
@@ -315,13 +438,161 @@ impl BatchRunner {
     pub fn step(&mut self, tokens: &[BatchToken]) -> Result<(), RuntimeError> {
         self.decoder
             .check_ids(tokens.iter().map(|token| token.id))?;
-        self.run(tokens.iter().copied())
+        self.run(tokens.iter().copied(), &[])
+    }
+
+    /// Runs one forward that feeds tokens and verifies a tree for each of these sequences. The candidates stay until a path
+    /// of them is committed.
+    pub fn step_trees(
+        &mut self,
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+    ) -> Result<(), RuntimeError> {
+        let of_trees = trees.iter().flat_map(|(_, tree)| tree.tokens());
+        let ids = tokens.iter().map(|token| token.id);
+        self.decoder.check_ids(ids.chain(of_trees.copied()))?;
+        let part = |(seq, tree): &(SeqId, &TreeProposal)| -> CandidateStep {
+            let nodes = tree.tokens().iter().zip(tree.parents());
+            let nodes = nodes.map(|(id, parent)| (*id, *parent)).collect();
+            (*seq, nodes)
+        };
+        let trees: Vec<CandidateStep> = trees.iter().map(part).collect();
+        self.run(tokens.iter().copied(), &trees)
+    }
+
+    /// Computes candidates of a sequence. Parents are among all its candidates since the last commit.
+    pub(crate) fn step_candidates(
+        &mut self,
+        seq: SeqId,
+        ids: &[u32],
+        parents: &[Option<u32>],
+    ) -> Result<(), RuntimeError> {
+        self.decoder.check_ids(ids.iter().copied())?;
+        let nodes = ids.iter().copied().zip(parents.iter().copied());
+        self.run([].into_iter(), &[(seq, nodes.collect())])
+    }
+
+    /// The logits after a candidate of the last step.
+    ///
+    /// # Panics
+    /// If the last step did not compute the candidate.
+    pub fn candidate_logits(&self, seq: SeqId, node: u32) -> &[f32] {
+        let candidates = &self.states[seq as usize].candidates;
+        assert_eq!(candidates.step, self.steps, "another step came after it");
+        let row = candidates.first_row + (node as usize - candidates.last_step);
+        self.decoder.outputs.logits(row)
+    }
+
+    /// Whether a sequence has candidates.
+    pub fn has_candidates(&self, seq: SeqId) -> bool {
+        let state = self.states.get(seq as usize);
+        state.is_some_and(|state| !state.candidates.nodes.is_empty())
+    }
+
+    /// Commits a chain of a sequence's candidates and removes the others. The logits after the last one become the
+    /// sequence's, if the last step computed it. Moves no rows, except that a pool with many short runs is compacted now and then.
+    pub fn commit_path(&mut self, seq: SeqId, path: &[u32]) -> Result<(), RuntimeError> {
+        self.session.accept(seq, path)?;
+        let state = &mut self.states[seq as usize];
+        let candidates = std::mem::take(&mut state.candidates);
+        let outputs = &self.decoder.outputs;
+        let last_step = candidates.step == self.steps;
+        let in_step = |node: u32| {
+            let index = (node as usize).checked_sub(candidates.last_step);
+            index.filter(|_| last_step)
+        };
+        for node in path {
+            let in_step = in_step(*node);
+            if let Some((features, in_step)) = state.features.as_mut().zip(in_step) {
+                let row = outputs.features(candidates.first_token + in_step);
+                features.push(state.tokens.len(), row);
+            }
+            state.tokens.push(candidates.nodes[*node as usize].id);
+        }
+        if let Some(last) = path.last() {
+            state.logits.clear();
+            if let Some(in_step) = in_step(*last) {
+                let row = outputs.logits(candidates.first_row + in_step);
+                state.logits.extend_from_slice(row);
+            }
+        }
+        let runs = self
+            .session
+            .with(|cells| cells.runs(seq).map(<[_]>::len))??;
+        if runs > self.max_runs {
+            self.session.compact()?;
+            let runs = self
+                .session
+                .with(|cells| cells.runs(seq).map(<[_]>::len))??;
+            self.max_runs = MIN_COMPACTED_RUNS.max(2 * runs);
+        }
+        Ok(())
+    }
+
+    /// Commits the candidates whose tokens `next` begins with, and removes the others. Returns how many were committed.
+    pub(crate) fn commit_matching(
+        &mut self,
+        seq: SeqId,
+        next: &[u32],
+    ) -> Result<usize, RuntimeError> {
+        let nodes = &self.states[seq as usize].candidates.nodes;
+        if nodes.is_empty() {
+            return Ok(0);
+        }
+        let mut path: Vec<u32> = vec![];
+        for token in next {
+            let parent = path.last().copied();
+            let child = (0..)
+                .zip(nodes)
+                .find(|(_, node)| node.parent == parent && node.id == *token);
+            let Some((child, _)) = child else { break };
+            path.push(child);
+        }
+        self.commit_path(seq, &path)?;
+        Ok(path.len())
+    }
+
+    /// Keeps the features of the tokens that a sequence gets from now on, or stops it.
+    ///
+    /// # Errors
+    /// `InvalidOptions` if the model was opened without features.
+    pub fn keep_features(&mut self, seq: SeqId, on: bool) -> Result<(), RuntimeError> {
+        if on && self.decoder.graph().outputs().len() < 2 {
+            let reason = "the model was opened without features".to_owned();
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
+        let kept = &mut self.states[seq as usize].features;
+        match on {
+            true => _ = kept.get_or_insert_default(),
+            false => *kept = None,
+        }
+        Ok(())
+    }
+
+    /// The features of the last tokens of a sequence, if it keeps them.
+    pub(crate) fn features(&self, seq: SeqId) -> Option<FeatureRows<'_>> {
+        let kept = self.states[seq as usize].features.as_ref()?;
+        Some(FeatureRows {
+            first: kept.first,
+            width: kept.width,
+            rows: &kept.rows,
+        })
+    }
+
+    /// Forgets the kept features of tokens before `position`.
+    pub(crate) fn drop_features(&mut self, seq: SeqId, position: usize) {
+        if let Some(kept) = &mut self.states[seq as usize].features {
+            let gone = position.saturating_sub(kept.first) * kept.width;
+            kept.rows.drain(..gone.min(kept.rows.len()));
+            kept.first = kept.first.max(position);
+        }
     }
 
     /// Runs one forward. The caller has checked the token ids.
     fn run(
         &mut self,
         tokens: impl Iterator<Item = BatchToken> + Clone,
+        trees: &[CandidateStep],
     ) -> Result<(), RuntimeError> {
         self.next.clear();
         let sequences = &self.states[..MAX_SEQUENCES as usize];
@@ -343,11 +614,44 @@ impl BatchRunner {
                 step.want(row);
             }
         }
+        let mut rows = tokens.clone().filter(|token| token.logits).count();
+        let mut added = Vec::with_capacity(trees.len());
+        for (seq, nodes) in trees {
+            // The cache returns an error for an unknown sequence and for an unknown parent.
+            let state = self.states.get(*seq as usize);
+            let mut candidates = state.map_or_else(Candidates::default, |s| s.candidates.clone());
+            let base = state.map_or(0, |state| state.tokens.len());
+            candidates.last_step = candidates.nodes.len();
+            (candidates.first_row, candidates.first_token) = (rows, step.len());
+            candidates.step = self.steps + 1;
+            for &(id, parent) in nodes {
+                let above = parent.and_then(|parent| candidates.nodes.get(parent as usize));
+                let depth = above.map_or(0, |above| above.depth + 1);
+                let row = step.push(StepToken {
+                    id,
+                    position: (base + depth as usize) as i32,
+                    seq: *seq,
+                    role: Role::Candidate { parent },
+                });
+                step.want(row);
+                candidates.nodes.push(CandidateNode { id, parent, depth });
+            }
+            rows += nodes.len();
+            added.push((*seq, candidates));
+        }
         self.decoder.run()?;
-        for token in tokens.clone() {
+        self.steps += 1;
+        for (index, token) in tokens.clone().enumerate() {
             let state = &mut self.states[token.seq as usize];
+            if let Some(features) = &mut state.features {
+                let row = self.decoder.outputs.features(index);
+                features.push(state.tokens.len(), row);
+            }
             state.tokens.push(token.id);
             state.logits.clear();
+        }
+        for (seq, candidates) in added {
+            self.states[seq as usize].candidates = candidates;
         }
         for (row, token) in tokens.filter(|token| token.logits).enumerate() {
             let kept = &mut self.states[token.seq as usize].logits;
@@ -413,13 +717,19 @@ impl Sequences for BatchRunner {
 
     fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
         self.decoder.check_ids(next.iter().map(|(_, id)| *id))?;
-        self.run(next.iter().map(|&(seq, id)| BatchToken {
-            seq,
-            id,
-            logits: true,
-        }))
+        self.run(
+            next.iter().map(|&(seq, id)| BatchToken {
+                seq,
+                id,
+                logits: true,
+            }),
+            &[],
+        )
     }
 }
+
+/// A sequence and its new candidates, each with its parent.
+type CandidateStep = (SeqId, Vec<(u32, Option<u32>)>);
 
 /// A mutable handle on one sequence.
 pub struct SequenceHandle<'a> {
@@ -473,7 +783,7 @@ impl DecodeContext for SequenceHandle<'_> {
                 id: *id,
                 logits: last && i + 1 == chunk.len(),
             };
-            self.runner.run(chunk.iter().enumerate().map(token))?;
+            self.runner.run(chunk.iter().enumerate().map(token), &[])?;
             if !progress(done) && !last {
                 return Ok(false);
             }

@@ -188,6 +188,18 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// Samples the next token from its logits and shows its text. Returns the token, and whether `on_event` wants to go on.
+    pub(crate) fn sample(
+        &mut self,
+        logits: &[f32],
+        on_event: &mut impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
+    ) -> (u32, bool) {
+        let token = self.sampler.sample(logits, self.detokenizer.history());
+        let (text, finish) = self.detokenizer.push(self.tokenizer, token);
+        self.finish = finish;
+        (token, on_event(self.seq, GenerateEvent::Text(&text)))
+    }
+
     /// Ends the lane. Calls `show` with the pending text.
     pub(crate) fn end(self, show: impl FnOnce(&str)) -> GenerateOutput {
         let finish = self.finish.unwrap_or(FinishReason::Interrupted);
@@ -207,12 +219,9 @@ pub(crate) fn generate_lanes(
         next.clear();
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
-            let logits = sequences.logits(lane.seq);
-            let token = lane.sampler.sample(logits, lane.detokenizer.history());
-            let (text, finish) = lane.detokenizer.push(lane.tokenizer, token);
-            go_on &= on_event(lane.seq, GenerateEvent::Text(&text));
-            lane.finish = finish;
-            next.extend(finish.is_none().then_some((lane.seq, token)));
+            let (token, more) = lane.sample(sequences.logits(lane.seq), &mut on_event);
+            go_on &= more;
+            next.extend(lane.finish.is_none().then_some((lane.seq, token)));
         }
         if next.is_empty() {
             return Ok(());

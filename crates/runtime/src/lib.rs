@@ -20,6 +20,7 @@ mod sampler;
 mod scheduler;
 mod score;
 mod snapshot;
+mod speculative;
 mod stop;
 mod tokenizer_source;
 
@@ -48,3 +49,7 @@ pub use scheduler::{
 };
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};
+pub use speculative::{
+    DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
+    Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+};

@@ -175,6 +175,8 @@ pub struct OpenOptions {
     pub passes: PassSelection,
     /// Open decoders for an [`Embedder`](crate::Embedder): they have no cache and return hidden states.
     pub hidden_states: bool,
+    /// Layers whose inputs the steps of a decoder return as features; those that a draft head asks for.
+    pub feature_layers: Vec<usize>,
 }
 
 impl OpenOptions {
@@ -196,6 +198,7 @@ pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact
     let import = ImportOptions {
         context_length: options.context,
         hidden_states: options.hidden_states,
+        feature_layers: options.feature_layers.clone(),
         ..ImportOptions::default()
     };
     let mut artifact = import::open_with(path, &import)?;

@@ -7,6 +7,7 @@ use kvark::engine::{
     CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
 };
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
+use kvark::speculative::{DepthStats, SpecOptions, SpecStats, SpecType};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ pub(crate) struct GenerationParameters {
     pub(crate) choices: usize,
     pub(crate) priority: i32,
     pub(crate) cache_prompt: bool,
+    /// Speculative decoding; off unless the request asks for it.
+    pub(crate) speculation: Option<SpecOptions>,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -101,9 +104,45 @@ impl GenerationParameters {
             choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
             priority: fields.integer("priority", -1000..=1000)?.unwrap_or(0) as i32,
             cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
+            speculation: speculation(fields)?,
             timeout: timeout.map(Duration::from_secs_f32),
         })
     }
+}
+
+/// The speculation that a request asks for.
+fn speculation(fields: &mut Fields) -> Result<Option<SpecOptions>, ApiError> {
+    let kind = match fields.string("spec_type")?.as_deref() {
+        None | Some("none") => None,
+        Some(name) => Some(SpecType::from_name(name).ok_or_else(|| {
+            let names = SpecType::ALL.map(SpecType::name).join(", ");
+            ApiError::parameter("spec_type", format!("must be one of {names}, none"))
+        })?),
+    };
+    let mut options = SpecOptions::default();
+    let sizes = [
+        ("spec_tree", &mut options.max_candidates),
+        ("spec_depth", &mut options.max_depth),
+        ("spec_topk", &mut options.top_k),
+    ];
+    for (name, size) in sizes {
+        if let Some(n) = fields.integer(name, 1..=64)? {
+            *size = n as usize;
+        }
+    }
+    Ok(kind.map(|kind| SpecOptions { kind, ..options }))
+}
+
+/// What speculation did, as an object of an answer.
+fn spec_object(stats: &SpecStats) -> Value {
+    let depth = |d: &DepthStats| json!({ "drafted": d.drafted, "accepted": d.accepted });
+    json!({
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "rounds": stats.rounds,
+        "mean_accepted_length": stats.mean_accepted_length(),
+        "by_depth": stats.by_depth.iter().map(depth).collect::<Vec<_>>(),
+    })
 }
 
 /// A seed that differs from request to request.
@@ -155,6 +194,7 @@ impl Answer {
                 deadline: Some(Instant::now() + timeout),
                 constraint: constraint()?,
                 cache_prompt: parameters.cache_prompt,
+                speculation: parameters.speculation.clone(),
             };
             let sender = sender.clone();
             let sink = Box::new(move |event| sender.send((choice, event)).is_ok());
@@ -268,7 +308,7 @@ pub(crate) fn timings(output: &RequestOutput) -> Value {
     let milliseconds = |d: Duration| d.as_secs_f64() * 1e3;
     let per = |total: f64, n: usize| if n > 0 { total / n as f64 } else { 0.0 };
     let (prompt, predicted) = (milliseconds(t.prompt_time), milliseconds(t.decode_time));
-    json!({
+    let mut object = json!({
         "cache_n": output.cache.cached_tokens,
         "queue_ms": milliseconds(t.queue_time),
         "prompt_n": t.prompt_tokens,
@@ -279,7 +319,13 @@ pub(crate) fn timings(output: &RequestOutput) -> Value {
         "predicted_ms": predicted,
         "predicted_per_token_ms": per(predicted, t.decoded_tokens),
         "predicted_per_second": t.decode_rate().unwrap_or(0.0),
-    })
+    });
+    if let Some(stats) = &output.speculation {
+        object["draft_n"] = stats.drafted.into();
+        object["draft_n_accepted"] = stats.accepted.into();
+        object["spec"] = spec_object(stats);
+    }
+    object
 }
 
 /// What was reused, with the text around the first token that differed.

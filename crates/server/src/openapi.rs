@@ -381,6 +381,26 @@ fn generation() -> Vec<Parameter> {
             "Higher ones are admitted first",
         ),
         (
+            "spec_type",
+            json!({ "type": "string", "enum": ["ngram", "draft", "eagle3", "auto", "none"] }),
+            "Speculative decoding: the same text, sooner",
+        ),
+        (
+            "spec_tree",
+            json!({ "type": "integer", "minimum": 1, "maximum": 64 }),
+            "Most candidates of a round",
+        ),
+        (
+            "spec_depth",
+            json!({ "type": "integer", "minimum": 1, "maximum": 64 }),
+            "Most candidates that a round can accept",
+        ),
+        (
+            "spec_topk",
+            json!({ "type": "integer", "minimum": 1, "maximum": 64 }),
+            "Most children of a candidate",
+        ),
+        (
             "cache_prompt",
             boolean(),
             "Reuse stored prefixes and store this one",

@@ -12,6 +12,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// The models, the default one first: the name on the wire, and the file.
     pub models: Vec<(String, PathBuf)>,
+    /// A draft of the default model: a smaller model with the same vocabulary, or an Eagle3 head.
+    pub draft: Option<PathBuf>,
     /// Context, cache types, threads and memory limit of every model. `pool_cells` is derived from the others.
     pub runner: RunnerOptions,
     /// The maximum number of requests of a model that run at once.
@@ -43,6 +45,7 @@ impl Default for ServerOptions {
         ServerOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
             models: vec![],
+            draft: None,
             runner: RunnerOptions::default(),
             slots: 8,
             queue: 64,

@@ -8,8 +8,9 @@ use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::model::OpenOptions;
+use kvark::speculative::{Drafter, EagleHead, SpecOptions};
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(crate) struct ModelRegistry {
 struct Entry {
     name: String,
     path: PathBuf,
+    /// A draft of the model.
+    draft: Option<PathBuf>,
     loaded: Mutex<Option<Arc<LoadedModel>>>,
     embedder: Mutex<Option<Embedder>>,
 }
@@ -71,20 +74,24 @@ impl Drop for LoadedModel {
 
 impl ModelRegistry {
     pub(crate) fn new(options: &ServerOptions, backend: Box<dyn Backend>) -> ModelRegistry {
-        let entry = |(name, path): &(String, PathBuf)| Entry {
+        let drafts = options.draft.iter().cloned().map(Some);
+        let drafts = drafts.chain(std::iter::repeat(None));
+        let entry = |((name, path), draft): (&(String, PathBuf), Option<PathBuf>)| Entry {
+            draft,
             name: name.clone(),
             path: path.clone(),
             loaded: Mutex::new(None),
             embedder: Mutex::new(None),
         };
         ModelRegistry {
-            entries: options.models.iter().map(entry).collect(),
+            entries: options.models.iter().zip(drafts).map(entry).collect(),
             backend,
             runner: options.runner.clone(),
             scheduler: SchedulerOptions {
                 slots: options.slots,
                 queue: options.queue,
                 disk: options.cache_disk.clone(),
+                candidates: SpecOptions::default().max_candidates,
                 ..SchedulerOptions::default()
             },
             grace: options.grace,
@@ -151,8 +158,21 @@ impl ModelRegistry {
 
     fn load(&self, entry: &Entry) -> Result<LoadedModel, RuntimeError> {
         let started = Instant::now();
-        let model = Arc::new(Model::open(&entry.path, self.runner.context)?);
-        let engine = self.start(&model)?;
+        let open = |path: &Path, feature_layers| {
+            let options = OpenOptions {
+                context: self.runner.context,
+                feature_layers,
+                ..OpenOptions::default()
+            };
+            Model::open_with(path, &options)
+        };
+        let draft = entry.draft.as_deref().map(|path| open(path, vec![]));
+        let draft = draft.transpose()?;
+        let layers = draft.as_ref().map(Model::artifact);
+        let layers = layers.and_then(EagleHead::feature_layers);
+        let model = open(&entry.path, layers.unwrap_or_default().to_vec())?;
+        let model = Arc::new(model);
+        let engine = self.start(&model, draft.as_ref())?;
         tracing::info!(
             model = entry.name,
             milliseconds = started.elapsed().as_millis() as u64,
@@ -170,7 +190,7 @@ impl ModelRegistry {
     }
 
     /// Starts an engine whose pool has room for all slots; for fewer if memory is short.
-    fn start(&self, model: &Arc<Model>) -> Result<Engine, RuntimeError> {
+    fn start(&self, model: &Arc<Model>, draft: Option<&Model>) -> Result<Engine, RuntimeError> {
         let context = self.runner.context.unwrap_or(model.facts().context_length);
         let mut slots = self.scheduler.slots.max(1);
         loop {
@@ -180,7 +200,15 @@ impl ModelRegistry {
                 preallocate: true,
                 ..self.runner.clone()
             };
-            match Engine::start(model.clone(), &*self.backend, &runner, &self.scheduler) {
+            let draft = draft.map(|draft| {
+                let sequences = self.scheduler.slots.max(1);
+                Drafter::new(draft, model, &*self.backend, &runner, sequences)
+            });
+            let scheduler = SchedulerOptions {
+                draft: draft.transpose()?,
+                ..self.scheduler.clone()
+            };
+            match Engine::start(model.clone(), &*self.backend, &runner, &scheduler) {
                 Err(error) if is_shortfall(&error) && slots > 1 => slots /= 2,
                 started => return started,
             }

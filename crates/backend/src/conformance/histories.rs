@@ -284,9 +284,12 @@ fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
     let mut twin: Twin<Cells> = subject.twin(&config, make_seq_session)?;
+    let mut trees: [Vec<Option<u32>>; 4] = Default::default();
     for _ in 0..14 {
         let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
-        match below(noise, 11) {
+        match below(noise, 14) {
+            11..=12 => propose(noise, &mut twin, &mut trees)?,
+            13 => accept(noise, &twin, &mut trees[a as usize], a)?,
             10 => twin.shift(a, b, p)?,
             9 => twin.move_rows(a, b, p / 4)?,
             0 => drop(twin.verb(|s| s.seq_cp(a, b, ..))?),
@@ -315,6 +318,73 @@ fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Candidates of one or two sequences, in one forward.
+fn propose(
+    noise: &mut TestRng,
+    twin: &mut Twin<Cells>,
+    trees: &mut [Vec<Option<u32>>; 4],
+) -> Result<(), String> {
+    let mut positions = vec![];
+    let mut tried = trees.clone();
+    let first = below(noise, 4);
+    for seq in [first, (first + 1 + below(noise, 6)) % 8] {
+        let Some(tree) = tried.get_mut(seq as usize) else {
+            continue;
+        };
+        let known = twin.verb(|s| s.with(|cells| cells.candidates(seq)))?;
+        if known.unwrap_or(0) == 0 {
+            // The sequence was removed with its candidates.
+            tree.clear();
+        }
+        let before = tree.clone();
+        for _ in 0..1 + below(noise, 4) {
+            tree.push(below(noise, tree.len() as u32 + 1).checked_sub(1));
+        }
+        let new = &tree[before.len()..];
+        if twin.verb(|s| s.propose(seq, new))?.is_err() {
+            *tree = before;
+            continue;
+        }
+        let next = twin.verb(|s| s.seq_next(seq))?;
+        let next = next.map_err(|e| e.to_string())?.unwrap_or(0);
+        let new = before.len() as u32..tree.len() as u32;
+        positions.extend(new.map(|node| next + depth(tree, node)));
+    }
+    if !positions.is_empty() {
+        twin.step(noise, &positions)?;
+        *trees = tried;
+    }
+    Ok(())
+}
+
+/// The number of ancestors of a candidate.
+fn depth(parents: &[Option<u32>], mut node: u32) -> u32 {
+    let mut depth = 0;
+    while let Some(parent) = parents[node as usize] {
+        (node, depth) = (parent, depth + 1);
+    }
+    depth
+}
+
+/// Commits a random path of a sequence's candidates.
+fn accept(
+    noise: &mut TestRng,
+    twin: &Twin<Cells>,
+    tree: &mut Vec<Option<u32>>,
+    seq: SeqId,
+) -> Result<(), String> {
+    let mut path = vec![];
+    let mut at = below(noise, tree.len() as u32 + 1).checked_sub(1);
+    while let Some(node) = at {
+        path.insert(0, node);
+        at = tree[node as usize];
+    }
+    if twin.verb(|s| s.accept(seq, &path))?.is_ok() {
+        tree.clear();
+    }
+    Ok(())
+}
+
 fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring);
@@ -335,15 +405,8 @@ fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
                 parents.truncate(before);
                 break;
             }
-            let depth = |mut node: u32| {
-                let mut depth = 0;
-                while let Some(parent) = parents[node as usize] {
-                    (node, depth) = (parent, depth + 1);
-                }
-                depth
-            };
             let positions: Vec<u32> = (before as u32..parents.len() as u32)
-                .map(|n| len + depth(n))
+                .map(|n| len + depth(&parents, n))
                 .collect();
             twin.step(noise, &positions)?;
         }

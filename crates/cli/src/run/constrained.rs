@@ -1,6 +1,7 @@
 //! Output that follows a JSON schema, a grammar or a regular expression.
 
 use super::{Run, measured, report};
+use crate::speculation::OpenDraft;
 use crate::{args, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -58,6 +59,7 @@ impl Run {
     pub(super) fn constrained(
         &self,
         model: Model,
+        draft: &OpenDraft,
         text: Option<&str>,
         options: GenerateOptions,
         source: &GrammarSource,
@@ -71,9 +73,13 @@ impl Run {
         let sampling = self.sampling.options(&model)?;
         let seed = sampling.seed;
         let backend = self.engine.device.backend()?;
+        let speculation = self.spec.options(draft)?;
+        let candidates = speculation.as_ref().map_or(0, |spec| spec.max_candidates);
         let one = SchedulerOptions {
             slots: 1,
             prefixes: 1,
+            candidates,
+            draft: draft.load(&model, &self.engine, 1)?,
             ..SchedulerOptions::default()
         };
         let runner = self.engine.runner_options()?;
@@ -82,6 +88,7 @@ impl Run {
             sampling,
             options,
             constraint: Some(constraint),
+            speculation,
             ..Request::new(prompt.clone())
         };
         let mut shown = text.filter(|_| !(self.json || self.is_chat() || self.no_display_prompt));
@@ -110,10 +117,16 @@ impl Run {
                         timings: end.timings,
                     };
                     let mut out = std::io::stdout();
+                    if let Some(stats) = &end.speculation {
+                        self.spec.write_trace(&model, stats)?;
+                    }
                     if self.json {
                         let memory = engine.handle().state()?.memory;
                         let mut object = report(&prompt, &generated, memory);
                         object["seed"] = seed.into();
+                        if let Some(stats) = &end.speculation {
+                            object["spec"] = crate::speculation::spec_object(stats);
+                        }
                         writeln!(out, "{object}")?;
                         return Ok(());
                     }

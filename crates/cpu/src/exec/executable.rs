@@ -226,6 +226,8 @@ struct EncodedStep {
     inputs: [Vec<i32>; 3],
     /// The number of rows whose outputs the caller wants.
     wanted: usize,
+    /// The number of tokens without padding.
+    tokens: usize,
 }
 
 impl EncodedStep {
@@ -238,6 +240,7 @@ impl EncodedStep {
         rows.clear();
         rows.extend(step.rows().iter().map(|row| *row as i32));
         self.wanted = step.wanted_rows();
+        self.tokens = step.real_len();
     }
 
     fn sizes(&self) -> [usize; 3] {
@@ -286,8 +289,12 @@ impl StepWork<'_, '_> {
         let inputs = inputs.map(|input| input.as_ptr().cast());
         // SAFETY: tapes are stored by the sizes of their inputs, and `Runnable` has checked that a decoder's are i32.
         unsafe { tape.run(self.machine, &inputs, &mut self.cache, None)? };
-        let (logits, width) = tape.rows();
+        let (logits, width) = tape.rows(0);
         self.outputs.fill(self.encoded.wanted, width, logits);
+        if tape.output_count() > 1 {
+            let features: Vec<_> = (1..tape.output_count()).map(|i| tape.rows(i)).collect();
+            self.outputs.fill_features(self.encoded.tokens, &features);
+        }
         Ok(())
     }
 

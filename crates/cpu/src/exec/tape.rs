@@ -59,8 +59,8 @@ pub(super) struct Tape {
     /// The indices in `locations` that refer to a caller's input.
     inputs: Vec<usize>,
     outputs: Range<usize>,
-    /// The number of elements of the first output, and of one of its rows.
-    first_output: (usize, usize),
+    /// The number of elements of each output, and of one of its rows.
+    output_sizes: Vec<(usize, usize)>,
 }
 
 // SAFETY: addresses point into the constants and the arena, which the executable owns, or are set again for every run.
@@ -142,11 +142,13 @@ impl Machine {
         }
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
-        let first = graph.outputs().first();
-        let dims = first.and_then(|id| graph.tensor(*id).ty.dims(&bindings));
-        let first_output = dims.map_or((0, 0), |dims| {
-            (dims.iter().product(), dims.last().copied().unwrap_or(1))
-        });
+        let size = |id: &TensorId| {
+            let dims = graph.tensor(*id).ty.dims(&bindings);
+            dims.map_or((0, 0), |dims| {
+                (dims.iter().product(), dims.last().copied().unwrap_or(1))
+            })
+        };
+        let output_sizes = graph.outputs().iter().map(size).collect();
         let inputs = (0..locations.len())
             .filter(|i| matches!(locations[*i], Location::Input { .. }))
             .collect();
@@ -158,7 +160,7 @@ impl Machine {
             arena: std::ptr::null_mut(),
             inputs,
             outputs: start..locations.len(),
-            first_output,
+            output_sizes,
             locations,
         })
     }
@@ -397,14 +399,19 @@ impl Tape {
         graph.outputs().iter().zip(addresses).map(output).collect()
     }
 
-    /// The first output where a run left it: rows of f32, and the elements of a row.
-    pub(super) fn rows(&self) -> (&[f32], usize) {
-        let (len, width) = self.first_output;
+    /// An output where a run left it: rows of f32, and the elements of a row.
+    pub(super) fn rows(&self, output: usize) -> (&[f32], usize) {
+        let (len, width) = self.output_sizes[output];
         if len == 0 {
             return (&[], width);
         }
-        let at = self.addresses[self.outputs.start].cast();
+        let at = self.addresses[self.outputs.start + output].cast();
         // SAFETY: outputs live to the end of the plan, and the arena as long as nothing else is run.
         (unsafe { std::slice::from_raw_parts(at, len) }, width)
+    }
+
+    /// The number of outputs.
+    pub(super) fn output_count(&self) -> usize {
+        self.output_sizes.len()
     }
 }

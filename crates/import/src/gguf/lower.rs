@@ -2,6 +2,7 @@
 
 use super::architecture::Architecture;
 use super::architecture_keys::Keys;
+use super::eagle3;
 use super::error::GgufError;
 use super::file::Gguf;
 use super::spec::{SpecReader, TrackedTensors};
@@ -15,6 +16,9 @@ use crate::transformer::{self, TransformerSpec};
 ///
 /// Every tensor of the file must be used: an unused one means that the file's model differs from the one built.
 pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
+    if file.metadata.str("general.architecture")? == Some(eagle3::ARCHITECTURE) {
+        return eagle3::lower(file);
+    }
     let ModelDescription {
         architecture,
         spec,
@@ -22,7 +26,8 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
         pooling,
     } = describe(file, options)?;
     let source = TrackedTensors::new(file);
-    let graph = transformer::build(&spec, &|name| source.weight(name))?;
+    let layers = &options.feature_layers;
+    let graph = transformer::build_with_features(&spec, layers, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));
@@ -48,6 +53,7 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
         architecture,
         methods: vec![method],
         facts,
+        draft_head: None,
     })
 }
 

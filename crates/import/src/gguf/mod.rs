@@ -15,6 +15,7 @@ pub(crate) mod architecture;
 mod architecture_keys;
 mod array;
 mod cursor;
+mod eagle3;
 mod error;
 mod file;
 mod ggml_type;

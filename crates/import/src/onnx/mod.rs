@@ -86,5 +86,6 @@ pub fn lower(
             graph,
         }],
         facts,
+        draft_head: None,
     })
 }

@@ -102,6 +102,7 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
             .unwrap_or_else(|| "torch.export".into()),
         methods,
         facts,
+        draft_head: None,
     })
 }
 

@@ -20,7 +20,20 @@ pub fn build(
     spec: &TransformerSpec,
     lookup: &dyn Fn(&str) -> Option<Weight>,
 ) -> Result<Graph, ImportError> {
+    build_with_features(spec, &[], lookup)
+}
+
+/// Like [`build`]; the graph also returns the input of each of these layers, `f32[T, width]` each, after its other output.
+pub fn build_with_features(
+    spec: &TransformerSpec,
+    features: &[usize],
+    lookup: &dyn Fn(&str) -> Option<Weight>,
+) -> Result<Graph, ImportError> {
     check(spec)?;
+    if let Some(layer) = features.iter().find(|layer| **layer >= spec.layers.len()) {
+        let reason = format!("is {layer}, and the model has {} layers", spec.layers.len());
+        return Err(ImportError::value("a layer of the features", reason));
+    }
     let mut graph = GraphBuilder::new("forward");
     let step = graph.symbol("T");
     let kept = spec.decodes();
@@ -39,18 +52,22 @@ pub fn build(
         tables: vec![None; spec.ropes.len()],
     };
     let (table, mut hidden) = decoder.embed(tokens)?;
+    let mut inputs = vec![];
     for (i, layer) in spec.layers.iter().enumerate() {
+        inputs.push(hidden);
         hidden = decoder.layer(i, layer, hidden)?;
     }
     let result = match kept {
         true => decoder.head(table, hidden, third)?,
         false => decoder.last_norm(hidden)?,
     };
-    Ok(decoder.graph.finish(&[result])?)
+    let features = features.iter().map(|layer| inputs[*layer]);
+    let outputs: Vec<TensorId> = std::iter::once(result).chain(features).collect();
+    Ok(decoder.graph.finish(&outputs)?)
 }
 
 /// Checks the numbers of a spec that the builder indexes with or divides by.
-fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
+pub(super) fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
     for rope in &spec.ropes {
         let pairs = rope.dim / 2;
         let factors = match &rope.scaling {
@@ -88,19 +105,19 @@ fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
     Ok(())
 }
 
-struct TransformerBuilder<'a> {
-    spec: &'a TransformerSpec,
-    weights: Weights<'a>,
-    graph: GraphBuilder,
-    step: Dim,
-    position: TensorId,
-    attend: AttentionBuilder,
+pub(super) struct TransformerBuilder<'a> {
+    pub(super) spec: &'a TransformerSpec,
+    pub(super) weights: Weights<'a>,
+    pub(super) graph: GraphBuilder,
+    pub(super) step: Dim,
+    pub(super) position: TensorId,
+    pub(super) attend: AttentionBuilder,
     /// Built on first use, after the weights have confirmed the head size.
-    tables: Vec<Option<TensorId>>,
+    pub(super) tables: Vec<Option<TensorId>>,
 }
 
 /// A matrix with an optional bias, not yet in the graph.
-struct Projection {
+pub(super) struct Projection {
     name: String,
     rows: usize,
     weight: Weight,
@@ -218,7 +235,7 @@ impl TransformerBuilder<'_> {
         }
     }
 
-    fn attention(
+    pub(super) fn attention(
         &mut self,
         prefix: &str,
         index: usize,
@@ -296,7 +313,7 @@ impl TransformerBuilder<'_> {
         self.node(&format!("{prefix}{name}.heads"), Reshape { shape }, &[x])
     }
 
-    fn mlp(
+    pub(super) fn mlp(
         &mut self,
         prefix: &str,
         size: usize,
@@ -402,7 +419,7 @@ impl TransformerBuilder<'_> {
         Ok(result.unwrap_or_else(|_| unreachable!("one projection a part")))
     }
 
-    fn projection(&self, name: &str, rows: usize) -> Result<Projection, ImportError> {
+    pub(super) fn projection(&self, name: &str, rows: usize) -> Result<Projection, ImportError> {
         Ok(Projection {
             name: name.to_owned(),
             rows,
@@ -411,7 +428,7 @@ impl TransformerBuilder<'_> {
         })
     }
 
-    fn linear(
+    pub(super) fn linear(
         &mut self,
         projection: Projection,
         x: TensorId,
@@ -439,7 +456,7 @@ impl TransformerBuilder<'_> {
         self.node(&name, Linear::default(), &operands)
     }
 
-    fn norm(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {
+    pub(super) fn norm(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {
         let width = self.spec.hidden_size;
         let eps = self.spec.norm.eps;
         match self.spec.norm.kind {
@@ -458,7 +475,12 @@ impl TransformerBuilder<'_> {
         self.node(name, RmsNorm { eps }, &[x, weight])
     }
 
-    fn add(&mut self, name: &str, a: TensorId, b: TensorId) -> Result<TensorId, ImportError> {
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        a: TensorId,
+        b: TensorId,
+    ) -> Result<TensorId, ImportError> {
         let function = BinaryFunction::Add;
         self.node(name, Binary { function }, &[a, b])
     }
@@ -472,7 +494,7 @@ impl TransformerBuilder<'_> {
         weights::vector(&mut self.graph, name, weight, len)
     }
 
-    fn node(
+    pub(super) fn node(
         &mut self,
         name: &str,
         op: impl Into<Op>,

@@ -18,11 +18,13 @@
 
 mod attention;
 mod build;
+mod eagle3;
 mod rope;
 mod spec;
 mod weights;
 
-pub use build::build;
+pub use build::{build, build_with_features};
+pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
     AttentionSpec, Biases, ContextMode, LayerSpec, Mlp, Norm, NormKind, NormPlacement,

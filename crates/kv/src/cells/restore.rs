@@ -48,6 +48,7 @@ impl Restorable for Cells {
     }
 
     fn forget(&mut self, seq: SeqId) {
+        self.drop_candidates(seq);
         self.remove(seq, &(0..u32::MAX));
     }
 }
@@ -66,6 +67,7 @@ impl Cells {
         if !self.declared.is_empty() {
             return Err(KvErrorKind::StepPending.into());
         }
+        self.trees[seq as usize].check_empty()?;
         let mut after = self.clone();
         after.remove(seq, &(keep..u32::MAX));
         let (needed, capacity) = (

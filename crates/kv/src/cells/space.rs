@@ -34,6 +34,8 @@ pub(super) struct SequenceRuns {
     /// In position order. Adjacent runs are merged.
     pub(super) runs: Vec<CellRun>,
     pub(super) len: u32,
+    /// The cells of the candidates, which are behind the runs.
+    pub(super) candidates: Vec<u32>,
 }
 
 impl SequenceRuns {
@@ -160,8 +162,12 @@ impl CellSpace {
     pub(super) fn compact(&mut self) -> Option<Vec<u32>> {
         let mut new_of = vec![u32::MAX; self.high_water as usize];
         let mut order = Vec::with_capacity(self.used as usize);
-        let runs = self.sequences.iter().flat_map(|s| &s.runs);
-        for cell in runs.flat_map(CellRun::cells) {
+        let cells = |sequence: &SequenceRuns| {
+            let runs = sequence.runs.clone().into_iter();
+            let candidates = sequence.candidates.clone();
+            runs.flat_map(|run| run.cells()).chain(candidates)
+        };
+        for cell in self.sequences.iter().flat_map(cells) {
             if new_of[cell as usize] == u32::MAX {
                 new_of[cell as usize] = order.len() as u32;
                 order.push(cell);
@@ -186,6 +192,9 @@ impl CellSpace {
                 }
             }
             sequence.runs = runs;
+            for cell in &mut sequence.candidates {
+                *cell = new_of[*cell as usize];
+            }
         }
         let held = order.iter().map(|old| self.ref_counts[*old as usize]);
         let ref_counts: Vec<u16> = held.collect();
@@ -196,7 +205,7 @@ impl CellSpace {
     }
 
     /// Increments the reference counts of cells.
-    fn retain(&mut self, cells: Range<u32>) {
+    pub(super) fn retain(&mut self, cells: Range<u32>) {
         self.high_water = self.high_water.max(cells.end);
         for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
             self.used += u32::from(*n == 0);
@@ -205,7 +214,7 @@ impl CellSpace {
     }
 
     /// Decrements the reference counts of cells; cells with count 0 become free.
-    fn release(&mut self, cells: Range<u32>) {
+    pub(super) fn release(&mut self, cells: Range<u32>) {
         let mut freed = 0;
         for n in &mut self.ref_counts[cells.start as usize..cells.end as usize] {
             *n -= 1;
@@ -218,7 +227,7 @@ impl CellSpace {
     }
 
     /// Lowers the high water to the last used cell. Called after cells were freed.
-    fn lower_high_water(&mut self) {
+    pub(super) fn lower_high_water(&mut self) {
         let below = &self.ref_counts[..self.high_water as usize];
         let held = below.iter().rposition(|n| *n > 0);
         self.high_water = held.map_or(0, |last| last as u32 + 1);

@@ -3,8 +3,9 @@
 use super::allocator::Allocator;
 use super::space::CellSpace;
 use super::{Cells, MAX_SEQUENCES};
+use crate::cells::StepTree;
 use crate::plan::LayerPlan;
-use crate::step::{StepToken, no_candidates};
+use crate::step::{Role, StepToken};
 use crate::{Bookkeeping, CellRun, KvError, KvErrorKind, SeqId, Step, StepPlan};
 
 impl Bookkeeping for Cells {
@@ -17,8 +18,8 @@ impl Bookkeeping for Cells {
             return Err(KvErrorKind::TokenCount { declared, found }.into());
         }
         step.at(positions);
-        for (token, seq) in step.tokens_mut().iter_mut().zip(&self.declared) {
-            token.seq = *seq;
+        for (token, (seq, role)) in step.tokens_mut().iter_mut().zip(&self.declared) {
+            (token.seq, token.role) = (*seq, *role);
         }
         Ok(())
     }
@@ -29,10 +30,14 @@ impl Bookkeeping for Cells {
 
     fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
         let tokens = step.real()?;
-        self.check(tokens)?;
+        let checked = self.check(tokens)?;
         plan.reset(step, &self.classes);
+        plan.trees = checked;
         let StepPlan {
-            classes, scratch, ..
+            classes,
+            scratch,
+            trees,
+            ..
         } = plan;
         // If every layer has a ring, the space of all positions belongs to no layer class. Its plan is stored after the
         // plans of the classes.
@@ -41,7 +46,7 @@ impl Bookkeeping for Cells {
         classes.resize_with(most, LayerPlan::default);
         for space in &self.spaces {
             let class = &mut classes[space.class];
-            self.plan_space(space, tokens, class, scratch);
+            self.plan_space(space, tokens, trees, class, scratch);
             (tokens.len()..step.len()).for_each(|_| class.push_padding());
         }
         if self.ring.is_none() && !self.classes.windows.is_empty() {
@@ -56,10 +61,14 @@ impl Bookkeeping for Cells {
         for space in &mut self.spaces {
             let class = &plan.classes[space.class];
             for (token, cell) in tokens.iter().zip(&class.writes) {
-                space.append(token.seq, token.position as u32, *cell);
+                match token.role {
+                    Role::Candidate { .. } => space.append_candidate(token.seq, *cell),
+                    _ => space.append(token.seq, token.position as u32, *cell),
+                }
             }
             space.advance_first_free();
         }
+        self.commit_trees(&plan.trees);
         self.declared.clear();
     }
 
@@ -88,7 +97,7 @@ impl Cells {
         let counts = Cells::counts(tokens.iter().map(|token| token.seq));
         for seq in (0..MAX_SEQUENCES).filter(|seq| counts[*seq as usize] > 0) {
             let next = self.spaces[0].sequences[seq as usize].next();
-            let end = next.unwrap_or(0) + counts[seq as usize];
+            let end = next.unwrap_or(0) + self.candidates(seq) + counts[seq as usize];
             for space in &mut self.spaces[1..] {
                 space.remove(seq, &space.evicted_positions(end));
             }
@@ -96,12 +105,13 @@ impl Cells {
     }
 
     /// Returns an error if the tokens do not fit or do not continue their sequences.
-    fn check(&self, tokens: &[StepToken]) -> Result<(), KvError> {
-        no_candidates(tokens)?;
+    fn check(&self, tokens: &[StepToken]) -> Result<Vec<StepTree>, KvError> {
         self.check_tokens(tokens.iter().map(|token| token.seq))?;
+        let trees = self.step_trees(tokens)?;
         // The next position of each sequence in the step.
         let mut next = [None; MAX_SEQUENCES as usize];
-        for (index, token) in tokens.iter().enumerate() {
+        let next_tokens = tokens.iter().enumerate();
+        for (index, token) in next_tokens.filter(|(_, token)| token.role == Role::Next) {
             let sequence = &self.spaces[0].sequences[token.seq as usize];
             let expected = next[token.seq as usize].or(sequence.next());
             let position = u32::try_from(token.position).ok();
@@ -114,7 +124,7 @@ impl Cells {
             })?;
             next[token.seq as usize] = Some(position + 1);
         }
-        Ok(())
+        Ok(trees)
     }
 
     /// Plans the step for the layers of one cell space.
@@ -122,6 +132,7 @@ impl Cells {
         &self,
         space: &CellSpace,
         tokens: &[StepToken],
+        trees: &[StepTree],
         plan: &mut LayerPlan,
         marks: &mut Vec<u64>,
     ) {
@@ -134,7 +145,8 @@ impl Cells {
                 let next = self.spaces[0].sequences[seq]
                     .next()
                     .filter(|_| counts[seq] > 0);
-                let gone = space.evicted_positions(next.map_or(0, |next| next + counts[seq]));
+                let added = self.trees[seq].len() + counts[seq];
+                let gone = space.evicted_positions(next.map_or(0, |next| next + added));
                 let runs = space.sequences[seq].runs.iter();
                 runs.filter_map(move |run| run.clip(&gone))
             };
@@ -157,8 +169,10 @@ impl Cells {
         let mut lists = [u32::MAX; MAX_SEQUENCES as usize];
         for token in tokens {
             let seq = token.seq as usize;
-            let last = || space.sequences[seq].runs.last();
-            let wanted = after[seq].or_else(|| last().map(|run| run.cell + run.len));
+            let sequence = &space.sequences[seq];
+            let last = || sequence.runs.last().map(|run| run.cell + run.len);
+            let last_candidate = || sequence.candidates.last().map(|cell| cell + 1);
+            let wanted = after[seq].or_else(last_candidate).or_else(last);
             let cell = allocator.take(wanted);
             let cell = cell.expect("the check found room for the step");
             plan.writes.push(cell);
@@ -166,27 +180,58 @@ impl Cells {
         }
         let cells = plan.writes.iter().map(|cell| cell + 1);
         plan.cells = cells.fold(space.high_water, u32::max);
+        let LayerPlan {
+            writes, visible, ..
+        } = plan;
+        let mut candidate_lists = CandidateLists::new(trees.len());
         for (index, token) in tokens.iter().enumerate() {
             let (seq, position) = (token.seq, token.position as u32);
+            let seen = space.seen_before(position).start..position + 1;
+            let rest = tokens.iter().zip(&*writes).skip(index);
+            let own = rest.filter(|(token, _)| token.seq == seq);
+            if let Some(tree) = trees.iter().position(|tree| tree.is_of(seq)) {
+                let list = candidate_lists.next(tree, || {
+                    let cells: Vec<u32> = own.map(|(_, cell)| *cell).collect();
+                    trees[tree].open_lists(space, &cells, visible)
+                });
+                visible.push_query(list, seen);
+                continue;
+            }
             let list = &mut lists[seq as usize];
             if *list == u32::MAX {
-                *list = plan.visible.open_list();
+                *list = visible.open_list();
                 let seen = space.seen_before(position);
                 let runs = space.sequences[seq as usize].runs.iter();
                 runs.filter_map(|run| run.clip(&seen))
-                    .for_each(|run| plan.visible.push_run(run));
-                let own = tokens.iter().zip(&plan.writes).skip(index);
-                for (token, &cell) in own.filter(|(token, _)| token.seq == seq) {
+                    .for_each(|run| visible.push_run(run));
+                for (token, &cell) in own {
                     let (position, len) = (token.position as u32, 1);
-                    plan.visible.push_run(CellRun {
+                    visible.push_run(CellRun {
                         position,
                         cell,
                         len,
                     });
                 }
             }
-            let seen = space.seen_before(position).start..position + 1;
-            plan.visible.push_query(*list, seen);
+            visible.push_query(*list, seen);
         }
+    }
+}
+
+/// The run lists of the candidates of a step, in token order for each tree.
+struct CandidateLists(Vec<std::vec::IntoIter<u32>>);
+
+impl CandidateLists {
+    fn new(trees: usize) -> CandidateLists {
+        CandidateLists((0..trees).map(|_| vec![].into_iter()).collect())
+    }
+
+    /// The list of the next candidate of a tree. `open` opens the lists of all of them.
+    fn next(&mut self, tree: usize, open: impl FnOnce() -> Vec<u32>) -> u32 {
+        let lists = &mut self.0[tree];
+        if lists.len() == 0 {
+            *lists = open().into_iter();
+        }
+        lists.next().expect("one list for each candidate")
     }
 }

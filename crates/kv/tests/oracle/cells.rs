@@ -19,6 +19,19 @@ enum Verb {
         in_turns: bool,
     },
     Forward(Forward),
+    /// Declares candidates of a sequence, and runs a forward if one is given.
+    Propose {
+        seq: SeqId,
+        /// The parent among the candidates so far, by its number plus one; 0 for none.
+        parents: Vec<u8>,
+        forward: Option<Forward>,
+    },
+    /// Commits the path to a candidate, without some of its nodes if it is to be no chain.
+    Accept {
+        seq: SeqId,
+        leaf: u8,
+        skip: Option<u8>,
+    },
     /// Both.
     Step {
         parts: Vec<(SeqId, usize)>,
@@ -112,6 +125,16 @@ fn parts() -> impl Strategy<Value = Vec<(SeqId, usize)>> {
     prop::collection::vec((seq(), tokens), 0..4)
 }
 
+fn propose() -> impl Strategy<Value = Verb> {
+    let parents = prop::collection::vec(0u8..9, 0..6);
+    let forward = prop::option::weighted(0.8, forward());
+    (seq(), parents, forward).prop_map(|(seq, parents, forward)| Verb::Propose {
+        seq,
+        parents,
+        forward,
+    })
+}
+
 fn verb() -> impl Strategy<Value = Verb> {
     prop_oneof![
         14 => (parts(), any::<bool>(), forward()).prop_map(|(parts, in_turns, forward)| {
@@ -119,6 +142,9 @@ fn verb() -> impl Strategy<Value = Verb> {
         }),
         2 => (parts(), any::<bool>()).prop_map(|(parts, in_turns)| Verb::Begin { parts, in_turns }),
         2 => forward().prop_map(Verb::Forward),
+        10 => propose(),
+        6 => (seq(), any::<u8>(), prop::option::weighted(0.1, any::<u8>()))
+            .prop_map(|(seq, leaf, skip)| Verb::Accept { seq, leaf, skip }),
         5 => (owner(), owner(), range()).prop_map(|(src, dst, range)| Verb::Copy { src, dst, range }),
         3 => (owner(), range()).prop_map(|(src, range)| Verb::Retain { src, range }),
         2 => (MAX_SEQUENCES..MAX_SEQUENCES + 4).prop_map(|id| Verb::Release { id }),
@@ -143,7 +169,19 @@ struct History {
     retained: BTreeSet<SeqId>,
     /// The positions that layers with a window keep, as far as they release any.
     kept: Vec<Window>,
-    declared: Vec<SeqId>,
+    declared: Vec<Declared>,
+    /// Per sequence.
+    candidates: Vec<Vec<Candidate>>,
+}
+
+/// A declared token: its sequence and, for a candidate, its parent.
+type Declared = (SeqId, Option<Option<u32>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    parent: Option<u32>,
+    position: u32,
+    stamp: Stamp,
 }
 
 /// What the layers with one window keep.
@@ -196,13 +234,15 @@ impl History {
             retained: BTreeSet::new(),
             kept: kept(&config),
             declared: vec![],
+            candidates: vec![vec![]; MAX_SEQUENCES as usize],
             config,
         }
     }
 
     fn live(&self) -> HashSet<Stamp> {
         let all = self.held.iter().flat_map(|held| held.values());
-        all.copied().collect()
+        let candidates = self.candidates.iter().flatten().map(|c| &c.stamp);
+        all.chain(candidates).copied().collect()
     }
 
     fn apply(&mut self, verb: &Verb) {
@@ -216,6 +256,18 @@ impl History {
                 self.forward(forward);
                 (Ok(()), Ok(()))
             }
+            Verb::Propose {
+                seq,
+                parents,
+                forward,
+            } => {
+                self.propose(*seq, parents);
+                if let Some(forward) = forward {
+                    self.forward(forward);
+                }
+                (Ok(()), Ok(()))
+            }
+            &Verb::Accept { seq, leaf, skip } => self.accept(seq, leaf, skip),
             Verb::Step {
                 parts,
                 in_turns,
@@ -227,7 +279,8 @@ impl History {
             }
             &Verb::Copy { src, dst, range } => {
                 let owners = self.known_owner(src).and_then(|()| known(dst));
-                let expected = owners.and_then(|()| self.copy(src, dst, range));
+                let free = owners.and_then(|()| self.no_candidates(dst));
+                let expected = free.and_then(|()| self.copy(src, dst, range));
                 (expected, self.cache.seq_cp(src, dst, range))
             }
             &Verb::Retain { src, range } => {
@@ -251,7 +304,15 @@ impl History {
                 (expected, self.cache.release(id))
             }
             &Verb::Remove { seq, range } => {
-                let expected = known(seq).and_then(|()| self.removable(seq, range));
+                let whole = matches!(
+                    range,
+                    (Bound::Unbounded | Bound::Included(0), Bound::Unbounded)
+                );
+                if whole && known(seq).is_ok() {
+                    self.candidates[seq as usize].clear();
+                }
+                let expected = known(seq).and_then(|()| self.no_candidates(seq));
+                let expected = expected.and_then(|()| self.removable(seq, range));
                 if expected.is_ok() {
                     self.remove(seq, range);
                 }
@@ -261,13 +322,18 @@ impl History {
                 let expected = known(seq);
                 if expected.is_ok() {
                     let others = (0..MAX_SEQUENCES).filter(|other| *other != seq);
-                    others.for_each(|other| self.remove(other, ..));
+                    others.for_each(|other| {
+                        self.candidates[other as usize].clear();
+                        self.remove(other, ..);
+                    });
                 }
                 (expected, self.cache.seq_keep(seq))
             }
             &Verb::Rewind { len } => {
                 let all = 0..self.held.len() as u32;
-                let expected = all.clone().try_for_each(|seq| self.removable(seq, len..));
+                let free = (0..MAX_SEQUENCES).try_for_each(|seq| self.no_candidates(seq));
+                let cut = || all.clone().try_for_each(|seq| self.removable(seq, len..));
+                let expected = free.and_then(|()| cut());
                 if expected.is_ok() {
                     all.for_each(|seq| self.remove(seq, len..));
                 }
@@ -278,6 +344,7 @@ impl History {
                 self.retained.clear();
                 self.kept = kept(&self.config);
                 self.declared.clear();
+                self.candidates = vec![vec![]; MAX_SEQUENCES as usize];
                 self.cache.clear();
                 assert_eq!(self.cache, Cells::new(&self.config));
                 (Ok(()), Ok(()))
@@ -302,6 +369,111 @@ impl History {
         }
         assert_eq!(result, expected);
         self.audit();
+    }
+
+    fn no_candidates(&self, seq: SeqId) -> Result<(), KvErrorKind> {
+        match self.candidates[seq as usize].len() as u32 {
+            0 => Ok(()),
+            candidates => Err(KvErrorKind::TreeActive { candidates }),
+        }
+    }
+
+    /// The error of declaring these tokens on top of the declared ones.
+    fn declarable(&self, seqs: &[SeqId]) -> Result<(), KvErrorKind> {
+        let declared = self.declared.iter().map(|(seq, _)| *seq);
+        let all: Vec<SeqId> = declared.chain(seqs.iter().copied()).collect();
+        let capacity = self.config.capacity;
+        let needed = (self.live().len() + all.len()) as u64;
+        all.iter().try_for_each(|seq| known(*seq))?;
+        if needed > capacity.into() {
+            return Err(KvErrorKind::Full { needed, capacity });
+        }
+        let tokens = |seq: SeqId| {
+            let step = all.iter().filter(|other| **other == seq).count();
+            step + self.candidates[seq as usize].len()
+        };
+        let tokens = all.iter().map(|seq| tokens(*seq)).max().unwrap_or(0);
+        let max = self.config.ring.filter(|_| !self.kept.is_empty());
+        match max.map(|ring| ring.slack()) {
+            Some(max) if tokens > max as usize => Err(KvErrorKind::StepTooLong { tokens, max }),
+            _ => Ok(()),
+        }
+    }
+
+    fn propose(&mut self, seq: SeqId, parents: &[u8]) {
+        let parents: Vec<Option<u32>> = parents
+            .iter()
+            .map(|parent| u32::from(*parent).checked_sub(1))
+            .collect();
+        let expected = if self.declared.iter().any(|(other, _)| *other == seq) {
+            Err(KvErrorKind::StepPending)
+        } else if parents.is_empty() {
+            Err(KvErrorKind::EmptyStep)
+        } else {
+            self.declarable(&vec![seq; parents.len()]).and_then(|()| {
+                let computed = self.candidates[seq as usize].len() as u32;
+                let wrong = (computed..).zip(&parents);
+                let wrong = wrong.filter_map(|(node, parent)| Some((node, (*parent)?)));
+                let wrong = { wrong }.find(|(node, parent)| parent >= node);
+                match wrong {
+                    Some((node, parent)) => Err(KvErrorKind::Parent { node, parent }),
+                    None => Ok(()),
+                }
+            })
+        };
+        let before = self.cache.clone();
+        assert_eq!(kind(self.cache.propose(seq, &parents)), expected);
+        match expected {
+            Ok(()) => self
+                .declared
+                .extend(parents.iter().map(|parent| (seq, Some(*parent)))),
+            Err(_) => assert_eq!(self.cache, before),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        seq: SeqId,
+        leaf: u8,
+        skip: Option<u8>,
+    ) -> (Result<(), KvErrorKind>, Result<(), kv::KvError>) {
+        let tree = match known(seq) {
+            Ok(()) => self.candidates[seq as usize].clone(),
+            Err(_) => vec![],
+        };
+        let mut path = vec![];
+        let mut at = (u32::from(leaf) % (tree.len() as u32 + 1)).checked_sub(1);
+        while let Some(node) = at {
+            path.insert(0, node);
+            at = tree[node as usize].parent;
+        }
+        if let Some(skip) = skip {
+            match path.is_empty() {
+                true => path.push(skip.into()),
+                false => _ = path.remove(usize::from(skip) % path.len()),
+            }
+        }
+        let mut parent = None;
+        let mut expected = known(seq);
+        for &node in path.iter().take_while(|_| known(seq).is_ok()) {
+            if tree.get(node as usize).is_none_or(|c| c.parent != parent) {
+                expected = expected.and(Err(KvErrorKind::NotAChain { node, parent }));
+            }
+            parent = Some(node);
+        }
+        if expected.is_ok() {
+            for node in &path {
+                let Candidate {
+                    position, stamp, ..
+                } = tree[*node as usize];
+                self.held[seq as usize].insert(position, stamp);
+                for window in &mut self.kept {
+                    window.positions[seq as usize].insert(position);
+                }
+            }
+            self.candidates[seq as usize].clear();
+        }
+        (expected, self.cache.commit_path(seq, &path))
     }
 
     fn known_owner(&self, seq: SeqId) -> Result<(), KvErrorKind> {
@@ -428,6 +600,26 @@ impl History {
                 holders[cell as usize] += 1;
             }
         }
+        let trees = (0..).zip(&self.candidates);
+        for (seq, tree) in trees.filter(|(_, tree)| !tree.is_empty()) {
+            assert_eq!(self.cache.candidates(seq) as usize, tree.len());
+            for (layer, rows) in self.bytes.rows.iter().enumerate() {
+                let cells = self.cache.candidate_cells(layer, seq).unwrap().iter();
+                let stamps = cells.map(|cell| rows[*cell as usize]);
+                assert!(stamps.eq(tree.iter().map(|c| c.stamp)));
+            }
+            let flat = (0..self.bytes.rows.len())
+                .find(|layer| self.kept.iter().all(|window| window.layer != *layer));
+            match flat {
+                Some(layer) => {
+                    for cell in self.cache.candidate_cells(layer, seq).unwrap() {
+                        holders[*cell as usize] += 1;
+                    }
+                }
+                // Every layer is a ring; the cells of all positions belong to no layer.
+                None => return,
+            }
+        }
         let used = holders.iter().filter(|n| **n > 0).count() as u32;
         let high_water = holders.iter().rposition(|n| *n > 0).map_or(0, |c| c + 1);
         assert_eq!(self.live().len() as u32, used);
@@ -467,63 +659,94 @@ impl History {
         } else {
             seqs.extend(parts.iter().flat_map(|(s, n)| vec![*s; *n]));
         }
-        let (used, capacity) = (self.live().len(), self.config.capacity);
-        let needed = (used + seqs.len()) as u64;
-        let unknown = seqs.iter().find_map(|seq| known(*seq).err());
         let expected = if !self.declared.is_empty() {
             Err(KvErrorKind::StepPending)
         } else if seqs.is_empty() {
             Err(KvErrorKind::EmptyStep)
-        } else if let Some(unknown) = unknown {
-            Err(unknown)
-        } else if needed > capacity.into() {
-            Err(KvErrorKind::Full { needed, capacity })
         } else {
-            let tokens = |seq| seqs.iter().filter(|other| **other == seq).count();
-            let tokens = seqs.iter().map(|seq| tokens(*seq)).max().unwrap_or(0);
-            let max = self.config.ring.filter(|_| !self.kept.is_empty());
-            match max.map(|ring| ring.slack()) {
-                Some(max) if tokens > max as usize => Err(KvErrorKind::StepTooLong { tokens, max }),
-                _ => Ok(()),
-            }
+            let free = || seqs.iter().try_for_each(|seq| self.no_candidates(*seq));
+            self.declarable(&seqs).and_then(|()| free())
         };
         let before = self.cache.clone();
         assert_eq!(kind(self.cache.begin_step(&seqs)), expected);
         match expected {
-            Ok(()) => self.declared = seqs,
+            Ok(()) => self.declared = seqs.into_iter().map(|seq| (seq, None)).collect(),
             Err(_) => assert_eq!(self.cache, before),
         }
     }
 
-    /// The first token whose position does not continue its sequence.
+    /// The first token whose position does not continue its sequence: candidates are looked at first.
     fn misplaced(&self, positions: &[i32]) -> Option<KvErrorKind> {
+        let error = |index: usize, found: i32, expected: u32| {
+            Some(KvErrorKind::Position {
+                index,
+                found: found.into(),
+                expected,
+            })
+        };
+        let tokens = || self.declared.iter().zip(positions).enumerate();
+        let mut bases: BTreeMap<SeqId, u32> = BTreeMap::new();
+        let mut depths: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+        for (index, (&(seq, role), &found)) in tokens() {
+            let Some(parent) = role else { continue };
+            let start = found.clamp(0, i32::MAX - 1) as u32;
+            let base = *bases.entry(seq).or_insert(self.base(seq, start));
+            let depths = depths.entry(seq).or_insert_with(|| {
+                let tree = self.candidates[seq as usize].iter();
+                tree.map(|c| c.position - base).collect()
+            });
+            depths.push(parent.map_or(0, |parent| depths[parent as usize] + 1));
+            let expected = base + depths[depths.len() - 1];
+            if i64::from(expected) != i64::from(found) {
+                return error(index, found, expected);
+            }
+        }
         let mut last: BTreeMap<SeqId, u32> = BTreeMap::new();
-        for (index, (&seq, &found)) in self.declared.iter().zip(positions).enumerate() {
+        for (index, (&(seq, role), &found)) in tokens() {
+            if role.is_some() {
+                continue;
+            }
             let held = self.held[seq as usize].last_key_value();
             let before = last.get(&seq).or(held.map(|(position, _)| position));
             let expected = before.map(|position| position + 1);
             let fits = (0..i32::MAX).contains(&found)
                 && expected.is_none_or(|expected| i64::from(expected) == found.into());
             if !fits {
-                return Some(KvErrorKind::Position {
-                    index,
-                    found: found.into(),
-                    expected: expected.unwrap_or(0),
-                });
+                return error(index, found, expected.unwrap_or(0));
             }
             last.insert(seq, found as u32);
         }
         None
     }
 
+    /// The position of candidates that follow the committed tokens; `start` in an empty sequence.
+    fn base(&self, seq: SeqId, start: u32) -> u32 {
+        let roots = self.candidates[seq as usize].first();
+        let held = self.held[seq as usize].last_key_value();
+        let next = held.map(|(position, _)| position + 1);
+        roots.map(|root| root.position).or(next).unwrap_or(start)
+    }
+
     fn forward(&mut self, forward: &Forward) {
         let mut next: BTreeMap<SeqId, u32> = BTreeMap::new();
+        let mut trees: BTreeMap<SeqId, Vec<Candidate>> = BTreeMap::new();
         let mut positions = vec![];
-        for &seq in &self.declared {
-            let held = self.held[seq as usize].last_key_value();
-            let next = next
-                .entry(seq)
-                .or_insert(held.map_or(forward.start, |(position, _)| position + 1));
+        for &(seq, role) in &self.declared {
+            let base = self.base(seq, forward.start);
+            if let Some(parent) = role {
+                let tree = trees
+                    .entry(seq)
+                    .or_insert_with(|| self.candidates[seq as usize].clone());
+                let position = parent.map_or(base, |parent| tree[parent as usize].position + 1);
+                tree.push(Candidate {
+                    parent,
+                    position,
+                    stamp: Stamp::default(),
+                });
+                positions.push(position as i32);
+                continue;
+            }
+            let next = next.entry(seq).or_insert(base);
             positions.push(*next as i32);
             *next += 1;
         }
@@ -546,15 +769,40 @@ impl History {
         let stamps = self.bytes.stamps(positions.len());
         let live = self.live();
         let mut tried = self.held.clone();
+        let mut added: BTreeMap<SeqId, usize> = BTreeMap::new();
         let tokens = self.declared.iter().zip(&positions);
-        for ((&seq, &position), &stamp) in tokens.clone().zip(&stamps) {
-            tried[seq as usize].insert(position as u32, stamp);
+        for ((&(seq, role), &position), &stamp) in tokens.clone().zip(&stamps) {
+            let index = added.entry(seq).or_insert(0);
+            match role {
+                None => _ = tried[seq as usize].insert(position as u32, stamp),
+                Some(_) => {
+                    let computed = self.candidates[seq as usize].len();
+                    trees.get_mut(&seq).unwrap()[computed + *index].stamp = stamp;
+                }
+            }
+            *index += 1;
         }
-        let see = |(&seq, &position): (&SeqId, &i32)| {
-            let upto = tried[seq as usize].range(..=position as u32);
-            upto.map(|(p, s)| (*p, *s)).collect()
+        let see = |((seq, role), position, stamp): (Declared, i32, Stamp)| {
+            let committed = tried[seq as usize].range(..=position as u32);
+            let mut seen: Vec<(u32, Stamp)> = committed.map(|(p, s)| (*p, *s)).collect();
+            if role.is_some() {
+                let tree = &trees[&seq];
+                let own = tree.iter().position(|c| c.stamp == stamp).unwrap();
+                let mut chain = vec![];
+                let mut at = Some(own as u32);
+                while let Some(node) = at {
+                    let candidate = tree[node as usize];
+                    chain.insert(0, (candidate.position, candidate.stamp));
+                    at = candidate.parent;
+                }
+                seen.extend(chain);
+            }
+            seen
         };
-        let visible: Vec<Vec<(u32, Stamp)>> = tokens.map(see).collect();
+        let tokens = tokens.zip(&stamps);
+        let visible: Vec<Vec<(u32, Stamp)>> = tokens
+            .map(|((declared, position), stamp)| see((*declared, *position, *stamp)))
+            .collect();
         let written = match forward.end {
             End::Commit => usize::MAX,
             End::Fail { written } => written,
@@ -568,13 +816,26 @@ impl History {
         };
         step.run(&mut self.bytes, written);
         let committed = matches!(forward.end, End::Commit);
-        for (&seq, &position) in self.declared.iter().zip(&positions) {
+        for (&(seq, role), &position) in self.declared.iter().zip(&positions) {
+            let next = match role {
+                None => position as u32 + 1,
+                Some(_) => {
+                    let held = self.held[seq as usize].last_key_value();
+                    let next = held.map_or(0, |(position, _)| position + 1);
+                    next + trees[&seq].len() as u32
+                }
+            };
             for window in &mut self.kept {
-                if committed {
+                if committed && role.is_none() {
                     window.positions[seq as usize].insert(position as u32);
                 }
                 // A failed step has overwritten what a good one gives up.
-                window.trim(seq as usize, position as u32 + 1);
+                window.trim(seq as usize, next);
+            }
+        }
+        if committed {
+            for (seq, tree) in trees {
+                self.candidates[seq as usize] = tree;
             }
         }
         match committed {

@@ -12,6 +12,7 @@ mod prefix_store;
 mod radix;
 mod request;
 mod running;
+mod speculation;
 mod state;
 
 pub use engine::{Engine, EngineHandle, EventSink};
@@ -22,6 +23,7 @@ pub use request::{
 pub use state::{Counters, EngineState, SequenceInfo};
 
 use crate::generate::FinishReason;
+use crate::speculative::{Drafter, VerifyCosts};
 use crate::{BatchRunner, BatchToken, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use backend::Backend;
 use constraint::MaskWorker;
@@ -41,7 +43,7 @@ use std::time::{Duration, Instant};
 const MIN_SHARED_TOKENS: usize = 4;
 
 /// The options of an [`Engine`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SchedulerOptions {
     /// The maximum number of requests that run at once.
     pub slots: usize,
@@ -53,6 +55,10 @@ pub struct SchedulerOptions {
     pub step_time: Duration,
     /// A folder for prefixes on disk, and its size limit in bytes.
     pub disk: Option<(PathBuf, u64)>,
+    /// The number of candidates a request that memory is reserved for. More are possible and allocate more.
+    pub candidates: usize,
+    /// A draft for requests that speculate with one.
+    pub draft: Option<Drafter>,
 }
 
 impl Default for SchedulerOptions {
@@ -63,6 +69,8 @@ impl Default for SchedulerOptions {
             prefixes: 64,
             step_time: Duration::from_millis(30),
             disk: None,
+            candidates: 0,
+            draft: None,
         }
     }
 }
@@ -85,6 +93,7 @@ struct Scheduler {
     stop_at: Option<Instant>,
     /// The request that gets prompt tokens first, so that all get their share.
     turn: usize,
+    costs: VerifyCosts,
 }
 
 impl Scheduler {
@@ -101,7 +110,8 @@ impl Scheduler {
             slots,
             ..options.clone()
         };
-        let runner = BatchRunner::with_prefixes(&model, backend, runner, slots, options.prefixes)?;
+        let (prefixes, candidates) = (options.prefixes, options.candidates);
+        let runner = BatchRunner::with_trees(&model, backend, runner, slots, prefixes, candidates)?;
         let disk = match &options.disk {
             None => None,
             Some((folder, limit)) => {
@@ -125,6 +135,7 @@ impl Scheduler {
             running: vec![],
             stop_at: None,
             turn: 0,
+            costs: VerifyCosts::default(),
         })
     }
 
@@ -298,6 +309,10 @@ impl Scheduler {
                 }),
             }),
         };
+        let reused = reused.and_then(|report| {
+            self.begin_speculation(&mut request, seq)?;
+            Ok(report)
+        });
         match reused {
             Ok(report) => {
                 let counters = &self.shared.counters;
@@ -310,6 +325,7 @@ impl Scheduler {
                 self.running.push(request);
             }
             Err(error) => {
+                _ = self.runner.remove(seq);
                 Counters::add(&self.shared.counters.failed, 1);
                 request.fail(error);
             }
@@ -319,9 +335,14 @@ impl Scheduler {
     /// Runs one forward for all requests, and samples.
     fn step(&mut self) {
         let counts = self.token_counts();
-        let Some(counts) = self.make_room(counts) else {
+        let Some(mut counts) = self.make_room(counts) else {
             return;
         };
+        let failed = self.propose(&mut counts);
+        if let Some((index, error)) = failed {
+            self.fail(index, error);
+            return;
+        }
         for request in &mut self.running {
             if let Some(constraint) = &mut request.constraint {
                 self.masks.begin(constraint);
@@ -331,9 +352,9 @@ impl Scheduler {
         let failures = self.forward(&counts);
         let time = started.elapsed();
         let tokens: usize = counts.iter().sum();
-        let decoding = self.running.iter().zip(&counts);
-        let decoding = decoding.filter(|(r, n)| r.decoding && **n > 0).count();
-        self.pace.record(tokens - decoding, time);
+        let prompts = self.running.iter().zip(&counts);
+        let prompts = prompts.filter(|(r, _)| !r.decoding).map(|(_, n)| *n);
+        self.pace.record(prompts.sum(), time);
         let counters = &self.shared.counters;
         Counters::add(&counters.steps, 1);
         Counters::add(&counters.step_tokens, tokens);
@@ -344,7 +365,19 @@ impl Scheduler {
             if counts[index] == 0 || failures.iter().any(|(failed, _)| *failed == index) {
                 continue;
             }
-            request.advance(counts[index]);
+            if request.decoding && self.runner.has_candidates(request.seq) {
+                let context = self.shared.context();
+                let verified = request.verify(&mut self.runner, tokenizer, context, tokens, time);
+                match verified {
+                    Ok((generated, end)) => {
+                        Counters::add(&counters.generated_tokens, generated);
+                        ends.extend(end.map(|finish| (index, Ok(finish))));
+                    }
+                    Err(error) => ends.push((index, Err(error))),
+                }
+                continue;
+            }
+            request.advance(counts[index].min(request.remaining().len()));
             if !request.remaining().is_empty() {
                 continue;
             }
@@ -462,19 +495,33 @@ impl Scheduler {
             };
             remaining[..n].iter().enumerate().map(token).collect()
         };
-        let parts = self.running.iter().zip(counts);
-        let parts: Vec<Vec<BatchToken>> = parts.map(|(r, n)| tokens(r, *n)).collect();
-        let whole: Vec<BatchToken> = parts.iter().flatten().copied().collect();
-        if self.runner.step(&whole).is_ok() {
+        let mut parts = vec![];
+        for (index, (request, n)) in self.running.iter().zip(counts).enumerate() {
+            let tree = request.speculator.as_ref().filter(|_| request.decoding);
+            let tree = tree.map(|speculator| (request.seq, speculator.tree()));
+            if *n > 0 {
+                let tokens = match tree {
+                    Some(_) => vec![],
+                    None => tokens(request, *n),
+                };
+                parts.push((index, tokens, tree));
+            }
+        }
+        let whole: Vec<BatchToken> = parts.iter().flat_map(|part| &part.1).copied().collect();
+        let trees: Vec<_> = parts.iter().filter_map(|part| part.2).collect();
+        if self.runner.step_trees(&whole, &trees).is_ok() {
             return vec![];
         }
         let mut failures = vec![];
-        for (index, part) in parts
-            .iter()
-            .enumerate()
-            .filter(|(_, part)| !part.is_empty())
-        {
-            if let Err(error) = self.runner.step(part) {
+        for (index, tokens, tree) in parts {
+            // The outputs of a tree last until the next step, so that alone a request gets its next token only.
+            let root = tree.map(|(seq, tree)| BatchToken {
+                seq,
+                id: tree.tokens()[0],
+                logits: true,
+            });
+            let tokens: Vec<BatchToken> = tokens.into_iter().chain(root).collect();
+            if let Err(error) = self.runner.step(&tokens) {
                 failures.push((index, error));
             }
         }

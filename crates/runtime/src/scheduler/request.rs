@@ -1,6 +1,7 @@
 //! Requests, what is reported about them, and the stream of a request's events.
 
 use crate::generate::{FinishReason, GenerateOptions, Timings};
+use crate::speculative::{SpecOptions, SpecStats};
 use crate::{RuntimeError, SamplerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ pub struct Request {
     pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Reuse stored prefixes, and store this request's tokens for later ones.
     pub cache_prompt: bool,
+    /// Speculative decoding; `None` decodes plainly. The tokens are the same.
+    pub speculation: Option<SpecOptions>,
 }
 
 impl Request {
@@ -39,6 +42,7 @@ impl Request {
             deadline: None,
             constraint: None,
             cache_prompt: true,
+            speculation: None,
         }
     }
 }
@@ -112,6 +116,8 @@ pub struct RequestOutput {
     pub timings: Timings,
     /// What was reused.
     pub cache: CacheReport,
+    /// What speculation did, if the request asked for it.
+    pub speculation: Option<SpecStats>,
 }
 
 /// How much of a prompt was reused, and why not more.

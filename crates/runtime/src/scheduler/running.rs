@@ -6,6 +6,7 @@ use super::request::{CacheReport, GeneratedToken, RequestEvent, RequestOutput, T
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generate::{FinishReason, Timings};
 use crate::score::LogSoftmax;
+use crate::speculative::{SpecOptions, Speculator};
 use crate::{RuntimeError, Sampler};
 use kv::SeqId;
 use std::sync::Arc;
@@ -37,6 +38,9 @@ pub(super) struct RunningRequest {
     first_token: Option<Instant>,
     computed: usize,
     masked: Vec<f32>,
+    pub(super) speculation: Option<SpecOptions>,
+    /// Made when the request starts.
+    pub(super) speculator: Option<Speculator>,
 }
 
 impl RunningRequest {
@@ -70,7 +74,20 @@ impl RunningRequest {
             first_token: None,
             computed: 0,
             masked: vec![],
+            speculation: request.speculation,
+            speculator: None,
         }
+    }
+
+    /// The tokens of the prompt and the generated ones.
+    pub(super) fn history(&self) -> &[u32] {
+        self.detokenizer.history()
+    }
+
+    /// The number of tokens that may still be generated.
+    pub(super) fn wanted(&self) -> usize {
+        let most = self.detokenizer.max_tokens().unwrap_or(usize::MAX);
+        most.saturating_sub(self.detokenizer.len())
     }
 
     /// All tokens that the sequence will hold before it can be sampled from.
@@ -170,6 +187,11 @@ impl RunningRequest {
         Ok(finish.or(complete.then_some(FinishReason::Stop)))
     }
 
+    /// The token that was sampled last.
+    pub(super) fn last_token(&self) -> u32 {
+        *self.pending.last().expect("a token was sampled")
+    }
+
     /// Ends the request with what it has.
     pub(super) fn finish(mut self, finish: FinishReason) {
         let now = Instant::now();
@@ -198,6 +220,7 @@ impl RunningRequest {
             stop_string,
             timings,
             cache,
+            speculation: self.speculator.map(|s| s.stats().clone()),
         })));
     }
 

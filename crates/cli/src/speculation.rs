@@ -1,0 +1,325 @@
+//! Speculative decoding on the command line: its options, and the runner of one sequence that uses it or not.
+
+use crate::args::{self, EngineArgs, ModelArgs};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use kvark::generate::{GenerateEvent, GenerateOptions, GenerateOutput, Sampler};
+use kvark::memory::MemoryUsage;
+use kvark::model::OpenOptions;
+use kvark::snapshot::Snapshot;
+use kvark::speculative::{
+    DepthStats, Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
+};
+use kvark::{BatchRunner, Model, Runner};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Options of speculative decoding. The text is the same with and without it.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Speculative decoding")]
+pub(crate) struct SpecArgs {
+    /// What proposes tokens that the model then verifies, several in one forward: ngram (repetitions of the prompt and the
+    /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), auto (what is there, where it pays) or none
+    /// [default: none, or the kind of -md]
+    #[arg(long, value_name = "TYPE", value_parser = spec_type)]
+    spec_type: Option<SpecChoice>,
+    /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
+    /// NAME.eagle3.gguf, is found without it
+    #[arg(long, value_name = "MODEL")]
+    model_draft: Option<String>,
+    /// Most candidates of a round [default: 8]
+    #[arg(long, value_name = "N", value_parser = args::whole::<usize>)]
+    spec_tree: Option<usize>,
+    /// Most candidates that a round can accept: the depth of the tree [default: 8]
+    #[arg(long, visible_alias = "spec-draft-n-max", value_name = "D", value_parser = args::whole::<usize>)]
+    spec_depth: Option<usize>,
+    /// Most children of a candidate; 1 proposes a chain [default: 3]
+    #[arg(long, value_name = "K", value_parser = args::whole::<usize>)]
+    spec_topk: Option<usize>,
+    /// Write a page that draws the tree of every round, with what was accepted
+    #[arg(long, value_name = "FILE.html")]
+    spec_trace: Option<PathBuf>,
+}
+
+/// The value of `--spec-type`; `None` is `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpecChoice(Option<SpecType>);
+
+fn spec_type(name: &str) -> Result<SpecChoice, String> {
+    if name == "none" {
+        return Ok(SpecChoice(None));
+    }
+    let known = SpecType::from_name(name);
+    let names = SpecType::ALL.map(SpecType::name).join(", ");
+    let known = known.ok_or_else(|| format!("must be one of {names}, none"))?;
+    Ok(SpecChoice(Some(known)))
+}
+
+/// A draft that was opened before its target, which must give it features.
+pub(crate) struct OpenDraft(Option<Model>);
+
+impl OpenDraft {
+    /// The target's layers whose inputs the draft needs.
+    pub(crate) fn feature_layers(&self) -> Vec<usize> {
+        let head = self.0.as_ref().map(Model::artifact);
+        let layers = head.and_then(EagleHead::feature_layers);
+        layers.unwrap_or_default().to_vec()
+    }
+
+    /// Loads the draft.
+    pub(crate) fn load(
+        &self,
+        target: &Model,
+        engine: &EngineArgs,
+        sequences: usize,
+    ) -> Result<Option<Drafter>> {
+        let Some(draft) = &self.0 else {
+            return Ok(None);
+        };
+        let backend = engine.device.backend()?;
+        let options = engine.runner_options()?;
+        let draft = Drafter::new(draft, target, &*backend, &options, sequences)?;
+        Ok(Some(draft))
+    }
+}
+
+impl SpecArgs {
+    /// Whether speculation was asked for.
+    pub(crate) fn is_on(&self) -> bool {
+        match self.spec_type {
+            Some(SpecChoice(kind)) => kind.is_some(),
+            None => self.model_draft.is_some(),
+        }
+    }
+
+    /// Opens the draft: the named one or, for types that use a head, the one beside the model.
+    pub(crate) fn open_draft(&self, model: &ModelArgs, engine: &EngineArgs) -> Result<OpenDraft> {
+        let kind = self.spec_type.and_then(|SpecChoice(kind)| kind);
+        let path = match (&self.model_draft, kind) {
+            (_, Some(SpecType::Ngram)) => None,
+            (Some(name), _) if self.is_on() => Some(args::model_path(name)?),
+            (None, Some(SpecType::Eagle3 | SpecType::Auto)) => {
+                let beside = model.path()?.with_extension("eagle3.gguf");
+                beside.is_file().then_some(beside)
+            }
+            _ => None,
+        };
+        let open = |path: PathBuf| {
+            let options = OpenOptions {
+                context: engine.ctx_size.map(|n| n as usize),
+                ..OpenOptions::default()
+            };
+            Model::open_with(&path, &options)
+        };
+        Ok(OpenDraft(path.map(open).transpose()?))
+    }
+
+    /// The options, or `None` for plain decoding.
+    pub(crate) fn options(&self, draft: &OpenDraft) -> Result<Option<SpecOptions>> {
+        let is_head = draft.0.as_ref().map(|d| d.artifact().draft_head.is_some());
+        let kind = match (self.spec_type, is_head) {
+            (Some(SpecChoice(kind)), _) => kind,
+            (None, Some(true)) => Some(SpecType::Eagle3),
+            (None, Some(false)) => Some(SpecType::Draft),
+            (None, None) => None,
+        };
+        let Some(kind) = kind else {
+            let sizes = [self.spec_tree, self.spec_depth, self.spec_topk];
+            if sizes.iter().any(Option::is_some) {
+                bail!("--spec-tree, --spec-depth and --spec-topk need --spec-type");
+            }
+            return Ok(None);
+        };
+        match (kind, is_head) {
+            (SpecType::Draft, None) => {
+                bail!("--spec-type draft needs a draft model: name it with --model-draft")
+            }
+            (SpecType::Draft, Some(true)) => {
+                bail!("--model-draft is an Eagle3 head: use --spec-type eagle3")
+            }
+            (SpecType::Eagle3, None) => bail!(
+                "--spec-type eagle3 needs a head: name it with --model-draft, or put it beside the model as NAME.eagle3.gguf"
+            ),
+            (SpecType::Eagle3, Some(false)) => {
+                bail!("--model-draft is not an Eagle3 head: use --spec-type draft")
+            }
+            (SpecType::Ngram, _) if self.model_draft.is_some() => {
+                bail!("--spec-type ngram uses no draft: leave --model-draft out, or use auto")
+            }
+            _ => {}
+        }
+        let defaults = SpecOptions::default();
+        Ok(Some(SpecOptions {
+            kind,
+            max_candidates: self.spec_tree.unwrap_or(defaults.max_candidates),
+            max_depth: self.spec_depth.unwrap_or(defaults.max_depth),
+            top_k: self.spec_topk.unwrap_or(defaults.top_k),
+            trace: self.spec_trace.is_some(),
+        }))
+    }
+
+    /// Writes the page of `--spec-trace`.
+    pub(crate) fn write_trace(&self, model: &Model, stats: &SpecStats) -> Result<()> {
+        let Some(file) = &self.spec_trace else {
+            return Ok(());
+        };
+        let page = crate::spec_trace::page(model, stats);
+        std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// Fails before any work if the page of `--spec-trace` could not be written in the end.
+    pub(crate) fn check_trace(&self) -> Result<()> {
+        let Some(file) = &self.spec_trace else {
+            return Ok(());
+        };
+        if !self.is_on() {
+            bail!("--spec-trace needs --spec-type");
+        }
+        let opened = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file);
+        opened.with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(())
+    }
+}
+
+/// A runner of one sequence, with speculation or without.
+pub(crate) enum SingleRunner {
+    Plain(Box<Runner>),
+    Speculative(Box<SpecRunner>),
+}
+
+/// A pool with one sequence, and its speculation.
+pub(crate) struct SpecRunner {
+    runner: BatchRunner,
+    speculator: Speculator,
+}
+
+impl SingleRunner {
+    pub(crate) fn new(
+        model: &Model,
+        engine: &EngineArgs,
+        spec: &SpecArgs,
+        draft: &OpenDraft,
+    ) -> Result<SingleRunner> {
+        let Some(options) = spec.options(draft)? else {
+            return Ok(SingleRunner::Plain(Box::new(engine.runner(model)?)));
+        };
+        let backend = engine.device.backend()?;
+        let runner_options = engine.runner_options()?;
+        options.check(runner_options.max_step_tokens)?;
+        let candidates = options.max_candidates;
+        let mut runner =
+            BatchRunner::with_trees(model, &*backend, &runner_options, 1, 0, candidates)?;
+        if candidates >= runner.capacity()? {
+            bail!(
+                "a tree of {candidates} candidates does not fit in a context of {} tokens",
+                runner.capacity()?
+            );
+        }
+        let draft = draft.load(model, engine, 1)?;
+        let costs = VerifyCosts::default();
+        if options.kind == SpecType::Auto {
+            runner.measure_verify_costs(&costs, candidates)?;
+        }
+        let speculator = Speculator::new(&options, &costs, draft.as_ref())?;
+        Ok(SingleRunner::Speculative(Box::new(SpecRunner {
+            runner,
+            speculator,
+        })))
+    }
+
+    pub(crate) fn capacity(&self) -> Result<usize> {
+        Ok(match self {
+            SingleRunner::Plain(runner) => runner.capacity()?,
+            SingleRunner::Speculative(spec) => spec.runner.capacity()?,
+        })
+    }
+
+    pub(crate) fn enable_context_shift(&mut self, keep: usize) -> Result<()> {
+        match self {
+            SingleRunner::Plain(runner) => runner.enable_context_shift(keep)?,
+            SingleRunner::Speculative(spec) => spec.runner.enable_context_shift(keep)?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resume(
+        &mut self,
+        model: &Model,
+        snapshot: &Snapshot,
+        prompt: &[u32],
+    ) -> Result<usize> {
+        Ok(match self {
+            SingleRunner::Plain(runner) => runner.resume(model, snapshot, prompt)?,
+            SingleRunner::Speculative(spec) => spec.runner.resume(model, 0, snapshot, prompt)?,
+        })
+    }
+
+    pub(crate) fn generate(
+        &mut self,
+        model: &Model,
+        prompt: &[u32],
+        sampler: &mut Sampler,
+        options: &GenerateOptions,
+        on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+    ) -> Result<GenerateOutput> {
+        Ok(match self {
+            SingleRunner::Plain(runner) => {
+                runner.generate(model, prompt, sampler, options, on_event)?
+            }
+            SingleRunner::Speculative(spec) => {
+                let SpecRunner { runner, speculator } = &mut **spec;
+                let both = (sampler, speculator);
+                runner.generate_speculative(model, 0, prompt, both, options, on_event)?
+            }
+        })
+    }
+
+    pub(crate) fn save(&self, model: &Model, file: &Path) -> Result<()> {
+        match self {
+            SingleRunner::Plain(runner) => runner.save(model, file, b"")?,
+            SingleRunner::Speculative(spec) => spec.runner.save(model, 0, file, b"")?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn memory(&self) -> Result<MemoryUsage> {
+        Ok(match self {
+            SingleRunner::Plain(runner) => runner.memory()?,
+            SingleRunner::Speculative(spec) => spec.runner.memory()?,
+        })
+    }
+
+    /// What speculation did.
+    pub(crate) fn stats(&self) -> Option<&SpecStats> {
+        match self {
+            SingleRunner::Plain(_) => None,
+            SingleRunner::Speculative(spec) => Some(spec.speculator.stats()),
+        }
+    }
+}
+
+/// What speculation did, as an object of `--json`.
+pub(crate) fn spec_object(stats: &SpecStats) -> Value {
+    let depth = |d: &DepthStats| json!({ "drafted": d.drafted, "accepted": d.accepted });
+    json!({
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "rounds": stats.rounds,
+        "mean_accepted_length": stats.mean_accepted_length(),
+        "by_depth": stats.by_depth.iter().map(depth).collect::<Vec<_>>(),
+        "propose_ms": stats.propose_time.as_secs_f64() * 1e3,
+        "verify_ms": stats.verify_time.as_secs_f64() * 1e3,
+    })
+}
+
+/// What speculation did, for people.
+pub(crate) fn spec_note(stats: &SpecStats) -> String {
+    let mean = stats.mean_accepted_length().unwrap_or(0.0);
+    format!(
+        "[speculation: {} rounds, {} of {} candidates accepted, {mean:.2} tokens a round]",
+        stats.rounds, stats.accepted, stats.drafted
+    )
+}

@@ -1,0 +1,187 @@
+//! Chooses the size of a tree by expected tokens per time: measured costs of forwards, and how often estimates came true.
+
+use super::tree_proposal::TreeProposal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a forward of the target takes, by its rows. Speculators of one runner share it.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyCosts(Arc<Mutex<Vec<Option<f64>>>>);
+
+/// The weight of a new measurement in the running mean.
+const NEW_WEIGHT: f64 = 0.1;
+
+impl VerifyCosts {
+    /// Records that a forward of this many rows took `time`.
+    pub fn record(&self, rows: usize, time: Duration) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() <= rows {
+            all.resize(rows + 1, None);
+        }
+        let time = time.as_secs_f64();
+        let old = &mut all[rows];
+        *old = Some(match *old {
+            // One slow forward of a busy machine must not rule a size out.
+            Some(mean) => mean + NEW_WEIGHT * (time.min(3.0 * mean) - mean),
+            None => time,
+        });
+    }
+
+    /// The sizes that were measured, with their seconds.
+    pub fn measured(&self) -> Vec<(usize, f64)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().enumerate();
+        known
+            .filter_map(|(rows, time)| Some((rows, (*time)?)))
+            .collect()
+    }
+
+    /// The expected seconds of forwards of 1 to `rows` rows: measured, or between the measured neighbours. Costs never fall
+    /// with more rows.
+    fn curve(&self, rows: usize) -> Vec<f64> {
+        let known = self.measured();
+        let at = |n: usize| {
+            let below = known.iter().rev().find(|(rows, _)| *rows <= n);
+            let above = known.iter().find(|(rows, _)| *rows >= n);
+            match (below, above) {
+                (Some((r0, t0)), Some((r1, t1))) if r1 > r0 => {
+                    t0 + (t1 - t0) * (n - r0) as f64 / (r1 - r0) as f64
+                }
+                (Some((_, t)), Some(_)) => *t,
+                // Beyond the largest size: a row costs as much as one of that size.
+                (Some((r0, t0)), None) => t0 * n as f64 / *r0 as f64,
+                (None, Some((_, t))) => *t,
+                (None, None) => 1.0 + 0.1 * n as f64,
+            }
+        };
+        let mut highest = 0.0f64;
+        let mut curve = Vec::with_capacity(rows);
+        for n in 1..=rows {
+            highest = highest.max(at(n));
+            curve.push(highest);
+        }
+        curve
+    }
+}
+
+/// How often candidates with a given estimate were accepted.
+#[derive(Clone, Debug)]
+pub(super) struct Calibration {
+    /// Accepted and tried candidates by estimate, with decay.
+    buckets: [(f64, f64); BUCKETS],
+}
+
+const BUCKETS: usize = 10;
+/// An estimate counts as this many tries.
+const PRIOR_TRIES: f64 = 3.0;
+/// Old tries lose this part of their weight with every new one.
+const DECAY: f64 = 0.97;
+
+impl Calibration {
+    pub(super) fn new() -> Calibration {
+        Calibration {
+            buckets: [(0.0, 0.0); BUCKETS],
+        }
+    }
+
+    fn bucket(estimate: f32) -> usize {
+        ((estimate * BUCKETS as f32) as usize).min(BUCKETS - 1)
+    }
+
+    /// The estimate, corrected by what was seen.
+    fn corrected(&self, estimate: f32) -> f32 {
+        let (hits, tries) = self.buckets[Calibration::bucket(estimate)];
+        let prior = f64::from(estimate) * PRIOR_TRIES;
+        ((hits + prior) / (tries + PRIOR_TRIES)) as f32
+    }
+
+    /// Learns from a candidate whose parent was accepted.
+    pub(super) fn learn(&mut self, estimate: f32, accepted: bool) {
+        let (hits, tries) = &mut self.buckets[Calibration::bucket(estimate)];
+        *hits = *hits * DECAY + f64::from(u8::from(accepted));
+        *tries = *tries * DECAY + 1.0;
+    }
+
+    /// The corrected likelihood of every node of a tree.
+    pub(super) fn likelihoods(&self, tree: &TreeProposal) -> Vec<f32> {
+        let estimates = tree.probabilities().iter();
+        let corrected: Vec<f32> = estimates.map(|p| self.corrected(*p)).collect();
+        tree.cumulative(&corrected)
+    }
+}
+
+/// The number of candidates that gives the most expected tokens per second, and this rate: the most likely nodes of a tree, or
+/// none.
+/// `spent` is the seconds that the proposal took, `others` the rows of other sequences in the same forward.
+pub(super) fn best_size(
+    likelihoods: &[f32],
+    costs: &VerifyCosts,
+    max: usize,
+    spent: f64,
+    others: usize,
+) -> (usize, f64) {
+    let mut sorted: Vec<f32> = likelihoods[1..].to_vec();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    sorted.truncate(max);
+    let curve = costs.curve(others + sorted.len() + 1).split_off(others);
+    let mut expected = 1.0 + others as f64;
+    let mut best = (expected / (curve[0] + spent), 0);
+    for (index, likelihood) in sorted.iter().enumerate() {
+        expected += f64::from(*likelihood);
+        let rate = expected / (curve[index + 1] + spent);
+        // A gain of less than 3 % is within the error of the measurement.
+        if rate > best.0 * 1.03 || (best.1 > 0 && rate > best.0) {
+            best = (rate, index + 1);
+        }
+    }
+    (best.1, best.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(measured: &[(usize, u64)]) -> VerifyCosts {
+        let costs = VerifyCosts::default();
+        for (rows, millis) in measured {
+            costs.record(*rows, Duration::from_millis(*millis));
+        }
+        costs
+    }
+
+    #[test]
+    fn costs_between_sizes_are_interpolated() {
+        let curve = costs(&[(1, 10), (5, 18), (9, 16)]).curve(12);
+        let millis: Vec<i64> = curve.iter().map(|t| (t * 1e3).round() as i64).collect();
+        assert_eq!(millis, [10, 12, 14, 16, 18, 18, 18, 18, 18, 18, 20, 21]);
+    }
+
+    #[test]
+    fn the_size_follows_likelihoods_and_costs() {
+        let cheap = costs(&[(1, 10), (9, 12)]);
+        let dear = costs(&[(1, 10), (9, 90)]);
+        let likely = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
+        assert_eq!(best_size(&likely, &cheap, 8, 0.0, 0).0, 8);
+        assert_eq!(best_size(&likely, &cheap, 4, 0.0, 0).0, 4);
+        assert_eq!(best_size(&likely, &dear, 8, 0.0, 0).0, 0);
+        assert_eq!(
+            best_size(&likely, &cheap, 8, 0.0, 8).0,
+            0,
+            "rows are dear from 9 on"
+        );
+        let unlikely = [1.0, 0.01, 0.001];
+        assert_eq!(best_size(&unlikely, &cheap, 8, 0.0, 0).0, 0);
+        assert_eq!(best_size(&[1.0], &cheap, 8, 0.0, 0).0, 0);
+    }
+
+    #[test]
+    fn estimates_are_corrected_by_what_came_true() {
+        let mut calibration = Calibration::new();
+        assert!((calibration.corrected(0.95) - 0.95).abs() < 1e-6);
+        (0..60).for_each(|_| calibration.learn(0.95, false));
+        assert!(calibration.corrected(0.95) < 0.15);
+        (0..60).for_each(|_| calibration.learn(0.95, true));
+        assert!(calibration.corrected(0.95) > 0.8);
+        assert!((calibration.corrected(0.5) - 0.5).abs() < 1e-6);
+    }
+}

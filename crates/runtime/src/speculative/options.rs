@@ -1,0 +1,98 @@
+//! `SpecOptions`: the caller's choices for speculative decoding.
+
+use crate::{RuntimeError, RuntimeErrorKind};
+
+/// What proposes candidates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpecType {
+    /// Earlier occurrences of the last tokens in prompt and answer; needs no second model.
+    Ngram,
+    /// A smaller model with the same vocabulary.
+    Draft,
+    /// An Eagle3 head, which works on features of the target.
+    Eagle3,
+    /// Everything that is there, where it pays: sizes are chosen round by round from measured costs.
+    #[default]
+    Auto,
+}
+
+impl SpecType {
+    /// All types.
+    pub const ALL: [SpecType; 4] = [
+        SpecType::Ngram,
+        SpecType::Draft,
+        SpecType::Eagle3,
+        SpecType::Auto,
+    ];
+
+    /// The name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            SpecType::Ngram => "ngram",
+            SpecType::Draft => "draft",
+            SpecType::Eagle3 => "eagle3",
+            SpecType::Auto => "auto",
+        }
+    }
+
+    /// The type with this name.
+    pub fn from_name(name: &str) -> Option<SpecType> {
+        SpecType::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// The caller's choices for speculative decoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecOptions {
+    /// What proposes candidates.
+    pub kind: SpecType,
+    /// The maximum number of candidates in a round.
+    pub max_candidates: usize,
+    /// The maximum number of tokens that a round can accept.
+    pub max_depth: usize,
+    /// The maximum number of children of a candidate.
+    pub top_k: usize,
+    /// Keep what each round proposed and accepted.
+    pub trace: bool,
+}
+
+impl Default for SpecOptions {
+    fn default() -> SpecOptions {
+        SpecOptions {
+            kind: SpecType::Auto,
+            max_candidates: 8,
+            max_depth: 8,
+            top_k: 3,
+            trace: false,
+        }
+    }
+}
+
+impl SpecOptions {
+    /// Checks the numbers, for steps of at most `max_step` tokens.
+    ///
+    /// # Errors
+    /// `InvalidOptions` with the first number that is out of range.
+    pub fn check(&self, max_step: usize) -> Result<(), RuntimeError> {
+        let invalid = |reason: String| Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        let numbers = [
+            ("a speculation depth", self.max_depth),
+            ("a tree", self.max_candidates),
+            ("a top-k of candidates", self.top_k),
+        ];
+        for (name, number) in numbers {
+            if number == 0 {
+                return invalid(format!(
+                    "{name} of 0 proposes nothing: it must be at least 1"
+                ));
+            }
+        }
+        if self.max_candidates >= max_step {
+            return invalid(format!(
+                "a tree of {} candidates and its root does not fit in a step of {max_step} tokens",
+                self.max_candidates
+            ));
+        }
+        Ok(())
+    }
+}

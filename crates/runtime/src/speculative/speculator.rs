@@ -1,0 +1,291 @@
+//! `Speculator`: the speculation of one sequence, round by round.
+
+use super::adaptive::{Calibration, VerifyCosts, best_size};
+use super::draft::DraftModel;
+use super::eagle3::EagleHead;
+use super::ngram::NgramProposer;
+use super::options::{SpecOptions, SpecType};
+use super::proposer::{FeatureRows, Proposal, Proposer};
+use super::stats::{DepthStats, RoundTrace, SpecStats};
+use super::tree_proposal::{TreeProposal, VerifyResult};
+use crate::options::RunnerOptions;
+use crate::{Model, RuntimeError, RuntimeErrorKind};
+use backend::Backend;
+use std::time::{Duration, Instant};
+
+/// A proposer is free below this cost, in seconds.
+const MIN_COST: f64 = 5e-4;
+/// No further proposer is asked if one expects more accepted tokens than this.
+const ENOUGH_TOKENS: f32 = 2.5;
+/// A proposer that costs time is asked again after this many rounds in which it did not pay.
+const RETRY_AFTER: usize = 16;
+
+/// A second model that proposes candidates.
+#[derive(Clone)]
+pub enum Drafter {
+    /// A smaller model with the same vocabulary.
+    Model(DraftModel),
+    /// A head on the target's features.
+    Eagle3(EagleHead),
+}
+
+impl Drafter {
+    /// Loads a draft for a target: a head, or a smaller model.
+    ///
+    /// # Errors
+    /// `InvalidOptions` if the draft does not fit the target.
+    pub fn new(
+        draft: &Model,
+        target: &Model,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+        sequences: usize,
+    ) -> Result<Drafter, RuntimeError> {
+        Ok(match draft.artifact().draft_head {
+            Some(_) => Drafter::Eagle3(EagleHead::new(draft, target, backend, options, sequences)?),
+            None => Drafter::Model(DraftModel::new(draft, target, backend, options, sequences)?),
+        })
+    }
+
+    fn proposer(&self) -> Result<Box<dyn Proposer>, RuntimeError> {
+        match self {
+            Drafter::Model(model) => model.proposer(),
+            Drafter::Eagle3(head) => head.proposer(),
+        }
+    }
+}
+
+/// The speculation of one sequence: its proposers, what they proposed, and how it went.
+pub struct Speculator {
+    options: SpecOptions,
+    proposers: Vec<Source>,
+    /// `None` verifies everything that is proposed.
+    costs: Option<VerifyCosts>,
+    /// The proposal of this round, before nodes were left out.
+    proposed: TreeProposal,
+    /// The tree that is verified.
+    tree: TreeProposal,
+    /// The proposer of this round's tree.
+    active: Option<usize>,
+    propose_time: Duration,
+    stats: SpecStats,
+}
+
+struct Source {
+    proposer: Box<dyn Proposer>,
+    calibration: Calibration,
+    /// Rounds to wait before it is asked again.
+    pause: usize,
+    /// Its usual time for a proposal, in seconds.
+    cost: f64,
+}
+
+impl Speculator {
+    /// The speculation of a new sequence.
+    ///
+    /// # Errors
+    /// `InvalidOptions` if the options need a draft model and there is none.
+    pub fn new(
+        options: &SpecOptions,
+        costs: &VerifyCosts,
+        draft: Option<&Drafter>,
+    ) -> Result<Speculator, RuntimeError> {
+        let ngram = || -> Box<dyn Proposer> { Box::new(NgramProposer::new()) };
+        let drafter = || draft.map(Drafter::proposer).transpose();
+        let proposers = match options.kind {
+            SpecType::Ngram => vec![ngram()],
+            SpecType::Draft | SpecType::Eagle3 => {
+                let is_head = matches!(draft, Some(Drafter::Eagle3(_)));
+                let wanted = match options.kind {
+                    SpecType::Eagle3 => "an Eagle3 head",
+                    _ => "a draft model",
+                };
+                let missing = || {
+                    let reason = format!("speculation with {wanted} needs one: name it");
+                    RuntimeErrorKind::InvalidOptions(reason)
+                };
+                if draft.is_none() || is_head != (options.kind == SpecType::Eagle3) {
+                    return Err(missing().into());
+                }
+                vec![drafter()?.ok_or_else(missing)?]
+            }
+            SpecType::Auto => [Some(ngram()), drafter()?].into_iter().flatten().collect(),
+        };
+        let source = |proposer| Source {
+            proposer,
+            calibration: Calibration::new(),
+            pause: 0,
+            cost: 0.0,
+        };
+        Ok(Speculator {
+            costs: (options.kind == SpecType::Auto).then(|| costs.clone()),
+            options: options.clone(),
+            proposers: proposers.into_iter().map(source).collect(),
+            proposed: TreeProposal::new(0),
+            tree: TreeProposal::new(0),
+            active: None,
+            propose_time: Duration::ZERO,
+            stats: SpecStats::default(),
+        })
+    }
+
+    /// Whether proposals need the target's features.
+    pub(crate) fn needs_features(&self) -> bool {
+        let needs = |source: &Source| source.proposer.needs_features();
+        self.proposers.iter().any(needs)
+    }
+
+    /// The position of the first token whose features are still needed.
+    pub(crate) fn features_from(&self) -> usize {
+        let from = self.proposers.iter().map(|s| s.proposer.features_from());
+        from.min().unwrap_or(usize::MAX)
+    }
+
+    /// Proposes a tree below the last token of `history`, with at most `room` tokens, the root included. The forward has
+    /// `others` rows of other sequences.
+    ///
+    /// # Errors
+    /// Those of a draft's forward.
+    pub(crate) fn propose(
+        &mut self,
+        history: &[u32],
+        room: usize,
+        others: usize,
+        features: Option<FeatureRows<'_>>,
+    ) -> Result<&TreeProposal, RuntimeError> {
+        let started = Instant::now();
+        let root = *history.last().expect("a sequence has a token");
+        let candidates = self.options.max_candidates.min(room.saturating_sub(1));
+        let proposal = Proposal {
+            history,
+            max_candidates: candidates,
+            max_depth: self.options.max_depth.min(candidates),
+            top_k: self.options.top_k,
+            features,
+        };
+        self.proposed = TreeProposal::new(root);
+        self.tree = TreeProposal::new(root);
+        self.active = None;
+        let mut best = 0.0;
+        for (index, source) in self.proposers.iter_mut().enumerate() {
+            if candidates == 0 {
+                break;
+            }
+            if source.pause > 0 {
+                source.pause -= 1;
+                continue;
+            }
+            let begun = Instant::now();
+            let mut tree = TreeProposal::new(root);
+            source.proposer.propose(&proposal, &mut tree)?;
+            let took = begun.elapsed().as_secs_f64();
+            source.cost = match source.cost {
+                0.0 => took,
+                mean => 0.9 * mean + 0.1 * took,
+            };
+            let (likelihoods, (size, rate)) = match &self.costs {
+                None => {
+                    let likelihoods = tree.cumulative(tree.probabilities());
+                    (likelihoods, (candidates, 1.0))
+                }
+                Some(costs) => {
+                    let likelihoods = source.calibration.likelihoods(&tree);
+                    let spent = source.cost;
+                    let size = best_size(&likelihoods, costs, candidates, spent, others);
+                    (likelihoods, size)
+                }
+            };
+            // A proposal that is free is made in every round, to learn whether it would have been accepted.
+            if size == 0 && source.cost > MIN_COST {
+                source.pause = RETRY_AFTER;
+            }
+            let selected = tree.select(size, proposal.max_depth, &likelihoods);
+            let pays = selected.len() > 1 && rate > best;
+            if pays || self.active.is_none() {
+                self.active = Some(index);
+                self.proposed = tree;
+                self.tree = selected;
+                best = rate;
+            }
+            // A long repetition needs no second opinion.
+            let expected: f32 = likelihoods[1..].iter().sum();
+            if pays && expected > ENOUGH_TOKENS {
+                break;
+            }
+        }
+        self.propose_time = started.elapsed();
+        Ok(&self.tree)
+    }
+
+    /// The tree that is verified in this round.
+    pub(crate) fn tree(&self) -> &TreeProposal {
+        &self.tree
+    }
+
+    /// Records a verified round, whose forward had `rows` rows for all sequences and took `time`.
+    pub(crate) fn finish_round(&mut self, result: &VerifyResult, rows: usize, time: Duration) {
+        if let Some(costs) = &self.costs {
+            costs.record(rows, time);
+        }
+        self.learn(result);
+        let stats = &mut self.stats;
+        stats.rounds += 1;
+        stats.drafted += self.tree.len() - 1;
+        stats.accepted += result.accepted.len() - 1;
+        stats.tokens += result.accepted.len();
+        let depths = self.tree.max_depth() as usize;
+        if stats.by_depth.len() < depths {
+            stats.by_depth.resize(depths, DepthStats::default());
+        }
+        for depth in &self.tree.depths()[1..] {
+            stats.by_depth[*depth as usize - 1].drafted += 1;
+        }
+        for depth in 1..result.accepted.len() {
+            stats.by_depth[depth - 1].accepted += 1;
+        }
+        stats.propose_time += self.propose_time;
+        stats.verify_time += time;
+        if self.options.trace {
+            let active = self.active.map(|active| &self.proposers[active]);
+            stats.trace.push(RoundTrace {
+                proposer: active.map(|source| source.proposer.name()),
+                tokens: self.tree.tokens().to_vec(),
+                parents: self.tree.parents().to_vec(),
+                probabilities: self.tree.probabilities().to_vec(),
+                accepted: result.accepted.clone(),
+                bonus: result.bonus,
+                propose_time: self.propose_time,
+                verify_time: time,
+            });
+        }
+    }
+
+    /// Learns which children of accepted nodes were chosen, also those that were left out of the verified tree.
+    fn learn(&mut self, result: &VerifyResult) {
+        let Some(active) = self.active else {
+            return;
+        };
+        let source = &mut self.proposers[active];
+        let chain = result.accepted[1..].iter();
+        let chain = chain.map(|node| self.tree.tokens()[*node as usize]);
+        let mut node = 0;
+        for token in chain.chain([result.bonus]) {
+            let mut chosen = None;
+            for child in self.proposed.children(node) {
+                let hit = self.proposed.tokens()[child as usize] == token;
+                let estimate = self.proposed.probabilities()[child as usize];
+                source.calibration.learn(estimate, hit);
+                chosen = chosen.or(hit.then_some(child));
+            }
+            match chosen {
+                Some(child) => node = child,
+                None => break,
+            }
+        }
+    }
+
+    /// What speculation has done so far.
+    pub fn stats(&self) -> &SpecStats {
+        &self.stats
+    }
+}
