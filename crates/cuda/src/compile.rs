@@ -145,11 +145,22 @@ impl Drop for Program {
 fn load_library() -> Result<(), CudaError> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let found = *FOUND.get_or_init(|| {
-        let open = |path: &Path| {
+        let load = |path: &Path| {
             // SAFETY: NVRTC's initialisers have no preconditions.
             let library = unsafe { libloading::Library::new(path) };
             // Kept open, so that it is found by its name.
             library.map(std::mem::forget).is_ok()
+        };
+        // NVRTC looks for its built-in declarations by name: they are loaded from its own folder first.
+        let open = |path: &Path| {
+            let folder = path.parent().and_then(|folder| folder.read_dir().ok());
+            for file in folder.into_iter().flatten().flatten() {
+                let name = file.file_name();
+                if name.to_string_lossy().starts_with("libnvrtc-builtins.so") {
+                    load(&file.path());
+                }
+            }
+            load(path)
         };
         let named = std::env::var_os(NVRTC_VARIABLE).map(PathBuf::from);
         if named.is_some_and(|path| open(&path)) {

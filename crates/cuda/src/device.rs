@@ -30,6 +30,8 @@ pub struct DeviceFacts {
     pub name: String,
     /// Its architecture, such as `sm_90`.
     pub arch: String,
+    /// Its compute capability.
+    pub capability: (i32, i32),
     /// Its number of multiprocessors.
     pub multiprocessors: u32,
     /// The CUDA version that the driver supports.
@@ -41,7 +43,11 @@ struct Module(sys::CUmodule);
 
 /// A kernel.
 #[derive(Clone, Copy)]
-pub(crate) struct Function(pub(crate) sys::CUfunction);
+pub(crate) struct Function {
+    handle: sys::CUfunction,
+    /// Whether it may start before the kernel before it ends.
+    overlaps: bool,
+}
 
 // SAFETY: the driver's handles may be used from any thread; the context is made current before every use.
 unsafe impl Send for Device {}
@@ -129,6 +135,7 @@ impl Device {
                 facts: DeviceFacts {
                     name,
                     arch: format!("sm_{major}{minor}"),
+                    capability: (major, minor),
                     multiprocessors,
                     driver: version_text(version),
                 },
@@ -175,8 +182,12 @@ impl Device {
         check("cuFuncSetAttribute", unsafe {
             sys::cuFuncSetAttribute(function, shared, MAX_SHARED)
         })?;
-        functions.insert((unit, name), Function(function));
-        Ok(Function(function))
+        let function = Function {
+            handle: function,
+            overlaps: self.facts.capability >= (9, 0),
+        };
+        functions.insert((unit, name), function);
+        Ok(function)
     }
 
     fn module(&self, unit: Unit) -> Result<Module, CudaError> {
@@ -443,18 +454,32 @@ impl Launch {
             return Ok(());
         }
         let mut arguments = [self.arguments.as_ptr().cast_mut().cast::<c_void>()];
+        // The kernel may start before the one before it ends; it waits for that end itself. Devices older than sm_90
+        // ignore it.
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream.0,
+            attrs: &mut overlap,
+            numAttrs: self.function.overlaps.into(),
+        };
         // SAFETY: the caller guarantees the arguments, and the driver copies them during the call.
-        check("cuLaunchKernel", unsafe {
-            sys::cuLaunchKernel(
-                self.function.0,
-                x,
-                y,
-                1,
-                self.threads,
-                1,
-                1,
-                self.shared,
-                stream.0,
+        check("cuLaunchKernelEx", unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                self.function.handle,
                 arguments.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

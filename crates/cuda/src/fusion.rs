@@ -21,6 +21,8 @@ pub(crate) struct Group {
     pub(crate) gate: Option<usize>,
     /// The node that adds the result to another tensor, and that tensor.
     pub(crate) sum: Option<(usize, TensorId)>,
+    /// The rotations of an attention's queries and keys, which it does itself.
+    pub(crate) rotations: Vec<usize>,
 }
 
 /// The groups of a graph in order. Without fusion every node is a group.
@@ -59,10 +61,48 @@ fn single(nodes: &[Node], at: usize) -> Group {
     }
 }
 
+/// The most nodes from the first rotation to the attention.
+const MAX_ATTENTION: usize = 8;
+
+/// A rotation and the attention behind it, with what lies between them: norms, reshapes and the other rotation.
+fn rotated_attention(
+    nodes: &[Node],
+    at: usize,
+    used: impl Fn(TensorId) -> usize,
+) -> Option<Group> {
+    let Op::Rope(_) = nodes[at].op else {
+        return None;
+    };
+    let window = &nodes[at..nodes.len().min(at + MAX_ATTENTION)];
+    let attends = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
+    let end = at + window.iter().position(attends)?;
+    let plain = |node: &Node| matches!(node.op, Op::Reshape(_) | Op::Rope(_) | Op::RmsNorm(_));
+    if !nodes[at..end].iter().all(plain) {
+        return None;
+    }
+    let inner = |i: &usize| {
+        let operand = nodes[end].inputs.iter().position(|id| *id == nodes[*i].output);
+        matches!(nodes[*i].op, Op::Rope(_))
+            && matches!(operand, Some(0 | 1))
+            && used(nodes[*i].output) == 1
+    };
+    let rotations: Vec<usize> = (at..end).filter(inner).collect();
+    // A value of the window that is rotated in place must not be needed by a later node of it: each has one use.
+    let single = |i: &usize| used(nodes[*i].inputs[0]) == 1;
+    (rotations.contains(&at) && rotations.iter().all(single)).then(|| Group {
+        nodes: at..end + 1,
+        rotations,
+        ..Group::default()
+    })
+}
+
 fn group_at(graph: &Graph, constants: &Constants, uses: &[usize], at: usize) -> Group {
     let nodes = graph.nodes();
-    let mut group = single(nodes, at);
     let used = |id: TensorId| uses[id.0 as usize];
+    if let Some(group) = rotated_attention(nodes, at, used) {
+        return group;
+    }
+    let mut group = single(nodes, at);
     let mut next = at;
     let mut operand = nodes[at].inputs.first().copied();
     if let Op::RmsNorm(_) = nodes[at].op {

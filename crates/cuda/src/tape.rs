@@ -278,9 +278,10 @@ impl CallMaker<'_> {
     fn call(&self, group: &Group) -> Result<Option<Call>, BackendError> {
         let last = group.nodes.end - 1;
         let node = &self.graph.nodes()[last];
-        let launches = match group.products.is_empty() {
-            true => self.node(node)?,
-            false => vec![self.products(group)?],
+        let launches = match (&node.op, group.products.is_empty()) {
+            (Op::UpdateAndAttend(op), _) => self.attention(op, group)?,
+            (_, true) => self.node(node)?,
+            (_, false) => vec![self.products(group)?],
         };
         let launches: Vec<Launch> = launches
             .into_iter()
@@ -520,46 +521,83 @@ impl CallMaker<'_> {
                     &arguments,
                 )?])
             }
-            Op::UpdateAndAttend(op) => self.attention(op, node),
             _ => Err(self.unsupported(node, "it has no kernel for this op")),
         }
     }
 
-    fn attention(&self, op: &UpdateAndAttend, node: &Node) -> Result<Vec<Launch>, BackendError> {
+    /// The rotation of an operand of attention: the operand before it, its table and its layout.
+    fn rotation(&self, group: &Group, operand: TensorId) -> (TensorId, u64, [u32; 2]) {
+        let nodes = self.graph.nodes();
+        let rotation = group.rotations.iter().map(|i| &nodes[*i]);
+        match rotation
+            .into_iter()
+            .find(|node| node.output == operand)
+            .map(|node| (&node.op, node))
+        {
+            Some((Op::Rope(op), node)) => {
+                let rotated = self.shape(node.inputs[1])[1] as u32;
+                let interleaved = (op.layout == RopeLayout::Interleaved).into();
+                let table = self.address(node.inputs[1]);
+                (node.inputs[0], table, [rotated, interleaved])
+            }
+            _ => (operand, 0, [0, 0]),
+        }
+    }
+
+    /// Attention with the rotations of its group, behind the other nodes of the group.
+    fn attention(&self, op: &UpdateAndAttend, group: &Group) -> Result<Vec<Launch>, BackendError> {
+        let nodes = self.graph.nodes();
+        let node = &nodes[group.nodes.end - 1];
         let inputs = &node.inputs;
+        let mut launches = Vec::new();
+        for i in group.nodes.start..group.nodes.end - 1 {
+            if !group.rotations.contains(&i) {
+                launches.extend(self.node(&nodes[i])?);
+            }
+        }
+        let (queries, query_table, query_layout) = self.rotation(group, inputs[0]);
+        let (keys, key_table, key_layout) = self.rotation(group, inputs[1]);
         let [q, k, v] = [0, 1, 2].map(|i| self.shape(inputs[i]));
         let (tokens, heads, kv_heads) = (q[0], q[1], k[1]);
         let (key_dim, value_dim) = (k[2], v[2]);
         let layers = self.addresses.step + self.layout.layers as u64;
         let write = WriteArgs {
-            keys: self.address(inputs[1]),
+            keys: self.address(keys),
             values: self.address(inputs[2]),
             step: self.addresses.step,
             layers,
+            table: key_table,
             layer: op.cache_id,
             tokens: tokens as u32,
             kv_heads: kv_heads as u32,
             key_dim: key_dim as u32,
             value_dim: value_dim as u32,
+            rotated: key_layout[0],
+            interleaved: key_layout[1],
             unused: 0,
         };
         let rows = 2 * tokens * kv_heads;
-        let write = self.general("write_kv", rows.div_ceil(4), 128, &write)?;
-        let group = heads / kv_heads;
-        let lots = group.div_ceil(HEADS);
+        let function = self.device.function(Unit::General, "write_kv")?;
+        let blocks = [rows.div_ceil(4) as u32, 1];
+        let write = Launch::new(function, blocks, 128, 4 * 4 * key_dim as u32, &write);
+        let shared_by = heads / kv_heads;
+        let lots = shared_by.div_ceil(HEADS);
         let attend = AttendArgs {
-            q: self.address(inputs[0]),
+            q: self.address(queries),
             out: self.address(node.output),
             step: self.addresses.step,
             layers,
             partial: self.addresses.partial,
             counters: self.addresses.counters,
+            table: query_table,
             layer: op.cache_id,
             heads: heads as u32,
             kv_heads: kv_heads as u32,
             key_dim: key_dim as u32,
             value_dim: value_dim as u32,
-            group: group as u32,
+            rotated: query_layout[0],
+            interleaved: query_layout[1],
+            group: shared_by as u32,
             lots: lots as u32,
             scale: op.scale,
             softcap: op.softcap.unwrap_or(0.0),
@@ -576,6 +614,7 @@ impl CallMaker<'_> {
             (floats * 4) as u32,
             &attend,
         );
-        Ok(vec![write, attend])
+        launches.extend([write, attend]);
+        Ok(launches)
     }
 }

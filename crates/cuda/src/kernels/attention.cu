@@ -75,7 +75,9 @@ struct WriteArgs {
     const float* values;
     const u32* step;
     const KvLayer* layers;
-    int layer, tokens, kv_heads, key_dim, value_dim;
+    // With a table, keys are rotated as they are stored.
+    const float* table;
+    int layer, tokens, kv_heads, key_dim, value_dim, rotated, interleaved;
 };
 
 // Encodes a row, by one warp.
@@ -125,6 +127,7 @@ __device__ void encode_row(int storage, const float* x, u8* to, int dim, int lan
 
 // Stores the keys and values of a step, a warp for each row of a head.
 extern "C" __global__ void write_kv(const __grid_constant__ WriteArgs a) {
+    begin();
     int warp = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
     if (warp >= 2 * a.tokens * a.kv_heads) return;
     bool values = warp % 2;
@@ -137,6 +140,14 @@ extern "C" __global__ void write_kv(const __grid_constant__ WriteArgs a) {
     const float* x = (values ? a.values : a.keys) + ((long long)token * a.kv_heads + head) * dim;
     int row_bytes = values ? kv.value_row : kv.key_row;
     u8* to = (u8*)row_of(kv, values, cell, head, row_bytes);
+    if (a.table && !values) {
+        extern __shared__ __align__(16) float shared[];
+        float* rotated = shared + threadIdx.x / WARP * a.key_dim;
+        const float* table = a.table + (long long)token * a.rotated;
+        for (int i = lane; i < dim; i += WARP) rotated[i] = rotated_at(x, table, i, a.rotated, a.interleaved);
+        __syncwarp();
+        x = rotated;
+    }
     encode_row(values ? kv.value_storage : kv.key_storage, x, to, dim, lane);
 }
 
@@ -147,7 +158,9 @@ struct AttendArgs {
     const KvLayer* layers;
     float* partial;
     u32* counters;
-    int layer, heads, kv_heads, key_dim, value_dim;
+    // With a table, queries are rotated as they are read.
+    const float* table;
+    int layer, heads, kv_heads, key_dim, value_dim, rotated, interleaved;
     // Query heads that share a KV head, and how many lots of at most HEADS they are.
     int group, lots;
     float scale, softcap;
@@ -210,6 +223,7 @@ __device__ __forceinline__ void scores_of(const AttendArgs& a, int storage, cons
 
 // 256 threads for each item, KV head and lot of query heads; the grid is fixed, the number of items is the plan's.
 extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__ AttendArgs a) {
+    begin();
     extern __shared__ __align__(16) float shared[];
     __shared__ float top[HEADS], norm[HEADS], part_top[HEADS], part_norm[HEADS];
     __shared__ u32 cells[PART];
@@ -232,7 +246,11 @@ extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__
         const Run* runs = all_runs + item.first_run;
         const float* queries = a.q + ((long long)item.query * a.heads + first_head) * a.key_dim;
         float* out = a.out + ((long long)item.query * a.heads + first_head) * a.value_dim;
-        for (int i = threadIdx.x; i < count * a.key_dim; i += blockDim.x) q[i] = queries[i];
+        const float* table = a.table + (long long)item.query * a.rotated;
+        for (int i = threadIdx.x; i < count * a.key_dim; i += blockDim.x) {
+            int d = i % a.key_dim;
+            q[i] = a.table ? rotated_at(queries + i - d, table, d, a.rotated, a.interleaved) : queries[i];
+        }
         for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) result[i] = 0.0f;
         if (threadIdx.x < HEADS) top[threadIdx.x] = NEG_INF, norm[threadIdx.x] = 0.0f;
         __syncthreads();
@@ -376,6 +394,7 @@ struct CopyArgs {
 
 // Copies rows: row i of the result is row `rows[i]`. A block for each head; in place, one row after the other.
 extern "C" __global__ void copy_rows(const __grid_constant__ CopyArgs a) {
+    begin();
     u8* to = a.to + blockIdx.x * a.to_stride;
     const u8* from = a.from + blockIdx.x * a.from_stride;
     if (!a.in_place) {

@@ -13,6 +13,26 @@ typedef unsigned long long u64;
 #define NEG_INF __int_as_float(0xff800000)
 #define INFINITY_F __int_as_float(0x7f800000)
 
+// Lets the next kernel of the stream start, up to its own wait.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until the kernels before this one are complete. Every thread of every kernel of a step waits, before it reads or
+// writes what another kernel does: then a kernel's end implies the end of all before it.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void begin() {
+    let_next_start();
+    wait_for_previous();
+}
+
 __device__ __forceinline__ float half_to_float(u16 h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
@@ -87,4 +107,15 @@ __device__ __forceinline__ float activate(int function, float x) {
         case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
         default: return x;
     }
+}
+
+// Element `i` of a row after its rotation by a row of a rope table.
+__device__ __forceinline__ float rotated_at(const float* x, const float* table, int i, int rotated, int interleaved) {
+    int half = rotated / 2;
+    if (i >= 2 * half) return x[i];
+    int at = interleaved ? i / 2 : i % half;
+    bool first = interleaved ? i % 2 == 0 : i < half;
+    float p = x[interleaved ? 2 * at : at], q = x[interleaved ? 2 * at + 1 : at + half];
+    float cosine = table[at], sine = table[half + at];
+    return first ? p * cosine - q * sine : q * cosine + p * sine;
 }

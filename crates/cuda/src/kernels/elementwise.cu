@@ -11,6 +11,7 @@ struct NormArgs {
 
 // One warp for each row.
 extern "C" __global__ void rms_norm(const __grid_constant__ NormArgs a) {
+    begin();
     int row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
     if (row >= a.rows) return;
     const float* x = a.x + (long long)row * a.n;
@@ -19,6 +20,7 @@ extern "C" __global__ void rms_norm(const __grid_constant__ NormArgs a) {
 }
 
 extern "C" __global__ void layer_norm(const __grid_constant__ NormArgs a) {
+    begin();
     int row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
     if (row >= a.rows) return;
     const float* x = a.x + (long long)row * a.n;
@@ -53,6 +55,7 @@ struct MapArgs {
 };
 
 extern "C" __global__ void elementwise(const __grid_constant__ MapArgs m) {
+    begin();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= m.n) return;
     float a = m.a[i];
@@ -77,6 +80,7 @@ struct TableArgs {
 
 // Cosines and sines of position * frequency.
 extern "C" __global__ void rope_table(const __grid_constant__ TableArgs a) {
+    begin();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= a.rows * a.half) return;
     int row = i / a.half, at = i % a.half;
@@ -94,22 +98,21 @@ struct RopeArgs {
     int rows, heads, dim, rotated, interleaved;
 };
 
-// One thread for every pair, and one for every element that is not rotated.
+// One thread for each pair, and one for each element that is not rotated: the result may lie where x does.
 extern "C" __global__ void rope(const __grid_constant__ RopeArgs a) {
+    begin();
     int half = a.rotated / 2, each = half + a.dim - 2 * half;
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (long long)a.rows * a.heads * each) return;
     long long head = i / each;
     int at = i % each;
     const float* x = a.x + head * a.dim;
-    float* out = a.out + head * a.dim;
-    if (at >= half) {
-        out[at + half] = x[at + half];
-        return;
-    }
     const float* table = a.table + head / a.heads * a.rotated;
-    int first = a.interleaved ? 2 * at : at, second = a.interleaved ? 2 * at + 1 : at + half;
-    float cosine = table[at], sine = table[half + at], p = x[first], q = x[second];
-    out[first] = p * cosine - q * sine;
-    out[second] = q * cosine + p * sine;
+    float* out = a.out + head * a.dim;
+    int first = at >= half ? at + half : a.interleaved ? 2 * at : at;
+    int second = at >= half ? first : a.interleaved ? 2 * at + 1 : at + half;
+    float p = rotated_at(x, table, first, a.rotated, a.interleaved);
+    float q = rotated_at(x, table, second, a.rotated, a.interleaved);
+    out[first] = p;
+    out[second] = q;
 }

@@ -167,6 +167,16 @@ __device__ __forceinline__ void linear_body(const LinearArgs& a) {
         while (segment + 1 < a.count && tile >= a.segments[segment].tiles) tile -= a.segments[segment++].tiles;
     }
     const Segment& s = a.segments[segment];
+    int first = range * a.pairs_per_range;
+    int last = min(first + a.pairs_per_range, a.pairs);
+    constexpr int CODE_WORDS = code_words(FORMAT), SCALE_WORDS = scale_bytes(FORMAT) / 4;
+    // Weights are read before the kernel that computes x ends.
+    let_next_start();
+    for (int pair = first; pair < min(last, first + 4); pair++) {
+        long long at = (long long)tile * a.pairs + pair;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(s.codes + (at * WARP + lane) * CODE_WORDS * 4));
+    }
+    wait_for_previous();
     float* inverse = shared;
     float* sums = shared + COLUMNS;
 
@@ -182,9 +192,6 @@ __device__ __forceinline__ void linear_body(const LinearArgs& a) {
     float total[NT][4];
 #pragma unroll
     for (int i = 0; i < NT; i++) total[i][0] = total[i][1] = total[i][2] = total[i][3] = 0.0f;
-    int first = range * a.pairs_per_range;
-    int last = min(first + a.pairs_per_range, a.pairs);
-    constexpr int CODE_WORDS = code_words(FORMAT), SCALE_WORDS = scale_bytes(FORMAT) / 4;
     bool whole = a.k % 64 == 0;
 #pragma unroll(NT == 1 && FORMAT <= W8_FLOAT ? 3 : 1)
     for (int pair = first; pair < last; pair++) {

@@ -27,6 +27,7 @@ __device__ Quant code_at(const PackArgs& a, int row, int col) {
 
 // One warp for every pair of blocks of a tile.
 extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
+    begin();
     long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int tiles = (a.n + 15) / 16;
@@ -137,6 +138,7 @@ __device__ __forceinline__ long long index_at(const void* index, int wide, int i
 
 // Rows of a packed table; an index outside of it gives zeros.
 extern "C" __global__ void gather_packed(const __grid_constant__ GatherArgs a) {
+    begin();
     long long row = index_at(a.index, a.wide, blockIdx.x);
     for (int col = threadIdx.x; col < a.k; col += blockDim.x) {
         float x = row >= 0 && row < a.n ? packed_at(a, row, col) : 0.0f;
@@ -146,6 +148,7 @@ extern "C" __global__ void gather_packed(const __grid_constant__ GatherArgs a) {
 
 // Rows of a plain f32 table.
 extern "C" __global__ void gather_plain(const __grid_constant__ GatherArgs a) {
+    begin();
     long long row = index_at(a.index, a.wide, blockIdx.x);
     const float* table = (const float*)a.codes;
     for (int col = threadIdx.x; col < a.k; col += blockDim.x) {
