@@ -6,6 +6,7 @@
     reason = "a command line talks to its terminal"
 )]
 
+mod cuda;
 #[cfg(test)]
 mod documents;
 mod fuzz;
@@ -49,6 +50,8 @@ enum Task {
     CheckServe(serve::check::CheckServe),
     SoakServe(serve::soak::SoakServe),
     OnnxNode(onnx_node::OnnxNode),
+    CheckCuda(cuda::CheckCuda),
+    TestCuda(cuda::TestCuda),
 }
 
 fn main() -> ExitCode {
@@ -67,6 +70,8 @@ fn main() -> ExitCode {
         Task::CheckServe(task) => task.execute(),
         Task::SoakServe(task) => task.execute(),
         Task::OnnxNode(task) => task.execute(),
+        Task::CheckCuda(task) => task.execute(),
+        Task::TestCuda(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

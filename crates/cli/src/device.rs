@@ -31,6 +31,20 @@ impl DeviceArgs {
             Device::Cuda => Ok(Box::new(Cuda::new(cubin_folder())?)),
         }
     }
+
+    /// The name of the GPU, if one is chosen and can be opened.
+    pub(crate) fn gpu(&self) -> Option<String> {
+        match self.device {
+            Device::Cpu => None,
+            Device::Cuda => {
+                let facts = Cuda::new(cubin_folder()).ok()?.facts().clone();
+                Some(format!(
+                    "{} ({}), driver for CUDA {}",
+                    facts.name, facts.arch, facts.driver
+                ))
+            }
+        }
+    }
 }
 
 /// Where compiled kernels are kept; `None` if there is no folder for kvark's files.

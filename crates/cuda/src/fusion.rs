@@ -65,11 +65,7 @@ fn single(nodes: &[Node], at: usize) -> Group {
 const MAX_ATTENTION: usize = 8;
 
 /// A rotation and the attention behind it, with what lies between them: norms, reshapes and the other rotation.
-fn rotated_attention(
-    nodes: &[Node],
-    at: usize,
-    used: impl Fn(TensorId) -> usize,
-) -> Option<Group> {
+fn rotated_attention(nodes: &[Node], at: usize, used: impl Fn(TensorId) -> usize) -> Option<Group> {
     let Op::Rope(_) = nodes[at].op else {
         return None;
     };
@@ -81,7 +77,10 @@ fn rotated_attention(
         return None;
     }
     let inner = |i: &usize| {
-        let operand = nodes[end].inputs.iter().position(|id| *id == nodes[*i].output);
+        let operand = nodes[end]
+            .inputs
+            .iter()
+            .position(|id| *id == nodes[*i].output);
         matches!(nodes[*i].op, Op::Rope(_))
             && matches!(operand, Some(0 | 1))
             && used(nodes[*i].output) == 1
