@@ -29,7 +29,7 @@ pub(crate) struct LinearArgs {
     pub(crate) activation: u32,
     pub(crate) gated: u32,
     pub(crate) eps: f32,
-    pub(crate) unused: u32,
+    pub(crate) staged: u32,
 }
 
 #[repr(C)]
@@ -128,6 +128,9 @@ pub(crate) struct AttendArgs {
     pub(crate) partial: u64,
     pub(crate) counters: u64,
     pub(crate) table: u64,
+    pub(crate) keys: u64,
+    pub(crate) values: u64,
+    pub(crate) key_table: u64,
     pub(crate) layer: u32,
     pub(crate) heads: u32,
     pub(crate) kv_heads: u32,

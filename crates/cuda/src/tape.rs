@@ -21,6 +21,10 @@ use std::ops::Range;
 
 /// The most ranges that the columns of a product are divided into.
 const MAX_RANGES: usize = 8;
+/// The most bytes of a product's operand that are copied to shared memory.
+const MAX_STAGED: usize = 60 * 1024;
+/// Warps of products that a multiprocessor runs at once.
+const RESIDENT_WARPS: u32 = 16;
 /// Query heads that one block of threads computes, as `HEADS` in the kernels.
 const HEADS: usize = 8;
 /// Positions of a part and elements of a slice of values, as in the kernels.
@@ -364,9 +368,19 @@ impl CallMaker<'_> {
             _ => ("linear_4", 32),
         };
         let warps = ranges * if group.gate.is_some() { 2 } else { 1 };
-        let shared = (columns + warps * 16 * columns) * 4;
+        let mut shared = (columns + warps * 16 * columns) * 4;
+        // Rows of x in shared memory, each with a few elements of padding, and the norm's weight.
+        let staged = (rows.min(columns) * (k + 4) + k) * 4;
+        if staged <= MAX_STAGED {
+            a.staged = 1;
+            shared += staged;
+        }
         let function = self.device.function(Unit::Linear(shape.format), kernel)?;
-        let grid = [tiles, rows.div_ceil(columns) as u32];
+        // As many blocks as run at once, each with as many tiles as the others.
+        let down = rows.div_ceil(columns) as u32;
+        let at_once = self.device.facts.multiprocessors * (RESIDENT_WARPS / warps as u32).max(1);
+        let each = (tiles * down).div_ceil(at_once).max(1);
+        let grid = [tiles.div_ceil(each), down];
         Ok(Launch::new(
             function,
             grid,
@@ -577,9 +591,11 @@ impl CallMaker<'_> {
             unused: 0,
         };
         let rows = 2 * tokens * kv_heads;
+        // The row of a single token is stored by the attention itself.
+        let alone = tokens == 1 && (key_table == 0 || key_layout == query_layout);
         let function = self.device.function(Unit::General, "write_kv")?;
         let blocks = [rows.div_ceil(4) as u32, 1];
-        let write = Launch::new(function, blocks, 128, 4 * 4 * key_dim as u32, &write);
+        let stored = Launch::new(function, blocks, 128, 4 * 4 * key_dim as u32, &write);
         let shared_by = heads / kv_heads;
         let lots = shared_by.div_ceil(HEADS);
         let attend = AttendArgs {
@@ -590,6 +606,9 @@ impl CallMaker<'_> {
             partial: self.addresses.partial,
             counters: self.addresses.counters,
             table: query_table,
+            keys: if alone { write.keys } else { 0 },
+            values: if alone { write.values } else { 0 },
+            key_table,
             layer: op.cache_id,
             heads: heads as u32,
             kv_heads: kv_heads as u32,
@@ -614,7 +633,10 @@ impl CallMaker<'_> {
             (floats * 4) as u32,
             &attend,
         );
-        launches.extend([write, attend]);
+        if !alone {
+            launches.push(stored);
+        }
+        launches.push(attend);
         Ok(launches)
     }
 }

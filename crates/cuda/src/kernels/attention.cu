@@ -125,6 +125,18 @@ __device__ void encode_row(int storage, const float* x, u8* to, int dim, int lan
     }
 }
 
+// Stores one row of a step, by one warp; `buffer` has room for a key.
+__device__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
+                          u32 cell, int head, int dim, float* buffer, int lane) {
+    u8* to = (u8*)row_of(kv, values, cell, head, values ? kv.value_row : kv.key_row);
+    if (table) {
+        for (int i = lane; i < dim; i += WARP) buffer[i] = rotated_at(x, table, i, rotated, interleaved);
+        __syncwarp();
+        x = buffer;
+    }
+    encode_row(values ? kv.value_storage : kv.key_storage, x, to, dim, lane);
+}
+
 // Stores the keys and values of a step, a warp for each row of a head.
 extern "C" __global__ void write_kv(const __grid_constant__ WriteArgs a) {
     begin();
@@ -138,17 +150,10 @@ extern "C" __global__ void write_kv(const __grid_constant__ WriteArgs a) {
     if (cell == NO_CELL) return;
     int dim = values ? a.value_dim : a.key_dim;
     const float* x = (values ? a.values : a.keys) + ((long long)token * a.kv_heads + head) * dim;
-    int row_bytes = values ? kv.value_row : kv.key_row;
-    u8* to = (u8*)row_of(kv, values, cell, head, row_bytes);
-    if (a.table && !values) {
-        extern __shared__ __align__(16) float shared[];
-        float* rotated = shared + threadIdx.x / WARP * a.key_dim;
-        const float* table = a.table + (long long)token * a.rotated;
-        for (int i = lane; i < dim; i += WARP) rotated[i] = rotated_at(x, table, i, a.rotated, a.interleaved);
-        __syncwarp();
-        x = rotated;
-    }
-    encode_row(values ? kv.value_storage : kv.key_storage, x, to, dim, lane);
+    extern __shared__ __align__(16) float shared[];
+    const float* table = a.table && !values ? a.table + (long long)token * a.rotated : nullptr;
+    float* buffer = shared + threadIdx.x / WARP * a.key_dim;
+    store_row(kv, x, table, a.rotated, a.interleaved, values, cell, head, dim, buffer, lane);
 }
 
 struct AttendArgs {
@@ -160,6 +165,10 @@ struct AttendArgs {
     u32* counters;
     // With a table, queries are rotated as they are read.
     const float* table;
+    // With keys, the step has one token, whose row the kernel stores itself; with a table, its key is rotated.
+    const float* keys;
+    const float* values;
+    const float* key_table;
     int layer, heads, kv_heads, key_dim, value_dim, rotated, interleaved;
     // Query heads that share a KV head, and how many lots of at most HEADS they are.
     int group, lots;
@@ -190,24 +199,32 @@ __device__ __forceinline__ void scores_of(const AttendArgs& a, int storage, cons
     for (int h = 0; h < HEADS; h++) dots[h] = 0.0f;
     int d = 0;
     if (storage == KV_F16 && a.key_dim % 8 == 0) {
-        for (; d < a.key_dim; d += 8) {
-            uint4 words = *(const uint4*)(row + 2 * d);
-            u32 w[4] = {words.x, words.y, words.z, words.w};
-            float k[8];
+        for (; d < a.key_dim; d += 64) {
+            uint4 words[8];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                k[2 * i] = half_to_float(w[i] & 0xffff);
-                k[2 * i + 1] = half_to_float(w[i] >> 16);
+            for (int i = 0; i < 8; i++) {
+                if (d + 8 * i < a.key_dim) words[i] = *(const uint4*)(row + 2 * (d + 8 * i));
             }
 #pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                if (h >= count) break;
-                const float4* qs = (const float4*)(q + h * a.key_dim + d);
-                float4 x = qs[0], y = qs[1];
-                float s = dots[h];
-                s = fmaf(x.x, k[0], s), s = fmaf(x.y, k[1], s), s = fmaf(x.z, k[2], s), s = fmaf(x.w, k[3], s);
-                s = fmaf(y.x, k[4], s), s = fmaf(y.y, k[5], s), s = fmaf(y.z, k[6], s), s = fmaf(y.w, k[7], s);
-                dots[h] = s;
+            for (int i = 0; i < 8; i++) {
+                if (d + 8 * i >= a.key_dim) break;
+                u32 w[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
+                float k[8];
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    k[2 * e] = half_to_float(w[e] & 0xffff);
+                    k[2 * e + 1] = half_to_float(w[e] >> 16);
+                }
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    if (h >= count) break;
+                    const float4* qs = (const float4*)(q + h * a.key_dim + d + 8 * i);
+                    float4 x = qs[0], y = qs[1];
+                    float s = dots[h];
+                    s = fmaf(x.x, k[0], s), s = fmaf(x.y, k[1], s), s = fmaf(x.z, k[2], s), s = fmaf(x.w, k[3], s);
+                    s = fmaf(y.x, k[4], s), s = fmaf(y.y, k[5], s), s = fmaf(y.z, k[6], s), s = fmaf(y.w, k[7], s);
+                    dots[h] = s;
+                }
             }
         }
         return;
@@ -222,8 +239,8 @@ __device__ __forceinline__ void scores_of(const AttendArgs& a, int storage, cons
 }
 
 // 256 threads for each item, KV head and lot of query heads; the grid is fixed, the number of items is the plan's.
-extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__ AttendArgs a) {
-    begin();
+extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constant__ AttendArgs a) {
+    let_next_start();
     extern __shared__ __align__(16) float shared[];
     __shared__ float top[HEADS], norm[HEADS], part_top[HEADS], part_norm[HEADS];
     __shared__ u32 cells[PART];
@@ -238,6 +255,8 @@ extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__
     const Item* items = (const Item*)(a.step + plan.items);
     const Run* all_runs = (const Run*)(a.step + plan.runs);
     int columns = a.kv_heads * a.lots;
+    // The plan is older than the step's first kernel: only what other kernels compute is waited for.
+    bool waited = false;
     for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
         const Item item = items[work / columns];
         int kv_head = work % columns / a.lots, lot = work % a.lots;
@@ -247,6 +266,19 @@ extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__
         const float* queries = a.q + ((long long)item.query * a.heads + first_head) * a.key_dim;
         float* out = a.out + ((long long)item.query * a.heads + first_head) * a.value_dim;
         const float* table = a.table + (long long)item.query * a.rotated;
+        if (!waited) wait_for_previous();
+        waited = true;
+        if (a.keys && warp < 2) {
+            u32 cell = a.step[plan.writes];
+            bool values = warp == 1;
+            int dim = values ? a.value_dim : a.key_dim;
+            const float* x = (values ? a.values : a.keys) + (long long)kv_head * dim;
+            // The weights' memory is free until there are scores.
+            if (cell != NO_CELL) {
+                store_row(kv, x, values ? nullptr : a.key_table, a.rotated, a.interleaved, values, cell, kv_head, dim,
+                          weights, lane);
+            }
+        }
         for (int i = threadIdx.x; i < count * a.key_dim; i += blockDim.x) {
             int d = i % a.key_dim;
             q[i] = a.table ? rotated_at(queries + i - d, table, d, a.rotated, a.interleaved) : queries[i];
@@ -295,29 +327,45 @@ extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__
                 for (int h = 0; h < HEADS; h++) acc[h][0] = acc[h][1] = 0.0f;
                 int d = d0 + 2 * lane;
                 bool pairs = kv.value_storage == KV_F16 && a.value_dim % 2 == 0;
-#pragma unroll 4
-                for (int i = 0; i < WARP; i++) {
-                    int at = warp * WARP + i;
-                    u32 cell = cells[at];
-                    if (cell == NO_CELL) continue;
-                    const u8* row = row_of(kv, true, cell, kv_head, kv.value_row);
-                    float x = 0.0f, y = 0.0f;
-                    if (pairs) {
-                        if (d < a.value_dim) {
-                            u32 word = *(const u32*)(row + 2 * d);
-                            x = half_to_float(word & 0xffff);
-                            y = half_to_float(word >> 16);
+                // Positions of this warp that are seen; of the others, weights are zero.
+                u32 mine = cells[warp * WARP + lane];
+                u32 mask = __ballot_sync(FULL_MASK, mine != NO_CELL);
+                for (int i0 = 0; mask >> i0 != 0 && i0 < WARP; i0 += 16) {
+                    if (!pairs) {
+                        for (int i = i0; i < i0 + 16; i++) {
+                            u32 cell = __shfl_sync(FULL_MASK, mine, i);
+                            if (cell == NO_CELL) continue;
+                            const u8* row = row_of(kv, true, cell, kv_head, kv.value_row);
+                            float x = d < a.value_dim ? decoded(kv.value_storage, row, d, a.value_dim) : 0.0f;
+                            float y = d + 1 < a.value_dim ? decoded(kv.value_storage, row, d + 1, a.value_dim) : 0.0f;
+#pragma unroll
+                            for (int h = 0; h < HEADS; h++) {
+                                if (h >= count) break;
+                                float w = weights[h * PART + warp * WARP + i];
+                                acc[h][0] = fmaf(w, x, acc[h][0]);
+                                acc[h][1] = fmaf(w, y, acc[h][1]);
+                            }
                         }
-                    } else {
-                        if (d < a.value_dim) x = decoded(kv.value_storage, row, d, a.value_dim);
-                        if (d + 1 < a.value_dim) y = decoded(kv.value_storage, row, d + 1, a.value_dim);
+                        continue;
+                    }
+                    u32 words[16];
+#pragma unroll
+                    for (int i = 0; i < 16; i++) {
+                        u32 cell = __shfl_sync(FULL_MASK, mine, i0 + i);
+                        const u8* row = row_of(kv, true, cell, kv_head, kv.value_row);
+                        words[i] = cell != NO_CELL && d < a.value_dim ? *(const u32*)(row + 2 * d) : 0;
                     }
 #pragma unroll
-                    for (int h = 0; h < HEADS; h++) {
-                        if (h >= count) break;
-                        float w = weights[h * PART + at];
-                        acc[h][0] = fmaf(w, x, acc[h][0]);
-                        acc[h][1] = fmaf(w, y, acc[h][1]);
+                    for (int i = 0; i < 16; i++) {
+                        if (!(mask >> (i0 + i) & 1)) continue;
+                        float x = half_to_float(words[i] & 0xffff), y = half_to_float(words[i] >> 16);
+#pragma unroll
+                        for (int h = 0; h < HEADS; h++) {
+                            if (h >= count) break;
+                            float w = weights[h * PART + warp * WARP + i0 + i];
+                            acc[h][0] = fmaf(w, x, acc[h][0]);
+                            acc[h][1] = fmaf(w, y, acc[h][1]);
+                        }
                     }
                 }
 #pragma unroll
@@ -382,6 +430,7 @@ extern "C" __global__ void __launch_bounds__(256) attend(const __grid_constant__
         }
         __syncthreads();
     }
+    if (!waited) wait_for_previous();
 }
 
 struct CopyArgs {

@@ -79,8 +79,18 @@ __device__ __forceinline__ float warp_max(float x) {
 // The reciprocal root mean square of a row, by one warp. Every norm of every kernel is this sum in this order.
 __device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, int lane) {
     float sum = 0.0f;
-#pragma unroll 8
-    for (int i = lane; i < n; i += WARP) sum = fmaf(x[i], x[i], sum);
+    if (n % 4 == 0) {
+#pragma unroll 5
+        for (int i = 4 * lane; i < n; i += 4 * WARP) {
+            float4 v = *(const float4*)(x + i);
+            sum = fmaf(v.x, v.x, sum);
+            sum = fmaf(v.y, v.y, sum);
+            sum = fmaf(v.z, v.z, sum);
+            sum = fmaf(v.w, v.w, sum);
+        }
+    } else {
+        for (int i = lane; i < n; i += WARP) sum = fmaf(x[i], x[i], sum);
+    }
     sum = warp_sum(sum);
     return __frcp_rn(__fsqrt_rn(sum / (float)n + eps));
 }

@@ -1,6 +1,6 @@
 // Products with packed weights on tensor cores, for any number of rows of x.
 //
-// A thread block computes 16 outputs of up to 8 NT rows. Its warps divide the columns into contiguous ranges, whose number
+// A thread block computes tiles of 16 outputs of up to 8 NT rows. Its warps divide the columns into contiguous ranges, whose number
 // follows from k alone; their sums are added in order. Activations are split into bf16 numbers whose sum they are, so that
 // products with integer codes are exact. An element of the result is the same sequence of operations in every variant:
 // its bits do not depend on the other rows.
@@ -26,6 +26,8 @@ struct LinearArgs {
     // With a gate, the result is activation(segment 0) * segment 1.
     int gated;
     float eps;
+    // Whether the rows of x are copied to shared memory first.
+    int staged;
 };
 
 __device__ __forceinline__ void mma(float c[4], const u32 a[4], const u32 b[2]) {
@@ -152,158 +154,246 @@ __device__ __forceinline__ void load_words(const void* from, u32* to) {
     }
 }
 
+// The codes and scales of a pair of blocks that a lane takes.
+template <int FORMAT>
+struct Slot {
+    static constexpr int CODE_WORDS = code_words(FORMAT), SCALE_WORDS = scale_bytes(FORMAT) / 4;
+    alignas(16) u32 codes[CODE_WORDS];
+    alignas(16) u32 low[SCALE_WORDS + 1];
+    alignas(16) u32 high[SCALE_WORDS + 1];
+
+    __device__ __forceinline__ void load(const Segment& s, long long pair, int lane) {
+        load_words<CODE_WORDS>(s.codes + (pair * WARP + lane) * CODE_WORDS * 4, codes);
+        if (SCALE_WORDS > 0) {
+            const u8* scales = s.scales + (pair * 16 + lane / 4) * scale_bytes(FORMAT);
+            load_words<SCALE_WORDS>(scales, low);
+            load_words<SCALE_WORDS>(scales + 8 * scale_bytes(FORMAT), high);
+        }
+    }
+};
+
+// Pairs of blocks that a warp has loaded ahead.
+__host__ __device__ constexpr int depth(int format, int nt) {
+    return format <= W4_FLOAT ? (nt > 2 ? 2 : 4) : format <= W8_FLOAT ? 2 : format <= W_F16 ? 2 : 1;
+}
+
+// Adds the products of a pair of blocks with 8 rows of x to a sum.
+template <int FORMAT>
+__device__ __forceinline__ void add_pair(const LinearArgs& a, const Slot<FORMAT>& slot, int pair, const float* xs, bool valid,
+                                         bool whole, float inverse, float total[4]) {
+    int t = threadIdx.x % 4;
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            int col = pair * 64 + column(b, j, t, 0);
+            float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (valid && whole) {
+                *(float4*)x = *(const float4*)(xs + col);
+                if (a.norm && !a.staged) {
+                    float4 w = *(const float4*)(a.norm + col);
+                    x[0] = x[0] * inverse * w.x;
+                    x[1] = x[1] * inverse * w.y;
+                    x[2] = x[2] * inverse * w.z;
+                    x[3] = x[3] * inverse * w.w;
+                }
+            } else if (valid) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    if (col + e >= a.k) continue;
+                    x[e] = xs[col + e];
+                    if (a.norm && !a.staged) x[e] = x[e] * inverse * a.norm[col + e];
+                }
+            }
+            u32 parts[x_parts(FORMAT)][2];
+            split<x_parts(FORMAT)>(x, parts);
+            u32 w[weight_parts(FORMAT)][4];
+            fragment<FORMAT>(slot.codes, b, j, w);
+            float* to = FORMAT <= W8_FLOAT ? acc : total;
+#pragma unroll
+            for (int p = 0; p < weight_parts(FORMAT); p++) {
+#pragma unroll
+                for (int q = 0; q < x_parts(FORMAT); q++) {
+                    if (p + q <= 2) mma(to, w[p], parts[q]);
+                }
+            }
+            sum += (x[0] + x[1]) + (x[2] + x[3]);
+            if (FORMAT == W8_FLOAT) {
+                float s0, s1;
+                group_sums(sum, t, &s0, &s1);
+                add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, j), scale_of<FORMAT>(slot.high, b, j), s0, s1, true);
+                acc[0] = acc[1] = acc[2] = acc[3] = sum = 0.0f;
+            }
+        }
+        if (FORMAT < W8_FLOAT) {
+            float s0 = 0.0f, s1 = 0.0f;
+            if (FORMAT <= W4_FLOAT) group_sums(sum, t, &s0, &s1);
+            add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, 0), scale_of<FORMAT>(slot.high, b, 0), s0, s1,
+                       FORMAT <= W4_FLOAT);
+        }
+    }
+}
+
+// The segment and the tile of it that a warp computes as its part of the kernel's tile `work`.
+struct Place {
+    int segment, tile;
+};
+
+__device__ __forceinline__ Place place_of(const LinearArgs& a, int work, int warp) {
+    Place place = {0, work};
+    if (a.gated) {
+        place.segment = warp / a.ranges;
+        return place;
+    }
+    while (place.segment + 1 < a.count && place.tile >= a.segments[place.segment].tiles) {
+        place.tile -= a.segments[place.segment++].tiles;
+    }
+    return place;
+}
+
 template <int FORMAT, int NT>
 __device__ __forceinline__ void linear_body(const LinearArgs& a) {
     extern __shared__ __align__(16) float shared[];
-    constexpr int COLUMNS = 8 * NT;
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    constexpr int COLUMNS = 8 * NT, DEPTH = depth(FORMAT, NT);
+    int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int range = a.gated ? warp % a.ranges : warp;
     int row0 = blockIdx.y * COLUMNS;
-    // The segment and the tile of this warp.
-    int segment = 0, tile = blockIdx.x;
-    if (a.gated) {
-        segment = warp / a.ranges;
-    } else {
-        while (segment + 1 < a.count && tile >= a.segments[segment].tiles) tile -= a.segments[segment++].tiles;
-    }
-    const Segment& s = a.segments[segment];
-    int first = range * a.pairs_per_range;
-    int last = min(first + a.pairs_per_range, a.pairs);
-    constexpr int CODE_WORDS = code_words(FORMAT), SCALE_WORDS = scale_bytes(FORMAT) / 4;
-    // Weights are read before the kernel that computes x ends.
-    let_next_start();
-    for (int pair = first; pair < min(last, first + 4); pair++) {
-        long long at = (long long)tile * a.pairs + pair;
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(s.codes + (at * WARP + lane) * CODE_WORDS * 4));
-    }
-    wait_for_previous();
+    int tiles = a.segments[0].tiles;
+    for (int i = 1; i < a.count && !a.gated; i++) tiles += a.segments[i].tiles;
     float* inverse = shared;
     float* sums = shared + COLUMNS;
+    // Rows of x in shared memory, and the norm's weight behind them.
+    float* staged = sums + warps * 16 * COLUMNS;
+    int stride = a.staged ? a.k + 4 : a.k;
+    int rows = min(COLUMNS, a.rows - row0);
 
-    if (a.norm) {
-        for (int i = warp; i < COLUMNS; i += blockDim.x / WARP) {
-            int row = row0 + i;
-            float x = row < a.rows ? inverse_rms(a.x + (long long)row * a.k, a.k, a.eps, lane) : 0.0f;
-            if (lane == 0) inverse[i] = x;
+    // Weights are read while the kernel that computes x ends.
+    let_next_start();
+    int first = range * a.pairs_per_range;
+    int last = min(first + a.pairs_per_range, a.pairs);
+    Slot<FORMAT> slots[DEPTH];
+    Place place = place_of(a, blockIdx.x, warp);
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        if (first + i < last) slots[i].load(a.segments[place.segment], (long long)place.tile * a.pairs + first + i, lane);
+    }
+    float* weight = staged + rows * stride;
+    if (a.staged && a.norm) {
+        for (int i = threadIdx.x; i < a.k; i += blockDim.x) weight[i] = a.norm[i];
+    }
+    wait_for_previous();
+    const float* x = a.x + (long long)row0 * a.k;
+    if (a.staged) {
+        if (a.k % 4 == 0) {
+            int each = a.k / 4;
+            for (int i = threadIdx.x; i < rows * each; i += blockDim.x) {
+                int row = i / each, at = i % each * 4;
+                *(float4*)(staged + row * stride + at) = *(const float4*)(x + (long long)row * a.k + at);
+            }
+        } else {
+            for (int i = threadIdx.x; i < rows * a.k; i += blockDim.x) staged[i / a.k * stride + i % a.k] = x[i];
         }
         __syncthreads();
+        x = staged;
     }
-
-    float total[NT][4];
-#pragma unroll
-    for (int i = 0; i < NT; i++) total[i][0] = total[i][1] = total[i][2] = total[i][3] = 0.0f;
-    bool whole = a.k % 64 == 0;
-#pragma unroll(NT == 1 && FORMAT <= W8_FLOAT ? 3 : 1)
-    for (int pair = first; pair < last; pair++) {
-        long long at = (long long)tile * a.pairs + pair;
-        alignas(16) u32 codes[CODE_WORDS];
-        alignas(16) u32 low[SCALE_WORDS + 1], high[SCALE_WORDS + 1];
-        load_words<CODE_WORDS>(s.codes + (at * WARP + lane) * CODE_WORDS * 4, codes);
-        if (SCALE_WORDS > 0) {
-            const u8* scales = s.scales + at * 16 * scale_bytes(FORMAT);
-            load_words<SCALE_WORDS>(scales + g * scale_bytes(FORMAT), low);
-            load_words<SCALE_WORDS>(scales + (g + 8) * scale_bytes(FORMAT), high);
+    if (a.norm) {
+        for (int i = warp; i < rows; i += warps) {
+            float value = inverse_rms(x + (long long)i * stride, a.k, a.eps, lane);
+            if (lane == 0) inverse[i] = value;
         }
+        __syncthreads();
+        if (a.staged) {
+            for (int row = 0; row < rows; row++) {
+                float* to = staged + row * stride;
+                for (int i = threadIdx.x; i < a.k; i += blockDim.x) to[i] = to[i] * inverse[row] * weight[i];
+            }
+            __syncthreads();
+        }
+    }
+    bool whole = a.k % 64 == 0;
+    for (int work = blockIdx.x; work < tiles; work += gridDim.x) {
+        const Segment& s = a.segments[place.segment];
+        int tile = place.tile;
+        long long pair0 = (long long)tile * a.pairs;
+        // What the sum at the end needs.
+        int output0 = tile * 16 + threadIdx.x % 16, row_of_thread = row0 + threadIdx.x / 16;
+        float residual = 0.0f;
+        if (a.residual && threadIdx.x < 16 * COLUMNS && output0 < s.n && row_of_thread < a.rows) {
+            residual = a.residual[(long long)row_of_thread * s.n + output0];
+        }
+        float total[NT][4];
 #pragma unroll
-        for (int i = 0; i < NT; i++) {
-            int row = row0 + i * 8 + g;
-            const float* xs = a.x + (long long)row * a.k;
-            float inv = a.norm ? inverse[i * 8 + g] : 1.0f;
+        for (int i = 0; i < NT; i++) total[i][0] = total[i][1] = total[i][2] = total[i][3] = 0.0f;
+        for (int base = first; base < last; base += DEPTH) {
 #pragma unroll
-            for (int b = 0; b < 2; b++) {
-                float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                float sum = 0.0f;
+            for (int d = 0; d < DEPTH; d++) {
+                int pair = base + d;
+                if (pair >= last) break;
 #pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    int col = pair * 64 + column(b, j, t, 0);
-                    float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                    if (row < a.rows) {
-                        if (whole) {
-                            *(float4*)x = *(const float4*)(xs + col);
-                            if (a.norm) {
-                                float4 w = *(const float4*)(a.norm + col);
-                                x[0] = x[0] * inv * w.x;
-                                x[1] = x[1] * inv * w.y;
-                                x[2] = x[2] * inv * w.z;
-                                x[3] = x[3] * inv * w.w;
-                            }
-                        } else {
-#pragma unroll
-                            for (int e = 0; e < 4; e++) {
-                                if (col + e < a.k) x[e] = a.norm ? xs[col + e] * inv * a.norm[col + e] : xs[col + e];
-                            }
-                        }
-                    }
-                    u32 parts[x_parts(FORMAT)][2];
-                    split<x_parts(FORMAT)>(x, parts);
-                    u32 w[weight_parts(FORMAT)][4];
-                    fragment<FORMAT>(codes, b, j, w);
-                    float* to = FORMAT <= W8_FLOAT ? acc : total[i];
-#pragma unroll
-                    for (int p = 0; p < weight_parts(FORMAT); p++) {
-#pragma unroll
-                        for (int q = 0; q < x_parts(FORMAT); q++) {
-                            if (p + q <= 2) mma(to, w[p], parts[q]);
-                        }
-                    }
-                    sum += (x[0] + x[1]) + (x[2] + x[3]);
-                    if (FORMAT == W8_FLOAT) {
-                        float s0, s1;
-                        group_sums(sum, t, &s0, &s1);
-                        add_scaled(total[i], acc, scale_of<FORMAT>(low, b, j), scale_of<FORMAT>(high, b, j), s0, s1, true);
-                        acc[0] = acc[1] = acc[2] = acc[3] = sum = 0.0f;
-                    }
+                for (int i = 0; i < NT; i++) {
+                    int row = i * 8 + g;
+                    bool valid = row < rows;
+                    float inv = a.norm && !a.staged && valid ? inverse[row] : 1.0f;
+                    add_pair<FORMAT>(a, slots[d], pair, x + (long long)row * stride, valid, whole, inv, total[i]);
                 }
-                if (FORMAT < W8_FLOAT) {
-                    float s0 = 0.0f, s1 = 0.0f;
-                    if (FORMAT <= W4_FLOAT) group_sums(sum, t, &s0, &s1);
-                    add_scaled(total[i], acc, scale_of<FORMAT>(low, b, 0), scale_of<FORMAT>(high, b, 0), s0, s1,
-                               FORMAT <= W4_FLOAT);
+                if (pair + DEPTH < last) slots[d].load(s, pair0 + pair + DEPTH, lane);
+            }
+        }
+        // The next tile's first weights.
+        if (work + gridDim.x < tiles) {
+            place = place_of(a, work + gridDim.x, warp);
+#pragma unroll
+            for (int i = 0; i < DEPTH; i++) {
+                if (first + i < last) {
+                    slots[i].load(a.segments[place.segment], (long long)place.tile * a.pairs + first + i, lane);
                 }
             }
         }
-    }
 
-    // Sums of the ranges: [warp][16][COLUMNS].
-    float* mine = sums + warp * 16 * COLUMNS;
+        // Sums of the ranges: [warp][16][COLUMNS].
+        float* mine = sums + warp * 16 * COLUMNS;
 #pragma unroll
-    for (int i = 0; i < NT; i++) {
-        int c = i * 8 + 2 * t;
-        mine[g * COLUMNS + c] = total[i][0];
-        mine[g * COLUMNS + c + 1] = total[i][1];
-        mine[(g + 8) * COLUMNS + c] = total[i][2];
-        mine[(g + 8) * COLUMNS + c + 1] = total[i][3];
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < 16 * COLUMNS; e += blockDim.x) {
-        int output = tile * 16 + e % 16, column = e / 16, row = row0 + column;
-        if (output >= s.n || row >= a.rows) continue;
-        int at = e % 16 * COLUMNS + column;
-        float y = 0.0f;
-        for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * COLUMNS + at];
-        const Segment& out = a.gated ? a.segments[0] : s;
-        if (out.bias) y += out.bias[output];
-        y = activate(a.activation, y);
-        if (a.gated) {
-            float up = 0.0f;
-            for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + at];
-            if (a.segments[1].bias) up += a.segments[1].bias[output];
-            y = y * up;
+        for (int i = 0; i < NT; i++) {
+            int c = i * 8 + 2 * t;
+            mine[g * COLUMNS + c] = total[i][0];
+            mine[g * COLUMNS + c + 1] = total[i][1];
+            mine[(g + 8) * COLUMNS + c] = total[i][2];
+            mine[(g + 8) * COLUMNS + c + 1] = total[i][3];
         }
-        long long place = (long long)row * s.n + output;
-        if (a.residual) y = a.residual[place] + y;
-        out.out[place] = y;
+        __syncthreads();
+        for (int e = threadIdx.x; e < 16 * COLUMNS; e += blockDim.x) {
+            int output = tile * 16 + e % 16, column = e / 16, row = row0 + column;
+            if (output >= s.n || row >= a.rows) continue;
+            int at = e % 16 * COLUMNS + column;
+            float y = 0.0f;
+            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * COLUMNS + at];
+            const Segment& out = a.gated ? a.segments[0] : s;
+            if (out.bias) y += out.bias[output];
+            y = activate(a.activation, y);
+            if (a.gated) {
+                float up = 0.0f;
+                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + at];
+                if (a.segments[1].bias) up += a.segments[1].bias[output];
+                y = y * up;
+            }
+            long long at_out = (long long)row * s.n + output;
+            if (a.residual) y = (e == threadIdx.x ? residual : a.residual[at_out]) + y;
+            out.out[at_out] = y;
+        }
+        if (work + gridDim.x < tiles) __syncthreads();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) linear_1(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(512, 1) linear_1(const __grid_constant__ LinearArgs a) {
     linear_body<LINEAR_FORMAT, 1>(a);
 }
 
-extern "C" __global__ void __launch_bounds__(512) linear_2(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(512, 1) linear_2(const __grid_constant__ LinearArgs a) {
     linear_body<LINEAR_FORMAT, 2>(a);
 }
 
-extern "C" __global__ void __launch_bounds__(512) linear_4(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(512, 1) linear_4(const __grid_constant__ LinearArgs a) {
     linear_body<LINEAR_FORMAT, 4>(a);
 }
