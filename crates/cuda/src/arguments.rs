@@ -29,7 +29,9 @@ pub(crate) struct LinearArgs {
     pub(crate) activation: u32,
     pub(crate) gated: u32,
     pub(crate) eps: f32,
-    pub(crate) staged: u32,
+    pub(crate) tiles: u32,
+    pub(crate) chunk: u32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]
@@ -140,7 +142,7 @@ pub(crate) struct AttendArgs {
     pub(crate) interleaved: u32,
     pub(crate) group: u32,
     pub(crate) lots: u32,
+    pub(crate) lot: u32,
     pub(crate) scale: f32,
     pub(crate) softcap: f32,
-    pub(crate) unused: u32,
 }

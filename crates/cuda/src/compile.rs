@@ -10,6 +10,9 @@ use std::sync::OnceLock;
 /// The environment variable with the path of NVRTC's library.
 pub const NVRTC_VARIABLE: &str = "KVARK_NVRTC";
 
+/// The environment variable with a folder of kernel sources to use instead of the built-in ones, to try changes.
+pub const KERNELS_VARIABLE: &str = "KVARK_CUDA_KERNELS";
+
 const COMMON: &str = include_str!("kernels/common.cuh");
 const FORMATS: &str = include_str!("kernels/formats.cuh");
 const PACK: &str = include_str!("kernels/pack.cu");
@@ -43,14 +46,29 @@ impl Unit {
 
     /// The CUDA C++ source.
     pub fn source(self) -> String {
+        let shared = text("common.cuh", COMMON) + &text("formats.cuh", FORMATS);
         match self {
-            Unit::General => [COMMON, FORMATS, PACK, ELEMENTWISE, ATTENTION].concat(),
+            Unit::General => {
+                let own = [
+                    ("pack.cu", PACK),
+                    ("elementwise.cu", ELEMENTWISE),
+                    ("attention.cu", ATTENTION),
+                ];
+                shared + &own.map(|(name, built_in)| text(name, built_in)).concat()
+            }
             Unit::Linear(format) => {
                 let chosen = format!("#define LINEAR_FORMAT {}\n", format as u32);
-                [&chosen, COMMON, FORMATS, LINEAR].concat()
+                chosen + &shared + &text("linear.cu", LINEAR)
             }
         }
     }
+}
+
+/// A kernel source: the built-in one, or the file of that name in the folder that [`KERNELS_VARIABLE`] names.
+fn text(name: &str, built_in: &'static str) -> String {
+    let folder = std::env::var_os(KERNELS_VARIABLE).map(PathBuf::from);
+    let file = folder.and_then(|folder| std::fs::read_to_string(folder.join(name)).ok());
+    file.unwrap_or_else(|| built_in.to_owned())
 }
 
 /// A checksum of all kernel sources.

@@ -34,6 +34,8 @@ pub struct DeviceFacts {
     pub capability: (i32, i32),
     /// Its number of multiprocessors.
     pub multiprocessors: u32,
+    /// Bytes of dynamic shared memory that a block may have.
+    pub shared_memory: usize,
     /// The CUDA version that the driver supports.
     pub driver: String,
 }
@@ -122,6 +124,8 @@ impl Device {
             }
             let multiprocessors =
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
+            let shared =
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
             let mut context = std::ptr::null_mut();
             check(
                 "cuDevicePrimaryCtxRetain",
@@ -137,6 +141,7 @@ impl Device {
                     arch: format!("sm_{major}{minor}"),
                     capability: (major, minor),
                     multiprocessors,
+                    shared_memory: shared as usize - STATIC_SHARED,
                     driver: version_text(version),
                 },
                 cubin_folder,
@@ -180,7 +185,7 @@ impl Device {
         let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function was just found.
         check("cuFuncSetAttribute", unsafe {
-            sys::cuFuncSetAttribute(function, shared, MAX_SHARED)
+            sys::cuFuncSetAttribute(function, shared, self.facts.shared_memory as i32)
         })?;
         let function = Function {
             handle: function,
@@ -264,8 +269,8 @@ impl Drop for Device {
     }
 }
 
-/// The dynamic shared memory that a kernel may ask for: what an sm_80 has, less the static part.
-const MAX_SHARED: i32 = 96 * 1024;
+/// The most bytes of static shared memory that a kernel has.
+const STATIC_SHARED: usize = 4096;
 
 /// A stream that does not wait for the default stream.
 pub(crate) struct Stream(pub(crate) sys::CUstream);

@@ -14,7 +14,7 @@ mod plan;
 mod tape;
 mod weights;
 
-pub use compile::{Compiled, NVRTC_VARIABLE, Unit, compile, sources_checksum};
+pub use compile::{Compiled, KERNELS_VARIABLE, NVRTC_VARIABLE, Unit, compile, sources_checksum};
 pub use device::DeviceFacts;
 pub use error::{CudaError, CudaErrorKind};
 pub use executable::SUPPORT_VARIABLE;

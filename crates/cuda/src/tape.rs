@@ -21,8 +21,12 @@ use std::ops::Range;
 
 /// The most ranges that the columns of a product are divided into.
 const MAX_RANGES: usize = 8;
-/// The most bytes of a product's operand that are copied to shared memory.
-const MAX_STAGED: usize = 60 * 1024;
+/// The rows of a block of the kernel for few rows and of the one for many, and the most rows of the former.
+const FEW: usize = 8;
+const MANY: usize = 32;
+const SEVERAL: usize = 64;
+/// Pairs of blocks that the kernel for many rows stages at once.
+const CHUNK: usize = 4;
 /// Warps of products that a multiprocessor runs at once.
 const RESIDENT_WARPS: u32 = 16;
 /// Query heads that one block of threads computes, as `HEADS` in the kernels.
@@ -121,10 +125,9 @@ pub(crate) fn attention_memory(graph: &Graph) -> (usize, usize) {
     for (node, _) in backend::attention_nodes(graph) {
         let dims = |operand: usize| graph.tensor(node.inputs[operand]).ty.shape.clone();
         let size = |operand: usize, axis: usize| dims(operand)[axis].as_const().unwrap_or(0);
-        let (heads, kv_heads, value_dim) = (size(0, 1), size(1, 1).max(1), size(2, 2));
-        let lots = (heads / kv_heads).div_ceil(HEADS);
+        let (heads, value_dim) = (size(0, 1), size(2, 2));
         most.0 = most.0.max(SLOTS * heads * (value_dim + 2) * 4);
-        most.1 = most.1.max(SLOTS * kv_heads * lots);
+        most.1 = most.1.max(SLOTS * heads);
     }
     most
 }
@@ -362,32 +365,41 @@ impl CallMaker<'_> {
         if group.gate.is_some() {
             tiles = a.segments[0].tiles;
         }
-        let (kernel, columns) = match rows {
-            0..=8 => ("linear_1", 8),
-            9..=16 => ("linear_2", 16),
-            _ => ("linear_4", 32),
+        a.tiles = tiles;
+        // Bytes of rows of x in shared memory, as the kernels lay them out.
+        let words = if shape.format.is_quantised() { 4 } else { 6 };
+        let staged = |rows: usize, columns: usize, pairs: usize| {
+            let stride = pairs * 16 * words;
+            let stride = stride + 16 - stride % 32;
+            (pairs * 4 * columns + rows * stride) * 4
         };
-        let warps = ranges * if group.gate.is_some() { 2 } else { 1 };
-        let mut shared = (columns + warps * 16 * columns) * 4;
-        // Rows of x in shared memory, each with a few elements of padding, and the norm's weight.
-        let staged = (rows.min(columns) * (k + 4) + k) * 4;
-        if staged <= MAX_STAGED {
-            a.staged = 1;
-            shared += staged;
+        let gates = if group.gate.is_some() { 2 } else { 1 };
+        let few_rows = rows.min(FEW);
+        let few = (FEW + gates * ranges * 16 * FEW) * 4 + staged(few_rows, FEW, shape.pairs());
+        let unit = Unit::Linear(shape.format);
+        if rows <= SEVERAL && few <= self.device.facts.shared_memory {
+            // As many blocks as run at once, each with as many tiles as the others.
+            let warps = (gates * ranges) as u32;
+            let at_once = self.device.facts.multiprocessors * (RESIDENT_WARPS / warps).max(1);
+            let down = rows.div_ceil(FEW) as u32;
+            let each = (tiles * down).div_ceil(at_once).clamp(1, tiles);
+            let grid = [tiles.div_ceil(each), down];
+            let function = self.device.function(unit, "linear_few")?;
+            return Ok(Launch::new(function, grid, warps * 32, few as u32, &a));
         }
-        let function = self.device.function(Unit::Linear(shape.format), kernel)?;
-        // As many blocks as run at once, each with as many tiles as the others.
-        let down = rows.div_ceil(columns) as u32;
-        let at_once = self.device.facts.multiprocessors * (RESIDENT_WARPS / warps as u32).max(1);
-        let each = (tiles * down).div_ceil(at_once).max(1);
-        let grid = [tiles.div_ceil(each), down];
-        Ok(Launch::new(
-            function,
-            grid,
-            warps as u32 * 32,
-            shared as u32,
-            &a,
-        ))
+        let down = rows.div_ceil(MANY) as u32;
+        a.chunk = pairs_per_range.min(CHUNK) as u32;
+        let shared = MANY * 4 + staged(rows.min(MANY), MANY, a.chunk as usize);
+        // Warps have two tiles each; fewer warps a block where there would be fewer blocks than multiprocessors.
+        let units = if group.gate.is_some() {
+            tiles
+        } else {
+            tiles.div_ceil(2)
+        };
+        let warps = (units * down / self.device.facts.multiprocessors).clamp(2, 8);
+        let grid = [units.div_ceil(warps), down];
+        let function = self.device.function(unit, "linear_many")?;
+        Ok(Launch::new(function, grid, warps * 32, shared as u32, &a))
     }
 
     fn map(
@@ -597,7 +609,9 @@ impl CallMaker<'_> {
         let blocks = [rows.div_ceil(4) as u32, 1];
         let stored = Launch::new(function, blocks, 128, 4 * 4 * key_dim as u32, &write);
         let shared_by = heads / kv_heads;
-        let lots = shared_by.div_ceil(HEADS);
+        // A lone token's heads run side by side.
+        let lot = if alone { 1 } else { HEADS };
+        let lots = shared_by.div_ceil(lot);
         let attend = AttendArgs {
             q: self.address(queries),
             out: self.address(node.output),
@@ -618,9 +632,9 @@ impl CallMaker<'_> {
             interleaved: query_layout[1],
             group: shared_by as u32,
             lots: lots as u32,
+            lot: lot as u32,
             scale: op.scale,
             softcap: op.softcap.unwrap_or(0.0),
-            unused: 0,
         };
         let floats = HEADS * key_dim + HEADS * PART + 8 * HEADS * SLICE + HEADS * value_dim;
         let most = 2 * self.device.facts.multiprocessors as usize;

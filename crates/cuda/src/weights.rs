@@ -56,6 +56,14 @@ impl DeviceFormat {
         }
     }
 
+    /// Whether elements are codes with scales.
+    pub(crate) fn is_quantised(self) -> bool {
+        !matches!(
+            self,
+            DeviceFormat::Bf16 | DeviceFormat::F16 | DeviceFormat::F32
+        )
+    }
+
     /// The device's format of a type of the file, and the file format's number in the kernels.
     fn of(dtype: DType) -> Option<(DeviceFormat, u32)> {
         Some(match dtype {

@@ -170,8 +170,8 @@ struct AttendArgs {
     const float* values;
     const float* key_table;
     int layer, heads, kv_heads, key_dim, value_dim, rotated, interleaved;
-    // Query heads that share a KV head, and how many lots of at most HEADS they are.
-    int group, lots;
+    // Query heads that share a KV head, how many lots they are, and the heads of a lot, at most HEADS.
+    int group, lots, lot;
     float scale, softcap;
 };
 
@@ -243,7 +243,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
     let_next_start();
     extern __shared__ __align__(16) float shared[];
     __shared__ float top[HEADS], norm[HEADS], part_top[HEADS], part_norm[HEADS];
-    __shared__ u32 cells[PART];
+    // The value rows of a part's positions; null where a position is not seen.
+    __shared__ const u8* value_rows[PART];
     __shared__ bool merges;
     float* q = shared;                           // [HEADS][key_dim]
     float* weights = q + HEADS * a.key_dim;      // [HEADS][PART]
@@ -260,13 +261,25 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
     for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
         const Item item = items[work / columns];
         int kv_head = work % columns / a.lots, lot = work % a.lots;
-        int first_head = kv_head * a.group + lot * HEADS;
-        int count = min(HEADS, a.group - lot * HEADS);
+        int first_head = kv_head * a.group + lot * a.lot;
+        int count = min(a.lot, a.group - lot * a.lot);
         const Run* runs = all_runs + item.first_run;
         const float* queries = a.q + ((long long)item.query * a.heads + first_head) * a.key_dim;
         float* out = a.out + ((long long)item.query * a.heads + first_head) * a.value_dim;
         const float* table = a.table + (long long)item.query * a.rotated;
-        if (!waited) wait_for_previous();
+        u32 known = NO_CELL;
+        bool looked = !waited;
+        if (!waited) {
+            // Rows of earlier steps are fetched while the queries are computed.
+            u32 position = item.begin / PART * PART + threadIdx.x;
+            bool seen = position >= (u32)item.begin && position < (u32)item.end;
+            u32 cell = known = seen ? cell_at(runs, item.runs, position) : NO_CELL;
+            if (cell != NO_CELL) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, false, cell, kv_head, kv.key_row)));
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, true, cell, kv_head, kv.value_row)));
+            }
+            wait_for_previous();
+        }
         waited = true;
         if (a.keys && warp < 2) {
             u32 cell = a.step[plan.writes];
@@ -290,8 +303,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
             // Scores: a position for each thread.
             int position = start + threadIdx.x;
             bool seen = position >= item.begin && position < item.end;
-            u32 cell = seen ? cell_at(runs, item.runs, position) : NO_CELL;
-            cells[threadIdx.x] = cell;
+            u32 cell = looked ? known : seen ? cell_at(runs, item.runs, position) : NO_CELL;
+            looked = false;
+            value_rows[threadIdx.x] = cell == NO_CELL ? nullptr : row_of(kv, true, cell, kv_head, kv.value_row);
             float dots[HEADS];
             if (cell != NO_CELL) scores_of(a, kv.key_storage, row_of(kv, false, cell, kv_head, kv.key_row), q, count, dots);
 #pragma unroll
@@ -308,12 +322,17 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
             // Maximum and sum of a head, by one warp.
             if (warp < count) {
                 float* w = weights + warp * PART;
-                float max = NEG_INF, sum = 0.0f;
-                for (int i = lane; i < PART; i += WARP) max = fmaxf(max, w[i]);
+                float values[PART / WARP], max = NEG_INF, sum = 0.0f;
+#pragma unroll
+                for (int i = 0; i < PART / WARP; i++) {
+                    values[i] = w[i * WARP + lane];
+                    max = fmaxf(max, values[i]);
+                }
                 max = warp_max(max);
-                for (int i = lane; i < PART; i += WARP) {
-                    float e = max == NEG_INF ? 0.0f : expf(w[i] - max);
-                    w[i] = e;
+#pragma unroll
+                for (int i = 0; i < PART / WARP; i++) {
+                    float e = max == NEG_INF ? 0.0f : expf(values[i] - max);
+                    w[i * WARP + lane] = e;
                     sum += e;
                 }
                 sum = warp_sum(sum);
@@ -328,14 +347,13 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
                 int d = d0 + 2 * lane;
                 bool pairs = kv.value_storage == KV_F16 && a.value_dim % 2 == 0;
                 // Positions of this warp that are seen; of the others, weights are zero.
-                u32 mine = cells[warp * WARP + lane];
-                u32 mask = __ballot_sync(FULL_MASK, mine != NO_CELL);
+                const u8** rows = value_rows + warp * WARP;
+                u32 mask = __ballot_sync(FULL_MASK, rows[lane] != nullptr);
                 for (int i0 = 0; mask >> i0 != 0 && i0 < WARP; i0 += 16) {
                     if (!pairs) {
                         for (int i = i0; i < i0 + 16; i++) {
-                            u32 cell = __shfl_sync(FULL_MASK, mine, i);
-                            if (cell == NO_CELL) continue;
-                            const u8* row = row_of(kv, true, cell, kv_head, kv.value_row);
+                            const u8* row = rows[i];
+                            if (row == nullptr) continue;
                             float x = d < a.value_dim ? decoded(kv.value_storage, row, d, a.value_dim) : 0.0f;
                             float y = d + 1 < a.value_dim ? decoded(kv.value_storage, row, d + 1, a.value_dim) : 0.0f;
 #pragma unroll
@@ -351,9 +369,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
                     u32 words[16];
 #pragma unroll
                     for (int i = 0; i < 16; i++) {
-                        u32 cell = __shfl_sync(FULL_MASK, mine, i0 + i);
-                        const u8* row = row_of(kv, true, cell, kv_head, kv.value_row);
-                        words[i] = cell != NO_CELL && d < a.value_dim ? *(const u32*)(row + 2 * d) : 0;
+                        const u8* row = rows[i0 + i];
+                        words[i] = row != nullptr && d < a.value_dim ? *(const u32*)(row + 2 * d) : 0;
                     }
 #pragma unroll
                     for (int i = 0; i < 16; i++) {

@@ -1,9 +1,9 @@
 // Products with packed weights on tensor cores, for any number of rows of x.
 //
-// A thread block computes tiles of 16 outputs of up to 8 NT rows. Its warps divide the columns into contiguous ranges, whose number
-// follows from k alone; their sums are added in order. Activations are split into bf16 numbers whose sum they are, so that
-// products with integer codes are exact. An element of the result is the same sequence of operations in every variant:
-// its bits do not depend on the other rows.
+// The columns are divided into contiguous ranges, whose number follows from k alone; an element of the result is the sum of
+// its ranges in order. Activations are split into bf16 numbers whose sum they are, so that products with integer codes are
+// exact. `linear_few` has a warp for every range of a tile of 16 outputs, for few rows; `linear_many` has a warp for all ranges
+// of two tiles. Both do the same sequence of operations for an element: its bits do not depend on the other rows.
 
 struct Segment {
     const u8* codes;
@@ -26,8 +26,11 @@ struct LinearArgs {
     // With a gate, the result is activation(segment 0) * segment 1.
     int gated;
     float eps;
-    // Whether the rows of x are copied to shared memory first.
-    int staged;
+    // Tiles of all segments, or of one if they are gated.
+    int tiles;
+    // Pairs of blocks that `linear_many` stages at once.
+    int chunk;
+    int unused;
 };
 
 __device__ __forceinline__ void mma(float c[4], const u32 a[4], const u32 b[2]) {
@@ -51,12 +54,8 @@ __device__ __forceinline__ void split(const float x[4], u32 parts[PARTS][2]) {
     }
 }
 
-// Codes of 4 bits as bf16: 128 + code is exact, and so is the difference.
-__device__ __forceinline__ u32 nibbles(u32 word) {
-    u32 biased = (word & 0x000f000fu) | 0x43004300u, result;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(biased), "r"(0x3f803f80u), "r"(0xc300c300u));
-    return result;
-}
+// Codes of 4 bits as bf16 numbers 16 + code: the code is the upper part of the mantissa. Offsets are less 16 scales for it.
+__device__ __forceinline__ u32 nibbles(u32 word) { return (word & 0x00780078u) | 0x41804180u; }
 
 // Signed codes of 8 bits: bytes 0 and 2, and bytes 1 and 3.
 __device__ __forceinline__ void bytes(u32 word, u32* even, u32* odd) {
@@ -77,9 +76,9 @@ __device__ __forceinline__ void fragment(const u32* codes, int b, int j, u32 a[w
 #pragma unroll
     for (int side = 0; side < 2; side++) {
         if (FORMAT <= W4_FLOAT) {
-            u32 word = codes[b * 2 + side] >> (4 * j);
-            a[0][side] = nibbles(word);
-            a[0][side + 2] = nibbles(word >> 8);
+            u32 word = codes[b * 2 + side];
+            a[0][side] = nibbles(j ? word >> 1 : word << 3);
+            a[0][side + 2] = nibbles(j ? word >> 9 : word >> 5);
         } else if (FORMAT <= W8_FLOAT) {
             bytes(codes[b * 4 + side * 2 + j], &a[0][side], &a[0][side + 2]);
         } else if (FORMAT == W_BF16) {
@@ -108,14 +107,6 @@ __device__ __forceinline__ void fragment(const u32* codes, int b, int j, u32 a[w
     }
 }
 
-// The sum of a token's elements over a group of columns, for the tokens of this lane's results.
-__device__ __forceinline__ void group_sums(float sum, int t, float* first, float* second) {
-    sum += __shfl_xor_sync(FULL_MASK, sum, 1);
-    sum += __shfl_xor_sync(FULL_MASK, sum, 2);
-    *first = __shfl_sync(FULL_MASK, sum, 8 * t);
-    *second = __shfl_sync(FULL_MASK, sum, 8 * t + 4);
-}
-
 // p += scale * acc + offset * sums, for the rows g and g + 8.
 __device__ __forceinline__ void add_scaled(float p[4], const float acc[4], float2 low, float2 high, float s0, float s1,
                                            bool offsets) {
@@ -135,9 +126,13 @@ __device__ __forceinline__ void add_scaled(float p[4], const float acc[4], float
 template <int FORMAT>
 __device__ __forceinline__ float2 scale_of(const u32* scales, int b, int j) {
     if (FORMAT == W4_HALF) {
-        return make_float2(half_to_float(scales[b] & 0xffff), half_to_float(scales[b] >> 16));
+        float scale = half_to_float(scales[b] & 0xffff);
+        return make_float2(scale, fmaf(-16.0f, scale, half_to_float(scales[b] >> 16)));
     }
-    if (FORMAT == W4_FLOAT) return make_float2(__uint_as_float(scales[b * 2]), __uint_as_float(scales[b * 2 + 1]));
+    if (FORMAT == W4_FLOAT) {
+        float scale = __uint_as_float(scales[b * 2]);
+        return make_float2(scale, fmaf(-16.0f, scale, __uint_as_float(scales[b * 2 + 1])));
+    }
     if (FORMAT == W8_HALF) return make_float2(half_to_float(scales[0] >> (16 * b) & 0xffff), 0.0f);
     return make_float2(__uint_as_float(scales[b * 4 + j * 2]), __uint_as_float(scales[b * 4 + j * 2 + 1]));
 }
@@ -172,43 +167,94 @@ struct Slot {
     }
 };
 
-// Pairs of blocks that a warp has loaded ahead.
-__host__ __device__ constexpr int depth(int format, int nt) {
-    return format <= W4_FLOAT ? (nt > 2 ? 2 : 4) : format <= W8_FLOAT ? 2 : format <= W_F16 ? 2 : 1;
-}
-
-// Adds the products of a pair of blocks with 8 rows of x to a sum.
+// Rows of x as the fragments of all warps: for every four columns their bf16 parts, and for every 16 columns their sum.
 template <int FORMAT>
-__device__ __forceinline__ void add_pair(const LinearArgs& a, const Slot<FORMAT>& slot, int pair, const float* xs, bool valid,
-                                         bool whole, float inverse, float total[4]) {
-    int t = threadIdx.x % 4;
+struct Staged {
+    static constexpr int PARTS = x_parts(FORMAT), WORDS = 2 * PARTS;
+    u32* parts;   // [rows][stride], WORDS for every four columns
+    float* sums;  // [groups of 16][columns]
+    int stride;   // words of a row
+    int columns;
+
+    // Parts of the four columns from 4 `quad` on, of one row.
+    __device__ __forceinline__ void get(int row, int quad, bool valid, u32 to[PARTS][2]) const {
+        const u32* from = parts + row * stride + quad * WORDS;
+        if (!valid) {
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) to[p][0] = to[p][1] = 0;
+        } else if (PARTS == 2) {
+            uint4 v = *(const uint4*)from;
+            to[0][0] = v.x, to[0][1] = v.y, to[1][0] = v.z, to[1][1] = v.w;
+        } else {
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+                uint2 v = *(const uint2*)(from + 2 * p);
+                to[p][0] = v.x, to[p][1] = v.y;
+            }
+        }
+    }
+
+    // Stores the four columns of a quad. Four neighbouring threads have a group of 16 columns, whose sum they make.
+    __device__ __forceinline__ void put(int row, int quad, const float v[4]) {
+        u32 out[PARTS][2];
+        split<PARTS>(v, out);
+        u32* to = parts + row * stride + quad * WORDS;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) *(uint2*)(to + 2 * p) = make_uint2(out[p][0], out[p][1]);
+        float sum = (v[0] + v[1]) + (v[2] + v[3]);
+        // The quads of a row are a multiple of 16, so that all four are here.
+        u32 active = 0xfu << (threadIdx.x % WARP / 4 * 4);
+        sum += __shfl_xor_sync(active, sum, 1);
+        sum += __shfl_xor_sync(active, sum, 2);
+        if (quad % 4 == 0) sums[quad / 4 * columns + row] = sum;
+    }
+
+    // Copies `rows` rows of the columns from `col0` on, `quads` times four of them, by all threads of the block.
+    __device__ __forceinline__ void fill(const LinearArgs& a, const float* x, int rows, int col0, int quads,
+                                         const float* inverse) {
+        for (int i = threadIdx.x; i < rows * quads; i += blockDim.x) {
+            int row = i / quads, quad = i % quads, col = col0 + 4 * quad;
+            const float* from = x + (long long)row * a.k + col;
+            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f}, w[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+            if (a.k % 4 == 0) {
+                if (col < a.k) {
+                    *(float4*)v = *(const float4*)from;
+                    if (a.norm) *(float4*)w = *(const float4*)(a.norm + col);
+                }
+            } else {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    if (col + e < a.k) {
+                        v[e] = from[e];
+                        if (a.norm) w[e] = a.norm[col + e];
+                    }
+                }
+            }
+            if (a.norm) {
+                float inv = inverse[row];
+#pragma unroll
+                for (int e = 0; e < 4; e++) v[e] = v[e] * inv * w[e];
+            }
+            put(row, quad, v);
+        }
+    }
+};
+
+// Words of a row of staged fragments: rows lie in different banks.
+__host__ __device__ constexpr int staged_stride(int words) { return words + 16 - words % 32; }
+
+// Adds the products of a pair of blocks with eight rows of x to a sum. `quad` is the pair's first in the staged rows.
+template <int FORMAT>
+__device__ __forceinline__ void add_pair(const Slot<FORMAT>& slot, const Staged<FORMAT>& x, int quad, int row0, int rows,
+                                         float total[4]) {
+    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int b = 0; b < 2; b++) {
         float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            int col = pair * 64 + column(b, j, t, 0);
-            float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (valid && whole) {
-                *(float4*)x = *(const float4*)(xs + col);
-                if (a.norm && !a.staged) {
-                    float4 w = *(const float4*)(a.norm + col);
-                    x[0] = x[0] * inverse * w.x;
-                    x[1] = x[1] * inverse * w.y;
-                    x[2] = x[2] * inverse * w.z;
-                    x[3] = x[3] * inverse * w.w;
-                }
-            } else if (valid) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    if (col + e >= a.k) continue;
-                    x[e] = xs[col + e];
-                    if (a.norm && !a.staged) x[e] = x[e] * inverse * a.norm[col + e];
-                }
-            }
             u32 parts[x_parts(FORMAT)][2];
-            split<x_parts(FORMAT)>(x, parts);
+            x.get(row0 + g, quad + b * 8 + j * 4 + t, row0 + g < rows, parts);
             u32 w[weight_parts(FORMAT)][4];
             fragment<FORMAT>(slot.codes, b, j, w);
             float* to = FORMAT <= W8_FLOAT ? acc : total;
@@ -219,131 +265,174 @@ __device__ __forceinline__ void add_pair(const LinearArgs& a, const Slot<FORMAT>
                     if (p + q <= 2) mma(to, w[p], parts[q]);
                 }
             }
-            sum += (x[0] + x[1]) + (x[2] + x[3]);
             if (FORMAT == W8_FLOAT) {
-                float s0, s1;
-                group_sums(sum, t, &s0, &s1);
-                add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, j), scale_of<FORMAT>(slot.high, b, j), s0, s1, true);
-                acc[0] = acc[1] = acc[2] = acc[3] = sum = 0.0f;
+                float2 s = *(const float2*)(x.sums + (quad / 4 + b * 2 + j) * x.columns + row0 + 2 * t);
+                add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, j), scale_of<FORMAT>(slot.high, b, j), s.x, s.y, true);
+                acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
             }
         }
         if (FORMAT < W8_FLOAT) {
-            float s0 = 0.0f, s1 = 0.0f;
-            if (FORMAT <= W4_FLOAT) group_sums(sum, t, &s0, &s1);
-            add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, 0), scale_of<FORMAT>(slot.high, b, 0), s0, s1,
+            float2 s = make_float2(0.0f, 0.0f);
+            if (FORMAT <= W4_FLOAT) {
+                const float* first = x.sums + (quad / 4 + b * 2) * x.columns + row0 + 2 * t;
+                float2 low = *(const float2*)first, high = *(const float2*)(first + x.columns);
+                s = make_float2(low.x + high.x, low.y + high.y);
+            }
+            add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, 0), scale_of<FORMAT>(slot.high, b, 0), s.x, s.y,
                        FORMAT <= W4_FLOAT);
         }
     }
 }
 
-// The segment and the tile of it that a warp computes as its part of the kernel's tile `work`.
+// The segment and the tile of it that the kernel's tile `work` is.
 struct Place {
     int segment, tile;
 };
 
-__device__ __forceinline__ Place place_of(const LinearArgs& a, int work, int warp) {
+__device__ __forceinline__ Place place_of(const LinearArgs& a, int work) {
     Place place = {0, work};
-    if (a.gated) {
-        place.segment = warp / a.ranges;
-        return place;
-    }
     while (place.segment + 1 < a.count && place.tile >= a.segments[place.segment].tiles) {
         place.tile -= a.segments[place.segment++].tiles;
     }
     return place;
 }
 
-template <int FORMAT, int NT>
-__device__ __forceinline__ void linear_body(const LinearArgs& a) {
+// Bias, activation, gate and sum of one element, and its place in memory. The residual may be loaded already.
+__device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up,
+                                       bool known, float residual) {
+    const Segment& s = a.segments[segment];
+    if (output >= s.n || row >= a.rows) return;
+    if (s.bias) y += s.bias[output];
+    y = activate(a.activation, y);
+    if (a.gated) {
+        if (a.segments[1].bias) up += a.segments[1].bias[output];
+        y = y * up;
+    }
+    long long at = (long long)row * s.n + output;
+    if (a.residual) y = (known ? residual : a.residual[at]) + y;
+    s.out[at] = y;
+}
+
+// Pairs of blocks that a warp has loaded ahead.
+__host__ __device__ constexpr int depth(int format) {
+    return format <= W4_FLOAT ? 4 : format <= W_F16 ? 2 : 1;
+}
+
+// A narrow row that is normalised: every warp has it in registers, takes its norm, and stages a part of it.
+struct NarrowRow {
+    static constexpr int MOST = 1024, QUADS = MOST / 4 / WARP;
+    float4 weight[QUADS];
+
+    __device__ __forceinline__ static bool fits(const LinearArgs& a) {
+        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.k <= MOST;
+    }
+
+    __device__ __forceinline__ void load_weight(const LinearArgs& a, int lane) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int at = 4 * (lane + i * WARP);
+            weight[i] = at < a.k ? *(const float4*)(a.norm + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+
+    // The same sums as `inverse_rms`, in the same order.
+    template <int FORMAT>
+    __device__ __forceinline__ void stage(const LinearArgs& a, Staged<FORMAT>& x, int warp, int warps, int lane) const {
+        float4 v[QUADS];
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int at = 4 * (lane + i * WARP);
+            v[i] = at < a.k ? *(const float4*)(a.x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            sum = fmaf(v[i].x, v[i].x, sum);
+            sum = fmaf(v[i].y, v[i].y, sum);
+            sum = fmaf(v[i].z, v[i].z, sum);
+            sum = fmaf(v[i].w, v[i].w, sum);
+        }
+        sum = warp_sum(sum);
+        float inv = __frcp_rn(__fsqrt_rn(sum / (float)a.k + a.eps));
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int quad = lane + i * WARP;
+            if (i % warps != warp || quad >= a.pairs * 16) continue;
+            float y[4] = {v[i].x * inv * weight[i].x, v[i].y * inv * weight[i].y, v[i].z * inv * weight[i].z,
+                          v[i].w * inv * weight[i].w};
+            x.put(0, quad, y);
+        }
+    }
+};
+
+// Eight rows for each block in y. Shared memory: [8] inverses, [warps][16][8] sums, staged rows.
+extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(16) float shared[];
-    constexpr int COLUMNS = 8 * NT, DEPTH = depth(FORMAT, NT);
+    constexpr int FORMAT = LINEAR_FORMAT, COLUMNS = 8, DEPTH = depth(FORMAT);
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    int range = a.gated ? warp % a.ranges : warp;
-    int row0 = blockIdx.y * COLUMNS;
-    int tiles = a.segments[0].tiles;
-    for (int i = 1; i < a.count && !a.gated; i++) tiles += a.segments[i].tiles;
+    int range = warp % a.ranges, side = warp / a.ranges;
+    int row0 = blockIdx.y * COLUMNS, rows = min(COLUMNS, a.rows - row0);
+    const float* from = a.x + (long long)row0 * a.k;
     float* inverse = shared;
     float* sums = shared + COLUMNS;
-    // Rows of x in shared memory, and the norm's weight behind them.
-    float* staged = sums + warps * 16 * COLUMNS;
-    int stride = a.staged ? a.k + 4 : a.k;
-    int rows = min(COLUMNS, a.rows - row0);
+    Staged<FORMAT> x;
+    x.columns = COLUMNS;
+    x.stride = staged_stride(a.pairs * 16 * x.WORDS);
+    x.sums = sums + warps * 16 * COLUMNS;
+    x.parts = (u32*)(x.sums + a.pairs * 4 * COLUMNS);
 
     // Weights are read while the kernel that computes x ends.
     let_next_start();
     int first = range * a.pairs_per_range;
     int last = min(first + a.pairs_per_range, a.pairs);
     Slot<FORMAT> slots[DEPTH];
-    Place place = place_of(a, blockIdx.x, warp);
+    Place place = place_of(a, blockIdx.x);
+    if (a.gated) place.segment = side, place.tile = blockIdx.x;
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
         if (first + i < last) slots[i].load(a.segments[place.segment], (long long)place.tile * a.pairs + first + i, lane);
     }
-    float* weight = staged + rows * stride;
-    if (a.staged && a.norm) {
-        for (int i = threadIdx.x; i < a.k; i += blockDim.x) weight[i] = a.norm[i];
-    }
+    bool narrow = NarrowRow::fits(a);
+    NarrowRow row;
+    if (narrow) row.load_weight(a, lane);
     wait_for_previous();
-    const float* x = a.x + (long long)row0 * a.k;
-    if (a.staged) {
-        if (a.k % 4 == 0) {
-            int each = a.k / 4;
-            for (int i = threadIdx.x; i < rows * each; i += blockDim.x) {
-                int row = i / each, at = i % each * 4;
-                *(float4*)(staged + row * stride + at) = *(const float4*)(x + (long long)row * a.k + at);
-            }
-        } else {
-            for (int i = threadIdx.x; i < rows * a.k; i += blockDim.x) staged[i / a.k * stride + i % a.k] = x[i];
-        }
-        __syncthreads();
-        x = staged;
+    // The first tile's residual is there before its sums are.
+    float early = 0.0f;
+    int early_output = place.tile * 16 + threadIdx.x % 16;
+    if (a.residual && threadIdx.x < 16 * rows && early_output < a.segments[0].n) {
+        early = a.residual[(long long)(row0 + threadIdx.x / 16) * a.segments[0].n + early_output];
     }
-    if (a.norm) {
-        for (int i = warp; i < rows; i += warps) {
-            float value = inverse_rms(x + (long long)i * stride, a.k, a.eps, lane);
-            if (lane == 0) inverse[i] = value;
-        }
-        __syncthreads();
-        if (a.staged) {
-            for (int row = 0; row < rows; row++) {
-                float* to = staged + row * stride;
-                for (int i = threadIdx.x; i < a.k; i += blockDim.x) to[i] = to[i] * inverse[row] * weight[i];
+    if (narrow) {
+        row.stage<FORMAT>(a, x, warp, warps, lane);
+    } else {
+        if (a.norm) {
+            for (int i = warp; i < rows; i += warps) {
+                float value = inverse_rms(from + (long long)i * a.k, a.k, a.eps, lane);
+                if (lane == 0) inverse[i] = value;
             }
             __syncthreads();
         }
+        x.fill(a, from, rows, 0, a.pairs * 16, inverse);
     }
-    bool whole = a.k % 64 == 0;
-    for (int work = blockIdx.x; work < tiles; work += gridDim.x) {
+    __syncthreads();
+    for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
         const Segment& s = a.segments[place.segment];
-        int tile = place.tile;
+        int tile = place.tile, segment = place.segment;
         long long pair0 = (long long)tile * a.pairs;
-        // What the sum at the end needs.
-        int output0 = tile * 16 + threadIdx.x % 16, row_of_thread = row0 + threadIdx.x / 16;
-        float residual = 0.0f;
-        if (a.residual && threadIdx.x < 16 * COLUMNS && output0 < s.n && row_of_thread < a.rows) {
-            residual = a.residual[(long long)row_of_thread * s.n + output0];
-        }
-        float total[NT][4];
-#pragma unroll
-        for (int i = 0; i < NT; i++) total[i][0] = total[i][1] = total[i][2] = total[i][3] = 0.0f;
+        float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         for (int base = first; base < last; base += DEPTH) {
 #pragma unroll
             for (int d = 0; d < DEPTH; d++) {
                 int pair = base + d;
                 if (pair >= last) break;
-#pragma unroll
-                for (int i = 0; i < NT; i++) {
-                    int row = i * 8 + g;
-                    bool valid = row < rows;
-                    float inv = a.norm && !a.staged && valid ? inverse[row] : 1.0f;
-                    add_pair<FORMAT>(a, slots[d], pair, x + (long long)row * stride, valid, whole, inv, total[i]);
-                }
+                add_pair<FORMAT>(slots[d], x, pair * 16, 0, rows, total);
                 if (pair + DEPTH < last) slots[d].load(s, pair0 + pair + DEPTH, lane);
             }
         }
         // The next tile's first weights.
-        if (work + gridDim.x < tiles) {
-            place = place_of(a, work + gridDim.x, warp);
+        if (work + gridDim.x < a.tiles) {
+            place = place_of(a, work + gridDim.x);
+            if (a.gated) place.segment = side, place.tile = work + gridDim.x;
 #pragma unroll
             for (int i = 0; i < DEPTH; i++) {
                 if (first + i < last) {
@@ -351,49 +440,110 @@ __device__ __forceinline__ void linear_body(const LinearArgs& a) {
                 }
             }
         }
-
-        // Sums of the ranges: [warp][16][COLUMNS].
+        // Sums of the ranges: [warp][row of x][16].
         float* mine = sums + warp * 16 * COLUMNS;
-#pragma unroll
-        for (int i = 0; i < NT; i++) {
-            int c = i * 8 + 2 * t;
-            mine[g * COLUMNS + c] = total[i][0];
-            mine[g * COLUMNS + c + 1] = total[i][1];
-            mine[(g + 8) * COLUMNS + c] = total[i][2];
-            mine[(g + 8) * COLUMNS + c + 1] = total[i][3];
-        }
+        mine[2 * t * 16 + g] = total[0];
+        mine[(2 * t + 1) * 16 + g] = total[1];
+        mine[2 * t * 16 + g + 8] = total[2];
+        mine[(2 * t + 1) * 16 + g + 8] = total[3];
         __syncthreads();
-        for (int e = threadIdx.x; e < 16 * COLUMNS; e += blockDim.x) {
-            int output = tile * 16 + e % 16, column = e / 16, row = row0 + column;
-            if (output >= s.n || row >= a.rows) continue;
-            int at = e % 16 * COLUMNS + column;
-            float y = 0.0f;
-            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * COLUMNS + at];
-            const Segment& out = a.gated ? a.segments[0] : s;
-            if (out.bias) y += out.bias[output];
-            y = activate(a.activation, y);
+        for (int e = threadIdx.x; e < 16 * rows; e += blockDim.x) {
+            float y = 0.0f, up = 0.0f;
+            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * COLUMNS + e];
             if (a.gated) {
-                float up = 0.0f;
-                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + at];
-                if (a.segments[1].bias) up += a.segments[1].bias[output];
-                y = y * up;
+                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + e];
             }
-            long long at_out = (long long)row * s.n + output;
-            if (a.residual) y = (e == threadIdx.x ? residual : a.residual[at_out]) + y;
-            out.out[at_out] = y;
+            bool known = work == blockIdx.x && e == threadIdx.x;
+            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, row0 + e / 16, y, up, known, early);
         }
-        if (work + gridDim.x < tiles) __syncthreads();
+        if (work + gridDim.x < a.tiles) __syncthreads();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) linear_1(const __grid_constant__ LinearArgs a) {
-    linear_body<LINEAR_FORMAT, 1>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1) linear_2(const __grid_constant__ LinearArgs a) {
-    linear_body<LINEAR_FORMAT, 2>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1) linear_4(const __grid_constant__ LinearArgs a) {
-    linear_body<LINEAR_FORMAT, 4>(a);
+// 32 rows for each block in y; each warp has two tiles: neighbours, or those of the gate and of what it gates.
+// Shared memory: [32] inverses, staged rows of one range.
+extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(16) float shared[];
+    constexpr int FORMAT = LINEAR_FORMAT, NT = 4, COLUMNS = 8 * NT;
+    int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    float* inverse = shared;
+    Staged<FORMAT> x;
+    x.columns = COLUMNS;
+    x.stride = staged_stride(a.chunk * 16 * x.WORDS);
+    x.sums = shared + COLUMNS;
+    x.parts = (u32*)(x.sums + a.chunk * 4 * COLUMNS);
+    int row0 = blockIdx.y * COLUMNS, rows = min(COLUMNS, a.rows - row0);
+    const float* from = a.x + (long long)row0 * a.k;
+    int work = (blockIdx.x * warps + warp) * (a.gated ? 1 : 2);
+    Place places[2];
+    bool valid[2];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        places[m] = place_of(a, a.gated ? work : work + m);
+        if (a.gated) places[m].segment = m, places[m].tile = work;
+        valid[m] = (a.gated ? work : work + m) < a.tiles;
+    }
+    // The next pair's weights are loaded while a pair is multiplied, except where they would fill the registers.
+    constexpr bool AHEAD = FORMAT != W_F32;
+    Slot<FORMAT> ahead[2];
+    let_next_start();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        if (AHEAD && valid[m]) ahead[m].load(a.segments[places[m].segment], (long long)places[m].tile * a.pairs, lane);
+    }
+    wait_for_previous();
+    if (a.norm) {
+        for (int i = warp; i < rows; i += warps) {
+            float value = inverse_rms(from + (long long)i * a.k, a.k, a.eps, lane);
+            if (lane == 0) inverse[i] = value;
+        }
+        __syncthreads();
+    }
+    float total[2][NT][4];
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) (&total[0][0][0])[i] = 0.0f;
+    for (int range = 0; range < a.ranges; range++) {
+        int first = range * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
+        float part[2][NT][4];
+#pragma unroll
+        for (int i = 0; i < 2 * NT * 4; i++) (&part[0][0][0])[i] = 0.0f;
+        int staged = first;
+        for (int pair = first; pair < last; pair++) {
+            if ((pair - first) % a.chunk == 0) {
+                __syncthreads();
+                staged = pair;
+                x.fill(a, from, rows, pair * 64, min(a.chunk, last - pair) * 16, inverse);
+                __syncthreads();
+            }
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                if (!valid[m]) continue;
+                const Segment& s = a.segments[places[m].segment];
+                long long at = (long long)places[m].tile * a.pairs + pair;
+                Slot<FORMAT> slot;
+                if (AHEAD) {
+                    slot = ahead[m];
+                    if (pair + 1 < a.pairs) ahead[m].load(s, at + 1, lane);
+                } else {
+                    slot.load(s, at, lane);
+                }
+#pragma unroll
+                for (int i = 0; i < NT; i++) add_pair<FORMAT>(slot, x, (pair - staged) * 16, i * 8, rows, part[m][i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * NT * 4; i++) (&total[0][0][0])[i] += (&part[0][0][0])[i];
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        if (!valid[m] || (a.gated && m == 1)) continue;
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int output = places[m].tile * 16 + g + e / 2 * 8, row = row0 + i * 8 + 2 * t + e % 2;
+                finish(a, places[m].segment, output, row, total[m][i][e], total[1][i][e], false, 0.0f);
+            }
+        }
+    }
 }
