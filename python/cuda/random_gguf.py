@@ -1,4 +1,4 @@
-"""Writes a GGUF decoder of Llama-3-8B's shape with random weights, to measure speed without a model's files."""
+"""Writes a GGUF decoder with random weights, of the shape of a known model, to measure speed without its files."""
 
 import argparse
 import struct
@@ -6,11 +6,12 @@ import struct
 import numpy as np
 
 SHAPES = {
+    "smollm2": dict(layers=30, width=576, ffn=1536, heads=9, kv_heads=3, vocab=49152, embedding="q8_0"),
     "8b": dict(layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256),
     "tiny": dict(layers=2, width=256, ffn=512, heads=4, kv_heads=2, vocab=512),
 }
 # Type number of the file format, elements and bytes of a block.
-FORMATS = {"f32": (0, 1, 4), "q4_0": (2, 32, 18), "q8_0": (8, 32, 34), "bf16": (30, 1, 2)}
+FORMATS = {"f32": (0, 1, 4), "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q8_0": (8, 32, 34), "bf16": (30, 1, 2)}
 
 
 def text(value):
@@ -36,7 +37,10 @@ def blocks(rng, name, elements):
         values = rng.standard_normal(elements, np.float32) * 0.02
         return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
     data = rng.integers(0, 256, (count, size), np.uint8)
-    data[:, 0:2] = np.frombuffer(np.float16(0.003 if name == "q4_0" else 0.0002).tobytes(), np.uint8)
+    scale = np.float16({"q4_0": 0.003, "q4_1": 0.003, "q8_0": 0.0002}[name])
+    data[:, 0:2] = np.frombuffer(scale.tobytes(), np.uint8)
+    if name == "q4_1":
+        data[:, 2:4] = np.frombuffer(np.float16(-7.5 * scale).tobytes(), np.uint8)
     return data.tobytes()
 
 
@@ -48,7 +52,7 @@ def main():
     arguments = parser.parse_args()
     s, weight = SHAPES[arguments.shape], arguments.format
     kv_width = s["width"] // s["heads"] * s["kv_heads"]
-    tensors = [("token_embd.weight", weight, (s["vocab"], s["width"]))]
+    tensors = [("token_embd.weight", s.get("embedding", weight), (s["vocab"], s["width"]))]
     for i in range(s["layers"]):
         b = f"blk.{i}."
         tensors += [
@@ -62,7 +66,9 @@ def main():
             (b + "ffn_up.weight", weight, (s["ffn"], s["width"])),
             (b + "ffn_down.weight", weight, (s["width"], s["ffn"])),
         ]
-    tensors += [("output_norm.weight", "f32", (s["width"],)), ("output.weight", weight, (s["vocab"], s["width"]))]
+    tensors += [("output_norm.weight", "f32", (s["width"],))]
+    if "embedding" not in s:
+        tensors += [("output.weight", weight, (s["vocab"], s["width"]))]
     facts = {
         "general.architecture": "llama",
         "general.name": f"random weights of the shape {arguments.shape}",

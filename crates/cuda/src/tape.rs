@@ -375,7 +375,7 @@ impl CallMaker<'_> {
         };
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let few_rows = rows.min(FEW);
-        let few = (FEW + gates * ranges * 16 * FEW) * 4 + staged(few_rows, FEW, shape.pairs());
+        let few = (FEW + 2 * gates * ranges * 16 * FEW) * 4 + staged(few_rows, FEW, shape.pairs());
         let unit = Unit::Linear(shape.format);
         if rows <= SEVERAL && few <= self.device.facts.shared_memory {
             // As many blocks as run at once, each with as many tiles as the others.
@@ -638,7 +638,7 @@ impl CallMaker<'_> {
         };
         let floats = HEADS * key_dim + HEADS * PART + 8 * HEADS * SLICE + HEADS * value_dim;
         let most = 2 * self.device.facts.multiprocessors as usize;
-        let blocks = (tokens * kv_heads * lots * 32).min(most);
+        let blocks = (tokens * kv_heads * lots * 8).min(most);
         let function = self.device.function(Unit::General, "attend")?;
         let attend = Launch::new(
             function,

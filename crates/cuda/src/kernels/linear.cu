@@ -149,6 +149,21 @@ __device__ __forceinline__ void load_words(const void* from, u32* to) {
     }
 }
 
+// Where a lane finds the codes and scales of a tile.
+struct Weights {
+    const u8* codes;
+    const u8* scales;
+};
+
+template <int FORMAT>
+__device__ __forceinline__ Weights weights_of(const LinearArgs& a, int segment, int tile, int lane) {
+    const Segment& s = a.segments[segment];
+    long long pair = (long long)tile * a.pairs;
+    Weights weights = {s.codes + (pair * WARP + lane) * code_words(FORMAT) * 4,
+                       s.scales + (pair * 16 + lane / 4) * scale_bytes(FORMAT)};
+    return weights;
+}
+
 // The codes and scales of a pair of blocks that a lane takes.
 template <int FORMAT>
 struct Slot {
@@ -157,10 +172,11 @@ struct Slot {
     alignas(16) u32 low[SCALE_WORDS + 1];
     alignas(16) u32 high[SCALE_WORDS + 1];
 
-    __device__ __forceinline__ void load(const Segment& s, long long pair, int lane) {
-        load_words<CODE_WORDS>(s.codes + (pair * WARP + lane) * CODE_WORDS * 4, codes);
+    // Loads a pair of the tile that begins at these addresses.
+    __device__ __forceinline__ void load(const Weights& from, int pair) {
+        load_words<CODE_WORDS>(from.codes + (u32)pair * (WARP * CODE_WORDS * 4), codes);
         if (SCALE_WORDS > 0) {
-            const u8* scales = s.scales + (pair * 16 + lane / 4) * scale_bytes(FORMAT);
+            const u8* scales = from.scales + (u32)pair * (16 * scale_bytes(FORMAT));
             load_words<SCALE_WORDS>(scales, low);
             load_words<SCALE_WORDS>(scales + 8 * scale_bytes(FORMAT), high);
         }
@@ -176,13 +192,11 @@ struct Staged {
     int stride;   // words of a row
     int columns;
 
-    // Parts of the four columns from 4 `quad` on, of one row.
+    // Parts of the four columns from 4 `quad` on, of one row. Those of a row that is not there stay as they are: zero.
     __device__ __forceinline__ void get(int row, int quad, bool valid, u32 to[PARTS][2]) const {
         const u32* from = parts + row * stride + quad * WORDS;
-        if (!valid) {
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) to[p][0] = to[p][1] = 0;
-        } else if (PARTS == 2) {
+        if (!valid) return;
+        if (PARTS == 2) {
             uint4 v = *(const uint4*)from;
             to[0][0] = v.x, to[0][1] = v.y, to[1][0] = v.z, to[1][1] = v.w;
         } else {
@@ -243,18 +257,31 @@ struct Staged {
 // Words of a row of staged fragments: rows lie in different banks.
 __host__ __device__ constexpr int staged_stride(int words) { return words + 16 - words % 32; }
 
+// The fragments of a pair of blocks, zero to begin with.
+template <int FORMAT>
+struct Operand {
+    u32 parts[4][x_parts(FORMAT)][2];
+
+    __device__ __forceinline__ Operand() {
+#pragma unroll
+        for (int i = 0; i < 4 * x_parts(FORMAT) * 2; i++) (&parts[0][0][0])[i] = 0;
+    }
+};
+
 // Adds the products of a pair of blocks with eight rows of x to a sum. `quad` is the pair's first in the staged rows.
 template <int FORMAT>
-__device__ __forceinline__ void add_pair(const Slot<FORMAT>& slot, const Staged<FORMAT>& x, int quad, int row0, int rows,
-                                         float total[4]) {
+__device__ __forceinline__ void add_pair(const Slot<FORMAT>& slot, const Staged<FORMAT>& x, Operand<FORMAT>& operand, int quad,
+                                         int row0, int rows, float total[4]) {
     int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    bool valid = row0 + g < rows;
+#pragma unroll
+    for (int i = 0; i < 4; i++) x.get(row0 + g, quad + i * 4 + t, valid, operand.parts[i]);
 #pragma unroll
     for (int b = 0; b < 2; b++) {
         float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            u32 parts[x_parts(FORMAT)][2];
-            x.get(row0 + g, quad + b * 8 + j * 4 + t, row0 + g < rows, parts);
+            u32 (*parts)[2] = operand.parts[b * 2 + j];
             u32 w[weight_parts(FORMAT)][4];
             fragment<FORMAT>(slot.codes, b, j, w);
             float* to = FORMAT <= W8_FLOAT ? acc : total;
@@ -365,7 +392,7 @@ struct NarrowRow {
     }
 };
 
-// Eight rows for each block in y. Shared memory: [8] inverses, [warps][16][8] sums, staged rows.
+// Eight rows for each block in y. Shared memory: [8] inverses, two times [warps][16][8] sums, staged rows.
 extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(16) float shared[];
     constexpr int FORMAT = LINEAR_FORMAT, COLUMNS = 8, DEPTH = depth(FORMAT);
@@ -378,8 +405,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
     Staged<FORMAT> x;
     x.columns = COLUMNS;
     x.stride = staged_stride(a.pairs * 16 * x.WORDS);
-    x.sums = sums + warps * 16 * COLUMNS;
+    x.sums = sums + 2 * warps * 16 * COLUMNS;
     x.parts = (u32*)(x.sums + a.pairs * 4 * COLUMNS);
+    Operand<FORMAT> operand;
 
     // Weights are read while the kernel that computes x ends.
     let_next_start();
@@ -388,9 +416,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
     Slot<FORMAT> slots[DEPTH];
     Place place = place_of(a, blockIdx.x);
     if (a.gated) place.segment = side, place.tile = blockIdx.x;
+    Weights weights = weights_of<FORMAT>(a, place.segment, place.tile, lane);
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
-        if (first + i < last) slots[i].load(a.segments[place.segment], (long long)place.tile * a.pairs + first + i, lane);
+        if (first + i < last) slots[i].load(weights, first + i);
     }
     bool narrow = NarrowRow::fits(a);
     NarrowRow row;
@@ -416,28 +445,25 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
     }
     __syncthreads();
     for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
-        const Segment& s = a.segments[place.segment];
         int tile = place.tile, segment = place.segment;
-        long long pair0 = (long long)tile * a.pairs;
         float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         for (int base = first; base < last; base += DEPTH) {
 #pragma unroll
             for (int d = 0; d < DEPTH; d++) {
                 int pair = base + d;
                 if (pair >= last) break;
-                add_pair<FORMAT>(slots[d], x, pair * 16, 0, rows, total);
-                if (pair + DEPTH < last) slots[d].load(s, pair0 + pair + DEPTH, lane);
+                add_pair<FORMAT>(slots[d], x, operand, pair * 16, 0, rows, total);
+                if (pair + DEPTH < last) slots[d].load(weights, pair + DEPTH);
             }
         }
         // The next tile's first weights.
         if (work + gridDim.x < a.tiles) {
             place = place_of(a, work + gridDim.x);
             if (a.gated) place.segment = side, place.tile = work + gridDim.x;
+            weights = weights_of<FORMAT>(a, place.segment, place.tile, lane);
 #pragma unroll
             for (int i = 0; i < DEPTH; i++) {
-                if (first + i < last) {
-                    slots[i].load(a.segments[place.segment], (long long)place.tile * a.pairs + first + i, lane);
-                }
+                if (first + i < last) slots[i].load(weights, first + i);
             }
         }
         // Sums of the ranges: [warp][row of x][16].
@@ -456,13 +482,14 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
             bool known = work == blockIdx.x && e == threadIdx.x;
             finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, row0 + e / 16, y, up, known, early);
         }
-        if (work + gridDim.x < a.tiles) __syncthreads();
+        // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
+        sums = sums == shared + COLUMNS ? sums + warps * 16 * COLUMNS : shared + COLUMNS;
     }
 }
 
 // 32 rows for each block in y; each warp has two tiles: neighbours, or those of the gate and of what it gates.
 // Shared memory: [32] inverses, staged rows of one range.
-extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(256, LINEAR_FORMAT == W_F32 ? 1 : 2) linear_many(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(16) float shared[];
     constexpr int FORMAT = LINEAR_FORMAT, NT = 4, COLUMNS = 8 * NT;
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -486,10 +513,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     // The next pair's weights are loaded while a pair is multiplied, except where they would fill the registers.
     constexpr bool AHEAD = FORMAT != W_F32;
     Slot<FORMAT> ahead[2];
+    Weights weights[2];
     let_next_start();
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        if (AHEAD && valid[m]) ahead[m].load(a.segments[places[m].segment], (long long)places[m].tile * a.pairs, lane);
+        weights[m] = weights_of<FORMAT>(a, places[m].segment, places[m].tile, lane);
+        if (AHEAD && valid[m]) ahead[m].load(weights[m], 0);
     }
     wait_for_previous();
     if (a.norm) {
@@ -518,17 +547,18 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 if (!valid[m]) continue;
-                const Segment& s = a.segments[places[m].segment];
-                long long at = (long long)places[m].tile * a.pairs + pair;
                 Slot<FORMAT> slot;
                 if (AHEAD) {
                     slot = ahead[m];
-                    if (pair + 1 < a.pairs) ahead[m].load(s, at + 1, lane);
+                    if (pair + 1 < a.pairs) ahead[m].load(weights[m], pair + 1);
                 } else {
-                    slot.load(s, at, lane);
+                    slot.load(weights[m], pair);
                 }
 #pragma unroll
-                for (int i = 0; i < NT; i++) add_pair<FORMAT>(slot, x, (pair - staged) * 16, i * 8, rows, part[m][i]);
+                for (int i = 0; i < NT; i++) {
+                    Operand<FORMAT> operand;
+                    add_pair<FORMAT>(slot, x, operand, (pair - staged) * 16, i * 8, rows, part[m][i]);
+                }
             }
         }
 #pragma unroll
