@@ -77,6 +77,10 @@ const LAYERS: &[Layer] = &[
         may_be_unsafe: Unsafe::Anywhere,
         ..layer("cpu", &["base", "kv", "graph", "backend"])
     },
+    Layer {
+        may_be_unsafe: Unsafe::Anywhere,
+        ..layer("cuda", &["base", "kv", "graph", "backend"])
+    },
     layer(
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
@@ -86,7 +90,8 @@ const LAYERS: &[Layer] = &[
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime", "grammar", "hub",
+            "base", "kv", "text", "graph", "import", "backend", "cpu", "cuda", "runtime",
+            "grammar", "hub",
         ],
     ),
     layer("server", &["kvark"]),

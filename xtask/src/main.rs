@@ -7,6 +7,7 @@
 )]
 
 mod bench_spec;
+mod cuda;
 #[cfg(test)]
 mod documents;
 mod fuzz;
@@ -54,6 +55,8 @@ enum Task {
     OnnxNode(onnx_node::OnnxNode),
     Soak(soak::Soak),
     BenchSpec(bench_spec::BenchSpec),
+    CheckCuda(cuda::CheckCuda),
+    TestCuda(cuda::TestCuda),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +78,8 @@ fn main() -> ExitCode {
         Task::OnnxNode(task) => task.execute(),
         Task::Soak(task) => task.execute(),
         Task::BenchSpec(task) => task.execute(),
+        Task::CheckCuda(task) => task.execute(),
+        Task::TestCuda(task) => task.execute(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -226,6 +226,7 @@ impl Bench {
                 "{}",
                 json!({
                     "results": rows,
+                    "device": self.engine.device.gpu(),
                     "cpu": cpu_name(),
                     "isa": isa.name(),
                     "threads": threads,
@@ -233,8 +234,13 @@ impl Bench {
                 })
             )?;
         } else {
-            writeln!(out, "{}, {isa}, {threads} threads", cpu_name())?;
-            writeln!(out, "{}", profile::machine_line(probe))?;
+            match self.engine.device.gpu() {
+                Some(gpu) => writeln!(out, "{gpu}")?,
+                None => {
+                    writeln!(out, "{}, {isa}, {threads} threads", cpu_name())?;
+                    writeln!(out, "{}", profile::machine_line(probe))?;
+                }
+            }
             for m in results {
                 let Measured { mean, stddev, .. } = m;
                 let (test, step) = (self.label(m), m.step.line(probe));

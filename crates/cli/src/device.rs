@@ -3,7 +3,8 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kvark::Cpu;
-use kvark::backend::Backend;
+use kvark::backend::{Backend, Cuda};
+use std::path::PathBuf;
 
 /// Selects the device.
 #[derive(Args)]
@@ -18,6 +19,8 @@ pub(crate) struct DeviceArgs {
 enum Device {
     /// The CPU, with its best instruction set (KVARK_ISA forces another)
     Cpu,
+    /// The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs
+    Cuda,
 }
 
 impl DeviceArgs {
@@ -25,6 +28,27 @@ impl DeviceArgs {
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
         match self.device {
             Device::Cpu => Ok(Box::new(Cpu::new()?)),
+            Device::Cuda => Ok(Box::new(Cuda::new(cubin_folder())?)),
         }
     }
+
+    /// The name of the GPU, if one is chosen and can be opened.
+    pub(crate) fn gpu(&self) -> Option<String> {
+        match self.device {
+            Device::Cpu => None,
+            Device::Cuda => {
+                let facts = Cuda::new(cubin_folder()).ok()?.facts().clone();
+                Some(format!(
+                    "{} ({}), driver for CUDA {}",
+                    facts.name, facts.arch, facts.driver
+                ))
+            }
+        }
+    }
+}
+
+/// Where compiled kernels are kept; `None` if there is no folder for kvark's files.
+fn cubin_folder() -> Option<PathBuf> {
+    let home = kvark::catalogue::ModelStore::from_env().ok()?;
+    Some(home.packed_folder().with_file_name("cubin"))
 }

@@ -133,7 +133,7 @@ pub mod snapshot {
     pub use ::runtime::{Snapshot, SnapshotError, SnapshotErrorKind};
 }
 
-/// The CPU backend, and the interface of a backend of one's own: its executables, its KV bytes, their registration, and
+/// The CPU and CUDA backends, and the interface of a backend of one's own: its executables, its KV bytes, their registration, and
 /// the conformance suites.
 pub mod backend {
     pub use ::backend::{
@@ -143,6 +143,7 @@ pub mod backend {
         row_codec,
     };
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
+    pub use ::cuda::{Cuda, CudaError, CudaErrorKind, DeviceFacts};
     pub use ::kv::{CacheBuilderRegistry, FrozenKv, KvBytes, KvBytesBuilder, PoolGrowth, RowBlock};
 }
 

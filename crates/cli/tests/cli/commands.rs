@@ -387,6 +387,33 @@ fn every_run_mode_gives_the_same_tokens() {
 }
 
 #[test]
+fn a_gpu_that_is_not_there_is_named_on_one_line() {
+    let folder = Folder::new();
+    let bare = folder.file("bare.gguf", bare_model());
+    let found = folder.run(&[
+        "run",
+        &bare,
+        "--token-ids",
+        "1,2",
+        "-n",
+        "2",
+        "--device",
+        "cuda",
+    ]);
+    if found.code == Some(0) {
+        // There is one.
+        return;
+    }
+    assert_eq!(found.code, Some(1), "{found:?}");
+    let lines: Vec<&str> = found.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{found:?}");
+    assert!(
+        lines[0].contains("CUDA") || lines[0].contains("GPU"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn bench_compares_run_modes() {
     let folder = Folder::new();
     let bare = folder.file("bare.gguf", bare_model());

@@ -12,6 +12,7 @@ const MARKS: [(&str, &str); 5] = [
     ("network", "downloads a model"),
     ("server", "serves until it is stopped, or asks a server"),
     ("torch", "needs PyTorch"),
+    ("gpu", "needs an NVIDIA GPU"),
     ("minutes", "takes minutes"),
 ];
 /// The programs that a block may run. `kvark` is the built command.

@@ -1,0 +1,206 @@
+//! The kernels' sources and their compilation by NVRTC.
+
+use crate::error::{CudaError, CudaErrorKind};
+use crate::weights::DeviceFormat;
+use cudarc::nvrtc::{result, sys};
+use std::ffi::{CString, c_char};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The environment variable with the path of NVRTC's library.
+pub const NVRTC_VARIABLE: &str = "KVARK_NVRTC";
+
+/// The environment variable with a folder of kernel sources to use instead of the built-in ones, to try changes.
+pub const KERNELS_VARIABLE: &str = "KVARK_CUDA_KERNELS";
+
+const COMMON: &str = include_str!("kernels/common.cuh");
+const FORMATS: &str = include_str!("kernels/formats.cuh");
+const PACK: &str = include_str!("kernels/pack.cu");
+const ELEMENTWISE: &str = include_str!("kernels/elementwise.cu");
+const ATTENTION: &str = include_str!("kernels/attention.cu");
+const LINEAR: &str = include_str!("kernels/linear.cu");
+
+/// Kernels that are compiled together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// Packing, norms, elementwise functions, attention and KV rows.
+    General,
+    /// Products with weights of one format.
+    Linear(DeviceFormat),
+}
+
+impl Unit {
+    /// Every unit.
+    pub fn all() -> impl Iterator<Item = Unit> {
+        let products = DeviceFormat::ALL.into_iter().map(Unit::Linear);
+        std::iter::once(Unit::General).chain(products)
+    }
+
+    /// The name used in file names and messages.
+    pub fn name(self) -> String {
+        match self {
+            Unit::General => "general".to_owned(),
+            Unit::Linear(format) => format!("linear_{}", format.name()),
+        }
+    }
+
+    /// The CUDA C++ source.
+    pub fn source(self) -> String {
+        let shared = text("common.cuh", COMMON) + &text("formats.cuh", FORMATS);
+        match self {
+            Unit::General => {
+                let own = [
+                    ("pack.cu", PACK),
+                    ("elementwise.cu", ELEMENTWISE),
+                    ("attention.cu", ATTENTION),
+                ];
+                shared + &own.map(|(name, built_in)| text(name, built_in)).concat()
+            }
+            Unit::Linear(format) => {
+                let chosen = format!("#define LINEAR_FORMAT {}\n", format as u32);
+                chosen + &shared + &text("linear.cu", LINEAR)
+            }
+        }
+    }
+}
+
+/// A kernel source: the built-in one, or the file of that name in the folder that [`KERNELS_VARIABLE`] names.
+fn text(name: &str, built_in: &'static str) -> String {
+    let folder = std::env::var_os(KERNELS_VARIABLE).map(PathBuf::from);
+    let file = folder.and_then(|folder| std::fs::read_to_string(folder.join(name)).ok());
+    file.unwrap_or_else(|| built_in.to_owned())
+}
+
+/// A checksum of all kernel sources.
+pub fn sources_checksum() -> u64 {
+    let all: String = Unit::all().map(Unit::source).collect();
+    base::xxh64(all.as_bytes(), 0)
+}
+
+/// The machine code of a unit and the compiler's report of registers and spills.
+pub struct Compiled {
+    /// The cubin.
+    pub cubin: Vec<u8>,
+    /// What the assembler reports about each kernel.
+    pub report: String,
+}
+
+/// The options that kernels are compiled with. Nothing is contracted: a row's bits are the same in every variant.
+const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--ptxas-options=-v"];
+
+/// Compiles a unit for an architecture such as `sm_90`.
+///
+/// # Errors
+/// `NoCompiler` without NVRTC, and `Compile` with the compiler's first error.
+pub fn compile(unit: Unit, arch: &str) -> Result<Compiled, CudaError> {
+    load_library()?;
+    let failed = |log: String| CudaErrorKind::Compile {
+        unit: unit.name(),
+        arch: arch.to_owned(),
+        log,
+    };
+    let driver = |error: result::NvrtcError| failed(format!("{error}"));
+    let source = CString::new(unit.source()).expect("sources hold no zero byte");
+    let program = Program(result::create_program(&source, None).map_err(driver)?);
+    let mut options = OPTIONS.map(str::to_owned).to_vec();
+    options.push(format!("--gpu-architecture={arch}"));
+    // SAFETY: the program was created above and is destroyed after its last use.
+    let compiled = unsafe { result::compile_program(program.0, &options) };
+    let log = program.log();
+    if compiled.is_err() {
+        let error = log.lines().find(|line| line.contains("error"));
+        return Err(failed(error.or(log.lines().next()).unwrap_or("no log").to_owned()).into());
+    }
+    let mut len = 0;
+    // SAFETY: the program is compiled, and `len` is written before it is read.
+    unsafe { sys::nvrtcGetCUBINSize(program.0, &mut len) }
+        .result()
+        .map_err(driver)?;
+    let mut cubin = vec![0u8; len];
+    // SAFETY: the buffer has the size that NVRTC asked for.
+    unsafe { sys::nvrtcGetCUBIN(program.0, cubin.as_mut_ptr().cast::<c_char>()) }
+        .result()
+        .map_err(driver)?;
+    Ok(Compiled { cubin, report: log })
+}
+
+/// The unit's cubin from the folder, or compiled and stored there.
+pub(crate) fn cached(unit: Unit, arch: &str, folder: Option<&Path>) -> Result<Vec<u8>, CudaError> {
+    let source = base::xxh64(unit.source().as_bytes(), 0);
+    let path = folder.map(|f| f.join(format!("{}-{arch}-{source:016x}.cubin", unit.name())));
+    if let Some(cubin) = path.as_ref().and_then(|path| std::fs::read(path).ok()) {
+        return Ok(cubin);
+    }
+    let cubin = compile(unit, arch)?.cubin;
+    if let (Some(folder), Some(path)) = (folder, &path) {
+        // A folder that cannot be written only costs the next process the compilation.
+        let _ = std::fs::create_dir_all(folder);
+        let _ = base::atomic_write(path, |file| std::io::Write::write_all(file, &cubin));
+    }
+    Ok(cubin)
+}
+
+struct Program(sys::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        // SAFETY: the program was created by NVRTC.
+        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
+        let bytes: Vec<u8> = log.iter().map(|c| *c as u8).collect();
+        let text = String::from_utf8_lossy(&bytes);
+        text.trim_end_matches('\0').to_owned()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program was created by NVRTC and is not used afterwards.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+/// Loads NVRTC from [`NVRTC_VARIABLE`], the library path, or where toolkits are installed.
+fn load_library() -> Result<(), CudaError> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = *FOUND.get_or_init(|| {
+        let load = |path: &Path| {
+            // SAFETY: NVRTC's initialisers have no preconditions.
+            let library = unsafe { libloading::Library::new(path) };
+            // Kept open, so that it is found by its name.
+            library.map(std::mem::forget).is_ok()
+        };
+        // NVRTC looks for its built-in declarations by name: they are loaded from its own folder first.
+        let open = |path: &Path| {
+            let folder = path.parent().and_then(|folder| folder.read_dir().ok());
+            for file in folder.into_iter().flatten().flatten() {
+                let name = file.file_name();
+                if name.to_string_lossy().starts_with("libnvrtc-builtins.so") {
+                    load(&file.path());
+                }
+            }
+            load(path)
+        };
+        let named = std::env::var_os(NVRTC_VARIABLE).map(PathBuf::from);
+        if named.is_some_and(|path| open(&path)) {
+            return true;
+        }
+        // SAFETY: as above.
+        if unsafe { sys::is_culib_present() } {
+            return true;
+        }
+        let home = std::env::var_os("CUDA_HOME").or_else(|| std::env::var_os("CUDA_PATH"));
+        let roots = home.map(PathBuf::from).into_iter();
+        let mut roots = roots.chain([PathBuf::from("/usr/local/cuda")]);
+        roots.any(|root| {
+            let names = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+            names
+                .iter()
+                .any(|name| open(&root.join("lib64").join(name)))
+        })
+    });
+    match found {
+        // SAFETY: as above; the library found by path is found by its name now.
+        true if unsafe { sys::is_culib_present() } => Ok(()),
+        _ => Err(CudaErrorKind::NoCompiler.into()),
+    }
+}

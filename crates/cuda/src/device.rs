@@ -1,0 +1,554 @@
+//! A GPU: its context, its kernels and its memory.
+
+use crate::compile::{self, Unit};
+use crate::error::{CudaError, CudaErrorKind, check};
+use cudarc::driver::sys;
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// The oldest CUDA version that a driver must support, as the driver counts versions.
+const OLDEST_DRIVER: i32 = 12000;
+
+/// An opened device. Every call makes its context current on the calling thread first.
+pub(crate) struct Device {
+    context: sys::CUcontext,
+    handle: sys::CUdevice,
+    /// For copies that are waited for at once.
+    stream: Stream,
+    pub(crate) facts: DeviceFacts,
+    cubin_folder: Option<PathBuf>,
+    functions: Mutex<HashMap<(Unit, &'static str), Function>>,
+    modules: Mutex<HashMap<Unit, Module>>,
+}
+
+/// What is known about a device.
+#[derive(Clone, Debug)]
+pub struct DeviceFacts {
+    /// Its name.
+    pub name: String,
+    /// Its architecture, such as `sm_90`.
+    pub arch: String,
+    /// Its compute capability.
+    pub capability: (i32, i32),
+    /// Its number of multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of dynamic shared memory that a block may have.
+    pub shared_memory: usize,
+    /// The CUDA version that the driver supports.
+    pub driver: String,
+}
+
+#[derive(Clone, Copy)]
+struct Module(sys::CUmodule);
+
+/// A kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Function {
+    handle: sys::CUfunction,
+    /// Whether it may start before the kernel before it ends.
+    overlaps: bool,
+}
+
+// SAFETY: the driver's handles may be used from any thread; the context is made current before every use.
+unsafe impl Send for Device {}
+// SAFETY: as above; what changes is behind locks.
+unsafe impl Sync for Device {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Send for Module {}
+
+fn version_text(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+impl Device {
+    /// Opens a device of the machine.
+    pub(crate) fn open(
+        ordinal: i32,
+        cubin_folder: Option<PathBuf>,
+    ) -> Result<Arc<Device>, CudaError> {
+        // SAFETY: loading the driver's library has no preconditions.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(CudaErrorKind::NoDriver.into());
+        }
+        // SAFETY: the calls below write to the variables that they are given, and the driver checks their other arguments.
+        unsafe {
+            match sys::cuInit(0) {
+                sys::CUresult::CUDA_ERROR_NO_DEVICE => return Err(CudaErrorKind::NoDevice.into()),
+                result => check("cuInit", result)?,
+            }
+            let mut version = 0;
+            check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+            if version < OLDEST_DRIVER {
+                return Err(CudaErrorKind::OldDriver {
+                    found: version_text(version),
+                    needed: "12.0",
+                }
+                .into());
+            }
+            let mut count = 0;
+            check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
+            if count <= ordinal {
+                return Err(CudaErrorKind::NoDevice.into());
+            }
+            let mut handle = 0;
+            check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
+            let mut name = [0; 128];
+            check(
+                "cuDeviceGetName",
+                sys::cuDeviceGetName(name.as_mut_ptr(), 128, handle),
+            )?;
+            let name: Vec<u8> = name
+                .iter()
+                .take_while(|c| **c != 0)
+                .map(|c| *c as u8)
+                .collect();
+            let name = String::from_utf8_lossy(&name).into_owned();
+            use sys::CUdevice_attribute as Attribute;
+            let attribute = |which| {
+                let mut value = 0;
+                check(
+                    "cuDeviceGetAttribute",
+                    sys::cuDeviceGetAttribute(&mut value, which, handle),
+                )?;
+                Ok::<i32, CudaError>(value)
+            };
+            let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            if major < 8 {
+                let found = format!("{major}.{minor}");
+                return Err(CudaErrorKind::OldDevice { name, found }.into());
+            }
+            let multiprocessors =
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
+            let shared =
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+            let mut context = std::ptr::null_mut();
+            check(
+                "cuDevicePrimaryCtxRetain",
+                sys::cuDevicePrimaryCtxRetain(&mut context, handle),
+            )?;
+            check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+            let device = Device {
+                context,
+                handle,
+                stream: Stream::new()?,
+                facts: DeviceFacts {
+                    name,
+                    arch: format!("sm_{major}{minor}"),
+                    capability: (major, minor),
+                    multiprocessors,
+                    shared_memory: shared as usize - STATIC_SHARED,
+                    driver: version_text(version),
+                },
+                cubin_folder,
+                functions: Mutex::default(),
+                modules: Mutex::default(),
+            };
+            Ok(Arc::new(device))
+        }
+    }
+
+    /// Makes the device's context current on this thread.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is retained as long as the device lives.
+        check("cuCtxSetCurrent", unsafe {
+            sys::cuCtxSetCurrent(self.context)
+        })
+    }
+
+    /// Bytes of free memory.
+    pub(crate) fn free_memory(&self) -> Option<u64> {
+        self.bind().ok()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both variables are written by the call.
+        let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
+        check("cuMemGetInfo", result).ok().map(|()| free as u64)
+    }
+
+    /// A kernel of a unit, which is compiled and loaded at its first use.
+    pub(crate) fn function(&self, unit: Unit, name: &'static str) -> Result<Function, CudaError> {
+        let mut functions = self.functions.lock().expect("no holder panics");
+        if let Some(function) = functions.get(&(unit, name)) {
+            return Ok(*function);
+        }
+        let module = self.module(unit)?;
+        let text = CString::new(name).expect("a name without zero bytes");
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded and never unloaded; `function` is written by the call.
+        check("cuModuleGetFunction", unsafe {
+            sys::cuModuleGetFunction(&mut function, module.0, text.as_ptr())
+        })?;
+        let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function was just found.
+        check("cuFuncSetAttribute", unsafe {
+            sys::cuFuncSetAttribute(function, shared, self.facts.shared_memory as i32)
+        })?;
+        let function = Function {
+            handle: function,
+            overlaps: self.facts.capability >= (9, 0),
+        };
+        functions.insert((unit, name), function);
+        Ok(function)
+    }
+
+    fn module(&self, unit: Unit) -> Result<Module, CudaError> {
+        let mut modules = self.modules.lock().expect("no holder panics");
+        if let Some(module) = modules.get(&unit) {
+            return Ok(*module);
+        }
+        let cubin = compile::cached(unit, &self.facts.arch, self.cubin_folder.as_deref())?;
+        self.bind()?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the cubin is complete machine code as NVRTC made it.
+        check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast())
+        })?;
+        modules.insert(unit, Module(module));
+        Ok(Module(module))
+    }
+
+    /// Copies bytes to the device and waits for it.
+    ///
+    /// # Safety
+    /// `to` must be the address of at least `from.len()` bytes on this device.
+    pub(crate) unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller guarantees the target, and the source is a slice that lives until the copy is complete.
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.stream.0)
+        })?;
+        self.stream.wait()
+    }
+
+    /// Copies bytes from the device and waits for it.
+    ///
+    /// # Safety
+    /// `from` must be the address of at least `to.len()` bytes on this device.
+    pub(crate) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller guarantees the source, and the target is a slice that lives until the copy is complete.
+        check("cuMemcpyDtoHAsync", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), self.stream.0)
+        })?;
+        self.stream.wait()
+    }
+
+    /// Copies bytes on the device and waits for it.
+    ///
+    /// # Safety
+    /// Both addresses must have at least `len` bytes on this device, and the ranges must not overlap.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, len: usize) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller guarantees both ranges.
+        check("cuMemcpyDtoDAsync", unsafe {
+            sys::cuMemcpyDtoDAsync_v2(to, from, len, self.stream.0)
+        })?;
+        self.stream.wait()
+    }
+
+    /// Launches a kernel and waits for it.
+    ///
+    /// # Safety
+    /// As [`Launch::start`].
+    pub(crate) unsafe fn run(&self, launch: &Launch) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the caller guarantees the arguments.
+        unsafe { launch.start(&self.stream)? };
+        self.stream.wait()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: the context was retained when the device was opened, and nothing of this device is left.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.handle) };
+    }
+}
+
+/// The most bytes of static shared memory that a kernel has.
+const STATIC_SHARED: usize = 4096;
+
+/// A stream that does not wait for the default stream.
+pub(crate) struct Stream(pub(crate) sys::CUstream);
+
+// SAFETY: streams may be used from any thread.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// A new stream of the current context.
+    pub(crate) fn new() -> Result<Stream, CudaError> {
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: `stream` is written by the call.
+        check("cuStreamCreate", unsafe {
+            sys::cuStreamCreate(&mut stream, flags)
+        })?;
+        Ok(Stream(stream))
+    }
+
+    /// Waits until the work of the stream is complete.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        // SAFETY: the stream exists.
+        check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(self.0)
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the stream was created by `new` and is not used afterwards.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.0) };
+    }
+}
+
+/// Memory of a device.
+pub(crate) struct Buffer {
+    address: u64,
+    len: usize,
+    device: Arc<Device>,
+}
+
+impl Buffer {
+    /// Allocates `len` bytes, all zero.
+    pub(crate) fn new(device: &Arc<Device>, len: usize) -> Result<Buffer, CudaError> {
+        device.bind()?;
+        let mut address = 0;
+        if len > 0 {
+            // SAFETY: `address` is written by the call.
+            match unsafe { sys::cuMemAlloc_v2(&mut address, len) } {
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    return Err(CudaErrorKind::OutOfMemory(len).into());
+                }
+                result => check("cuMemAlloc", result)?,
+            }
+        }
+        let buffer = Buffer {
+            address,
+            len,
+            device: device.clone(),
+        };
+        if len > 0 {
+            // SAFETY: the memory was just allocated.
+            check("cuMemsetD8Async", unsafe {
+                sys::cuMemsetD8Async(address, 0, len, device.stream.0)
+            })?;
+            device.stream.wait()?;
+        }
+        Ok(buffer)
+    }
+
+    /// The address of its first byte.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.len > 0 && self.device.bind().is_ok() {
+            // SAFETY: the memory was allocated by `new`. All work on it was waited for.
+            let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Page-locked memory of the host, from which copies need no staging.
+pub(crate) struct Pinned {
+    address: *mut u8,
+    len: usize,
+    device: Arc<Device>,
+}
+
+// SAFETY: the memory belongs to this value alone.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// Allocates `len` bytes, all zero.
+    pub(crate) fn new(device: &Arc<Device>, len: usize) -> Result<Pinned, CudaError> {
+        device.bind()?;
+        let mut address: *mut c_void = std::ptr::null_mut();
+        if len > 0 {
+            // SAFETY: `address` is written by the call.
+            check("cuMemHostAlloc", unsafe {
+                sys::cuMemHostAlloc(&mut address, len, 0)
+            })?;
+            // SAFETY: the memory was just allocated.
+            unsafe { address.cast::<u8>().write_bytes(0, len) };
+        }
+        Ok(Pinned {
+            address: address.cast(),
+            len,
+            device: device.clone(),
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self.len {
+            0 => &[],
+            // SAFETY: the memory has this size and is initialised.
+            len => unsafe { std::slice::from_raw_parts(self.address, len) },
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.len {
+            0 => &mut [],
+            // SAFETY: as above, and it is borrowed mutably.
+            len => unsafe { std::slice::from_raw_parts_mut(self.address, len) },
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.len > 0 && self.device.bind().is_ok() {
+            // SAFETY: the memory was allocated by `new`, and copies from it were waited for.
+            let _ = unsafe { sys::cuMemFreeHost(self.address.cast()) };
+        }
+    }
+}
+
+/// A kernel call with its arguments: one structure, passed by value.
+#[derive(Clone)]
+pub(crate) struct Launch {
+    pub(crate) function: Function,
+    pub(crate) grid: [u32; 2],
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+    arguments: Box<[u64]>,
+}
+
+impl Launch {
+    pub(crate) fn new<A: bytemuck::NoUninit>(
+        function: Function,
+        grid: [u32; 2],
+        threads: u32,
+        shared: u32,
+        arguments: &A,
+    ) -> Launch {
+        let bytes = bytemuck::bytes_of(arguments);
+        let mut words = vec![0u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Launch {
+            function,
+            grid,
+            threads,
+            shared,
+            arguments: words.into(),
+        }
+    }
+
+    /// Starts the kernel on a stream.
+    ///
+    /// # Safety
+    /// The arguments must be those of the kernel, and the memory that they name must be valid until the kernel ends. The
+    /// device's context must be current.
+    pub(crate) unsafe fn start(&self, stream: &Stream) -> Result<(), CudaError> {
+        let [x, y] = self.grid;
+        if x == 0 || y == 0 {
+            return Ok(());
+        }
+        let mut arguments = [self.arguments.as_ptr().cast_mut().cast::<c_void>()];
+        // The kernel may start before the one before it ends; it waits for that end itself. Devices older than sm_90
+        // ignore it.
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream.0,
+            attrs: &mut overlap,
+            numAttrs: self.function.overlaps.into(),
+        };
+        // SAFETY: the caller guarantees the arguments, and the driver copies them during the call.
+        check("cuLaunchKernelEx", unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                self.function.handle,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+}
+
+/// A captured graph of kernel calls.
+pub(crate) struct CapturedGraph(sys::CUgraphExec);
+
+// SAFETY: the graph is used by its owner alone.
+unsafe impl Send for CapturedGraph {}
+
+impl CapturedGraph {
+    /// Captures the calls; they do not run.
+    ///
+    /// # Safety
+    /// As [`Launch::start`], until the last replay.
+    pub(crate) unsafe fn capture(
+        stream: &Stream,
+        launches: &[Launch],
+    ) -> Result<CapturedGraph, CudaError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream exists and no capture is under way on it.
+        check("cuStreamBeginCapture", unsafe {
+            sys::cuStreamBeginCapture_v2(stream.0, mode)
+        })?;
+        // SAFETY: the caller guarantees the arguments.
+        let started = launches
+            .iter()
+            .try_for_each(|launch| unsafe { launch.start(stream) });
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: a capture is under way; `graph` is written by the call.
+        let ended = check("cuStreamEndCapture", unsafe {
+            sys::cuStreamEndCapture(stream.0, &mut graph)
+        });
+        started?;
+        ended?;
+        let mut exec = std::ptr::null_mut();
+        // SAFETY: the graph was captured above; `exec` is written by the call.
+        let made = check("cuGraphInstantiate", unsafe {
+            sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0)
+        });
+        // SAFETY: an executable graph does not need the graph that it was made from.
+        let _ = unsafe { sys::cuGraphDestroy(graph) };
+        made?;
+        Ok(CapturedGraph(exec))
+    }
+
+    /// Starts the captured calls as one launch.
+    ///
+    /// # Safety
+    /// As [`capture`](CapturedGraph::capture).
+    pub(crate) unsafe fn start(&self, stream: &Stream) -> Result<(), CudaError> {
+        // SAFETY: the caller guarantees the arguments of the captured calls.
+        check("cuGraphLaunch", unsafe {
+            sys::cuGraphLaunch(self.0, stream.0)
+        })
+    }
+}
+
+impl Drop for CapturedGraph {
+    fn drop(&mut self) {
+        // SAFETY: the graph was instantiated by `capture` and its work was waited for.
+        let _ = unsafe { sys::cuGraphExecDestroy(self.0) };
+    }
+}

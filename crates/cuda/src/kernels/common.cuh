@@ -1,0 +1,131 @@
+// Types, conversions and reductions that all kernels share. NVRTC compiles these files without any header of the toolkit.
+//
+// Sums have a fixed order that depends on the row alone, and nothing is contracted to a fused multiply-add unless it says
+// `fmaf`: a row's bits are the same in every kernel variant.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define WARP 32
+#define FULL_MASK 0xffffffffu
+#define NEG_INF __int_as_float(0xff800000)
+#define INFINITY_F __int_as_float(0x7f800000)
+
+// Lets the next kernel of the stream start, up to its own wait.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until the kernels before this one are complete. Every thread of every kernel of a step waits, before it reads or
+// writes what another kernel does: then a kernel's end implies the end of all before it.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void begin() {
+    let_next_start();
+    wait_for_previous();
+}
+
+__device__ __forceinline__ float half_to_float(u16 h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+
+__device__ __forceinline__ u16 float_to_half(float f) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+
+__device__ __forceinline__ float bf16_to_float(u16 h) { return __uint_as_float((u32)h << 16); }
+
+__device__ __forceinline__ u16 float_to_bf16(float f) {
+    u16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+
+// Two floats as bf16, the first in the low half.
+__device__ __forceinline__ u32 pack_bf16(float low, float high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// The sum over the lanes of a warp, the same in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(FULL_MASK, x, step);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_MASK, x, step));
+    return x;
+}
+
+// The reciprocal root mean square of a row, by one warp. Every norm of every kernel is this sum in this order.
+__device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, int lane) {
+    float sum = 0.0f;
+    if (n % 4 == 0) {
+#pragma unroll 5
+        for (int i = 4 * lane; i < n; i += 4 * WARP) {
+            float4 v = *(const float4*)(x + i);
+            sum = fmaf(v.x, v.x, sum);
+            sum = fmaf(v.y, v.y, sum);
+            sum = fmaf(v.z, v.z, sum);
+            sum = fmaf(v.w, v.w, sum);
+        }
+    } else {
+        for (int i = lane; i < n; i += WARP) sum = fmaf(x[i], x[i], sum);
+    }
+    sum = warp_sum(sum);
+    return __frcp_rn(__fsqrt_rn(sum / (float)n + eps));
+}
+
+// Activation functions, numbered as `activation_code` in Rust numbers them.
+#define ACT_NONE 0
+#define ACT_SILU 1
+#define ACT_GELU_TANH 2
+#define ACT_GELU_ERF 3
+#define ACT_RELU 4
+#define ACT_TANH 5
+#define ACT_SIGMOID 6
+
+__device__ __forceinline__ float activate(int function, float x) {
+    switch (function) {
+        case ACT_SILU: return x / (1.0f + expf(-x));
+        case ACT_GELU_TANH: {
+            float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+            return 0.5f * x * (1.0f + tanhf(inner));
+        }
+        case ACT_GELU_ERF: return 0.5f * x * (1.0f + erff(x * 0.7071067811865476f));
+        case ACT_RELU: return x < 0.0f ? 0.0f : x;
+        case ACT_TANH: return tanhf(x);
+        case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+        default: return x;
+    }
+}
+
+// Element `i` of a row after its rotation by a row of a rope table.
+__device__ __forceinline__ float rotated_at(const float* x, const float* table, int i, int rotated, int interleaved) {
+    int half = rotated / 2;
+    if (i >= 2 * half) return x[i];
+    int at = interleaved ? i / 2 : i % half;
+    bool first = interleaved ? i % 2 == 0 : i < half;
+    float p = x[interleaved ? 2 * at : at], q = x[interleaved ? 2 * at + 1 : at + half];
+    float cosine = table[at], sine = table[half + at];
+    return first ? p * cosine - q * sine : q * cosine + p * sine;
+}

@@ -1,0 +1,158 @@
+// Packs a weight as the file has it into the device's layout.
+
+struct PackArgs {
+    const u8* from;
+    u8* codes;
+    u8* scales;
+    u64 row_bytes;
+    int n, k, pairs, file, format;
+};
+
+// The value of a plain float in the file; zero outside of the weight.
+__device__ float plain_at(const PackArgs& a, int row, int col) {
+    if (row >= a.n || col >= a.k) return 0.0f;
+    const u8* p = a.from + row * a.row_bytes;
+    switch (a.file) {
+        case FILE_F32: return __uint_as_float(u32_at(p + 4 * col));
+        case FILE_F16: return half_at(p + 2 * col);
+        default: return bf16_to_float(u16_at(p + 2 * col));
+    }
+}
+
+__device__ Quant code_at(const PackArgs& a, int row, int col) {
+    Quant none = {0, 0.0f, 0.0f};
+    if (row >= a.n || col >= a.k) return none;
+    return quant_at(a.file, a.from + row * a.row_bytes, col);
+}
+
+// One warp for every pair of blocks of a tile.
+extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
+    begin();
+    long long warp = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int tiles = (a.n + 15) / 16;
+    if (warp >= (long long)tiles * a.pairs) return;
+    int tile = warp / a.pairs, pair = warp % a.pairs, col0 = pair * 64;
+    int words = code_words(a.format);
+    u32* codes = (u32*)a.codes + (warp * WARP + lane) * words;
+    for (int b = 0; b < 2; b++) {
+        for (int side = 0; side < 2; side++) {
+            int row = tile * 16 + g + side * 8;
+            if (a.format <= W4_FLOAT) {
+                u32 word = 0;
+                for (int j = 0; j < 2; j++)
+                    for (int i = 0; i < 4; i++)
+                        word |= (u32)code_at(a, row, col0 + column(b, j, t, i)).code << (8 * i + 4 * j);
+                codes[b * 2 + side] = word;
+                continue;
+            }
+            for (int j = 0; j < 2; j++) {
+                int at[4];
+                for (int i = 0; i < 4; i++) at[i] = col0 + column(b, j, t, i);
+                if (a.format <= W8_FLOAT) {
+                    u32 word = 0;
+                    for (int i = 0; i < 4; i++) word |= ((u32)code_at(a, row, at[i]).code & 255) << (8 * i);
+                    codes[b * 4 + side * 2 + j] = word;
+                } else if (a.format == W_BF16) {
+                    u32* to = codes + b * 8 + side * 4 + j * 2;
+                    to[0] = pack_bf16(plain_at(a, row, at[0]), plain_at(a, row, at[2]));
+                    to[1] = pack_bf16(plain_at(a, row, at[1]), plain_at(a, row, at[3]));
+                } else if (a.format == W_F16) {
+                    u32* to = codes + b * 8 + side * 4 + j * 2;
+                    u16 h[4];
+                    for (int i = 0; i < 4; i++) h[i] = float_to_half(plain_at(a, row, at[i]));
+                    to[0] = h[0] | (u32)h[2] << 16;
+                    to[1] = h[1] | (u32)h[3] << 16;
+                } else {
+                    u32* to = codes + b * 16 + side * 8 + j * 4;
+                    for (int i = 0; i < 4; i++) to[i] = __float_as_uint(plain_at(a, row, at[i]));
+                }
+            }
+        }
+    }
+    if (lane >= 16) return;
+    // A lane for the scales of each row.
+    int row = tile * 16 + lane;
+    u8* scales = a.scales + (warp * 16 + lane) * scale_bytes(a.format);
+    for (int b = 0; b < 2; b++) {
+        Quant first = code_at(a, row, col0 + b * 32);
+        if (a.format == W4_HALF) {
+            ((u32*)scales)[b] = float_to_half(first.scale) | (u32)float_to_half(first.offset) << 16;
+        } else if (a.format == W4_FLOAT) {
+            ((float2*)scales)[b] = make_float2(first.scale, first.offset);
+        } else if (a.format == W8_HALF) {
+            ((u16*)scales)[b] = float_to_half(first.scale);
+        } else if (a.format == W8_FLOAT) {
+            Quant second = code_at(a, row, col0 + b * 32 + 16);
+            ((float4*)scales)[b] = make_float4(first.scale, first.offset, second.scale, second.offset);
+        }
+    }
+}
+
+struct GatherArgs {
+    const u8* codes;
+    const u8* scales;
+    const void* index;
+    float* out;
+    int rows, k, pairs, format, wide, n;
+};
+
+// The element of a packed weight.
+__device__ float packed_at(const GatherArgs& a, long long row, int col) {
+    int pair = col / 64, b = col % 64 / 32, j = col % 32 / 16, t = col % 16 / 4, i = col % 4;
+    int side = row % 16 / 8, g = row % 8;
+    long long warp = row / 16 * a.pairs + pair;
+    const u32* codes = (const u32*)a.codes + (warp * WARP + g * 4 + t) * code_words(a.format);
+    const u8* scales = a.scales + (warp * 16 + row % 16) * scale_bytes(a.format);
+    switch (a.format) {
+        case W4_HALF: {
+            u32 pairs = ((const u32*)scales)[b];
+            float q = (float)(codes[b * 2 + side] >> (8 * i + 4 * j) & 15);
+            return half_to_float(pairs & 0xffff) * q + half_to_float(pairs >> 16);
+        }
+        case W4_FLOAT: {
+            float2 s = ((const float2*)scales)[b];
+            return s.x * (float)(codes[b * 2 + side] >> (8 * i + 4 * j) & 15) + s.y;
+        }
+        case W8_HALF: {
+            float q = (float)(signed char)(codes[b * 4 + side * 2 + j] >> (8 * i) & 255);
+            return half_to_float(((const u16*)scales)[b]) * q;
+        }
+        case W8_FLOAT: {
+            float2 s = ((const float2*)scales)[b * 2 + j];
+            return s.x * (float)(signed char)(codes[b * 4 + side * 2 + j] >> (8 * i) & 255) + s.y;
+        }
+        case W_BF16:
+        case W_F16: {
+            u32 word = codes[b * 8 + side * 4 + j * 2 + i % 2];
+            u16 h = i < 2 ? word & 0xffff : word >> 16;
+            return a.format == W_BF16 ? bf16_to_float(h) : half_to_float(h);
+        }
+        default: return __uint_as_float(codes[b * 16 + side * 8 + j * 4 + i]);
+    }
+}
+
+__device__ __forceinline__ long long index_at(const void* index, int wide, int i) {
+    return wide ? ((const long long*)index)[i] : ((const int*)index)[i];
+}
+
+// Rows of a packed table; an index outside of it gives zeros.
+extern "C" __global__ void gather_packed(const __grid_constant__ GatherArgs a) {
+    begin();
+    long long row = index_at(a.index, a.wide, blockIdx.x);
+    for (int col = threadIdx.x; col < a.k; col += blockDim.x) {
+        float x = row >= 0 && row < a.n ? packed_at(a, row, col) : 0.0f;
+        a.out[(long long)blockIdx.x * a.k + col] = x;
+    }
+}
+
+// Rows of a plain f32 table.
+extern "C" __global__ void gather_plain(const __grid_constant__ GatherArgs a) {
+    begin();
+    long long row = index_at(a.index, a.wide, blockIdx.x);
+    const float* table = (const float*)a.codes;
+    for (int col = threadIdx.x; col < a.k; col += blockDim.x) {
+        float x = row >= 0 && row < a.n ? table[row * a.k + col] : 0.0f;
+        a.out[(long long)blockIdx.x * a.k + col] = x;
+    }
+}

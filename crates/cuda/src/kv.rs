@@ -1,0 +1,368 @@
+//! KV storage on the device: one pool per layer and side, rows encoded in their storage type, head after head.
+
+use crate::compile::Unit;
+use crate::device::{Buffer, Device, Launch};
+use crate::error::CudaError;
+use bytemuck::NoUninit;
+use kv::{
+    CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind,
+    KvStorage, PoolGrowth, QuantGroup, RowBlock, Side, StepPlan,
+};
+use std::sync::Arc;
+
+/// The stored keys and values of one cache.
+pub(crate) struct CudaKv {
+    config: CacheConfig,
+    device: Arc<Device>,
+    /// Keys and values of each layer.
+    layers: Vec<[Pool; 2]>,
+    /// The rows of a shared prefix; their cells come before the cache's own.
+    prefix: Option<Arc<FrozenCudaKv>>,
+}
+
+/// Where the kernels find a layer; `KvLayer` in the kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Default, NoUninit)]
+pub(crate) struct LayerEntry {
+    keys: u64,
+    values: u64,
+    frozen_keys: u64,
+    frozen_values: u64,
+    rows: u32,
+    frozen_rows: u32,
+    frozen_cells: u32,
+    plan: u32,
+    key_storage: u32,
+    value_storage: u32,
+    key_row: u32,
+    value_row: u32,
+}
+
+/// A storage type's number in the kernels.
+fn storage_code(storage: KvStorage) -> u32 {
+    match storage {
+        KvStorage::F32 => 0,
+        KvStorage::F16 => 1,
+        KvStorage::BF16 => 2,
+        KvStorage::Q8(QuantGroup::G32) => 3,
+        KvStorage::Q8(QuantGroup::G64) => 4,
+        KvStorage::Q4(QuantGroup::G32) => 5,
+        KvStorage::Q4(QuantGroup::G64) => 6,
+    }
+}
+
+/// Rows of one layer and side, `[heads, rows, row]`.
+struct Pool {
+    heads: usize,
+    row_bytes: usize,
+    rows: usize,
+    growth: PoolGrowth,
+    buffer: Option<Buffer>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
+struct CopyArgs {
+    to: u64,
+    from: u64,
+    rows: u64,
+    to_stride: u64,
+    from_stride: u64,
+    count: u32,
+    row_bytes: u32,
+    base: u32,
+    ring: u32,
+    in_place: u32,
+    unused: u32,
+}
+
+impl Pool {
+    fn address(&self) -> u64 {
+        self.buffer.as_ref().map_or(0, Buffer::address)
+    }
+
+    fn head_bytes(&self) -> usize {
+        self.rows * self.row_bytes
+    }
+
+    fn bytes(&self) -> usize {
+        self.heads * self.head_bytes()
+    }
+
+    /// The address of one head's row.
+    fn row(&self, head: usize, cell: u32) -> u64 {
+        self.address() + (head * self.head_bytes() + cell as usize * self.row_bytes) as u64
+    }
+
+    /// Grows the pool to at least `cells` cells.
+    fn ensure(&mut self, device: &Arc<Device>, cells: u32) -> Result<(), CudaError> {
+        if cells as usize <= self.rows {
+            return Ok(());
+        }
+        let rows = self.growth.rows(cells) as usize;
+        assert!(
+            cells as usize <= rows,
+            "bookkeeping admits no step past the capacity"
+        );
+        let grown = Buffer::new(device, self.heads * rows * self.row_bytes)?;
+        let (from, len) = (self.address(), self.head_bytes());
+        if len > 0 {
+            for head in 0..self.heads {
+                let to = grown.address() + (head * rows * self.row_bytes) as u64;
+                // SAFETY: the new pool has more rows for every head than the old one.
+                unsafe { device.copy(to, from + (head * len) as u64, len)? };
+            }
+        }
+        (self.rows, self.buffer) = (rows, Some(grown));
+        Ok(())
+    }
+
+    /// Copies rows: from a copy of the pool, or in place, one after the other.
+    fn copy_rows(
+        &self,
+        device: &Device,
+        source: Option<&Buffer>,
+        rows: &Buffer,
+        [count, base]: [u32; 2],
+    ) -> Result<(), CudaError> {
+        if self.rows == 0 || count == 0 {
+            return Ok(());
+        }
+        let arguments = CopyArgs {
+            to: self.address(),
+            from: source.map_or(0, Buffer::address),
+            rows: rows.address(),
+            to_stride: self.head_bytes() as u64,
+            from_stride: self.head_bytes() as u64,
+            count,
+            row_bytes: self.row_bytes as u32,
+            base,
+            ring: self.growth.max_rows_per_sequence,
+            in_place: source.is_none().into(),
+            unused: 0,
+        };
+        let function = device.function(Unit::General, "copy_rows")?;
+        let launch = Launch::new(function, [self.heads as u32, 1], 256, 0, &arguments);
+        // SAFETY: bookkeeping names rows of the pool only, and both buffers have its size.
+        unsafe { device.run(&launch) }
+    }
+}
+
+fn empty_layers(config: &CacheConfig) -> Vec<[Pool; 2]> {
+    let layer = |layer: &kv::LayerConfig| {
+        let pool = |storage: KvStorage, dim: usize| Pool {
+            heads: layer.kv_heads,
+            row_bytes: storage.row_bytes(dim),
+            rows: 0,
+            growth: config.growth(layer),
+            buffer: None,
+        };
+        [
+            pool(config.key_storage, layer.key_dim),
+            pool(config.value_storage, layer.value_dim),
+        ]
+    };
+    config.layers.iter().map(layer).collect()
+}
+
+fn pool_bytes(layers: &[[Pool; 2]]) -> usize {
+    layers.iter().flatten().map(Pool::bytes).sum()
+}
+
+/// A list of numbers on the device.
+fn uploaded(device: &Arc<Device>, numbers: &[u32]) -> Result<Buffer, CudaError> {
+    let buffer = Buffer::new(device, size_of_val(numbers))?;
+    // SAFETY: the buffer has the list's size.
+    unsafe { device.upload(buffer.address(), bytemuck::cast_slice(numbers))? };
+    Ok(buffer)
+}
+
+impl CudaKv {
+    pub(crate) fn new(config: &CacheConfig, device: &Arc<Device>) -> CudaKv {
+        CudaKv {
+            config: config.clone(),
+            device: device.clone(),
+            layers: empty_layers(config),
+            prefix: None,
+        }
+    }
+
+    /// Grows the pools to the cells of a step.
+    pub(crate) fn ensure(&mut self, plan: &StepPlan) -> Result<(), KvError> {
+        for (id, pools) in self.layers.iter_mut().enumerate() {
+            let frozen = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
+            for pool in pools {
+                pool.ensure(&self.device, plan.layer(id).cells - frozen)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the kernels find a layer, whose class's plan lies at the offset `plan` of the step.
+    pub(crate) fn entry(&self, id: usize, plan: u32) -> LayerEntry {
+        let [keys, values] = &self.layers[id];
+        let frozen = self.prefix.as_ref().map(|p| (&p.layers[id], p.cells[id]));
+        LayerEntry {
+            keys: keys.address(),
+            values: values.address(),
+            frozen_keys: frozen.map_or(0, |(pools, _)| pools[0].address()),
+            frozen_values: frozen.map_or(0, |(pools, _)| pools[1].address()),
+            rows: keys.rows as u32,
+            frozen_rows: frozen.map_or(0, |(pools, _)| pools[0].rows as u32),
+            frozen_cells: frozen.map_or(0, |(_, cells)| cells),
+            plan,
+            key_storage: storage_code(self.config.key_storage),
+            value_storage: storage_code(self.config.value_storage),
+            key_row: keys.row_bytes as u32,
+            value_row: values.row_bytes as u32,
+        }
+    }
+}
+
+impl KvBytes for CudaKv {
+    fn config(&self) -> &CacheConfig {
+        &self.config
+    }
+
+    fn resident_bytes(&self) -> usize {
+        pool_bytes(&self.layers)
+    }
+
+    fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
+        let rows = uploaded(&self.device, &gather.rows)?;
+        for pool in self.layers.iter().flatten() {
+            pool.copy_rows(
+                &self.device,
+                None,
+                &rows,
+                [gather.rows.len() as u32, gather.base],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn reorder(&mut self, order: &Compaction) -> Result<(), KvError> {
+        // Allocate everything first: once a row has moved, no allocation may fail.
+        let most = self.layers.iter().flatten().map(Pool::bytes).max();
+        let before = Buffer::new(&self.device, most.unwrap_or(0))?;
+        let orders = (0..self.layers.len()).map(|layer| {
+            let order = order.layer(layer);
+            order
+                .map(|order| Ok((uploaded(&self.device, order)?, order.len() as u32)))
+                .transpose()
+        });
+        let orders: Result<Vec<_>, CudaError> = orders.collect();
+        for (pools, order) in self.layers.iter().zip(orders?) {
+            let Some((rows, count)) = order else { continue };
+            for pool in pools {
+                // SAFETY: the copy has the size of the largest pool.
+                unsafe {
+                    self.device
+                        .copy(before.address(), pool.address(), pool.bytes())?
+                };
+                pool.copy_rows(&self.device, Some(&before), &rows, [count, 0])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_rows(
+        &self,
+        layer: usize,
+        side: Side,
+        runs: &[CellRun],
+        out: &mut [u8],
+    ) -> Result<(), KvError> {
+        let prefix = self.prefix.as_deref();
+        let frozen_cells = prefix.map_or(0, |p| p.cells[layer]);
+        let own = &self.layers[layer][side as usize];
+        let frozen = prefix.map_or(own, |p| &p.layers[layer][side as usize]);
+        let mut rest = out;
+        for head in 0..own.heads {
+            for cells in runs.iter().map(CellRun::cells) {
+                let middle = frozen_cells.clamp(cells.start, cells.end);
+                let skipped = frozen_cells.min(middle);
+                let parts = [
+                    (frozen, cells.start..middle),
+                    (own, middle - skipped..cells.end - skipped),
+                ];
+                for (pool, cells) in parts {
+                    let rows;
+                    (rows, rest) = rest.split_at_mut(cells.len() * own.row_bytes);
+                    if !rows.is_empty() {
+                        // SAFETY: the caller ensures that the cells exist.
+                        unsafe { self.device.download(pool.row(head, cells.start), rows)? };
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
+        assert!(
+            self.prefix.is_none(),
+            "bookkeeping puts nothing back behind a prefix"
+        );
+        for block in blocks {
+            self.layers[block.layer][block.side as usize].ensure(&self.device, block.cells)?;
+        }
+        for block in blocks {
+            let pool = &self.layers[block.layer][block.side as usize];
+            for head in 0..pool.heads {
+                let mut from = head * block.head_stride;
+                for run in block.runs {
+                    let len = run.len as usize * pool.row_bytes;
+                    // SAFETY: the pool has the cells of the runs.
+                    unsafe {
+                        self.device
+                            .upload(pool.row(head, run.cell), &block.bytes[from..from + len])?
+                    };
+                    from += len;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+        if self.prefix.is_some() {
+            let reason = "the cache lies behind a shared prefix already".into();
+            return Err(KvErrorKind::Config(reason).into());
+        }
+        let layers = std::mem::replace(&mut self.layers, empty_layers(&self.config));
+        let kept = |layer| self.config.growth(layer).max_rows_per_sequence.min(cells);
+        let frozen = Arc::new(FrozenCudaKv {
+            cells: self.config.layers.iter().map(kept).collect(),
+            config: self.config.clone(),
+            device: self.device.clone(),
+            layers,
+        });
+        self.prefix = Some(frozen.clone());
+        Ok(frozen)
+    }
+}
+
+/// Read-only rows of a shared prefix.
+struct FrozenCudaKv {
+    config: CacheConfig,
+    device: Arc<Device>,
+    layers: Vec<[Pool; 2]>,
+    /// The cells of each layer; a ring layer has fewer.
+    cells: Vec<u32>,
+}
+
+impl FrozenKv for FrozenCudaKv {
+    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(CudaKv {
+            config: self.config.clone(),
+            device: self.device.clone(),
+            layers: empty_layers(&self.config),
+            prefix: Some(self),
+        }))
+    }
+
+    fn resident_bytes(&self) -> usize {
+        pool_bytes(&self.layers)
+    }
+}

@@ -1,0 +1,103 @@
+//! The CUDA backend: kernels compiled at first use, weights and KV on the device, and steps that are captured graphs.
+//!
+//! The driver and the run-time compiler (NVRTC) are loaded when a device is opened, so that nothing of CUDA is needed to
+//! build. `unsafe` code calls the driver: a block says which fact makes its addresses and sizes right.
+
+mod arguments;
+mod compile;
+mod device;
+mod error;
+mod executable;
+mod fusion;
+mod kv;
+mod plan;
+mod tape;
+mod weights;
+
+pub use compile::{Compiled, KERNELS_VARIABLE, NVRTC_VARIABLE, Unit, compile, sources_checksum};
+pub use device::DeviceFacts;
+pub use error::{CudaError, CudaErrorKind};
+pub use executable::SUPPORT_VARIABLE;
+pub use weights::DeviceFormat;
+
+use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
+use backend::{Backend, BackendError, CompileOptions, Footprint, FootprintRequest};
+use device::Device;
+use executable::CudaExecutable;
+use graph::plan::MemoryPlan;
+use graph::{Graph, TensorId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A GPU.
+pub struct Cuda {
+    device: Arc<Device>,
+}
+
+impl Cuda {
+    /// The backend's name.
+    pub const ID: &'static str = "cuda";
+
+    /// Opens the first GPU and registers its caches. Compiled kernels are kept in `cubin_folder`, if there is one.
+    ///
+    /// # Errors
+    /// Without a driver, with one that is too old, and without a GPU of compute capability 8.0 or later.
+    pub fn new(cubin_folder: Option<PathBuf>) -> Result<Cuda, CudaError> {
+        let device = Device::open(0, cubin_folder)?;
+        let owner = device.clone();
+        let make = move |config: &CacheConfig| -> Result<Box<dyn KvBytes>, KvError> {
+            Ok(Box::new(kv::CudaKv::new(config, &owner)))
+        };
+        CacheBuilderRegistry::global().register(Cuda::ID, make);
+        Ok(Cuda { device })
+    }
+
+    /// What is known about the device.
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.device.facts
+    }
+}
+
+impl Backend for Cuda {
+    fn id(&self) -> &'static str {
+        Cuda::ID
+    }
+
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        options: &CompileOptions,
+    ) -> Result<backend::Compiled, BackendError> {
+        let executable = CudaExecutable::new(graph, &self.device, options)?;
+        Ok(backend::Compiled::new(executable))
+    }
+
+    fn footprint(
+        &self,
+        graph: &Graph,
+        request: &FootprintRequest<'_>,
+    ) -> Result<Footprint, BackendError> {
+        let mut packed: BTreeMap<TensorId, usize> =
+            weights::packed_shapes(graph, request.is_weight)
+                .into_iter()
+                .map(|(id, shape)| (id, shape.bytes()))
+                .collect();
+        let plain = weights::plain_uses(graph);
+        for (i, tensor) in graph.tensors().iter().enumerate() {
+            let id = TensorId(i as u32);
+            if (request.is_weight)(id) && (plain.contains(&id) || !packed.contains_key(&id)) {
+                *packed.entry(id).or_default() += tensor.ty.bytes(&request.bindings).unwrap_or(0);
+            }
+        }
+        Ok(Footprint {
+            arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
+            packed: packed.into_iter().collect(),
+            kv: request.kv_layout(),
+        })
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        self.device.free_memory()
+    }
+}

@@ -1,0 +1,315 @@
+//! Weights in the device's layout, and the other constants of a graph.
+
+use crate::compile::Unit;
+use crate::device::{Buffer, Device, Launch};
+use crate::error::CudaError;
+use backend::{BackendError, BackendErrorKind, CompileOptions};
+use base::DType;
+use bytemuck::NoUninit;
+use graph::ops::Op;
+use graph::{Graph, TensorId};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// How the device stores a weight; `kernels/formats.cuh` describes each format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum DeviceFormat {
+    /// Codes of 4 bits, f16 scale and offset for 32 columns.
+    W4Half,
+    /// Codes of 4 bits, f32 scale and offset for 32 columns.
+    W4Float,
+    /// Signed codes of 8 bits, f16 scale for 32 columns.
+    W8Half,
+    /// Signed codes of 8 bits, f32 scale and offset for 16 columns.
+    W8Float,
+    /// bf16.
+    Bf16,
+    /// f16.
+    F16,
+    /// f32.
+    F32,
+}
+
+impl DeviceFormat {
+    /// Every format.
+    pub const ALL: [DeviceFormat; 7] = [
+        DeviceFormat::W4Half,
+        DeviceFormat::W4Float,
+        DeviceFormat::W8Half,
+        DeviceFormat::W8Float,
+        DeviceFormat::Bf16,
+        DeviceFormat::F16,
+        DeviceFormat::F32,
+    ];
+
+    /// The name used in file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceFormat::W4Half => "w4_half",
+            DeviceFormat::W4Float => "w4_float",
+            DeviceFormat::W8Half => "w8_half",
+            DeviceFormat::W8Float => "w8_float",
+            DeviceFormat::Bf16 => "bf16",
+            DeviceFormat::F16 => "f16",
+            DeviceFormat::F32 => "f32",
+        }
+    }
+
+    /// Whether elements are codes with scales.
+    pub(crate) fn is_quantised(self) -> bool {
+        !matches!(
+            self,
+            DeviceFormat::Bf16 | DeviceFormat::F16 | DeviceFormat::F32
+        )
+    }
+
+    /// The device's format of a type of the file, and the file format's number in the kernels.
+    fn of(dtype: DType) -> Option<(DeviceFormat, u32)> {
+        Some(match dtype {
+            DType::F32 => (DeviceFormat::F32, 0),
+            DType::F16 => (DeviceFormat::F16, 1),
+            DType::BF16 => (DeviceFormat::Bf16, 2),
+            DType::Q4_0 => (DeviceFormat::W4Half, 3),
+            DType::Q4_1 => (DeviceFormat::W4Half, 4),
+            DType::Q5_0 => (DeviceFormat::W8Float, 5),
+            DType::Q5_1 => (DeviceFormat::W8Float, 6),
+            DType::Q8_0 => (DeviceFormat::W8Half, 7),
+            DType::Q2_K => (DeviceFormat::W8Float, 8),
+            DType::Q3_K => (DeviceFormat::W8Float, 9),
+            DType::Q4_K => (DeviceFormat::W4Float, 10),
+            DType::Q5_K => (DeviceFormat::W8Float, 11),
+            DType::Q6_K => (DeviceFormat::W8Float, 12),
+            DType::IQ4_NL => (DeviceFormat::W8Float, 13),
+            DType::IQ4_XS => (DeviceFormat::W8Float, 14),
+            DType::I64 | DType::I32 | DType::I8 | DType::U8 | DType::Bool => return None,
+        })
+    }
+
+    /// Bytes of the codes and of the scales of 16 rows and 64 columns.
+    fn tile_bytes(self) -> (usize, usize) {
+        let (words, scales) = match self {
+            DeviceFormat::W4Half => (4, 8),
+            DeviceFormat::W4Float => (4, 16),
+            DeviceFormat::W8Half => (8, 4),
+            DeviceFormat::W8Float => (8, 32),
+            DeviceFormat::Bf16 | DeviceFormat::F16 => (16, 0),
+            DeviceFormat::F32 => (32, 0),
+        };
+        (words * 4 * 32, scales * 16)
+    }
+}
+
+/// The size of a packed weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedShape {
+    pub(crate) format: DeviceFormat,
+    file: u32,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+impl PackedShape {
+    fn of(graph: &Graph, id: TensorId) -> Option<PackedShape> {
+        let ty = &graph.tensor(id).ty;
+        let &[n, k] = &ty.dims(&Default::default())?[..] else {
+            return None;
+        };
+        let (format, file) = DeviceFormat::of(ty.dtype)?;
+        Some(PackedShape { format, file, n, k })
+    }
+
+    /// Tiles of 16 rows.
+    pub(crate) fn tiles(&self) -> usize {
+        self.n.div_ceil(16)
+    }
+
+    /// Pairs of blocks, 64 columns each.
+    pub(crate) fn pairs(&self) -> usize {
+        self.k.div_ceil(64)
+    }
+
+    fn code_bytes(&self) -> usize {
+        self.tiles() * self.pairs() * self.format.tile_bytes().0
+    }
+
+    /// Bytes of codes and scales.
+    pub(crate) fn bytes(&self) -> usize {
+        self.code_bytes() + self.tiles() * self.pairs() * self.format.tile_bytes().1
+    }
+}
+
+/// A weight on the device.
+pub(crate) struct PackedWeight {
+    pub(crate) shape: PackedShape,
+    buffer: Buffer,
+}
+
+impl PackedWeight {
+    pub(crate) fn codes(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    pub(crate) fn scales(&self) -> u64 {
+        self.buffer.address() + self.shape.code_bytes() as u64
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
+struct PackArgs {
+    from: u64,
+    codes: u64,
+    scales: u64,
+    row_bytes: u64,
+    n: u32,
+    k: u32,
+    pairs: u32,
+    file: u32,
+    format: u32,
+    unused: u32,
+}
+
+/// The constants of a graph on the device.
+pub(crate) struct Constants {
+    packed: HashMap<TensorId, PackedWeight>,
+    plain: HashMap<TensorId, Buffer>,
+}
+
+/// The constants that are packed, with their layouts: weights of products and tables of rows, except plain f32 tables.
+pub(crate) fn packed_shapes(
+    graph: &Graph,
+    is_weight: &dyn Fn(TensorId) -> bool,
+) -> Vec<(TensorId, PackedShape)> {
+    let mut ids = BTreeSet::new();
+    for node in graph.nodes() {
+        match &node.op {
+            Op::Linear(_) => ids.insert(node.inputs[1]),
+            Op::GatherRows(_) if graph.tensor(node.inputs[0]).ty.dtype != DType::F32 => {
+                ids.insert(node.inputs[0])
+            }
+            _ => false,
+        };
+    }
+    ids.into_iter()
+        .filter(|id| is_weight(*id))
+        .filter_map(|id| Some((id, PackedShape::of(graph, id)?)))
+        .collect()
+}
+
+impl Constants {
+    /// Copies all constants to the device and packs the weights there.
+    pub(crate) fn new(
+        graph: &Graph,
+        device: &Arc<Device>,
+        options: &CompileOptions,
+    ) -> Result<Constants, BackendError> {
+        let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
+        let shapes: HashMap<TensorId, PackedShape> =
+            packed_shapes(graph, &is_weight).into_iter().collect();
+        let plain_too = plain_uses(graph);
+        let mut constants = Constants {
+            packed: HashMap::new(),
+            plain: HashMap::new(),
+        };
+        let total = graph.constant_bytes();
+        let mut done = 0;
+        for (i, tensor) in graph.tensors().iter().enumerate() {
+            let id = TensorId(i as u32);
+            let Some(bytes) = tensor.constant() else {
+                continue;
+            };
+            let raw = Buffer::new(device, bytes.len())?;
+            // SAFETY: the buffer has the constant's size.
+            unsafe { device.upload(raw.address(), bytes)? };
+            match shapes.get(&id) {
+                Some(shape) => {
+                    constants
+                        .packed
+                        .insert(id, pack(device, shape, &raw, bytes.len())?);
+                    if plain_too.contains(&id) {
+                        constants.plain.insert(id, raw);
+                    }
+                }
+                None => {
+                    constants.plain.insert(id, raw);
+                }
+            }
+            done += bytes.len();
+            if options
+                .progress
+                .as_ref()
+                .is_some_and(|p| !p.report(done, total))
+            {
+                return Err(BackendErrorKind::Interrupted.into());
+            }
+        }
+        Ok(constants)
+    }
+
+    /// A packed weight.
+    pub(crate) fn packed(&self, id: TensorId) -> Option<&PackedWeight> {
+        self.packed.get(&id)
+    }
+
+    /// The address of a constant as the file has it.
+    pub(crate) fn plain(&self, id: TensorId) -> Option<u64> {
+        self.plain.get(&id).map(Buffer::address)
+    }
+
+    /// Bytes on the device.
+    pub(crate) fn bytes(&self) -> usize {
+        let packed: usize = self.packed.values().map(|weight| weight.buffer.len()).sum();
+        packed + self.plain.values().map(Buffer::len).sum::<usize>()
+    }
+}
+
+/// The constants that some node reads as the file has them, although they may be packed for another node.
+pub(crate) fn plain_uses(graph: &Graph) -> BTreeSet<TensorId> {
+    let mut ids = BTreeSet::new();
+    for node in graph.nodes() {
+        for (operand, id) in node.inputs.iter().enumerate() {
+            let packed = match (&node.op, operand) {
+                (Op::Linear(_), 1) => true,
+                (Op::GatherRows(_), 0) => graph.tensor(*id).ty.dtype != DType::F32,
+                _ => false,
+            };
+            if !packed {
+                ids.insert(*id);
+            }
+        }
+    }
+    ids.extend(graph.outputs());
+    ids
+}
+
+fn pack(
+    device: &Arc<Device>,
+    shape: &PackedShape,
+    raw: &Buffer,
+    bytes: usize,
+) -> Result<PackedWeight, CudaError> {
+    let buffer = Buffer::new(device, shape.bytes())?;
+    let weight = PackedWeight {
+        shape: *shape,
+        buffer,
+    };
+    let arguments = PackArgs {
+        from: raw.address(),
+        codes: weight.codes(),
+        scales: weight.scales(),
+        row_bytes: (bytes / shape.n.max(1)) as u64,
+        n: shape.n as u32,
+        k: shape.k as u32,
+        pairs: shape.pairs() as u32,
+        file: shape.file,
+        format: shape.format as u32,
+        unused: 0,
+    };
+    let warps = shape.tiles() * shape.pairs();
+    let function = device.function(Unit::General, "pack")?;
+    let launch = Launch::new(function, [warps.div_ceil(4) as u32, 1], 128, 0, &arguments);
+    // SAFETY: the buffers have the sizes that the shape states.
+    unsafe { device.run(&launch)? };
+    Ok(weight)
+}
