@@ -77,6 +77,7 @@ const LAYERS: &[Layer] = &[
         may_be_unsafe: Unsafe::Anywhere,
         ..layer("cpu", &["base", "kv", "graph", "backend"])
     },
+    layer("emit", &["base", "kv", "graph", "cpu"]),
     layer(
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
@@ -86,7 +87,8 @@ const LAYERS: &[Layer] = &[
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "runtime", "grammar", "hub",
+            "base", "kv", "text", "graph", "import", "backend", "cpu", "emit", "runtime",
+            "grammar", "hub",
         ],
     ),
     layer("server", &["kvark"]),
