@@ -77,7 +77,11 @@ const LAYERS: &[Layer] = &[
         may_be_unsafe: Unsafe::Anywhere,
         ..layer("cpu", &["base", "kv", "graph", "backend"])
     },
-    layer("emit", &["base", "kv", "graph", "cpu"]),
+    Layer {
+        // The C is compared with the CPU's own results.
+        tests_use: &["backend"],
+        ..layer("emit", &["base", "kv", "graph", "cpu"])
+    },
     layer(
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],

@@ -42,6 +42,9 @@ pub(crate) struct EmitC {
     /// Storage type of cached values: f32 or f16
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_v: KvStorage,
+    /// Number of threads of the program
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
     /// Make the state a static buffer, so that the program allocates nothing
     #[arg(long = "static")]
     static_state: bool,
@@ -86,6 +89,7 @@ impl EmitC {
         };
         let options = EmitOptions {
             static_state: self.static_state,
+            threads: self.threads as usize,
             max_bytes: self.max_bytes,
         };
         let program = Program::new(&program_plan, &options)?;

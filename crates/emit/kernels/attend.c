@@ -34,6 +34,23 @@ static inline float load_stored(const uint8_t *row, size_t i, int is_half)
     }
 }
 
+/* An f32 as f16, rounded to the nearest, ties to even. */
+static inline uint16_t float_to_half(float value)
+{
+    uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+    if (rest >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00u);
+    if (rest < 0x38800000u) {
+        /* A subnormal: adding one half of the unit makes the addition round. */
+        float sum = bits_to_float(rest) + 0.5f;
+        return (uint16_t)(sign | (float_to_bits(sum) - 0x3f000000u));
+    }
+    rest += 0xfffu + (rest >> 13 & 1u);
+    return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
+}
+
 static void store_row(uint8_t *row, const float *from, size_t dim, int is_half)
 {
     if (!is_half) {
@@ -165,43 +182,60 @@ static void attend_block(const struct kv_layer *kv, size_t kv_head, const float 
     }
 }
 
+struct attend_task {
+    const struct kv_layer *kv;
+    const float *q;
+    float *out;
+    size_t heads, position, window;
+    float scale, softcap;
+};
+
+/* The query heads of one KV head, for one token: piece `token` times the KV heads plus the KV head. */
+static void attend_queries(const void *context, size_t begin, size_t end_piece)
+{
+    const struct attend_task *t = context;
+    const struct kv_layer *kv = t->kv;
+    size_t group = t->heads / kv->heads, dim = kv->value_dim;
+    struct attend_head split[MAX_GROUP] = {{0}}, all[MAX_GROUP] = {{0}};
+    for (size_t piece = begin; piece < end_piece; piece++) {
+        size_t kv_head = piece % kv->heads, token = piece / kv->heads, first_head = token * t->heads + kv_head * group;
+        size_t end = t->position + token + 1, start = t->window && end > t->window ? end - t->window : 0;
+        float *out = t->out + first_head * dim;
+        for (size_t h = 0; h < group; h++) {
+            all[h].largest = -INFINITY;
+            all[h].sum = 0.0f;
+        }
+        for (size_t first = start / KV_SPLIT * KV_SPLIT; first < end; first += KV_SPLIT) {
+            for (size_t h = 0; h < group; h++) {
+                split[h].largest = -INFINITY;
+                memset(split[h].lanes, 0, sizeof split[h].lanes);
+                memset(split[h].weighted, 0, dim * sizeof *split[h].weighted);
+            }
+            for (size_t base = first; base < first + KV_SPLIT && base < end; base += KEY_BLOCK) {
+                if (base + KEY_BLOCK <= start)
+                    continue;
+                size_t from = start > base ? start - base : 0, to = end - base < KEY_BLOCK ? end - base : KEY_BLOCK;
+                attend_block(kv, kv_head, t->q + first_head * kv->key_dim, group, split, base, from, to, t->scale, t->softcap);
+            }
+            for (size_t h = 0; h < group; h++) {
+                split[h].sum = sum_lanes(split[h].lanes);
+                attend_merge(all + h, split + h, out + h * dim, dim);
+            }
+        }
+        for (size_t h = 0; h < group; h++) {
+            float inverse = 1.0f / all[h].sum;
+            for (size_t d = 0; d < dim; d++)
+                out[h * dim + d] = all[h].sum > 0.0f ? out[h * dim + d] * inverse : 0.0f;
+        }
+    }
+}
+
 /* Stores the keys and values of a step, then computes the attention of each of its queries over the positions that it sees:
  * the last `window` up to its own, or all without a window. A softcap of zero is none. */
 void k_update_and_attend(struct kv_layer kv, const float *q, const float *k, const float *v, float *out, size_t tokens,
                          size_t heads, size_t position, size_t window, float scale, float softcap)
 {
-    size_t group = heads / kv.heads, dim = kv.value_dim;
-    struct attend_head split[MAX_GROUP] = {{0}}, all[MAX_GROUP] = {{0}};
+    struct attend_task task = {&kv, q, out, heads, position, window, scale, softcap};
     kv_store(&kv, k, v, tokens, position);
-    for (size_t token = 0; token < tokens; token++)
-        for (size_t kv_head = 0; kv_head < kv.heads; kv_head++) {
-            size_t end = position + token + 1, start = window && end > window ? end - window : 0;
-            size_t first_head = token * heads + kv_head * group;
-            for (size_t h = 0; h < group; h++) {
-                all[h].largest = -INFINITY;
-                all[h].sum = 0.0f;
-            }
-            for (size_t first = start / KV_SPLIT * KV_SPLIT; first < end; first += KV_SPLIT) {
-                for (size_t h = 0; h < group; h++) {
-                    split[h].largest = -INFINITY;
-                    memset(split[h].lanes, 0, sizeof split[h].lanes);
-                    memset(split[h].weighted, 0, dim * sizeof *split[h].weighted);
-                }
-                for (size_t base = first; base < first + KV_SPLIT && base < end; base += KEY_BLOCK) {
-                    if (base + KEY_BLOCK <= start)
-                        continue;
-                    size_t from = start > base ? start - base : 0, to = end - base < KEY_BLOCK ? end - base : KEY_BLOCK;
-                    attend_block(&kv, kv_head, q + first_head * kv.key_dim, group, split, base, from, to, scale, softcap);
-                }
-                for (size_t h = 0; h < group; h++) {
-                    split[h].sum = sum_lanes(split[h].lanes);
-                    attend_merge(all + h, split + h, out + (first_head + h) * dim, dim);
-                }
-            }
-            for (size_t h = 0; h < group; h++) {
-                float *row = out + (first_head + h) * dim, inverse = 1.0f / all[h].sum;
-                for (size_t d = 0; d < dim; d++)
-                    row[d] = all[h].sum > 0.0f ? row[d] * inverse : 0.0f;
-            }
-        }
+    parallel(attend_queries, &task, tokens * kv.heads);
 }

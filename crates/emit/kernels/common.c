@@ -9,9 +9,19 @@
 #include <math.h>
 #include <string.h>
 
+/* Functions that a model may not use. */
+#if defined(__GNUC__)
+#define HELPER static inline __attribute__((unused))
+#else
+#define HELPER static inline
+#endif
+
 enum { LANES = 16 };
 
-#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+/* Runs a task on parts of `count` pieces, which are independent. */
+@parallel@
+
+#if !defined(NO_LANES) && defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 /* GCC and Clang have vectors in C; other compilers are left to find them in loops. */
 #define HAS_LANES 1
 typedef uint16_t u16_lanes __attribute__((vector_size(16)));
@@ -21,14 +31,14 @@ typedef uint32_t u32_lanes __attribute__((vector_size(16)));
 
 #define LOG2_E 1.44269504088896340735992468100189214f
 
-static inline float bits_to_float(uint32_t bits)
+HELPER float bits_to_float(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline uint32_t float_to_bits(float value)
+HELPER uint32_t float_to_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -36,7 +46,7 @@ static inline uint32_t float_to_bits(float value)
 }
 
 /* An f16 as f32: the product corrects the difference of the exponents' biases and is exact. */
-static inline float half_to_float(uint16_t half)
+HELPER float half_to_float(uint16_t half)
 {
     uint32_t rest = half & 0x7fffu;
     uint32_t finite = float_to_bits(bits_to_float(rest << 13) * 0x1p+112f);
@@ -44,24 +54,7 @@ static inline float half_to_float(uint16_t half)
     return bits_to_float((uint32_t)(half & 0x8000u) << 16 | magnitude);
 }
 
-/* An f32 as f16, rounded to the nearest, ties to even. */
-static inline uint16_t float_to_half(float value)
-{
-    uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
-    if (rest > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
-    if (rest >= 0x477ff000u)
-        return (uint16_t)(sign | 0x7c00u);
-    if (rest < 0x38800000u) {
-        /* A subnormal: adding one half of the unit makes the addition round. */
-        float sum = bits_to_float(rest) + 0.5f;
-        return (uint16_t)(sign | (float_to_bits(sum) - 0x3f000000u));
-    }
-    rest += 0xfffu + (rest >> 13 & 1u);
-    return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
-}
-
-static inline float load_half(const uint8_t *from)
+HELPER float load_half(const uint8_t *from)
 {
     uint16_t half;
     memcpy(&half, from, sizeof half);
@@ -69,13 +62,13 @@ static inline float load_half(const uint8_t *from)
 }
 
 /* The nearest integer, ties to even, for magnitudes below 2^22. */
-static inline float round_small(float x)
+HELPER float round_small(float x)
 {
     return (x + 0x1.8p+23f) - 0x1.8p+23f;
 }
 
 /* The sum of sixteen lanes: halves, then quarters, eighths, sixteenths. */
-static inline float sum_lanes(const float *lanes)
+HELPER float sum_lanes(const float *lanes)
 {
     float sums[8];
     for (int i = 0; i < 8; i++)
@@ -87,12 +80,12 @@ static inline float sum_lanes(const float *lanes)
 }
 
 /* v times 2^n for integral n from -126 to 127. */
-static inline float times_pow2(float v, float n)
+HELPER float times_pow2(float v, float n)
 {
     return v * bits_to_float((uint32_t)((int32_t)n + 127) << 23);
 }
 
-static inline float exp_lane(float x)
+HELPER float exp_lane(float x)
 {
     float clamped = x < 88.0f ? x : 88.0f;
     clamped = clamped > -87.0f ? clamped : -87.0f;
@@ -111,7 +104,7 @@ static inline float exp_lane(float x)
     return x >= -87.0f ? power : 0.0f;
 }
 
-static inline float tanh_lane(float x)
+HELPER float tanh_lane(float x)
 {
     return 1.0f - 2.0f / (exp_lane(x * 2.0f) + 1.0f);
 }

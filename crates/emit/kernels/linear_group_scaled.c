@@ -133,24 +133,41 @@ static inline void group_scaled_strip(const uint8_t *strip, struct group_scaled_
     }
 }
 
+struct group_scaled_task {
+    const uint8_t *weight;
+    const float *bias;
+    float *out;
+    uint8_t *scratch;
+    size_t m, n, k;
+    struct group_scaled format;
+};
+
+static void group_scaled_strips(const void *context, size_t begin, size_t end)
+{
+    const struct group_scaled_task *t = context;
+    const struct group_scaled *format = &t->format;
+    for (size_t first = begin * LANES; first < end * LANES && first < t->n; first += LANES) {
+        const uint8_t *strip = t->weight + first / LANES * format->strip_bytes;
+        size_t count = t->n - first < LANES ? t->n - first : LANES;
+        for (size_t row = 0; row < t->m; row++) {
+            struct group_scaled_row from = group_scaled_at(t->scratch, row, t->k, format->group);
+            float lanes[LANES], *to = t->out + row * t->n + first;
+            if (format->table)
+                group_scaled_strip(strip, from, format, t->k, 1, lanes);
+            else
+                group_scaled_strip(strip, from, format, t->k, 0, lanes);
+            for (size_t r = 0; r < count; r++)
+                to[r] = t->bias ? lanes[r] + t->bias[first + r] : lanes[r];
+        }
+    }
+}
+
 /* out[m][n] = x[m][k] times the transposed weight, plus the bias, if there is one. */
 void k_linear_group_scaled(const uint8_t *weight, const float *bias, const float *x, float *out, uint8_t *scratch, size_t m,
                            size_t n, size_t k, struct group_scaled format)
 {
+    struct group_scaled_task task = {weight, bias, out, scratch, m, n, k, format};
     for (size_t row = 0; row < m; row++)
         group_scaled_quantise(x + row * k, group_scaled_at(scratch, row, k, format.group), &format, k);
-    for (size_t first = 0; first < n; first += LANES) {
-        const uint8_t *strip = weight + first / LANES * format.strip_bytes;
-        size_t count = n - first < LANES ? n - first : LANES;
-        for (size_t row = 0; row < m; row++) {
-            float lanes[LANES];
-            struct group_scaled_row from = group_scaled_at(scratch, row, k, format.group);
-            if (format.table)
-                group_scaled_strip(strip, from, &format, k, 1, lanes);
-            else
-                group_scaled_strip(strip, from, &format, k, 0, lanes);
-            for (size_t r = 0; r < count; r++)
-                out[row * n + first + r] = bias ? lanes[r] + bias[first + r] : lanes[r];
-        }
-    }
+    parallel(group_scaled_strips, &task, (n + LANES - 1) / LANES);
 }

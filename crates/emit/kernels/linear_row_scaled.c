@@ -176,21 +176,36 @@ static void row_scaled_strip(const uint8_t *strip, struct row_scaled_row x, size
         out[r] *= units[r];
 }
 
+struct row_scaled_task {
+    const uint8_t *weight;
+    const float *bias;
+    float *out;
+    uint8_t *scratch;
+    size_t m, n, k, group;
+};
+
+static void row_scaled_strips(const void *context, size_t begin, size_t end)
+{
+    const struct row_scaled_task *t = context;
+    size_t strip_bytes = t->k / 32 * (256 + 32 / t->group * 64) + 64;
+    for (size_t first = begin * LANES; first < end * LANES && first < t->n; first += LANES) {
+        size_t count = t->n - first < LANES ? t->n - first : LANES;
+        for (size_t row = 0; row < t->m; row++) {
+            float lanes[LANES], *to = t->out + row * t->n + first;
+            row_scaled_strip(t->weight + first / LANES * strip_bytes, row_scaled_at(t->scratch, row, t->k, t->group), t->k,
+                             t->group, lanes);
+            for (size_t r = 0; r < count; r++)
+                to[r] = t->bias ? lanes[r] + t->bias[first + r] : lanes[r];
+        }
+    }
+}
+
 /* out[m][n] = x[m][k] times the transposed weight, plus the bias, if there is one. `group` is 16 or 32. */
 void k_linear_row_scaled(const uint8_t *weight, const float *bias, const float *x, float *out, uint8_t *scratch, size_t m,
                          size_t n, size_t k, size_t group)
 {
-    size_t strip_bytes = k / 32 * (256 + 32 / group * 64) + 64;
+    struct row_scaled_task task = {weight, bias, out, scratch, m, n, k, group};
     for (size_t row = 0; row < m; row++)
         row_scaled_quantise(x + row * k, row_scaled_at(scratch, row, k, group), k, group);
-    for (size_t first = 0; first < n; first += LANES) {
-        const uint8_t *strip = weight + first / LANES * strip_bytes;
-        size_t count = n - first < LANES ? n - first : LANES;
-        for (size_t row = 0; row < m; row++) {
-            float lanes[LANES];
-            row_scaled_strip(strip, row_scaled_at(scratch, row, k, group), k, group, lanes);
-            for (size_t r = 0; r < count; r++)
-                out[row * n + first + r] = bias ? lanes[r] + bias[first + r] : lanes[r];
-        }
-    }
+    parallel(row_scaled_strips, &task, (n + LANES - 1) / LANES);
 }

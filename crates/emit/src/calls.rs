@@ -10,8 +10,9 @@ use base::DType;
 use cpu::{PackedLayout, PackedQuant};
 use graph::ops::UnaryFunction;
 use graph::ops::{self, Activation, BinaryFunction, BufferReuse, CompareFunction, Op};
-use graph::plan::Place;
+use graph::plan::{Holds, Place};
 use graph::{Dim, Node, TensorId, TensorKind};
+use std::collections::HashSet;
 
 /// The inputs of a step, in the order of the graph's.
 const INPUTS: [&str; 3] = ["tokens", "positions", "rows"];
@@ -39,6 +40,7 @@ pub(crate) struct Calls<'a> {
     pub(crate) body: String,
     /// The arena offsets that the calls name: name, offset in the arena, bytes, type and shape.
     pub(crate) buffers: Vec<(String, usize, usize, String)>,
+    named: HashSet<TensorId>,
     /// The smallest table that tokens index.
     pub(crate) table_rows: usize,
 }
@@ -54,6 +56,7 @@ impl<'a> Calls<'a> {
             kernels: Kernels::default(),
             body: String::new(),
             buffers: Vec::new(),
+            named: HashSet::new(),
             table_rows: usize::MAX,
         };
         for (index, node) in plan.graph.nodes().iter().enumerate() {
@@ -633,28 +636,35 @@ impl<'a> Calls<'a> {
         Ok(format!("state + A_ARENA + {}", slot.offset))
     }
 
-    /// The arena offset of a tensor, as a C expression: that of the tensor that it is a view of.
+    /// The arena offset of a tensor, as a C expression: that of the buffer that holds it, which is named after the first tensor
+    /// in it.
     fn buffer(&mut self, id: TensorId) -> Result<String, String> {
         let graph = self.plan.graph;
-        let Place::Arena(slot) = self.place(id) else {
-            return Err(format!("{} is not in the arena", graph.tensor(id).name));
+        let tensor = graph.tensor(id);
+        let (Place::Arena(slot), TensorKind::Value(node)) = (self.place(id), &tensor.kind) else {
+            return Err(format!("{} is not in the arena", tensor.name));
         };
-        let mut root = id;
-        while let TensorKind::Value(node) = graph.tensor(root).kind
-            && self.is_alias(graph.node(node))?
-        {
-            root = graph.node(node).inputs[0];
-        }
-        let Place::Arena(root_slot) = self.place(root) else {
-            return Err(format!("{} is not in the arena", graph.tensor(root).name));
-        };
-        let name = self.names.get("A_", root, &graph.tensor(root).name);
-        if !self.buffers.iter().any(|(other, ..)| *other == name) {
-            let text = self.type_text(root);
+        let node = node.0 as usize;
+        let buffers = self.plan.memory.buffers.iter();
+        let found = buffers.filter_map(|buffer| match buffer.holds {
+            Holds::Tensor(owner) => Some((buffer, owner)),
+            Holds::Scratch(_) => None,
+        });
+        let mut found = found.filter(|(buffer, _)| {
+            let bytes = buffer.slot.offset..buffer.slot.offset + buffer.slot.len;
+            let lives = buffer.first <= node && buffer.last.is_none_or(|last| node <= last);
+            lives && (bytes.contains(&slot.offset) || bytes.start == slot.offset)
+        });
+        let (buffer, owner) = found
+            .next()
+            .ok_or_else(|| format!("{} has no buffer", tensor.name))?;
+        let name = self.names.get("A_", owner, &graph.tensor(owner).name);
+        if self.named.insert(owner) {
+            let text = self.type_text(owner);
             self.buffers
-                .push((name.clone(), root_slot.offset, root_slot.len, text));
+                .push((name.clone(), buffer.slot.offset, buffer.slot.len, text));
         }
-        Ok(match slot.offset - root_slot.offset {
+        Ok(match slot.offset - buffer.slot.offset {
             0 => name,
             bytes => format!("{name} + {bytes}"),
         })

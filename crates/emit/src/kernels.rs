@@ -23,6 +23,10 @@ const fn part(name: &'static str, needs: &'static str, source: &'static str) -> 
 /// What every program has.
 const COMMON: &str = include_str!("../kernels/common.c");
 
+/// How pieces of work are run by one thread and by several.
+const SERIAL: &str = include_str!("../kernels/serial.c");
+const PARALLEL: &str = include_str!("../kernels/parallel.c");
+
 /// All other parts, in the order of the file.
 const PARTS: &[Part] = &[
     part("norm", "", include_str!("../kernels/norm.c")),
@@ -129,10 +133,19 @@ impl Kernels {
         }
     }
 
-    /// The text of `kernels.c`.
-    pub(crate) fn source(&self) -> String {
+    /// The text of `kernels.c` for a number of threads.
+    pub(crate) fn source(&self, threads: usize) -> String {
+        let (parallel, headers) = match threads {
+            0 | 1 => (SERIAL, ""),
+            _ => (PARALLEL, "#include <pthread.h>\n#include <stdlib.h>\n"),
+        };
+        let common = COMMON.replace("@parallel@\n", parallel);
+        let common = common.replace(
+            "#include <string.h>\n",
+            &format!("{headers}#include <string.h>\n"),
+        );
         let used = PARTS.iter().filter(|part| self.0.contains(part.name));
-        let sources = std::iter::once(COMMON).chain(used.map(|part| part.source));
+        let sources = std::iter::once(&*common).chain(used.map(|part| part.source));
         sources.collect::<Vec<_>>().join("\n")
     }
 }
@@ -195,7 +208,7 @@ mod tests {
             kernels.add(&format!("activation_{}", activation(function)));
         }
         assert_eq!(
-            kernels.source().matches("_gated(").count(),
+            kernels.source(1).matches("_gated(").count(),
             Activation::ALL.len()
         );
     }
@@ -206,7 +219,7 @@ mod tests {
         for name in ["linear_row_scaled", "decode_q5_k", "decode_q4_k"] {
             kernels.add(name);
         }
-        let source = kernels.source();
+        let source = kernels.source(1);
         let found = declarations(&source);
         assert_eq!(found.matches("void k_").count(), 3, "{found}");
         assert_eq!(found.matches(");").count(), 3, "{found}");

@@ -51,6 +51,8 @@ pub struct Regions {
 pub struct EmitOptions {
     /// Whether the state is a static buffer of the program instead of its one allocation.
     pub static_state: bool,
+    /// The threads of the program, the caller's own included; 0 and 1 are one.
+    pub threads: usize,
     /// The most bytes that state and weights may take together.
     pub max_bytes: Option<u64>,
 }

@@ -25,18 +25,24 @@ pub(crate) fn all(
     layout: &StateLayout,
     options: &EmitOptions,
 ) -> Result<Vec<(&'static str, String)>, EmitError> {
-    let kernels = calls.kernels.source();
+    let kernels = calls.kernels.source(options.threads);
     let decodes = plan.vocab > 0;
     let main = match decodes {
         true => include_str!("../templates/main_decoder.c"),
         false => include_str!("../templates/main_encoder.c"),
     };
-    let defines = match options.static_state {
-        true => " -DMODEL_STATIC_STATE",
-        false => "",
-    };
+    let mut defines = String::new();
+    if options.static_state {
+        defines += " -DMODEL_STATIC_STATE";
+    }
+    if options.threads > 1 {
+        defines += " -pthread";
+    }
     let declarations = kernels::declarations(&kernels);
-    let headers = [("limits", &*limits(plan)), ("declarations", &*declarations)];
+    let headers = [
+        ("limits", &*limits(plan, options)),
+        ("declarations", &*declarations),
+    ];
     Ok(vec![
         ("model.h", header(plan, calls, layout)?),
         ("model.c", source(plan, calls)?),
@@ -57,7 +63,7 @@ pub(crate) fn all(
             "Makefile",
             fill(
                 include_str!("../templates/Makefile"),
-                &[("defines", defines)],
+                &[("defines", &defines)],
             ),
         ),
         ("layout.map", layout_map::text(plan, calls, layout)),
@@ -70,13 +76,14 @@ fn title(plan: &ProgramPlan<'_>) -> String {
 }
 
 /// The sizes of the arrays that attention has on its stack.
-fn limits(plan: &ProgramPlan<'_>) -> String {
+fn limits(plan: &ProgramPlan<'_>, options: &EmitOptions) -> String {
     let layers = &plan.kv.layers;
     let most = |of: &dyn Fn(&LayerLayout) -> usize| layers.iter().map(of).max().unwrap_or(1);
     let keys = most(&|layer| layer.keys.dim);
     let values = most(&|layer| layer.values.dim);
     format!(
-        "#define MAX_KEY_DIM {keys}\n#define MAX_VALUE_DIM {values}\n#define MAX_GROUP {}",
+        "#define MODEL_THREADS {}\n#define MAX_KEY_DIM {keys}\n#define MAX_VALUE_DIM {values}\n#define MAX_GROUP {}",
+        options.threads.max(1),
         largest_group(plan)
     )
 }

@@ -70,6 +70,9 @@ int model_open(struct model *m, const void *weights, size_t weight_bytes, void *
     m->state = state;
     m->kv_enabled = 1;
     m->stop_at = -1;
+#if MODEL_THREADS > 1
+    k_start_threads();
+#endif
     set_guards(m->state);
     for (int32_t i = 0; i < MODEL_CONTEXT; i++)
         memcpy(m->state + A_POSITIONS + (size_t)i * sizeof i, &i, sizeof i);
