@@ -33,6 +33,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
             [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
+            [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
             [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
@@ -335,6 +336,24 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             break
         }
+        'kvark;emit-c' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('-o', '-o', [CompletionResultType]::ParameterName, 'Folder to write; one that an earlier emit-c wrote is replaced')
+            [CompletionResult]::new('--output', '--output', [CompletionResultType]::ParameterName, 'Folder to write; one that an earlier emit-c wrote is replaced')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32 or f16')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values: f32 or f16')
+            [CompletionResult]::new('--max-bytes', '--max-bytes', [CompletionResultType]::ParameterName, 'Fail if state and weights need more than SIZE, such as 800M or 2G')
+            [CompletionResult]::new('--static', '--static', [CompletionResultType]::ParameterName, 'Make the state a static buffer, so that the program allocates nothing')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
         'kvark;plan' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
@@ -446,6 +465,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
             [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
+            [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
             [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
@@ -481,6 +501,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;export' {
+            break
+        }
+        'kvark;help;emit-c' {
             break
         }
         'kvark;help;plan' {

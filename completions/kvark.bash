@@ -34,6 +34,9 @@ _kvark() {
             kvark,embed)
                 cmd="kvark__subcmd__embed"
                 ;;
+            kvark,emit-c)
+                cmd="kvark__subcmd__emit__subcmd__c"
+                ;;
             kvark,exec)
                 cmd="kvark__subcmd__exec"
                 ;;
@@ -91,6 +94,9 @@ _kvark() {
             kvark__subcmd__help,embed)
                 cmd="kvark__subcmd__help__subcmd__embed"
                 ;;
+            kvark__subcmd__help,emit-c)
+                cmd="kvark__subcmd__help__subcmd__emit__subcmd__c"
+                ;;
             kvark__subcmd__help,exec)
                 cmd="kvark__subcmd__help__subcmd__exec"
                 ;;
@@ -137,7 +143,7 @@ _kvark() {
 
     case "${cmd}" in
         kvark)
-            opts="-h -V --help --version run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help"
+            opts="-h -V --help --version run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -586,6 +592,68 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__emit__subcmd__c)
+            opts="-m -o -c -b -h --model --hf-repo --output --ctx-size --batch-size --cache-type-k --cache-type-v --static --max-bytes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --model)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ctx-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-k)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-v)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-bytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__exec)
             opts="-m -t -h --model --hf-repo --method --input --random --dim --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -703,7 +771,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help)
-            opts="run chat serve score embed bench exec export plan inspect tokenize detokenize pull list rm config completions man help"
+            opts="run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -787,6 +855,20 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help__subcmd__embed)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__help__subcmd__emit__subcmd__c)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -30,6 +30,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand bench 'Measure tokens per second, like llama-bench'
             cand exec 'Run any model once on given or random tensors'
             cand export 'Export a model to a .pt2 file with PyTorch'
+            cand emit-c 'Write a model as a C program in which every address is fixed'
             cand plan 'Show the memory that a run needs'
             cand inspect 'Show a model file''s metadata, tensors, ops and methods'
             cand tokenize 'Turn text into token ids'
@@ -323,6 +324,23 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand -h 'Print help'
             cand --help 'Print help'
         }
+        &'kvark;emit-c'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand --hf-repo 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one'
+            cand -o 'Folder to write; one that an earlier emit-c wrote is replaced'
+            cand --output 'Folder to write; one that an earlier emit-c wrote is replaced'
+            cand -c 'Context length in tokens [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens [default: the length the model was trained for]'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand --cache-type-k 'Storage type of cached keys: f32 or f16'
+            cand --cache-type-v 'Storage type of cached values: f32 or f16'
+            cand --max-bytes 'Fail if state and weights need more than SIZE, such as 800M or 2G'
+            cand --static 'Make the state a static buffer, so that the program allocates nothing'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
         &'kvark;plan'= {
             cand -m 'The model, as a flag'
             cand --model 'The model, as a flag'
@@ -424,6 +442,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand bench 'Measure tokens per second, like llama-bench'
             cand exec 'Run any model once on given or random tensors'
             cand export 'Export a model to a .pt2 file with PyTorch'
+            cand emit-c 'Write a model as a C program in which every address is fixed'
             cand plan 'Show the memory that a run needs'
             cand inspect 'Show a model file''s metadata, tensors, ops and methods'
             cand tokenize 'Turn text into token ids'
@@ -451,6 +470,8 @@ set edit:completion:arg-completer[kvark] = {|@words|
         &'kvark;help;exec'= {
         }
         &'kvark;help;export'= {
+        }
+        &'kvark;help;emit-c'= {
         }
         &'kvark;help;plan'= {
         }

@@ -81,6 +81,11 @@ const LAYERS: &[Layer] = &[
         may_be_unsafe: Unsafe::Anywhere,
         ..layer("cuda", &["base", "kv", "graph", "backend"])
     },
+    Layer {
+        // The C is compared with the CPU's own results.
+        tests_use: &["backend"],
+        ..layer("emit", &["base", "kv", "graph", "cpu"])
+    },
     layer(
         "runtime",
         &["base", "kv", "text", "graph", "import", "backend"],
@@ -90,7 +95,7 @@ const LAYERS: &[Layer] = &[
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "cuda", "runtime",
+            "base", "kv", "text", "graph", "import", "backend", "cpu", "cuda", "emit", "runtime",
             "grammar", "hub",
         ],
     ),

@@ -9,6 +9,7 @@ mod completions;
 mod config;
 mod device;
 mod embed;
+mod emit_c;
 mod exec;
 mod export;
 mod inspect;
@@ -71,6 +72,7 @@ enum Command {
     Bench(bench::Bench),
     Exec(exec::Exec),
     Export(export::Export),
+    EmitC(emit_c::EmitC),
     Plan(plan::Plan),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
@@ -124,6 +126,7 @@ fn run(matches: clap::ArgMatches) -> anyhow::Result<()> {
         Command::Bench(command) => command.execute(),
         Command::Exec(command) => command.execute(),
         Command::Export(command) => command.execute(),
+        Command::EmitC(command) => command.execute(),
         Command::Plan(command) => command.execute(),
         Command::Inspect(command) => command.execute(),
         Command::Tokenize(command) => command.execute(),

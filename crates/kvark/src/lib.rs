@@ -124,8 +124,13 @@ pub mod memory {
     pub use ::base::size_text;
     pub use ::runtime::{
         ArenaBuffer, ArenaPlan, CacheKind, MemoryLimit, MemoryPlan, MemoryShortfall, MemoryUsage,
-        PlannedModel, Remedy, StepSize, WeightSection,
+        PlannedModel, Remedy, StateOffsets, StepSize, WeightSection,
     };
+}
+
+/// A model as a C program with fixed addresses.
+pub mod emit {
+    pub use ::emit::{EmitError, EmitErrorKind, EmitOptions, Program, ProgramPlan, Regions};
 }
 
 /// Snapshots: files with the tokens of a sequence and their keys and values.

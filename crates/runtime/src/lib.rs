@@ -34,7 +34,7 @@ pub use generate::{
 pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, MemoryPlan, MemoryShortfall, MemoryUsage, PlannedModel,
-    Remedy, WeightSection,
+    Remedy, StateOffsets, WeightSection,
 };
 pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{MethodId, Module, ModuleOptions};

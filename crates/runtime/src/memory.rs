@@ -88,6 +88,11 @@ impl<'a> From<&'a Blueprint> for PlannedModel<'a> {
 }
 
 impl<'a> PlannedModel<'a> {
+    /// The graph of a step.
+    pub fn graph(&self) -> &'a Graph {
+        self.graph
+    }
+
     /// The model's facts.
     pub fn facts(&self) -> &'a ModelFacts {
         self.facts
@@ -123,6 +128,25 @@ impl<'a> PlannedModel<'a> {
     }
 }
 
+/// Offsets of the parts of a run's state in one region: keys and values, arena, logits. Each part starts at a multiple of 64,
+/// at least [`GUARD`](StateOffsets::GUARD) bytes after the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateOffsets {
+    /// The keys and values.
+    pub kv: usize,
+    /// The arena.
+    pub arena: usize,
+    /// The logits.
+    pub logits: usize,
+    /// The end of the logits.
+    pub end: usize,
+}
+
+impl StateOffsets {
+    /// Bytes between two parts, so that a program can check that nobody writes past an end.
+    pub const GUARD: usize = 64;
+}
+
 /// The memory of a run, computed before a weight is read. A pure function of the model's facts and the caller's
 /// choices.
 ///
@@ -141,6 +165,8 @@ pub struct MemoryPlan {
     pub prefix_bytes: usize,
     /// Activations and workspaces of the longest step.
     pub arena: ArenaPlan,
+    /// Where every tensor of the longest step lies.
+    pub places: graph::plan::MemoryPlan,
     /// The longest step.
     pub step: StepSize,
     /// Bytes of the logits that are kept after a step.
@@ -179,6 +205,7 @@ impl MemoryPlan {
             kv,
             prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),
+            places: arena,
             step,
             logits_bytes: logit_rows * facts.vocab_size * size_of::<f32>(),
             cache,
@@ -246,6 +273,22 @@ impl MemoryPlan {
     pub fn kv_bytes_at(&self, tokens: usize) -> usize {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         self.cache.layout(tokens, self.kind.sequences()).bytes()
+    }
+
+    /// Where the parts of the run's state begin if they are one region.
+    pub fn state_offsets(&self) -> StateOffsets {
+        let after = |end: usize| end.saturating_add(StateOffsets::GUARD).next_multiple_of(64);
+        let arena = match self.kv_bytes() {
+            0 => 0,
+            bytes => after(bytes),
+        };
+        let logits = after(arena.saturating_add(self.arena.bytes));
+        StateOffsets {
+            kv: 0,
+            arena,
+            logits,
+            end: logits.saturating_add(self.logits_bytes),
+        }
     }
 
     /// Bytes of the whole plan, including the draft model.

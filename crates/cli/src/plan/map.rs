@@ -3,7 +3,7 @@
 use super::report::kv_shape_text;
 use crate::output;
 use kvark::cache::SideLayout;
-use kvark::memory::{ArenaBuffer, MemoryPlan};
+use kvark::memory::{ArenaBuffer, MemoryPlan, StateOffsets};
 use std::io::{self, Write};
 
 /// A line of the table.
@@ -37,7 +37,7 @@ pub(super) fn print(out: &mut impl Write, plan: &MemoryPlan) -> io::Result<()> {
     writeln!(out, "{} in all", output::bytes(total as u64))
 }
 
-/// Weights, packed weights, keys and values, arena, logits; then the same of the draft.
+/// Keys and values, arena, logits, weights, packed weights; then the same of the draft.
 fn rows(plan: &MemoryPlan) -> Vec<Row> {
     let mut rows = vec![];
     let mut at = 0;
@@ -46,37 +46,43 @@ fn rows(plan: &MemoryPlan) -> Vec<Row> {
 }
 
 fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan) {
-    let mut add = |bytes: usize, name: &str, shape: String| {
-        let offset = *at;
-        *at += bytes;
+    let StateOffsets {
+        kv,
+        arena,
+        logits,
+        end,
+    } = plan.state_offsets();
+    let start = at.next_multiple_of(64);
+    let (kv, arena, logits) = (start + kv, start + arena, start + logits);
+    *at = (start + end).next_multiple_of(64);
+    let mut add = |offset: usize, bytes: usize, name: &str, shape: String| {
         rows.push(Row {
             offset,
             bytes,
             name: format!("{prefix}{name}"),
             shape,
         });
-        offset
     };
-    for section in &plan.weights {
-        let shape = format!("{} tensors", section.tensors);
-        add(section.bytes, &section.name, shape);
-    }
-    for section in plan.weights.iter().filter(|section| section.packed > 0) {
-        add(
-            section.packed,
-            &format!("{}.packed", section.name),
-            String::new(),
-        );
-    }
-    let kv = add(plan.kv_bytes(), "kv_cache", kv_shape_text(plan));
+    add(kv, plan.kv_bytes(), "kv_cache", kv_shape_text(plan));
     let arena_shape = format!("{} buffers that share memory", plan.arena.buffers.len());
-    let arena = add(plan.arena.bytes, "arena", arena_shape);
+    add(arena, plan.arena.bytes, "arena", arena_shape);
     let rows_of_logits = plan.logits_bytes;
     add(
+        logits,
         rows_of_logits,
         "logits",
         format!("[{}] f32", rows_of_logits / 4),
     );
+    for section in &plan.weights {
+        let shape = format!("{} tensors", section.tensors);
+        add(*at, section.bytes, &section.name, shape);
+        *at += section.bytes;
+    }
+    for section in plan.weights.iter().filter(|section| section.packed > 0) {
+        let name = format!("{}.packed", section.name);
+        add(*at, section.packed, &name, String::new());
+        *at += section.packed;
+    }
     if let Some(draft) = &plan.draft {
         add_plan(rows, at, "draft.", draft);
     }

@@ -39,6 +39,10 @@ fn every_command_explains_itself() {
             "export",
             "--model --hf-repo --output --features --max-step --python KVARK_PYTHON pip".into(),
         ),
+        (
+            "emit-c",
+            "--model --hf-repo --output --ctx-size --batch-size --cache-type-k --static --max-bytes layout.map".into(),
+        ),
         ("inspect", "--model --hf-repo --graph --json".into()),
         (
             "plan",

@@ -10,6 +10,7 @@ mod constrained;
 #[cfg(unix)]
 mod documents;
 mod embed;
+mod emit_c;
 mod exec;
 mod export;
 mod genai;

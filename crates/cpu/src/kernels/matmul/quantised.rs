@@ -9,6 +9,7 @@ mod group_scaled;
 pub(crate) mod packed_file;
 pub(crate) mod packed_weight;
 mod partition;
+pub(crate) mod portable;
 mod quant_block;
 mod row_scaled;
 mod strip_kernel;

@@ -1,0 +1,241 @@
+/* Attention over the KV cache.
+ *
+ * Positions are divided into splits of 512 and blocks of 64. Inside a split the softmax is computed block by block and sums
+ * are rescaled when a larger score appears; the splits of a query are merged in order. Rows of a layer with a window are a
+ * ring: position p is in row p modulo the rows.
+ */
+enum { KEY_BLOCK = 64, KV_SPLIT = 512 };
+
+/* 2 to the power of x, which is not positive. */
+static inline float exp2_lane(float x)
+{
+    float clamped = x > -125.0f ? x : -125.0f;
+    float n = round_small(clamped);
+    float r = clamped - n;
+    float p = 1.5345812e-4f;
+    p = p * r + 1.3399931e-3f;
+    p = p * r + 9.618489e-3f;
+    p = p * r + 5.5503286e-2f;
+    p = p * r + 0.24022646f;
+    p = p * r + 0.693147180559945309417232121458176568f;
+    p = p * r + 1.0f;
+    float power = times_pow2(p, n);
+    return x >= -125.0f ? power : 0.0f;
+}
+
+static inline float load_stored(const uint8_t *row, size_t i, int is_half)
+{
+    if (is_half) {
+        return load_half(row + 2 * i);
+    } else {
+        float value;
+        memcpy(&value, row + 4 * i, sizeof value);
+        return value;
+    }
+}
+
+/* An f32 as f16, rounded to the nearest, ties to even. */
+static inline uint16_t float_to_half(float value)
+{
+    uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+    if (rest >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00u);
+    if (rest < 0x38800000u) {
+        /* A subnormal: adding one half of the unit makes the addition round. */
+        float sum = bits_to_float(rest) + 0.5f;
+        return (uint16_t)(sign | (float_to_bits(sum) - 0x3f000000u));
+    }
+    rest += 0xfffu + (rest >> 13 & 1u);
+    return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
+}
+
+static void store_row(uint8_t *row, const float *from, size_t dim, int is_half)
+{
+    if (!is_half) {
+        memcpy(row, from, dim * sizeof *from);
+        return;
+    }
+    for (size_t i = 0; i < dim; i++) {
+        uint16_t half = float_to_half(from[i]);
+        memcpy(row + 2 * i, &half, sizeof half);
+    }
+}
+
+/* Stores the keys and values of a step at their positions. */
+static void kv_store(const struct kv_layer *kv, const float *keys, const float *values, size_t tokens, size_t position)
+{
+    size_t key_bytes = kv->key_dim * (kv->key_half ? 2 : 4), value_bytes = kv->value_dim * (kv->value_half ? 2 : 4);
+    for (size_t head = 0; head < kv->heads; head++)
+        for (size_t token = 0; token < tokens; token++) {
+            size_t row = head * kv->rows + (position + token) % kv->rows, from = token * kv->heads + head;
+            store_row(kv->keys + row * key_bytes, keys + from * kv->key_dim, kv->key_dim, kv->key_half);
+            store_row(kv->values + row * value_bytes, values + from * kv->value_dim, kv->value_dim, kv->value_half);
+        }
+}
+
+/* The largest score and the sum of weights of one query head, by lane until the split ends, and its weighted values. */
+struct attend_head {
+    float largest, sum;
+    float lanes[LANES];
+    float weighted[MAX_VALUE_DIM];
+};
+
+/* Turns the scores of a block into weights; columns outside of [from, to) have the weight zero. */
+static void attend_softmax(struct attend_head *head, float *scores, size_t from, size_t to, size_t dim)
+{
+    for (size_t i = 0; i < KEY_BLOCK; i++)
+        scores[i] = i >= from && i < to ? scores[i] : -INFINITY;
+    float top = scores[0];
+    for (size_t i = 1; i < KEY_BLOCK; i++)
+        top = top > scores[i] ? top : scores[i];
+    if (top > head->largest) {
+        if (head->largest > -INFINITY) {
+            float factor = exp2_lane(head->largest - top);
+            for (size_t d = 0; d < dim; d++)
+                head->weighted[d] *= factor;
+            for (int lane = 0; lane < LANES; lane++)
+                head->lanes[lane] *= factor;
+        }
+        head->largest = top;
+    } else if (head->largest == -INFINITY) {
+        memset(scores, 0, KEY_BLOCK * sizeof *scores);
+        return;
+    }
+    for (int vector = 0; vector < KEY_BLOCK; vector += LANES)
+        for (int lane = 0; lane < LANES; lane++) {
+            float weight = exp2_lane(scores[vector + lane] - head->largest);
+            head->lanes[lane] += weight;
+            scores[vector + lane] = weight;
+        }
+}
+
+/* Merges a split into the splits before it, whose values are at `out`. */
+static void attend_merge(struct attend_head *all, const struct attend_head *split, float *out, size_t dim)
+{
+    if (split->largest == -INFINITY)
+        return;
+    if (all->largest == -INFINITY) {
+        memcpy(out, split->weighted, dim * sizeof *out);
+        all->largest = split->largest;
+        all->sum = split->sum;
+        return;
+    }
+    float largest = all->largest > split->largest ? all->largest : split->largest;
+    float before = exp2_lane(all->largest - largest), factor = exp2_lane(split->largest - largest);
+    for (size_t d = 0; d < dim; d++)
+        out[d] = out[d] * before + split->weighted[d] * factor;
+    all->largest = largest;
+    all->sum = all->sum * before + split->sum * factor;
+}
+
+/* One block of positions from `base` on, of which [from, to) are seen, for the query heads of one KV head. */
+static void attend_block(const struct kv_layer *kv, size_t kv_head, const float *q, size_t heads, struct attend_head *state,
+                         size_t base, size_t from, size_t to, float scale, float softcap)
+{
+    /* Keys by dimension, so that one element of a query is multiplied with sixteen keys at once. */
+    float keys[MAX_KEY_DIM][KEY_BLOCK], scores[KEY_BLOCK], value[MAX_VALUE_DIM];
+    size_t key_bytes = kv->key_dim * (kv->key_half ? 2 : 4), value_bytes = kv->value_dim * (kv->value_half ? 2 : 4);
+    size_t columns = (to + LANES - 1) / LANES * LANES;
+    for (size_t i = 0; i < columns; i++) {
+        if (i < from || i >= to) {
+            for (size_t d = 0; d < kv->key_dim; d++)
+                keys[d][i] = 0.0f;
+            continue;
+        }
+        const uint8_t *row = kv->keys + (kv_head * kv->rows + (base + i) % kv->rows) * key_bytes;
+        if (kv->key_half)
+            for (size_t d = 0; d < kv->key_dim; d++)
+                keys[d][i] = load_stored(row, d, 1);
+        else
+            for (size_t d = 0; d < kv->key_dim; d++)
+                keys[d][i] = load_stored(row, d, 0);
+    }
+    float weights[MAX_GROUP][KEY_BLOCK];
+    for (size_t h = 0; h < heads; h++) {
+        const float *query = q + h * kv->key_dim;
+        for (size_t first = 0; first < columns; first += LANES) {
+            float sums[LANES] = {0};
+            for (size_t d = 0; d < kv->key_dim; d++)
+                for (int lane = 0; lane < LANES; lane++)
+                    sums[lane] += query[d] * keys[d][first + lane];
+            for (int lane = 0; lane < LANES; lane++)
+                scores[first + lane] = softcap > 0.0f ? softcap * LOG2_E * tanh_lane(sums[lane] * (scale / softcap))
+                                                      : sums[lane] * (scale * LOG2_E);
+        }
+        for (size_t i = columns; i < KEY_BLOCK; i++)
+            scores[i] = -INFINITY;
+        attend_softmax(state + h, scores, from, to, kv->value_dim);
+        memcpy(weights[h], scores, sizeof scores);
+    }
+    for (size_t i = from; i < to; i++) {
+        const uint8_t *row = kv->values + (kv_head * kv->rows + (base + i) % kv->rows) * value_bytes;
+        if (kv->value_half)
+            for (size_t d = 0; d < kv->value_dim; d++)
+                value[d] = load_stored(row, d, 1);
+        else
+            memcpy(value, row, value_bytes);
+        for (size_t h = 0; h < heads; h++)
+            for (size_t d = 0; d < kv->value_dim; d++)
+                state[h].weighted[d] += weights[h][i] * value[d];
+    }
+}
+
+struct attend_task {
+    const struct kv_layer *kv;
+    const float *q;
+    float *out;
+    size_t heads, position, window;
+    float scale, softcap;
+};
+
+/* The query heads of one KV head, for one token: piece `token` times the KV heads plus the KV head. */
+static void attend_queries(const void *context, size_t begin, size_t end_piece)
+{
+    const struct attend_task *t = context;
+    const struct kv_layer *kv = t->kv;
+    size_t group = t->heads / kv->heads, dim = kv->value_dim;
+    struct attend_head split[MAX_GROUP] = {{0}}, all[MAX_GROUP] = {{0}};
+    for (size_t piece = begin; piece < end_piece; piece++) {
+        size_t kv_head = piece % kv->heads, token = piece / kv->heads, first_head = token * t->heads + kv_head * group;
+        size_t end = t->position + token + 1, start = t->window && end > t->window ? end - t->window : 0;
+        float *out = t->out + first_head * dim;
+        for (size_t h = 0; h < group; h++) {
+            all[h].largest = -INFINITY;
+            all[h].sum = 0.0f;
+        }
+        for (size_t first = start / KV_SPLIT * KV_SPLIT; first < end; first += KV_SPLIT) {
+            for (size_t h = 0; h < group; h++) {
+                split[h].largest = -INFINITY;
+                memset(split[h].lanes, 0, sizeof split[h].lanes);
+                memset(split[h].weighted, 0, dim * sizeof *split[h].weighted);
+            }
+            for (size_t base = first; base < first + KV_SPLIT && base < end; base += KEY_BLOCK) {
+                if (base + KEY_BLOCK <= start)
+                    continue;
+                size_t from = start > base ? start - base : 0, to = end - base < KEY_BLOCK ? end - base : KEY_BLOCK;
+                attend_block(kv, kv_head, t->q + first_head * kv->key_dim, group, split, base, from, to, t->scale, t->softcap);
+            }
+            for (size_t h = 0; h < group; h++) {
+                split[h].sum = sum_lanes(split[h].lanes);
+                attend_merge(all + h, split + h, out + h * dim, dim);
+            }
+        }
+        for (size_t h = 0; h < group; h++) {
+            float inverse = 1.0f / all[h].sum;
+            for (size_t d = 0; d < dim; d++)
+                out[h * dim + d] = all[h].sum > 0.0f ? out[h * dim + d] * inverse : 0.0f;
+        }
+    }
+}
+
+/* Stores the keys and values of a step, then computes the attention of each of its queries over the positions that it sees:
+ * the last `window` up to its own, or all without a window. A softcap of zero is none. */
+void k_update_and_attend(struct kv_layer kv, const float *q, const float *k, const float *v, float *out, size_t tokens,
+                         size_t heads, size_t position, size_t window, float scale, float softcap)
+{
+    struct attend_task task = {&kv, q, out, heads, position, window, scale, softcap};
+    kv_store(&kv, k, v, tokens, position);
+    parallel(attend_queries, &task, tokens * kv.heads);
+}

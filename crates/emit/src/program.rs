@@ -1,0 +1,207 @@
+//! A program: the sources and weights of a model, made from its graph and memory plan.
+
+use crate::calls::Calls;
+use crate::error::{EmitError, EmitErrorKind};
+use crate::folder;
+use crate::sources;
+use crate::weights::Weights;
+use graph::Graph;
+use graph::plan::MemoryPlan;
+use kv::{KvLayout, KvStorage};
+use std::path::Path;
+
+/// Bytes between two regions of the state; a debug build checks that nobody writes them.
+pub(crate) const GUARD_BYTES: usize = 64;
+
+/// What a program is made from.
+pub struct ProgramPlan<'a> {
+    /// The model's name, for comments.
+    pub name: &'a str,
+    /// The optimised graph of a decoder or an encoder.
+    pub graph: &'a Graph,
+    /// Where every tensor of the longest step lies.
+    pub memory: &'a MemoryPlan,
+    /// The layout of the full cache; without layers for an encoder.
+    pub kv: &'a KvLayout,
+    /// Offsets of the state's regions.
+    pub regions: Regions,
+    /// The context in tokens.
+    pub context: usize,
+    /// The most tokens of a step.
+    pub max_step: usize,
+    /// Logits of a row; zero for an encoder.
+    pub vocab: usize,
+}
+
+/// Offsets of the regions of a state. Between two regions there are at least 64 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Regions {
+    /// Keys and values.
+    pub kv: usize,
+    /// Intermediate results.
+    pub arena: usize,
+    /// Logits.
+    pub logits: usize,
+    /// The end of the logits.
+    pub end: usize,
+}
+
+/// Choices of the caller.
+#[derive(Clone, Debug, Default)]
+pub struct EmitOptions {
+    /// Whether the state is a static buffer of the program instead of its one allocation.
+    pub static_state: bool,
+    /// The threads of the program, the caller's own included; 0 and 1 are one.
+    pub threads: usize,
+    /// The most bytes that state and weights may take together.
+    pub max_bytes: Option<u64>,
+}
+
+/// The sources and weights of a model.
+pub struct Program<'a> {
+    graph: &'a Graph,
+    files: Vec<(&'static str, String)>,
+    weights: Weights,
+    state_bytes: usize,
+}
+
+impl<'a> Program<'a> {
+    /// Makes the sources. Nothing is written and no weight is read.
+    ///
+    /// # Errors
+    /// `Node` if a node cannot be emitted, `Graph` if the whole cannot, `TooLarge` if it does not fit in the address space or in
+    /// the options' limit.
+    pub fn new(plan: &ProgramPlan<'a>, options: &EmitOptions) -> Result<Program<'a>, EmitError> {
+        check(plan)?;
+        let calls = Calls::new(plan)?;
+        let layout = StateLayout::new(plan);
+        check_size(&layout, calls.weights.bytes(), options)?;
+        let files = sources::all(plan, &calls, &layout, options)?;
+        Ok(Program {
+            graph: plan.graph,
+            files,
+            weights: calls.weights,
+            state_bytes: layout.bytes,
+        })
+    }
+
+    /// The source files: name and text.
+    pub fn files(&self) -> &[(&'static str, String)] {
+        &self.files
+    }
+
+    /// Bytes of the state.
+    pub fn state_bytes(&self) -> usize {
+        self.state_bytes
+    }
+
+    /// Bytes of `weights.bin`.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// Writes the program to a folder, which is replaced if an earlier program is in it. The folder is written under another
+    /// name and renamed when it is whole. `progress` receives the bytes of weights written and the total; it returns false to
+    /// cancel.
+    ///
+    /// # Errors
+    /// `NotOurs` if the folder holds other files, `Io` if a file cannot be written, `Interrupted` if `progress` cancels.
+    pub fn write(
+        &self,
+        folder: &Path,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<(), EmitError> {
+        folder::write(folder, &self.files, |path| {
+            let mut write = || {
+                let file = std::fs::File::create(path)?;
+                let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
+                self.weights.write(self.graph, &mut out, progress)?;
+                let file = out
+                    .into_inner()
+                    .map_err(std::io::IntoInnerError::into_error)?;
+                file.sync_all()?;
+                Ok(())
+            };
+            write().map_err(|error: crate::weights::WriteError| error.at(path))
+        })
+    }
+}
+
+/// Offsets of the state's regions that a plan does not have.
+pub(crate) struct StateLayout {
+    pub(crate) token_ids: usize,
+    pub(crate) positions: usize,
+    pub(crate) rows: usize,
+    pub(crate) bytes: usize,
+    /// Bytes of the rows' region: the row whose logits are wanted, or the text of every token.
+    pub(crate) rows_bytes: usize,
+}
+
+impl StateLayout {
+    fn new(plan: &ProgramPlan<'_>) -> StateLayout {
+        let after = |end: usize| end.saturating_add(GUARD_BYTES).next_multiple_of(64);
+        let ids = plan.context.saturating_mul(size_of::<i32>());
+        let rows_bytes = match plan.vocab {
+            0 => ids,
+            _ => size_of::<i32>(),
+        };
+        let token_ids = after(plan.regions.end);
+        let positions = after(token_ids.saturating_add(ids));
+        let rows = after(positions.saturating_add(ids));
+        StateLayout {
+            token_ids,
+            positions,
+            rows,
+            bytes: after(rows.saturating_add(rows_bytes)),
+            rows_bytes,
+        }
+    }
+}
+
+fn check(plan: &ProgramPlan<'_>) -> Result<(), EmitError> {
+    let refuse = |reason: String| Err(EmitErrorKind::Graph(reason).into());
+    if i32::try_from(plan.context).is_err() {
+        return refuse(format!("a context of {} tokens", plan.context));
+    }
+    for (i, layer) in plan.kv.layers.iter().enumerate() {
+        for side in [&layer.keys, &layer.values] {
+            let size = match side.storage {
+                KvStorage::F32 => 4,
+                KvStorage::F16 => 2,
+                other => {
+                    return refuse(format!(
+                        "keys and values of {other}; f32 and f16 can be emitted"
+                    ));
+                }
+            };
+            if !side.offset.is_multiple_of(size) {
+                return refuse(format!(
+                    "layer {i} has its {} at an odd address; take one type for keys and values",
+                    side.storage
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_size(
+    layout: &StateLayout,
+    weights: usize,
+    options: &EmitOptions,
+) -> Result<(), EmitError> {
+    let (state, weights) = (layout.bytes as u128, weights as u128);
+    let needed = state + weights;
+    let limit = match options.max_bytes {
+        Some(most) if needed > u128::from(most) => format!("--max-bytes allows {most}"),
+        _ if needed > isize::MAX as u128 => "no address space holds them".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(EmitErrorKind::TooLarge {
+        needed,
+        state,
+        weights,
+        limit,
+    }
+    .into())
+}

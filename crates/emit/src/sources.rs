@@ -1,0 +1,341 @@
+//! The texts of the source files.
+
+use crate::calls::Calls;
+use crate::error::{EmitError, EmitErrorKind};
+use crate::kernels;
+use crate::layout_map;
+use crate::program::{EmitOptions, GUARD_BYTES, ProgramPlan, StateLayout};
+use graph::plan::Place;
+use kv::{KvStorage, LayerLayout};
+use std::fmt::Write;
+
+/// Replaces every `@key@` of a template.
+fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut text = template.to_owned();
+    for (key, value) in values {
+        text = text.replace(&format!("@{key}@"), value);
+    }
+    text
+}
+
+/// All files but the weights.
+pub(crate) fn all(
+    plan: &ProgramPlan<'_>,
+    calls: &Calls<'_>,
+    layout: &StateLayout,
+    options: &EmitOptions,
+) -> Result<Vec<(&'static str, String)>, EmitError> {
+    let kernels = calls.kernels.source(options.threads);
+    let decodes = plan.vocab > 0;
+    let main = match decodes {
+        true => include_str!("../templates/main_decoder.c"),
+        false => include_str!("../templates/main_encoder.c"),
+    };
+    let mut defines = String::new();
+    if options.static_state {
+        defines += " -DMODEL_STATIC_STATE";
+    }
+    if options.threads > 1 {
+        defines += " -pthread";
+    }
+    let declarations = kernels::declarations(&kernels);
+    let headers = [
+        ("limits", &*limits(plan, options)),
+        ("declarations", &*declarations),
+    ];
+    Ok(vec![
+        ("model.h", header(plan, calls, layout)?),
+        ("model.c", source(plan, calls)?),
+        (
+            "kernels.h",
+            fill(include_str!("../templates/kernels.h"), &headers),
+        ),
+        ("kernels.c", kernels),
+        (
+            "main.c",
+            fill(include_str!("../templates/main.c"), &[("run", main)]),
+        ),
+        (
+            "weights.S",
+            include_str!("../templates/weights.S").to_owned(),
+        ),
+        (
+            "Makefile",
+            fill(
+                include_str!("../templates/Makefile"),
+                &[("defines", &defines)],
+            ),
+        ),
+        ("layout.map", layout_map::text(plan, calls, layout)),
+    ])
+}
+
+fn title(plan: &ProgramPlan<'_>) -> String {
+    let name: String = plan.name.chars().filter(|c| !c.is_control()).collect();
+    format!("{} by kvark emit-c", name.replace("*/", "* /"))
+}
+
+/// The sizes of the arrays that attention has on its stack.
+fn limits(plan: &ProgramPlan<'_>, options: &EmitOptions) -> String {
+    let layers = &plan.kv.layers;
+    let most = |of: &dyn Fn(&LayerLayout) -> usize| layers.iter().map(of).max().unwrap_or(1);
+    let keys = most(&|layer| layer.keys.dim);
+    let values = most(&|layer| layer.values.dim);
+    format!(
+        "#define MODEL_THREADS {}\n#define MAX_KEY_DIM {keys}\n#define MAX_VALUE_DIM {values}\n#define MAX_GROUP {}",
+        options.threads.max(1),
+        largest_group(plan)
+    )
+}
+
+/// The most query heads of a KV head.
+fn largest_group(plan: &ProgramPlan<'_>) -> usize {
+    let groups = plan.graph.nodes().iter().filter_map(|node| {
+        let graph::ops::Op::UpdateAndAttend(op) = &node.op else {
+            return None;
+        };
+        let heads = plan.graph.tensor(node.output).ty.shape.get(1)?.as_const()?;
+        let kv_heads = plan.kv.layers.get(op.cache_id as usize)?.keys.heads;
+        heads.checked_div(kv_heads)
+    });
+    groups.max().unwrap_or(1)
+}
+
+/// A line `#define NAME value`, with a comment if there is one.
+fn define(text: &mut String, name: &str, value: impl std::fmt::Display, comment: &str) {
+    let comment = match comment.is_empty() {
+        true => String::new(),
+        false => format!(" /* {comment} */"),
+    };
+    let _ = writeln!(text, "#define {name} {value}{comment}");
+}
+
+fn header(
+    plan: &ProgramPlan<'_>,
+    calls: &Calls<'_>,
+    layout: &StateLayout,
+) -> Result<String, EmitError> {
+    let mut facts = String::new();
+    define(&mut facts, "MODEL_CONTEXT", plan.context, "tokens");
+    define(
+        &mut facts,
+        "MODEL_STEP",
+        plan.max_step,
+        "the most tokens of a step",
+    );
+    define(
+        &mut facts,
+        "MODEL_TABLE_ROWS",
+        calls.table_rows.min(i32::MAX as usize),
+        "token ids are below",
+    );
+    if plan.vocab > 0 {
+        define(&mut facts, "MODEL_VOCAB", plan.vocab, "logits");
+        define(
+            &mut facts,
+            "MODEL_LAYERS",
+            plan.kv.layers.len(),
+            "layers with keys and values",
+        );
+    }
+    define(
+        &mut facts,
+        "MODEL_GUARD_BYTES",
+        GUARD_BYTES,
+        "between two regions of the state",
+    );
+    define(
+        &mut facts,
+        "MODEL_STATE_BYTES",
+        format!("{}ull", layout.bytes),
+        "",
+    );
+    define(
+        &mut facts,
+        "MODEL_WEIGHT_BYTES",
+        format!("{}ull", calls.weights.bytes()),
+        "",
+    );
+
+    let mut state = String::new();
+    let regions = &plan.regions;
+    let mut region = |name: &str, offset: usize, comment: &str| {
+        define(&mut state, name, format!("{offset:#x}ull"), comment);
+    };
+    if !plan.kv.layers.is_empty() {
+        region("A_KV_CACHE", regions.kv, "keys and values");
+    }
+    region("A_ARENA", regions.arena, "intermediate results");
+    if plan.vocab > 0 {
+        region("A_LOGITS", regions.logits, "logits");
+    }
+    region("A_TOKEN_IDS", layout.token_ids, "the tokens of the context");
+    region("A_POSITIONS", layout.positions, "0, 1, 2 and so on");
+    region(
+        "A_ROWS",
+        layout.rows,
+        "the row of the step whose logits are wanted, or the text of every token",
+    );
+
+    let mut arena = String::new();
+    for (name, offset, _, shape) in &calls.buffers {
+        define(
+            &mut arena,
+            name,
+            format!("{:#x}ull", regions.arena + offset),
+            shape,
+        );
+    }
+    let functions = match plan.vocab {
+        0 => {
+            let output = plan.graph.outputs()[0];
+            let offset = match plan.memory.place(output) {
+                Place::Arena(slot) => regions.arena + slot.offset,
+                _ => {
+                    return Err(
+                        EmitErrorKind::Graph("its output is not computed".to_owned()).into(),
+                    );
+                }
+            };
+            let width = plan
+                .graph
+                .tensor(output)
+                .ty
+                .shape
+                .last()
+                .and_then(|dim| dim.as_const());
+            let width = width
+                .ok_or_else(|| EmitErrorKind::Graph("its output has no fixed width".to_owned()))?;
+            define(
+                &mut arena,
+                "A_OUTPUT",
+                format!("{offset:#x}ull"),
+                "hidden states",
+            );
+            define(
+                &mut facts,
+                "MODEL_WIDTH",
+                width,
+                "numbers of a hidden state",
+            );
+            include_str!("../templates/encoder.h")
+        }
+        _ => include_str!("../templates/decoder.h"),
+    };
+    let mut weights = String::new();
+    for weight in calls.weights.iter() {
+        define(
+            &mut weights,
+            &weight.name,
+            format!("{:#x}ull", weight.offset),
+            &weight.shape,
+        );
+    }
+    Ok(fill(
+        include_str!("../templates/model.h"),
+        &[
+            ("title", &title(plan)),
+            ("facts", &facts),
+            ("kv", &closed_form(plan)),
+            ("state", &state),
+            ("arena", &arena),
+            ("weights", &weights),
+            ("functions", functions),
+        ],
+    ))
+}
+
+/// The offset of a row of the cache as a formula, if all layers are alike.
+fn closed_form(plan: &ProgramPlan<'_>) -> String {
+    let Some(first) = plan.kv.layers.first() else {
+        return String::new();
+    };
+    let (keys, values) = (&first.keys, &first.values);
+    let alike = |layer: &LayerLayout| {
+        let same = |a: &kv::SideLayout, b: &kv::SideLayout| {
+            (a.heads, a.rows, a.dim, a.storage) == (b.heads, b.rows, b.dim, b.storage)
+        };
+        same(&layer.keys, keys) && same(&layer.values, keys)
+    };
+    let shapes = format!(
+        "/* The cache is [layer][side][head][position][dim]; side 0 has keys, side 1 values, {} bytes a row. */\n",
+        keys.row_bytes()
+    );
+    match plan.kv.layers.iter().all(alike) && values.rows == keys.rows {
+        true => format!(
+            "{shapes}#define KV_OFFSET(layer, side, head, position) \\\n    (A_KV_CACHE + ((((layer) * 2ull + (side)) * {} + \
+             (head)) * {} + (position) % {}) * {})\n",
+            keys.heads,
+            keys.rows,
+            keys.rows,
+            keys.row_bytes()
+        ),
+        false => "/* The cache is [layer][side][head][position][dim]; layers differ, so KV of model.c has their offsets. */\n".to_owned(),
+    }
+}
+
+fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError> {
+    let regions = &plan.regions;
+    let mut kv = String::new();
+    if !plan.kv.layers.is_empty() {
+        kv += "/* The caches: offsets of keys and values, sizes, window (0 for none), and whether they are f16. */\n";
+        kv += "static const struct {\n    size_t keys, values, heads, rows, key_dim, value_dim, window;\n    int key_half, value_half;\n} KV[MODEL_LAYERS] = {\n";
+        for layer in &plan.kv.layers {
+            let (keys, values) = (&layer.keys, &layer.values);
+            let half = |storage: KvStorage| u8::from(storage == KvStorage::F16);
+            let _ = writeln!(
+                kv,
+                "    {{{:#x}ull, {:#x}ull, {}, {}, {}, {}, {}, {}, {}}},",
+                regions.kv + keys.offset,
+                regions.kv + values.offset,
+                keys.heads,
+                keys.rows,
+                keys.dim,
+                values.dim,
+                layer.window.unwrap_or(0),
+                half(keys.storage),
+                half(values.storage)
+            );
+        }
+        kv += "};\n\n";
+        kv += include_str!("../templates/kv_at.c");
+    }
+    let output = match plan.vocab {
+        0 => String::new(),
+        vocab => {
+            let output = plan.graph.outputs()[0];
+            let Place::Arena(slot) = plan.memory.place(output) else {
+                return Err(EmitErrorKind::Graph("its logits are not computed".to_owned()).into());
+            };
+            format!(
+                "    memcpy(state + A_LOGITS, state + A_ARENA + {}, R * {vocab} * sizeof(float));\n",
+                slot.offset
+            )
+        }
+    };
+    let mut ends = Vec::new();
+    if !plan.kv.layers.is_empty() {
+        ends.push(format!("{:#x}", regions.kv + plan.kv.bytes()));
+    }
+    ends.push(format!("{:#x}", regions.arena + plan.memory.arena_bytes));
+    if plan.vocab > 0 {
+        ends.push(format!("{:#x}", regions.end));
+    }
+    ends.push("A_TOKEN_IDS + MODEL_CONTEXT * 4".to_owned());
+    ends.push("A_POSITIONS + MODEL_CONTEXT * 4".to_owned());
+    let functions = match plan.vocab {
+        0 => include_str!("../templates/encoder.c"),
+        _ => include_str!("../templates/decoder.c"),
+    };
+    Ok(fill(
+        include_str!("../templates/model.c"),
+        &[
+            ("title", &title(plan)),
+            ("kv", &kv),
+            ("body", &calls.body),
+            ("output", &output),
+            ("guards", &ends.join(", ")),
+            ("functions", functions),
+        ],
+    ))
+}

@@ -1,0 +1,285 @@
+//! The constants of a program and their places in `weights.bin`.
+
+use crate::EmitError;
+use crate::error::EmitErrorKind;
+use crate::names::Names;
+use base::{Bytes, DType};
+use cpu::{PackedLayout, PackedQuant, pack_strips};
+use graph::{Graph, TensorId};
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// Every constant starts at a multiple of this.
+pub(crate) const ALIGNMENT: usize = 64;
+/// Bytes of the header: the magic, the size of the file, zeros.
+pub(crate) const HEADER: usize = 64;
+/// The first bytes of `weights.bin`.
+pub(crate) const MAGIC: &[u8; 8] = b"kvarkC01";
+/// Columns of a panel of f32 weights.
+pub(crate) const PANEL: usize = 32;
+
+/// How a constant is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// As the graph has it.
+    Raw,
+    /// A quantised weight `[n, k]` in strips.
+    Strips { n: usize, k: usize },
+    /// An f32 weight `[n, k]` in panels.
+    Panels { n: usize, k: usize },
+    /// The cosines and sines of positions below `positions`, from a constant of frequencies.
+    RopeTable { positions: usize, magnitude: f32 },
+}
+
+/// A constant in `weights.bin`.
+#[derive(Clone, Debug)]
+pub(crate) struct Weight {
+    pub(crate) id: TensorId,
+    pub(crate) form: Form,
+    /// Its name in C.
+    pub(crate) name: String,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+    /// Its type and shape in words.
+    pub(crate) shape: String,
+}
+
+/// All constants of a program, in the order of the file.
+#[derive(Default)]
+pub(crate) struct Weights {
+    list: Vec<Weight>,
+    places: HashMap<(TensorId, FormKind), usize>,
+    end: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum FormKind {
+    Raw,
+    Packed,
+    Table,
+}
+
+impl Form {
+    fn kind(&self) -> FormKind {
+        match self {
+            Form::Raw => FormKind::Raw,
+            Form::Strips { .. } | Form::Panels { .. } => FormKind::Packed,
+            Form::RopeTable { .. } => FormKind::Table,
+        }
+    }
+
+    fn bytes(&self, dtype: DType, constant: &Bytes) -> Option<usize> {
+        Some(match *self {
+            Form::Raw => constant.len(),
+            Form::Strips { n, k } => PackedLayout::of(dtype, k)?.bytes(n),
+            Form::Panels { n, k } => {
+                let panels = n.div_ceil(PANEL).checked_mul(PANEL)?;
+                panels.checked_mul(k)?.checked_mul(size_of::<f32>())?
+            }
+            Form::RopeTable { positions, .. } => {
+                constant.len().checked_mul(2)?.checked_mul(positions)?
+            }
+        })
+    }
+}
+
+impl Weights {
+    /// The name of a constant in this form, which is placed on first use.
+    pub(crate) fn place(
+        &mut self,
+        graph: &Graph,
+        names: &mut Names,
+        id: TensorId,
+        form: Form,
+    ) -> Option<String> {
+        if let Some(known) = self.places.get(&(id, form.kind())) {
+            return Some(self.list[*known].name.clone());
+        }
+        let tensor = graph.tensor(id);
+        let constant = tensor.constant()?;
+        let prefix = match form.kind() {
+            FormKind::Raw => "W_",
+            FormKind::Packed => "P_",
+            FormKind::Table => "T_",
+        };
+        let name = names.get(prefix, id, &tensor.name);
+        let offset = self.end.max(HEADER).next_multiple_of(ALIGNMENT);
+        let bytes = form.bytes(tensor.ty.dtype, constant)?;
+        self.end = offset.checked_add(bytes)?;
+        let shape = match form {
+            Form::RopeTable { positions, .. } => {
+                format!(
+                    "f32[{positions}, {}]",
+                    constant.len() / size_of::<f32>() * 2
+                )
+            }
+            _ => {
+                let dims = tensor.ty.dims(&Default::default()).unwrap_or_default();
+                let layout = match form {
+                    Form::Strips { .. } => " in strips",
+                    Form::Panels { .. } => " in panels",
+                    _ => "",
+                };
+                format!("{}{dims:?}{layout}", tensor.ty.dtype)
+            }
+        };
+        self.places.insert((id, form.kind()), self.list.len());
+        self.list.push(Weight {
+            id,
+            form,
+            name: name.clone(),
+            offset,
+            bytes,
+            shape,
+        });
+        Some(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Weight> {
+        self.list.iter()
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn bytes(&self) -> usize {
+        self.end.max(HEADER).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Writes the file. `progress` receives the bytes written and returns false to cancel.
+    pub(crate) fn write(
+        &self,
+        graph: &Graph,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<(), WriteError> {
+        let total = self.bytes();
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(MAGIC);
+        header[8..16].copy_from_slice(&(total as u64).to_le_bytes());
+        out.write_all(&header)?;
+        let mut at = HEADER;
+        for weight in &self.list {
+            out.write_all(&vec![0; weight.offset - at])?;
+            if !progress(at, total) {
+                return Err(WriteError::Interrupted);
+            }
+            write_weight(graph, weight, out)?;
+            at = weight.offset + weight.bytes;
+        }
+        out.write_all(&vec![0; total - at])?;
+        progress(total, total);
+        Ok(())
+    }
+}
+
+/// Why the file was not written.
+pub(crate) enum WriteError {
+    Io(io::Error),
+    Interrupted,
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> WriteError {
+        WriteError::Io(error)
+    }
+}
+
+impl WriteError {
+    pub(crate) fn at(self, path: &std::path::Path) -> EmitError {
+        match self {
+            WriteError::Io(error) => EmitErrorKind::Io {
+                path: path.to_owned(),
+                error,
+            },
+            WriteError::Interrupted => EmitErrorKind::Interrupted,
+        }
+        .into()
+    }
+}
+
+fn write_weight(graph: &Graph, weight: &Weight, out: &mut dyn Write) -> io::Result<()> {
+    let tensor = graph.tensor(weight.id);
+    let bytes = tensor.constant().expect("only constants are placed");
+    match weight.form {
+        Form::Raw => out.write_all(bytes),
+        Form::Strips { n, k } => {
+            let layout = PackedLayout::of(tensor.ty.dtype, k).expect("placed as a quantised type");
+            let mut result = Ok(());
+            let mut strip = vec![0; layout.strip_bytes];
+            pack_strips(tensor.ty.dtype, bytes, n, k, |packed| {
+                if result.is_ok() {
+                    by_input(&layout, k, packed, &mut strip);
+                    result = out.write_all(&strip);
+                }
+            });
+            result
+        }
+        Form::Panels { n, k } => {
+            let rows: Vec<f32> = floats(bytes);
+            let mut panel = vec![0.0f32; k * PANEL];
+            for first in (0..n).step_by(PANEL) {
+                panel.fill(0.0);
+                for c in 0..PANEL.min(n - first) {
+                    for i in 0..k {
+                        panel[i * PANEL + c] = rows[(first + c) * k + i];
+                    }
+                }
+                write_floats(out, &panel)?;
+            }
+            Ok(())
+        }
+        Form::RopeTable {
+            positions,
+            magnitude,
+        } => {
+            let frequencies = floats(bytes);
+            for position in 0..positions {
+                let angles = frequencies.iter().map(|f| position as f32 * f);
+                let cosines = angles.clone().map(|angle| angle.cos() * magnitude);
+                let sines = angles.map(|angle| angle.sin() * magnitude);
+                let row: Vec<f32> = cosines.chain(sines).collect();
+                write_floats(out, &row)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let numbers = bytes.as_chunks::<4>().0.iter();
+    numbers.map(|four| f32::from_le_bytes(*four)).collect()
+}
+
+fn write_floats(out: &mut dyn Write, numbers: &[f32]) -> io::Result<()> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+    out.write_all(&bytes)
+}
+
+/// Reorders a packed strip, whose lines have four inputs of every row, so that the sixteen rows of an input are adjacent. In
+/// row-scaled strips the scales of a group come before its mins.
+fn by_input(layout: &PackedLayout, k: usize, packed: &[u8], out: &mut [u8]) {
+    const STRIP: usize = PackedLayout::STRIP;
+    out.copy_from_slice(packed);
+    for block in 0..k / PackedLayout::BLOCK {
+        let from = &packed[block * layout.block_stride..][..layout.block_stride];
+        let to = &mut out[block * layout.block_stride..][..layout.block_stride];
+        for (i, lane) in to[..layout.block_bytes].chunks_mut(STRIP).enumerate() {
+            for r in 0..STRIP {
+                // Rows r and r + 8 of a row-scaled strip are the bytes of one 16-bit lane.
+                let to = match layout.quant {
+                    PackedQuant::Nibble => r % 8 * 2 + r / 8,
+                    _ => r,
+                };
+                lane[to] = from[i / 4 * 64 + 4 * r + i % 4];
+            }
+        }
+        if layout.quant == PackedQuant::Nibble {
+            let factors = from[layout.block_bytes..].chunks(64);
+            for (from, to) in factors.zip(to[layout.block_bytes..].chunks_mut(64)) {
+                for r in 0..STRIP {
+                    to[2 * r..][..2].copy_from_slice(&from[4 * r..][..2]);
+                    to[2 * STRIP + 2 * r..][..2].copy_from_slice(&from[4 * r + 2..][..2]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+/* The kernels of the model, and what they take. */
+#ifndef MODEL_KERNELS_H
+#define MODEL_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+@limits@
+
+enum binary { ADD, SUB, MUL, DIV, MIN, MAX };
+
+/* Elements from one iteration to the next of two loops. */
+struct steps {
+    size_t outer, inner;
+};
+
+/* A strided copy: sizes of the axes, elements from one index to the next in source and target, and where both start. */
+struct view {
+    size_t shape[4], from[4], to[4], start, offset;
+};
+
+/* The format of a weight with scales per group. */
+struct group_scaled {
+    size_t group, strip_bytes;
+    int32_t zero;
+    int table, two_level, mins;
+};
+
+/* The keys and values of a layer: [head][row][dim], as f32 or f16. Position p is in row p modulo the rows. */
+struct kv_layer {
+    uint8_t *keys, *values;
+    size_t heads, rows, key_dim, value_dim;
+    int key_half, value_half;
+};
+
+@declarations@
+#endif

@@ -1,0 +1,314 @@
+//! Every weight type and op of a small graph, emitted, compiled and compared with the CPU backend's generic tier.
+
+use backend::{Backend, CompileOptions, Footprint, FootprintRequest};
+use base::{Bytes, DType};
+use cpu::{Cpu, Isa};
+use emit::{EmitOptions, Program, ProgramPlan, Regions};
+use graph::ops::{
+    Activation, Binary, BinaryFunction, Concat, Expand, Gated, GatherRows, LayerNorm, Linear,
+    Permute, RmsNorm, Scale, Slice, SoftCap, Unary,
+};
+use graph::{Bindings, Dim, Graph, GraphBuilder, TensorId, Value};
+use kv::CacheConfig;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const DRIVER: &str = include_str!("driver.c");
+/// Rows of tables, outputs of layers, and width of rows.
+const ROWS: usize = 40;
+const OUTPUTS: usize = 37;
+const WIDTH: usize = 512;
+/// The most tokens of a step.
+const STEP: usize = 24;
+
+/// Deterministic bytes.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n)
+            .map(|_| self.next() as f32 / (1u64 << 30) as f32 - 1.0)
+            .collect()
+    }
+
+    /// Blocks of a type with scales of a reasonable size.
+    fn blocks(&mut self, dtype: DType, elements: usize) -> Vec<u8> {
+        let halves: &[usize] = match dtype {
+            DType::F32 => {
+                return self
+                    .floats(elements)
+                    .iter()
+                    .flat_map(|x| x.to_le_bytes())
+                    .collect();
+            }
+            DType::F16 | DType::BF16 => {
+                // Exponents near that of one, with either sign.
+                let one = if dtype == DType::F16 {
+                    0x3400u16
+                } else {
+                    0x3e00
+                };
+                let word = |noise: &mut Noise| one | (noise.next() as u16 & 0x81ff);
+                return (0..elements)
+                    .flat_map(|_| word(self).to_le_bytes())
+                    .collect();
+            }
+            DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => &[0, 2],
+            DType::Q2_K => &[80, 82],
+            DType::Q3_K => &[108],
+            DType::Q6_K => &[208],
+            _ => &[0],
+        };
+        let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
+        let mut all = Vec::new();
+        for _ in 0..elements / len {
+            let mut block: Vec<u8> = (0..bytes).map(|_| self.next() as u8).collect();
+            for at in halves {
+                let half = 0x2000 | (self.next() as u16 & 0x83ff);
+                block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+            }
+            all.extend(block);
+        }
+        all
+    }
+}
+
+struct Builder {
+    graph: GraphBuilder,
+    noise: Noise,
+    count: usize,
+}
+
+impl Builder {
+    fn constant(&mut self, dtype: DType, shape: &[usize]) -> TensorId {
+        let bytes = self.noise.blocks(dtype, shape.iter().product());
+        self.count += 1;
+        let name = format!("constant.{}", self.count);
+        self.graph
+            .constant(&name, dtype, shape, Bytes::from(&bytes[..]))
+            .unwrap()
+    }
+
+    fn node(&mut self, op: impl Into<graph::ops::Op>, inputs: &[TensorId]) -> TensorId {
+        self.count += 1;
+        let name = format!("node.{}", self.count);
+        self.graph.node(&name, op, inputs).unwrap()
+    }
+}
+
+/// A graph with every weight type and all ops that need no cache and no table of positions.
+fn everything() -> Graph {
+    let mut graph = GraphBuilder::new("forward");
+    let tokens_dim = graph.symbol("T");
+    let tokens = graph.input("tokens", DType::I32, [tokens_dim]);
+    graph.input("position", DType::I32, [tokens_dim]);
+    graph.input("text", DType::I32, [tokens_dim]);
+    let mut b = Builder {
+        graph,
+        noise: Noise(7),
+        count: 0,
+    };
+    let types = DType::ALL.into_iter().filter(|dtype| dtype.is_real());
+    let mut parts = Vec::new();
+    for (i, dtype) in types.enumerate() {
+        let table = b.constant(dtype, &[ROWS, WIDTH]);
+        let rows = b.node(GatherRows, &[table, tokens]);
+        let weight = b.constant(dtype, &[OUTPUTS, WIDTH]);
+        let activation = Some(Activation::ALL[i % Activation::ALL.len()]).filter(|_| i % 2 == 0);
+        let product = if i % 3 == 0 {
+            let bias = b.constant(DType::F32, &[OUTPUTS]);
+            b.node(Linear { activation }, &[rows, weight, bias])
+        } else {
+            b.node(Linear { activation }, &[rows, weight])
+        };
+        parts.push(product);
+    }
+    let x = parts[0];
+    let vector = b.constant(DType::F32, &[OUTPUTS]);
+    let bias = b.constant(DType::F32, &[OUTPUTS]);
+    for function in Activation::ALL {
+        let scaled = b.node(Scale { factor: 0.37 }, &[x]);
+        parts.push(b.node(
+            Unary {
+                function: function.into(),
+            },
+            &[scaled],
+        ));
+        parts.push(b.node(Gated { function }, &[x, parts[1]]));
+    }
+    for function in [
+        BinaryFunction::Add,
+        BinaryFunction::Sub,
+        BinaryFunction::Mul,
+        BinaryFunction::Div,
+        BinaryFunction::Min,
+        BinaryFunction::Max,
+    ] {
+        parts.push(b.node(Binary { function }, &[x, vector]));
+        parts.push(b.node(Binary { function }, &[parts[2], parts[3]]));
+    }
+    parts.push(b.node(SoftCap { cap: 3.0 }, &[x]));
+    parts.push(b.node(RmsNorm { eps: 1e-5 }, &[x, vector]));
+    parts.push(b.node(LayerNorm { eps: 1e-5 }, &[x, vector, bias]));
+    let row = b.node(
+        Slice {
+            axis: 1,
+            start: Dim::from(3),
+            len: Dim::from(OUTPUTS - 3),
+            step: 1,
+        },
+        &[x],
+    );
+    parts.push(row);
+    let turned = b.node(Permute { axes: vec![1, 0] }, &[x]);
+    parts.push(b.node(Permute { axes: vec![1, 0] }, &[turned]));
+    let shape = vec![tokens_dim, Dim::from(OUTPUTS)];
+    parts.push(b.node(Expand { shape }, &[vector]));
+    let all = b.node(Concat { axis: 1 }, &parts);
+    b.graph.finish(&[all]).unwrap()
+}
+
+/// Emits the graph to a folder.
+fn emit_to(graph: &Graph, cpu: &Cpu, folder: &Path) {
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    let config = CacheConfig::new(STEP as u32, vec![]);
+    let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
+    let request = FootprintRequest {
+        bindings: Bindings([STEP, 0, 0, 0]),
+        options: &options,
+        is_weight: &is_weight,
+        cache: (&config, 1),
+    };
+    let Footprint { arena, kv, .. } = cpu.footprint(graph, &request).unwrap();
+    let end = arena.arena_bytes;
+    let plan = ProgramPlan {
+        name: "everything",
+        graph,
+        memory: &arena,
+        kv: &kv,
+        regions: Regions {
+            kv: 0,
+            arena: 0,
+            logits: end,
+            end,
+        },
+        context: STEP,
+        max_step: STEP,
+        vocab: 0,
+    };
+    let program = Program::new(&plan, &EmitOptions::default()).unwrap();
+    program.write(folder, &mut |_, _| true).unwrap();
+    std::fs::write(folder.join("driver.c"), DRIVER).unwrap();
+}
+
+fn compile(folder: &Path, compiler: &str, flags: &[&str]) -> PathBuf {
+    let program = folder.join(format!("driver{}", flags.join("")));
+    let output = Command::new(compiler)
+        .current_dir(folder)
+        .args(flags)
+        .args([
+            "-std=c11",
+            "-ffp-contract=off",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
+        .args(["driver.c", "model.c", "kernels.c", "-lm", "-o"])
+        .arg(&program)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    program
+}
+
+#[test]
+fn every_type_and_op_computes_the_bits_of_the_generic_tier() {
+    let there = |name: &str| {
+        Command::new(name)
+            .arg("--version")
+            .output()
+            .is_ok_and(|o| o.status.success())
+    };
+    if !there("cc") {
+        let _ = writeln!(std::io::stderr(), "skipped: there is no C compiler cc");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("kvark-emit-types-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    let graph = everything();
+    let cpu = Cpu::with_isa(Isa::GENERIC);
+    emit_to(&graph, &cpu, &folder);
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    let mut compiled = cpu.compile(Arc::new(graph), &options).unwrap();
+    let mut programs = vec![
+        compile(&folder, "cc", &["-O0"]),
+        compile(&folder, "cc", &["-O2"]),
+        compile(&folder, "cc", &["-O3", "-march=native"]),
+        // Without the vectors of GCC and Clang.
+        compile(&folder, "cc", &["-O1", "-DNO_LANES"]),
+    ];
+    if there("clang") {
+        programs.push(compile(&folder, "clang", &["-O3"]));
+    }
+    for count in [1usize, 3, STEP] {
+        let ids: Vec<i32> = (0..count).map(|i| (i * 7 % ROWS) as i32).collect();
+        let inputs = [
+            Value::i32([count], ids.clone()),
+            Value::i32([count], (0..count as i32).collect()),
+            Value::i32([count], vec![0; count]),
+        ];
+        let expect = compiled.run(&inputs, None, None).unwrap();
+        let expect = expect[0].as_f32().unwrap();
+        let ids: Vec<String> = ids.iter().map(i32::to_string).collect();
+        for program in &programs {
+            let mut child = Command::new(program)
+                .current_dir(&folder)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let text = format!("e {count} {}\n", ids.join(" "));
+            child
+                .stdin
+                .take()
+                .unwrap()
+                .write_all(text.as_bytes())
+                .unwrap();
+            let output = child.wait_with_output().unwrap();
+            let words = output.stdout.as_chunks::<4>().0.iter();
+            let found: Vec<f32> = words.map(|four| f32::from_le_bytes(*four)).collect();
+            assert_eq!(found.len(), 1 + expect.len());
+            let width = expect.len() / count;
+            for (i, (a, b)) in found[1..].iter().zip(expect).enumerate() {
+                let same = a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                let (token, column) = (i / width, i % width);
+                assert!(
+                    same,
+                    "{program:?}: token {token}, part {}, {a} is not {b}",
+                    column / OUTPUTS
+                );
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
