@@ -36,21 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
     # Slow to import, so imported after the arguments were checked.
     from transformers.utils import logging as transformers_logging
 
-    from .archive import save
-    from .decoder import ExportError, export_decoder, facts
-    from .load import load
+    from .decoder import ExportError
+    from .export import export
 
     logging.getLogger("torch").setLevel(logging.ERROR)
     transformers_logging.set_verbosity_error()
     try:
-        say(f"loading {options.model}")
-        model, extra = load(options.model)
-        config = model.config
-        say(f"{config.model_type} with {config.num_hidden_layers} layers; tracing")
-        _, program = export_decoder(model, features=options.features, max_step=options.max_step)
-        say(f"{len(program.graph.nodes)} nodes; writing {options.output}")
-        max_step = min(options.max_step, config.max_position_embeddings)
-        save(program, options.output, metadata=facts(config, max_step), extra_files=extra)
+        export(options.model, options.output, features=options.features, max_step=options.max_step, say=say)
     except (ExportError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -25,6 +25,7 @@ from ._kvark import (
     __version__,
 )
 from .errors import KvarkError
+from .exporting import export
 from .model import Model
 from .views import CellMap, MemoryPlan
 
@@ -43,5 +44,6 @@ __all__ = [
     "Session",
     "__version__",
     "errors",
+    "export",
     "iterate",
 ]
