@@ -1,6 +1,7 @@
 //! The stored rows of one layer and side.
 
 use super::layout::RowLayout;
+use super::region::{PoolMemory, RegionPart};
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, row_codec};
@@ -17,7 +18,7 @@ pub(crate) struct CpuPool {
     pub(super) layout: RowLayout,
     cells: usize,
     growth: PoolGrowth,
-    bytes: Vec<u8>,
+    bytes: PoolMemory,
     /// Scratch for one encoded row.
     row: Vec<u8>,
 }
@@ -115,9 +116,23 @@ impl CpuPool {
             layout,
             cells: 0,
             growth,
-            bytes: Vec::new(),
+            bytes: PoolMemory::Own(Vec::new()),
             row: vec![0; layout.row_bytes()],
         }
+    }
+
+    /// Puts an empty pool into a part of a region, with all its cells.
+    pub(super) fn place(&mut self, part: RegionPart) {
+        self.cells = self
+            .growth
+            .rows(self.growth.capacity.min(self.growth.max_rows_per_sequence))
+            as usize;
+        assert_eq!(
+            part.len(),
+            self.heads * self.head_bytes(),
+            "the part has the pool's size"
+        );
+        self.bytes = PoolMemory::Part(part);
     }
 
     pub(super) fn row_bytes(&self) -> usize {
@@ -195,10 +210,13 @@ impl KvPool for CpuPool {
         );
         let (old, new) = (self.head_bytes(), cells * self.row_bytes());
         let len = self.heads * new;
-        self.bytes
-            .try_reserve_exact(len - self.bytes.len())
+        let PoolMemory::Own(bytes) = &mut self.bytes else {
+            unreachable!("a part of a region has all cells");
+        };
+        bytes
+            .try_reserve_exact(len - bytes.len())
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
-        self.bytes.resize(len, 0);
+        bytes.resize(len, 0);
         // In descending order, so that no head is overwritten before it has moved.
         let moving = if old == 0 { 0 } else { self.heads };
         for head in (0..moving).rev() {
