@@ -178,6 +178,9 @@ pub(crate) struct EngineArgs {
     /// Storage type of cached values
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_v: KvStorage,
+    /// Allocate all keys and values before the first token, as one region, instead of growing with the context
+    #[arg(long)]
+    preallocate: bool,
     /// Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     mem_limit: Option<u64>,
@@ -317,6 +320,7 @@ impl EngineArgs {
             max_step_tokens: self.batch_size as usize,
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
+            preallocate: self.preallocate,
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),

@@ -2,6 +2,7 @@
 
 pub(crate) mod layout;
 pub(crate) mod pool;
+mod region;
 
 use crate::kernels::{Context, SERIAL_ELEMENTS};
 use backend::KvPool;
@@ -12,6 +13,7 @@ use kv::{
 };
 use layout::RowLayout;
 use pool::{CpuPool, buffer};
+use region::RegionPart;
 use std::sync::Arc;
 
 pub(crate) use pool::StepRows;
@@ -40,12 +42,27 @@ impl LayerKv {
 }
 
 impl CpuKv {
-    pub(crate) fn new(config: &CacheConfig) -> CpuKv {
-        CpuKv {
+    /// Empty storage. If all cells are wanted at once, the pools are parts of one region in the order of
+    /// [`KvLayout`](kv::KvLayout).
+    pub(crate) fn new(config: &CacheConfig) -> Result<CpuKv, KvError> {
+        let mut kv = CpuKv {
             config: config.clone(),
             layers: empty_layers(config),
             prefix: None,
+        };
+        if config.initial_cells == CacheConfig::ALL_CELLS {
+            let layout = config.layout(config.capacity, 1);
+            let sides = layout
+                .layers
+                .iter()
+                .flat_map(|layer| [&layer.keys, &layer.values]);
+            let sizes: Vec<usize> = sides.map(kv::SideLayout::bytes).collect();
+            let parts = RegionPart::divide(&sizes)?;
+            kv.pools()
+                .zip(parts)
+                .for_each(|(pool, part)| pool.place(part));
         }
+        Ok(kv)
     }
 
     /// Grows the pools to the step's cells and writes its keys and values; cell numbers count the prefix.

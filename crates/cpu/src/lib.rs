@@ -52,7 +52,7 @@ impl Cpu {
     /// The backend with a chosen tier; registers its caches.
     pub fn with_isa(isa: Isa) -> Cpu {
         let make = |config: &CacheConfig| -> Result<Box<dyn KvBytes>, KvError> {
-            Ok(Box::new(kv::CpuKv::new(config)))
+            Ok(Box::new(kv::CpuKv::new(config)?))
         };
         CacheBuilderRegistry::global().register(Cpu::ID, make);
         Cpu { isa }

@@ -150,6 +150,9 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
+    /// As [`initial_cells`](CacheConfig::initial_cells): all cells are allocated when the cache is made, and nothing grows.
+    pub const ALL_CELLS: u32 = u32::MAX;
+
     /// `n_layers` equal layers with default storage and growth.
     pub fn uniform(capacity: u32, n_layers: usize, layer: LayerConfig) -> CacheConfig {
         CacheConfig::new(capacity, vec![layer; n_layers])

@@ -18,12 +18,12 @@ pub struct RunnerOptions {
     pub key_storage: KvStorage,
     /// The storage type of values.
     pub value_storage: KvStorage,
-    /// Allocate all rows of the KV cache with the first step instead of growing the pools as the context grows. Growth
-    /// copies the rows that are there, which delays a step.
-    pub preallocate: bool,
     /// Use rings in sliding-window layers: they keep only the rows of their window, plus the rows that one step or a
     /// rewind of the same length needs.
     pub ring_layers: bool,
+    /// Allocate all keys and values before the first token, as one region, instead of growing with the context. Growth
+    /// copies the rows that are there, which delays a step.
+    pub preallocate: bool,
     /// The number of logit rows per step that memory is reserved for. A step that wants more rows allocates more.
     pub max_logit_rows: usize,
     /// The memory limit. A plan that exceeds it is refused before weights are loaded.
@@ -40,8 +40,8 @@ impl Default for RunnerOptions {
             max_step_tokens: 512,
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
-            preallocate: false,
             ring_layers: true,
+            preallocate: false,
             max_logit_rows: 1,
             memory: MemoryLimit::default(),
             compile: CompileOptions::default(),
@@ -121,21 +121,19 @@ pub(crate) fn cache_config(
             })?,
     };
     let step = StepSize::new(facts, options, capacity).tokens as u32;
+    let grown = CachePolicy::new(capacity);
     let policy = CachePolicy {
+        initial_cells: match options.preallocate {
+            true => CacheConfig::ALL_CELLS,
+            false => grown.initial_cells,
+        },
         key_storage: options.key_storage,
         value_storage: options.value_storage,
         ring: options.ring_layers.then_some(RingPolicy {
             max_step: step,
             max_rewind: step,
         }),
-        ..CachePolicy::new(capacity)
-    };
-    let policy = match options.preallocate {
-        true => CachePolicy {
-            initial_cells: capacity,
-            ..policy
-        },
-        false => policy,
+        ..grown
     };
     let facts = CacheFacts {
         layers: facts.caches.clone(),

@@ -1,11 +1,11 @@
 //! The stored rows of one layer and side.
 
 use super::layout::RowLayout;
+use super::region::{PoolMemory, RegionPart, zeroed_buffer};
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
 use backend::{KvPool, row_codec};
 use kv::{KvError, KvErrorKind, KvStorage, NO_CELL, PoolGrowth, RowBlock};
-use std::alloc::Layout;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub(crate) struct CpuPool {
     pub(super) layout: RowLayout,
     cells: usize,
     growth: PoolGrowth,
-    bytes: Vec<u8>,
+    bytes: PoolMemory,
     /// Scratch for one encoded row.
     row: Vec<u8>,
 }
@@ -101,22 +101,6 @@ pub(super) fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
     Ok(buffer)
 }
 
-/// `len` zero bytes. The system supplies zero pages as they are first touched, so a large pool costs memory only where
-/// it has been used.
-fn zeroed_buffer(len: usize) -> Result<Vec<u8>, KvError> {
-    let layout = Layout::array::<u8>(len).map_err(|_| KvErrorKind::OutOfMemory(len))?;
-    if len == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: the layout's size is not zero.
-    let start = unsafe { std::alloc::alloc_zeroed(layout) };
-    if start.is_null() {
-        return Err(KvErrorKind::OutOfMemory(len).into());
-    }
-    // SAFETY: the global allocator allocated `len` initialised bytes with the layout of a `Vec<u8>` of that capacity.
-    Ok(unsafe { Vec::from_raw_parts(start, len, len) })
-}
-
 impl CpuPool {
     pub(crate) fn new(
         layout: RowLayout,
@@ -132,9 +116,23 @@ impl CpuPool {
             layout,
             cells: 0,
             growth,
-            bytes: Vec::new(),
+            bytes: PoolMemory::Own(Vec::new()),
             row: vec![0; layout.row_bytes()],
         }
+    }
+
+    /// Puts an empty pool into a part of a region, with all its cells.
+    pub(super) fn place(&mut self, part: RegionPart) {
+        self.cells = self
+            .growth
+            .rows(self.growth.capacity.min(self.growth.max_rows_per_sequence))
+            as usize;
+        assert_eq!(
+            part.len(),
+            self.heads * self.head_bytes(),
+            "the part has the pool's size"
+        );
+        self.bytes = PoolMemory::Part(part);
     }
 
     pub(super) fn row_bytes(&self) -> usize {
@@ -213,14 +211,15 @@ impl KvPool for CpuPool {
         let (old, new) = (self.head_bytes(), cells * self.row_bytes());
         let len = self.heads * new;
         if old == 0 {
-            self.bytes = zeroed_buffer(len)?;
+            self.bytes = PoolMemory::Own(zeroed_buffer(len)?);
             self.cells = cells;
             return Ok(());
         }
-        self.bytes
-            .try_reserve_exact(len - self.bytes.len())
+        let bytes = self.bytes.to_own();
+        bytes
+            .try_reserve_exact(len - bytes.len())
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
-        self.bytes.resize(len, 0);
+        bytes.resize(len, 0);
         // In descending order, so that no head is overwritten before it has moved.
         for head in (0..self.heads).rev() {
             self.bytes

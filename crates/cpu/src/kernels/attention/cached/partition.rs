@@ -267,7 +267,7 @@ mod tests {
                 window: None,
             };
             let config = CacheConfig::new(2000, vec![layer]);
-            let (mut cache, mut kv) = (Contiguous::new(&config), CpuKv::new(&config));
+            let (mut cache, mut kv) = (Contiguous::new(&config), CpuKv::new(&config).unwrap());
             let mut plan = StepPlan::default();
             let positions: Vec<i32> = (0..held).collect();
             cache.plan_declared(&positions, &mut plan).unwrap();
