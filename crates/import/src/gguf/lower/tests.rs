@@ -67,6 +67,10 @@ impl Model {
     }
 
     fn import(&self) -> Result<LoweredModel, ImportError> {
+        self.import_with(&ImportOptions::default())
+    }
+
+    fn import_with(&self, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
         let name = Value::String(self.architecture.into());
         let mut writer = Writer::new().entry("general.architecture", name);
         for (key, value) in &self.keys {
@@ -85,10 +89,7 @@ impl Model {
         }
         let ones = 1f32.to_le_bytes().repeat(offset as usize / 4);
         let file = writer.data(&ones).finish();
-        lower(
-            &Gguf::parse(Bytes::from(&file[..]))?,
-            &ImportOptions::default(),
-        )
+        lower(&Gguf::parse(Bytes::from(&file[..]))?, options)
     }
 
     fn text(&self) -> String {
@@ -381,4 +382,109 @@ fn refuses(table: &[(Damage, K, &str)]) {
         assert_eq!(error.to_string(), *message);
         assert_eq!(error.kind(), *kind, "{message}");
     }
+}
+
+/// A head of width 8 over two tapped layers, with five tokens.
+fn eagle3() -> Model {
+    let mut model = Model::llama();
+    model.architecture = "eagle3";
+    let layers = Array::U32(vec![0, 2]);
+    model.set("target_layers", Value::Array(layers));
+    model.remove("token_embd.weight");
+    model.add("fc.weight", &[8, 16]);
+    model.add("blk.0.attn_norm_2.weight", &[8]);
+    for (name, rows) in [("attn_q", 8), ("attn_k", 4), ("attn_v", 4)] {
+        model.add(&format!("blk.0.{name}.weight"), &[rows, 16]);
+    }
+    model.add("output.weight", &[5, 8]);
+    model.tensors.push(("d2t".to_owned(), vec![5], I32));
+    model
+}
+
+#[test]
+fn an_eagle3_head_pairs_tokens_with_features() {
+    let head = eagle3().import().unwrap();
+    assert_eq!(head.architecture, "eagle3");
+    assert!(!head.facts.is_decoder(), "it has no tokens of its own");
+    assert_eq!((head.facts.caches.len(), head.facts.hidden_size), (1, 8));
+    let facts = head.draft_head.unwrap();
+    assert_eq!(facts.target_layers, [0, 2]);
+    // The bytes of every tensor of these tests are ones in f32.
+    assert_eq!(facts.target_tokens, [1f32.to_bits(); 5]);
+    let [forward, fuse] = &head.methods[..] else {
+        panic!("two methods");
+    };
+    let wanted = "\
+graph fuse(features: f32[T, 16])
+  fc: f32[T, 8] = linear(features, fc.weight)
+  return fc
+";
+    assert_eq!(fuse.graph.to_string(), wanted);
+    let text = forward.graph.to_string();
+    for line in [
+        "graph forward(embedded: f32[T, 8], hidden: f32[T, 8], position: i32[T], rows: i32[R])",
+        "blk.0.pair: f32[T, 16] = concat(blk.0.attn_norm, blk.0.attn_norm_2) {axis: 1}",
+        "blk.0.attn_q: f32[T, 8] = linear(blk.0.pair, blk.0.attn_q.weight)",
+        "blk.0.attn_residual: f32[T, 8] = add(hidden, blk.0.attn_output)",
+        "wanted: f32[R, 8] = gather_rows(blk.0.attn_residual, rows)",
+        "output: f32[R, 5] = linear(output_norm, output.weight)",
+        "return output, blk.0.ffn_residual",
+    ] {
+        assert!(text.contains(line), "no {line:?} in {text}");
+    }
+}
+
+#[test]
+fn a_damaged_eagle3_head_is_refused() {
+    type Change = fn(&mut Model);
+    let table: [(Change, &str); 6] = [
+        (
+            |m| m.keys.retain(|(key, _)| *key != "target_layers"),
+            "target_layers",
+        ),
+        (
+            |m| m.set("norm_before_fc", Value::Bool(true)),
+            "norm_before_fc = true",
+        ),
+        (|m| m.remove("fc.weight"), "fc.weight"),
+        (|m| m.add("fc.weight", &[8, 24]), "fc.weight"),
+        (
+            |m| m.add("blk.1.attn_q.weight", &[8, 16]),
+            "blk.1.attn_q.weight",
+        ),
+        (
+            |m| {
+                m.remove("d2t");
+                m.add("d2t", &[5]);
+            },
+            "d2t",
+        ),
+    ];
+    for (change, expect) in table {
+        let mut model = eagle3();
+        change(&mut model);
+        let error = model.import().unwrap_err().to_string();
+        assert!(error.contains(expect), "{error}");
+    }
+}
+
+#[test]
+fn features_are_the_inputs_of_layers() {
+    let file = |features: &[usize]| {
+        let model = Model::llama();
+        let spec = model.import().unwrap();
+        assert!(spec.draft_head.is_none());
+        let options = ImportOptions {
+            feature_layers: features.to_vec(),
+            ..ImportOptions::default()
+        };
+        model.import_with(&options)
+    };
+    let graph = file(&[0]).unwrap().methods[0].graph.to_string();
+    assert!(graph.ends_with("return logits, token_embd\n"), "{graph}");
+    let error = file(&[1]).unwrap_err().to_string();
+    assert!(
+        error.contains("is 1, and the model has 1 layers"),
+        "{error}"
+    );
 }
