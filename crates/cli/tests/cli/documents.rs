@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The marks of blocks that are not run, and why.
-const MARKS: [(&str, &str); 5] = [
+const MARKS: [(&str, &str); 6] = [
     ("install", "builds or installs programs"),
     ("network", "downloads a model"),
     ("server", "serves until it is stopped, or asks a server"),
