@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// NVRTC of the CUDA version whose functions the backend is built for.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 
+/// The tests that need a GPU.
+const TESTS: [&str; 2] = ["device", "rows"];
+
 /// Compile all CUDA kernels for every supported architecture; needs no GPU
 #[derive(Args)]
 #[command(
@@ -19,7 +22,11 @@ Examples:
   cargo xtask check-cuda
   KVARK_NVRTC=/usr/local/cuda/lib64/libnvrtc.so.13 cargo xtask check-cuda"
 )]
-pub(crate) struct CheckCuda {}
+pub(crate) struct CheckCuda {
+    /// Only install NVRTC
+    #[arg(long)]
+    install: bool,
+}
 
 impl CheckCuda {
     pub(crate) fn execute(self) -> Result<()> {
@@ -27,6 +34,9 @@ impl CheckCuda {
             Some(path) => PathBuf::from(path),
             None => install()?,
         };
+        if self.install {
+            return Ok(());
+        }
         let mut tests = shell::command("cargo");
         tests.args([
             "test",
@@ -60,10 +70,10 @@ fn find(venv: &Path) -> Option<PathBuf> {
     paths.find(|path| path.exists())
 }
 
-/// Test the CUDA backend on a GPU: conformance suites and random histories
+/// Test the CUDA backend on a GPU: conformance suites, random histories and equal bits
 #[derive(Args)]
 #[command(
-    after_help = "Runs crates/cuda/tests/device.rs, which fails without a GPU. With --carry, the tests are built and put into a \
+    after_help = "Runs crates/cuda/tests/device.rs and rows.rs, which then fail without a GPU. With --carry, the tests are built and put into a \
 folder with a script: copy the folder to a machine with a GPU and NVRTC, and start run.sh there.
 
 Examples:
@@ -84,14 +94,8 @@ impl TestCuda {
     pub(crate) fn execute(self) -> Result<()> {
         let histories = self.histories.to_string();
         let mut cargo = shell::command("cargo");
-        cargo.args([
-            "test",
-            "--release",
-            "--package",
-            "kvark-cuda",
-            "--test",
-            "device",
-        ]);
+        cargo.args(["test", "--release", "--package", "kvark-cuda"]);
+        cargo.args(TESTS.iter().flat_map(|test| ["--test", test]));
         let Some(folder) = self.carry else {
             cargo
                 .env("KVARK_REQUIRE_CUDA", "1")
@@ -99,18 +103,22 @@ impl TestCuda {
             return shell::run(&mut cargo);
         };
         let messages = shell::output(cargo.args(["--no-run", "--message-format=json"]))?;
-        let binary = messages.lines().find_map(|line| {
+        let named = |line: &str| {
             let (_, rest) = line.split_once("\"executable\":\"")?;
             Some(PathBuf::from(rest.split_once('"')?.0))
-        });
-        let Some(binary) = binary else {
-            bail!("cargo named no test binary");
         };
+        let binaries: Vec<PathBuf> = messages.lines().filter_map(named).collect();
+        if binaries.len() != TESTS.len() {
+            bail!("cargo named {} test binaries", binaries.len());
+        }
         std::fs::create_dir_all(&folder)?;
-        std::fs::copy(binary, folder.join("device"))?;
-        let script = format!(
-            "#!/bin/sh\ncd \"$(dirname \"$0\")\" && KVARK_REQUIRE_CUDA=1 KVARK_HISTORIES={histories} exec ./device --nocapture\n"
-        );
+        let mut script = "#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n".to_owned();
+        script += &format!("export KVARK_REQUIRE_CUDA=1 KVARK_HISTORIES={histories}\n");
+        for binary in binaries {
+            let name = binary.file_name().context("a file")?;
+            std::fs::copy(&binary, folder.join(name))?;
+            script += &format!("./{} --nocapture\n", name.to_string_lossy());
+        }
         std::fs::write(folder.join("run.sh"), script)?;
         println!("{}: start run.sh on the other machine", folder.display());
         Ok(())

@@ -1,8 +1,9 @@
 //! KV storage on the device: one pool per layer and side, rows encoded in their storage type, head after head.
 
 use crate::compile::Unit;
-use crate::device::{Buffer, Device, Launch};
+use crate::device::{Buffer, Device};
 use crate::error::CudaError;
+use crate::launch::Launch;
 use bytemuck::NoUninit;
 use kv::{
     CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind,

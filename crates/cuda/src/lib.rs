@@ -4,12 +4,15 @@
 //! build. `unsafe` code calls the driver: a block says which fact makes its addresses and sizes right.
 
 mod arguments;
+mod calls;
 mod compile;
 mod device;
 mod error;
 mod executable;
 mod fusion;
 mod kv;
+mod launch;
+mod machine;
 mod plan;
 mod tape;
 mod weights;

@@ -1,8 +1,9 @@
 //! Weights in the device's layout, and the other constants of a graph.
 
 use crate::compile::Unit;
-use crate::device::{Buffer, Device, Launch};
+use crate::device::{Buffer, Device};
 use crate::error::CudaError;
+use crate::launch::Launch;
 use backend::{BackendError, BackendErrorKind, CompileOptions};
 use base::DType;
 use bytemuck::NoUninit;

@@ -27,6 +27,9 @@ fn the_record_of_a_gpu_is_complete() {
     if record["kernels"] != now {
         let date = &record["date"];
         let note = "the CUDA kernels have changed since their record was made on a GPU";
-        let _ = writeln!(std::io::stderr(), "{note} ({date}): cargo xtask test-cuda");
+        let _ = writeln!(
+            std::io::stderr(),
+            "{note} ({date}), to {now}: cargo xtask test-cuda"
+        );
     }
 }

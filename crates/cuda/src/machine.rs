@@ -1,0 +1,339 @@
+//! The memory that tapes are made for and run on, and the ways to run them.
+
+use crate::device::{Buffer, Device, Pinned, Stream};
+use crate::error::{CudaError, check};
+use crate::kv::{CudaKv, LayerEntry};
+use crate::launch::{CapturedGraph, Launch};
+use crate::plan;
+use crate::tape::{Addresses, Planned, StepLayout, Tape, attention_memory};
+use crate::weights::Constants;
+use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, RunMode, TraceCallback};
+use base::DType;
+use cudarc::driver::sys;
+use graph::{Data, Graph, Value};
+use kv::{Step, StepPlan};
+use std::sync::Arc;
+
+/// Bytes of the step buffer for the runs and items of plans, beyond a few words a token.
+const PLAN_BYTES: usize = 256 * 1024;
+
+/// What tapes are made for and run on.
+pub(crate) struct Machine {
+    pub(crate) graph: Arc<Graph>,
+    pub(crate) constants: Constants,
+    pub(crate) arena: Buffer,
+    /// The inputs and the plan of a step, filled from `staging`.
+    pub(crate) step: Buffer,
+    pub(crate) staging: Pinned,
+    /// Partial attention results and the counters of their arrival.
+    pub(crate) partial: Buffer,
+    pub(crate) counters: Buffer,
+    /// Results on the host.
+    pub(crate) results: Pinned,
+    pub(crate) words: Vec<u32>,
+    /// Whether nodes are fused.
+    pub(crate) fuse: bool,
+    /// Counts the changes of addresses.
+    pub(crate) generation: u64,
+    pub(crate) stream: Stream,
+    pub(crate) device: Arc<Device>,
+}
+
+/// A tape and what was captured of it.
+pub(crate) struct Recording {
+    pub(crate) tape: Tape,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// A part of a recording.
+pub(crate) enum Piece {
+    Captured(CapturedGraph),
+    /// The calls of an attention node.
+    Launched(Vec<Launch>),
+}
+
+/// How the kernels of a tape are started.
+pub(crate) enum Start<'a> {
+    Pieces(&'a [Piece]),
+    Launches,
+    Traced(TraceCallback<'a>),
+}
+
+impl Machine {
+    /// The constants of a graph on a device; the other memory is allocated as tapes need it.
+    pub(crate) fn new(
+        graph: Arc<Graph>,
+        device: &Arc<Device>,
+        options: &CompileOptions,
+    ) -> Result<Machine, BackendError> {
+        device.bind()?;
+        let constants = Constants::new(&graph, device, options)?;
+        let (partial, counters) = attention_memory(&graph);
+        Ok(Machine {
+            constants,
+            arena: Buffer::new(device, 0)?,
+            step: Buffer::new(device, 0)?,
+            staging: Pinned::new(device, 0)?,
+            partial: Buffer::new(device, partial)?,
+            counters: Buffer::new(device, counters * 4)?,
+            results: Pinned::new(device, 0)?,
+            words: Vec::new(),
+            fuse: options.executor == ExecutorKind::Compiled,
+            generation: 0,
+            stream: Stream::new()?,
+            device: device.clone(),
+            graph,
+        })
+    }
+
+    /// Makes the tape for inputs of these shapes, and grows the memory if necessary.
+    pub(crate) fn tape(&mut self, shapes: &[&[usize]]) -> Result<Tape, BackendError> {
+        self.device.bind()?;
+        let planned = Planned::new(&self.graph, &self.constants, shapes, self.fuse)?;
+        if planned.memory.arena_bytes > self.arena.len() {
+            // Nothing in the arena outlives a step, so the old contents are dropped.
+            self.stream.wait()?;
+            self.arena = Buffer::new(&self.device, 0)?;
+            self.arena = Buffer::new(&self.device, planned.memory.arena_bytes)?;
+            self.generation += 1;
+        }
+        let tokens = planned.layout.inputs.iter().map(|range| range.len()).max();
+        // A token has a write and an item in every class of layers; two classes are usual.
+        let plans = tokens.unwrap_or(0) * 20 + PLAN_BYTES;
+        self.grow_step(planned.layout.plans + plans)?;
+        let addresses = Addresses {
+            arena: self.arena.address(),
+            step: self.step.address(),
+            partial: self.partial.address(),
+            counters: self.counters.address(),
+        };
+        planned.tape(
+            &self.graph,
+            &self.device,
+            &self.constants,
+            addresses,
+            self.generation,
+        )
+    }
+
+    fn grow_step(&mut self, bytes: usize) -> Result<(), CudaError> {
+        if bytes > self.step.len() {
+            self.stream.wait()?;
+            self.step = Buffer::new(&self.device, bytes)?;
+            self.staging = Pinned::new(&self.device, bytes)?;
+            self.generation += 1;
+        }
+        Ok(())
+    }
+
+    fn step_tape(&mut self, sizes: [usize; 3]) -> Result<Tape, BackendError> {
+        let shapes = sizes.each_ref().map(std::slice::from_ref);
+        self.tape(&shapes)
+    }
+
+    /// Captures the work of a step of these sizes.
+    pub(crate) fn record(
+        &mut self,
+        sizes: [usize; 3],
+        mode: RunMode,
+    ) -> Result<Recording, BackendError> {
+        let tape = self.step_tape(sizes)?;
+        let mut pieces = Vec::new();
+        let mut launches: Vec<Launch> = Vec::new();
+        let capture = |launches: &mut Vec<Launch>| {
+            let launches = std::mem::take(launches);
+            // SAFETY: the calls use the executable's memory, which outlives its recordings; if it moves, the generation
+            // changes and nothing of this recording is replayed.
+            unsafe { CapturedGraph::capture(&self.stream, &launches) }.map(Piece::Captured)
+        };
+        for call in &tape.calls {
+            if call.attends && mode == RunMode::Piecewise {
+                if !launches.is_empty() {
+                    pieces.push(capture(&mut launches)?);
+                }
+                pieces.push(Piece::Launched(call.launches.clone()));
+            } else {
+                launches.extend(call.launches.iter().cloned());
+            }
+        }
+        if !launches.is_empty() {
+            pieces.push(capture(&mut launches)?);
+        }
+        Ok(Recording { tape, pieces })
+    }
+
+    /// Encodes a step of a decoder and its plan into the step buffer.
+    pub(crate) fn fill_step(
+        &mut self,
+        sizes: [usize; 3],
+        mut cache: CacheStep<'_, CudaKv>,
+    ) -> Result<(), BackendError> {
+        let layout = StepLayout::of_step(&self.graph, sizes);
+        let inputs = encoded(cache.plan.step());
+        let bytes = inputs.each_ref().map(|input| bytemuck::cast_slice(input));
+        self.fill(&layout, &bytes, Some(&mut cache))
+    }
+
+    /// Copies inputs and the plan to the step buffer; the copy is on the executable's stream.
+    pub(crate) fn fill(
+        &mut self,
+        layout: &StepLayout,
+        inputs: &[&[u8]],
+        cache: Option<&mut CacheStep<'_, CudaKv>>,
+    ) -> Result<(), BackendError> {
+        let mut words = std::mem::take(&mut self.words);
+        words.clear();
+        words.resize(layout.plans / 4, 0);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        for (range, input) in layout.inputs.iter().zip(inputs) {
+            bytes[range.start..][..input.len()].copy_from_slice(input);
+        }
+        if let Some(CacheStep { plan, bytes }) = cache {
+            bytes.ensure(plan)?;
+            append_plans(layout, plan, bytes, &mut words);
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        self.grow_step(bytes.len())?;
+        self.staging.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        // SAFETY: both buffers have at least this size, and every step waits for the stream before they change again.
+        let copied = check("cuMemcpyHtoDAsync", unsafe {
+            let from = self.staging.bytes().as_ptr().cast();
+            sys::cuMemcpyHtoDAsync_v2(self.step.address(), from, bytes.len(), self.stream.0)
+        });
+        self.words = words;
+        Ok(copied?)
+    }
+
+    /// Starts the work of a tape.
+    pub(crate) fn start(&self, tape: &Tape, start: Start<'_>) -> Result<(), BackendError> {
+        // SAFETY: the tape's addresses are those of this machine's memory: callers compare generations.
+        unsafe {
+            match start {
+                Start::Pieces(pieces) => {
+                    for piece in pieces {
+                        match piece {
+                            Piece::Captured(graph) => graph.start(&self.stream)?,
+                            Piece::Launched(launches) => {
+                                launches
+                                    .iter()
+                                    .try_for_each(|launch| launch.start(&self.stream))?;
+                            }
+                        }
+                    }
+                }
+                Start::Launches => {
+                    let launches = tape.calls.iter().flat_map(|call| &call.launches);
+                    launches
+                        .into_iter()
+                        .try_for_each(|launch| launch.start(&self.stream))?;
+                }
+                Start::Traced(trace) => {
+                    for call in &tape.calls {
+                        call.launches
+                            .iter()
+                            .try_for_each(|launch| launch.start(&self.stream))?;
+                        self.stream.wait()?;
+                        let node = &self.graph.nodes()[call.node];
+                        let ty = &self.graph.tensor(node.output).ty;
+                        let bytes = ty.bytes(&tape.bindings).unwrap_or(0);
+                        let mut result = vec![0; bytes];
+                        if bytes > 0 {
+                            self.device.download(call.result, &mut result)?;
+                        }
+                        let shape = ty.dims(&tape.bindings).expect("resolved by the tape");
+                        let value = value(ty.dtype, shape, &result);
+                        trace(self.graph.node_name(node), node.op.name(), &value);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies an output to the host and waits for the step.
+    pub(crate) fn result(&mut self, (address, bytes): (u64, usize)) -> Result<&[u8], BackendError> {
+        if bytes > self.results.bytes().len() {
+            self.stream.wait()?;
+            self.results = Pinned::new(&self.device, bytes.next_power_of_two())?;
+        }
+        if bytes > 0 {
+            // SAFETY: the output has this size, and so has the host's memory, which is read after the wait.
+            check("cuMemcpyDtoHAsync", unsafe {
+                let to = self.results.bytes_mut().as_mut_ptr().cast();
+                sys::cuMemcpyDtoHAsync_v2(to, address, bytes, self.stream.0)
+            })?;
+        }
+        self.stream.wait()?;
+        Ok(&self.results.bytes()[..bytes])
+    }
+
+    /// All outputs of a run.
+    pub(crate) fn values(&mut self, tape: &Tape) -> Result<Vec<Value>, BackendError> {
+        let mut values = Vec::new();
+        for (i, output) in tape.outputs.iter().enumerate() {
+            let bytes = self.result(*output)?.to_vec();
+            let ty = &self.graph.tensor(self.graph.outputs()[i]).ty;
+            let shape = ty.dims(&tape.bindings).expect("resolved by the tape");
+            values.push(value(ty.dtype, shape, &bytes));
+        }
+        if tape.outputs.is_empty() {
+            self.stream.wait()?;
+        }
+        Ok(values)
+    }
+}
+
+fn value(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Value {
+    let elements = shape.iter().product();
+    let data = match dtype {
+        DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
+        dtype => Data::from_bytes(dtype, bytes, elements).expect("a compute type of this size"),
+    };
+    Value { shape, data }
+}
+
+/// A step as the graph's three inputs.
+fn encoded(step: &Step) -> [Vec<i32>; 3] {
+    let tokens = step.tokens();
+    [
+        tokens.iter().map(|token| token.id as i32).collect(),
+        tokens.iter().map(|token| token.position).collect(),
+        step.rows().iter().map(|row| *row as i32).collect(),
+    ]
+}
+
+/// Appends the plan of every class of layers, and fills the table of layers.
+fn append_plans(layout: &StepLayout, plan: &StepPlan, kv: &CudaKv, words: &mut Vec<u32>) {
+    let mut known: Vec<(*const kv::LayerPlan, u32)> = Vec::new();
+    for id in 0..layout.layer_count().min(plan.layers()) {
+        let layer = plan.layer(id);
+        let place = known.iter().find(|(known, _)| std::ptr::eq(*known, layer));
+        let header = match place {
+            Some((_, header)) => *header,
+            None => {
+                let header = plan::encode(layer, words);
+                known.push((layer, header));
+                header
+            }
+        };
+        let entry = kv.entry(id, header);
+        let at = layout.layers / 4 + id * size_of::<LayerEntry>() / 4;
+        let to = &mut words[at..at + size_of::<LayerEntry>() / 4];
+        bytemuck::cast_slice_mut::<u32, u8>(to).copy_from_slice(bytemuck::bytes_of(&entry));
+    }
+}
+
+impl Machine {
+    /// Copies the step again if its buffer has moved since it was filled.
+    pub(crate) fn keep_step(&mut self, before: u64) -> Result<(), CudaError> {
+        if before == self.step.address() {
+            return Ok(());
+        }
+        self.stream.wait()?;
+        // SAFETY: the step buffer only grows, so it holds what the words hold.
+        unsafe {
+            self.device
+                .upload(self.step.address(), bytemuck::cast_slice(&self.words))
+        }
+    }
+}
