@@ -171,6 +171,11 @@ def test_errors_name_their_kind(model, tmp_path):
     session.feed([1])
 
 
+def test_an_unknown_device_is_named(model):
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="tpu"):
+        kvark.Model(model.path, device="tpu")
+
+
 def test_several_threads_generate_at_once(model):
     expected = [model.generate(f"Number {n} is", temperature=0, max_tokens=12).result().tokens for n in range(4)]
     found = [None] * 4

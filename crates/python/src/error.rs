@@ -1,5 +1,6 @@
 //! kvark's errors as the exception classes of `kvark.errors`.
 
+use kvark::backend::CudaError;
 use kvark::catalogue::CatalogueError;
 use kvark::grammar::GrammarError;
 use kvark::hub::HubError;
@@ -74,6 +75,12 @@ impl From<RuntimeError> for Error {
             kind => variant(kind),
         };
         Error::new(class, &kind, error)
+    }
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Error {
+        Error::new("BackendError", &variant(error.kind()), error)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Options of models and generations, from keyword arguments.
 
 use crate::error::{Error, Result};
-use kvark::backend::{Backend, CompileOptions, Cpu, ExecutorKind};
+use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind};
 use kvark::cache::KvStorage;
 use kvark::generate::{GenerateOptions, SamplerOptions};
 use kvark::grammar::GrammarSource;
@@ -19,8 +19,13 @@ pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
             let cpu = Cpu::new().map_err(Error::argument)?;
             Ok(Box::new(cpu))
         }
+        "cuda" => {
+            let home = kvark::catalogue::ModelStore::from_env().ok();
+            let folder = home.map(|home| home.packed_folder().with_file_name("cubin"));
+            Ok(Box::new(Cuda::new(folder)?))
+        }
         other => Err(Error::argument(format!(
-            "there is no device {other:?}; the devices are \"cpu\""
+            "there is no device {other:?}; the devices are \"cpu\" and \"cuda\""
         ))),
     }
 }
