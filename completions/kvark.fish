@@ -62,6 +62,12 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File wit
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'What proposes tokens that the model then verifies, several in one forward: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-trace -d 'Write a page that draws the tree of every round, with what was accepted' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
@@ -146,6 +152,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d '
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s m -l model -d 'A model, as a flag; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model or an Eagle3 head; -md too' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l host -d 'Address to listen on; 0.0.0.0 for all networks' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l port -d 'Port to listen on; 0 for any free one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l parallel -l slots -l np -d 'Requests that run at once' -r

@@ -65,7 +65,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run::Run>),
-    Chat(chat::Chat),
+    Chat(Box<chat::Chat>),
     Serve(serve::Serve),
     Score(score::Score),
     Embed(embed::Embed),
