@@ -487,9 +487,16 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
     }
 }
 
+// Blocks of `linear_many` that a multiprocessor runs at once: two where few registers spill for it.
+#if __CUDA_ARCH__ == 900 && (LINEAR_FORMAT == W4_HALF || LINEAR_FORMAT == W8_HALF)
+#define MANY_BLOCKS 2
+#else
+#define MANY_BLOCKS 1
+#endif
+
 // 32 rows for each block in y; each warp has two tiles: neighbours, or those of the gate and of what it gates.
 // Shared memory: [32] inverses, staged rows of one range.
-extern "C" __global__ void __launch_bounds__(256, LINEAR_FORMAT == W_F32 ? 1 : 2) linear_many(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(256, MANY_BLOCKS) linear_many(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(16) float shared[];
     constexpr int FORMAT = LINEAR_FORMAT, NT = 4, COLUMNS = 8 * NT;
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
