@@ -4,7 +4,8 @@ use crate::support::Folder;
 
 #[test]
 fn every_command_explains_itself() {
-    let engine = "--ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit";
+    let engine =
+        "--ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit";
     let sampling = "--temp --top-k --top-p --min-p --typical --repeat-penalty --frequency-penalty --presence-penalty --dry-multiplier --xtc-probability --logit-bias --seed";
     let cases = [
         (
