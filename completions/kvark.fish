@@ -103,6 +103,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-display-prompt -d
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -147,6 +148,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed 
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s v -l verbose -d 'Print statistics after each answer'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -177,6 +179,7 @@ interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l lenient -d 'Ignore unknown parameters with a warning instead of refusing the request'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l log-json -d 'Write logs as JSON'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -198,6 +201,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compi
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -241,6 +245,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l passes -d 'Graph p
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache -d 'Measure cache operations and branches that share a prefix instead'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l restore -d 'Compare restoring a conversation of 2,000 tokens from a file with computing it again'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -278,6 +283,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s c -l ctx-size -d 
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-k -d 'Storage type of cached keys: f32 or f16' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d 'Storage type of cached values: f32 or f16' -r
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s t -l threads -d 'Number of threads of the program' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l max-bytes -d 'Fail if state and weights need more than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l static -d 'Make the state a static buffer, so that the program allocates nothing'
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s h -l help -d 'Print help'

@@ -2,7 +2,7 @@
 
 use super::report::kv_shape_text;
 use crate::output;
-use kvark::cache::SideLayout;
+use kvark::cache::{KvStorage, SideLayout};
 use kvark::memory::{ArenaBuffer, MemoryPlan, StateOffsets};
 use std::io::{self, Write};
 
@@ -95,8 +95,17 @@ fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan
         bytes: side.bytes(),
         name: format!("{prefix}  kv_cache.{i}.{name}"),
         shape: format!(
-            "[{}, {}, {}] {}",
-            side.heads, side.rows, side.dim, side.storage
+            "[{}, {}, {}] {}{}",
+            side.heads,
+            side.rows,
+            side.dim,
+            side.storage,
+            // The CPU stores plain keys in tiles, so that sixteen positions are one vector.
+            match (name, side.storage) {
+                ("keys", KvStorage::F32 | KvStorage::F16 | KvStorage::BF16) =>
+                    " in tiles of 16 positions",
+                _ => "",
+            }
         ),
     };
     let layers = plan.kv.layers.iter().enumerate();

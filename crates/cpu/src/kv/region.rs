@@ -97,12 +97,11 @@ impl Deref for PoolMemory {
     fn deref(&self) -> &[u8] {
         match self {
             PoolMemory::Own(bytes) => bytes,
-            // SAFETY: the part lies in the region, which the part keeps alive, and no other part overlaps it.
-            PoolMemory::Part(RegionPart {
-                region,
-                offset,
-                len,
-            }) => unsafe { std::slice::from_raw_parts(region.start.add(*offset), *len) },
+            PoolMemory::Part(part) => {
+                let start = part.region.start.wrapping_add(part.offset);
+                // SAFETY: the part lies in the region, which it keeps alive, and no other part overlaps it.
+                unsafe { std::slice::from_raw_parts(start, part.len) }
+            }
         }
     }
 }
@@ -111,12 +110,11 @@ impl DerefMut for PoolMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             PoolMemory::Own(bytes) => bytes,
-            // SAFETY: as above; the part is borrowed mutably.
-            PoolMemory::Part(RegionPart {
-                region,
-                offset,
-                len,
-            }) => unsafe { std::slice::from_raw_parts_mut(region.start.add(*offset), *len) },
+            PoolMemory::Part(part) => {
+                let start = part.region.start.wrapping_add(part.offset);
+                // SAFETY: as above; the part is borrowed mutably.
+                unsafe { std::slice::from_raw_parts_mut(start, part.len) }
+            }
         }
     }
 }
