@@ -157,7 +157,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -n -d -r -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -252,7 +252,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --executor)
@@ -271,7 +271,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -v -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
+            opts="-m -p -n -v -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -366,7 +366,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --executor)
@@ -582,7 +582,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -593,7 +593,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__emit__subcmd__c)
-            opts="-m -o -c -b -h --model --hf-repo --output --ctx-size --batch-size --cache-type-k --cache-type-v --static --max-bytes --help"
+            opts="-m -o -c -b -t -h --model --hf-repo --output --ctx-size --batch-size --cache-type-k --cache-type-v --threads --static --max-bytes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -640,6 +640,14 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-v)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -710,7 +718,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --executor)
@@ -1186,7 +1194,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --model-draft)
@@ -1249,7 +1257,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__run)
-            opts="-m -p -f -n -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --json --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
+            opts="-m -p -f -n -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --json --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1404,7 +1412,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --executor)
@@ -1507,7 +1515,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__score)
-            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1594,7 +1602,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --executor)
@@ -1613,7 +1621,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --cors-origin --cache-disk --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --cors-origin --cache-disk --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1728,7 +1736,7 @@ _kvark() {
                     return 0
                     ;;
                 --device)
-                    COMPREPLY=($(compgen -W "cpu" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
                 --executor)

@@ -75,7 +75,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Sto
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -123,7 +124,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'St
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -173,7 +175,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'S
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -196,7 +199,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'S
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -216,7 +220,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand embed" -l mem-limit -d 'Refu
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand embed" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l normalize -d 'Scale embeddings to unit length (the default)'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l no-normalize -d 'Do not scale embeddings'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l truncate -d 'Truncate texts longer than the model\'s context instead of rejecting them'
@@ -238,7 +243,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'S
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -259,7 +265,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand exec" -l trace -d 'Print eve
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l output -d 'Save the outputs in FOLDER' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l repeat -d 'Run N more times and report the times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand exec" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -299,7 +306,8 @@ tree\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l parallel -d 'Sequences that share a cache of cells' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
