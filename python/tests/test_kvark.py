@@ -193,7 +193,9 @@ def test_several_threads_generate_at_once(model):
 
 def test_ctrl_c_stops_a_generation(model):
     program = (
-        "import kvark, sys\n"
+        "import kvark, signal\n"
+        # A process that was started in the background may ignore the signal.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"model = kvark.Model({str(model.path)!r}, context=4096)\n"
         "print('ready', flush=True)\n"
         "model.generate('Once', ignore_eos=True, max_tokens=4000).result()\n"

@@ -55,7 +55,7 @@ fn problems(name: &str, change: impl FnOnce(&mut Crate)) -> Vec<String> {
     let problems = check(&workspace.parse().unwrap(), &crates);
     // The shells are at the top: nobody uses them.
     let top = [
-        "workspace: no crate uses cli",
+        "workspace: no crate uses python",
         "workspace: no crate uses xtask",
     ];
     problems

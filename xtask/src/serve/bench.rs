@@ -176,7 +176,11 @@ impl Row {
 
 /// Measures every test on both servers. The order of the servers changes with the round.
 fn measure_round(hosts: &[String; 2], round: u32) -> Result<Vec<[f64; 2]>> {
-    let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+    let order = if round.is_multiple_of(2) {
+        [0, 1]
+    } else {
+        [1, 0]
+    };
     let both = |test: &dyn Fn(&str) -> Result<f64>| -> Result<[f64; 2]> {
         let mut figures = [0.0; 2];
         for side in order {

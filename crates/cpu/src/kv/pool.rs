@@ -215,7 +215,7 @@ impl KvPool for CpuPool {
             self.cells = cells;
             return Ok(());
         }
-        let bytes = self.bytes.to_own();
+        let bytes = self.bytes.detach();
         bytes
             .try_reserve_exact(len - bytes.len())
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;

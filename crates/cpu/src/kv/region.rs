@@ -80,7 +80,7 @@ pub(super) fn zeroed_buffer(len: usize) -> Result<Vec<u8>, KvError> {
 
 impl PoolMemory {
     /// Memory of its own. A part of a region is copied: the rings of several sequences can outgrow it.
-    pub(super) fn to_own(&mut self) -> &mut Vec<u8> {
+    pub(super) fn detach(&mut self) -> &mut Vec<u8> {
         if let PoolMemory::Part(_) = self {
             *self = PoolMemory::Own(self.to_vec());
         }

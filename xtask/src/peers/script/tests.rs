@@ -13,9 +13,11 @@ const SCRIPTS: [&Script; 7] = [
 ];
 
 /// Modules that Python brings.
-const STANDARD: [&str; 20] = [
+const STANDARD: [&str; 24] = [
     "__future__",
     "argparse",
+    "asyncio",
+    "collections",
     "contextlib",
     "ctypes",
     "dataclasses",
@@ -26,9 +28,11 @@ const STANDARD: [&str; 20] = [
     "pathlib",
     "platform",
     "random",
+    "signal",
     "struct",
     "subprocess",
     "sys",
+    "threading",
     "time",
     "typing",
     "warnings",
@@ -37,7 +41,7 @@ const STANDARD: [&str; 20] = [
 ];
 
 /// Modules that are imported only where they are installed.
-const OPTIONAL: [&str; 1] = ["executorch"];
+const OPTIONAL: [&str; 2] = ["executorch", "kvark"];
 
 /// Packages that a library imports only when it is called like this, and so does not depend on.
 const LAZY: [(&str, &[&str]); 2] = [
