@@ -30,9 +30,16 @@ fn python() -> Result<PathBuf> {
 
 impl Test {
     pub(crate) fn execute(self) -> Result<()> {
-        let mut tests = shell::command("cargo");
-        tests.args(["test", "--workspace", "--release"]);
-        match model::find(self.model) {
+        let cargo_test = || {
+            let mut tests = shell::command("cargo");
+            tests.args(["test", "--workspace", "--release"]);
+            tests
+        };
+        // The tests' build makes the command too; a build of its own would compile most crates once more.
+        shell::run(cargo_test().arg("--no-run"))?;
+        let mut tests = cargo_test();
+        let built = || Ok(shell::target().join("release/kvark"));
+        match model::find_with(self.model, built) {
             Ok(path) => {
                 tests.env(model::VARIABLE, path);
             }
