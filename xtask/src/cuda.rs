@@ -38,14 +38,8 @@ impl CheckCuda {
             return Ok(());
         }
         let mut tests = shell::command("cargo");
-        tests.args([
-            "test",
-            "--release",
-            "--package",
-            "kvark-cuda",
-            "--test",
-            "kernels",
-        ]);
+        // The whole workspace, so that nothing is compiled once more after its tests.
+        tests.args(["test", "--release", "--workspace", "--test", "kernels"]);
         shell::run(tests.env("KVARK_NVRTC", library))
     }
 }
