@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kvark::Cpu;
 use kvark::backend::{Backend, Cuda};
+use kvark::catalogue::ModelStore;
 use std::path::PathBuf;
 
 /// Selects the device.
@@ -47,8 +48,7 @@ impl DeviceArgs {
     }
 }
 
-/// Where compiled kernels are kept; `None` if there is no folder for kvark's files.
+/// The folder of compiled kernels; `None` if there is no folder for kvark's files.
 fn cubin_folder() -> Option<PathBuf> {
-    let home = kvark::catalogue::ModelStore::from_env().ok()?;
-    Some(home.packed_folder().with_file_name("cubin"))
+    Some(ModelStore::from_env().ok()?.cubin_folder())
 }

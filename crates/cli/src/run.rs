@@ -6,7 +6,7 @@ mod constrained;
 use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
 use crate::sampling::SamplingArgs;
-use crate::speculation::{SingleRunner, SpecArgs, spec_note, spec_object};
+use crate::speculation::{SingleRunner, SpecArgs, spec_note};
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
@@ -223,7 +223,7 @@ impl Run {
             let mut object = report(&prompt, &generated, runner.memory()?);
             object["seed"] = seed.into();
             if let Some(stats) = runner.stats() {
-                object["spec"] = spec_object(stats);
+                object["spec"] = server::spec_object(stats);
             }
             if self.prompt_cache.is_some() {
                 object["reused_tokens"] = reused.into();

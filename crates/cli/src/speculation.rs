@@ -8,17 +8,16 @@ use kvark::memory::MemoryUsage;
 use kvark::model::OpenOptions;
 use kvark::snapshot::Snapshot;
 use kvark::speculative::{
-    DepthStats, Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
+    Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
 };
 use kvark::{BatchRunner, Model, Runner};
-use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Options of speculative decoding. The text is the same with and without it.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpecArgs {
-    /// What proposes tokens that the model then verifies, several in one forward: ngram (repetitions of the prompt and the
+    /// Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the
     /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), auto (what is there, where it pays) or none
     /// [default: none, or the kind of -md]
     #[arg(long, value_name = "TYPE", value_parser = spec_type)]
@@ -292,7 +291,7 @@ impl SingleRunner {
         })
     }
 
-    /// What speculation did.
+    /// The counts of this runner's speculation.
     pub(crate) fn stats(&self) -> Option<&SpecStats> {
         match self {
             SingleRunner::Plain(_) => None,
@@ -301,21 +300,7 @@ impl SingleRunner {
     }
 }
 
-/// What speculation did, as an object of `--json`.
-pub(crate) fn spec_object(stats: &SpecStats) -> Value {
-    let depth = |d: &DepthStats| json!({ "drafted": d.drafted, "accepted": d.accepted });
-    json!({
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-        "rounds": stats.rounds,
-        "mean_accepted_length": stats.mean_accepted_length(),
-        "by_depth": stats.by_depth.iter().map(depth).collect::<Vec<_>>(),
-        "propose_ms": stats.propose_time.as_secs_f64() * 1e3,
-        "verify_ms": stats.verify_time.as_secs_f64() * 1e3,
-    })
-}
-
-/// What speculation did, for people.
+/// The counts of speculation as one line for people.
 pub(crate) fn spec_note(stats: &SpecStats) -> String {
     let mean = stats.mean_accepted_length().unwrap_or(0.0);
     format!(

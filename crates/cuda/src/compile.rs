@@ -81,7 +81,7 @@ pub fn sources_checksum() -> u64 {
 pub struct Compiled {
     /// The cubin.
     pub cubin: Vec<u8>,
-    /// What the assembler reports about each kernel.
+    /// The assembler's report: registers, shared memory and spills of each kernel.
     pub report: String,
 }
 

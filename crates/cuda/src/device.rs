@@ -24,7 +24,7 @@ pub(crate) struct Device {
     modules: Mutex<HashMap<Unit, Module>>,
 }
 
-/// What is known about a device.
+/// Name, architecture and sizes of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceFacts {
     /// Its name.

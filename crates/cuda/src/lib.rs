@@ -56,7 +56,7 @@ impl Cuda {
         Ok(Cuda { device })
     }
 
-    /// What is known about the device.
+    /// Name, architecture and sizes of the device.
     pub fn facts(&self) -> &DeviceFacts {
         &self.device.facts
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Bytes of the step buffer for the runs and items of plans, beyond a few words a token.
 const PLAN_BYTES: usize = 256 * 1024;
 
-/// What tapes are made for and run on.
+/// The state that all tapes of an executable share.
 pub(crate) struct Machine {
     pub(crate) graph: Arc<Graph>,
     pub(crate) constants: Constants,

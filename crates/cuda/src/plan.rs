@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use kv::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, Step, StepPlan};
 
-    /// What every query sees according to the encoded plan: the cells of its items in order, as the kernels find them.
+    /// The cells that every query sees, decoded from the encoded plan in the order in which the kernels visit them.
     fn decoded(words: &[u32], header: u32, queries: usize) -> Vec<Vec<u32>> {
         let [_, items, count, runs] = words[header as usize..][..HEADER] else {
             unreachable!()
@@ -211,7 +211,7 @@ mod tests {
             );
         }
         cells.seq_rm(0, ..).unwrap();
-        // So many parts that every query has one item.
+        // With 2,500 rows every query has one item.
         run(&mut cells, &[(2, 309, 900)], 0);
         run(&mut cells, &[(3, 0, 2500)], 0);
     }

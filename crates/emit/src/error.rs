@@ -18,7 +18,7 @@ pub enum EmitErrorKind {
         node: String,
         /// Its op.
         op: &'static str,
-        /// What has no C.
+        /// The attribute or type that the C kernels do not support.
         reason: String,
     },
     /// The graph as a whole cannot be emitted.

@@ -297,6 +297,11 @@ impl ModelStore {
         self.root.join("packed")
     }
 
+    /// The folder of compiled CUDA kernels; it need not exist.
+    pub fn cubin_folder(&self) -> PathBuf {
+        self.root.join("cubin")
+    }
+
     /// Bytes of all packed weights.
     pub fn packed_bytes(&self) -> u64 {
         let files = std::fs::read_dir(self.packed_folder())

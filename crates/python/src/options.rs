@@ -21,7 +21,7 @@ pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
         }
         "cuda" => {
             let home = kvark::catalogue::ModelStore::from_env().ok();
-            let folder = home.map(|home| home.packed_folder().with_file_name("cubin"));
+            let folder = home.map(|home| home.cubin_folder());
             Ok(Box::new(Cuda::new(folder)?))
         }
         other => Err(Error::argument(format!(

@@ -133,8 +133,8 @@ fn speculation(fields: &mut Fields) -> Result<Option<SpecOptions>, ApiError> {
     Ok(kind.map(|kind| SpecOptions { kind, ..options }))
 }
 
-/// What speculation did, as an object of an answer.
-fn spec_object(stats: &SpecStats) -> Value {
+/// The counts of speculation as a JSON object, for an answer and for `--json`.
+pub fn spec_object(stats: &SpecStats) -> Value {
     let depth = |d: &DepthStats| json!({ "drafted": d.drafted, "accepted": d.accepted });
     json!({
         "drafted": stats.drafted,
@@ -142,6 +142,8 @@ fn spec_object(stats: &SpecStats) -> Value {
         "rounds": stats.rounds,
         "mean_accepted_length": stats.mean_accepted_length(),
         "by_depth": stats.by_depth.iter().map(depth).collect::<Vec<_>>(),
+        "propose_ms": stats.propose_time.as_secs_f64() * 1e3,
+        "verify_ms": stats.verify_time.as_secs_f64() * 1e3,
     })
 }
 

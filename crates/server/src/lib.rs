@@ -26,6 +26,7 @@ mod sse;
 mod tokenize;
 mod tools;
 
+pub use answer::spec_object;
 pub use openapi::document as openapi_document;
 pub use options::ServerOptions;
 

@@ -125,7 +125,7 @@ impl Run {
                         let mut object = report(&prompt, &generated, memory);
                         object["seed"] = seed.into();
                         if let Some(stats) = &end.speculation {
-                            object["spec"] = crate::speculation::spec_object(stats);
+                            object["spec"] = server::spec_object(stats);
                         }
                         writeln!(out, "{object}")?;
                         return Ok(());

@@ -116,7 +116,7 @@ pub struct RequestOutput {
     pub timings: Timings,
     /// What was reused.
     pub cache: CacheReport,
-    /// What speculation did, if the request asked for it.
+    /// The counts of its speculation, if the request asked for it.
     pub speculation: Option<SpecStats>,
 }
 

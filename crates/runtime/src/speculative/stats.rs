@@ -1,8 +1,8 @@
-//! `SpecStats`: what speculation did in a generation.
+//! `SpecStats`: counts and times of speculation in one generation.
 
 use std::time::Duration;
 
-/// What speculation did in a generation.
+/// Counts and times of speculation in one generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpecStats {
     /// Forwards of the target.
