@@ -11,7 +11,15 @@ SHAPES = {
     "tiny": dict(layers=2, width=256, ffn=512, heads=4, kv_heads=2, vocab=512),
 }
 # Type number of the file format, elements and bytes of a block.
-FORMATS = {"f32": (0, 1, 4), "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q8_0": (8, 32, 34), "bf16": (30, 1, 2)}
+FORMATS = {
+    "f32": (0, 1, 4),
+    "q4_0": (2, 32, 18),
+    "q4_1": (3, 32, 20),
+    "q8_0": (8, 32, 34),
+    "q4_k": (12, 256, 144),
+    "q6_k": (14, 256, 210),
+    "bf16": (30, 1, 2),
+}
 
 
 def text(value):
@@ -37,6 +45,12 @@ def blocks(rng, name, elements):
         values = rng.standard_normal(elements, np.float32) * 0.02
         return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
     data = rng.integers(0, 256, (count, size), np.uint8)
+    if name in ("q4_k", "q6_k"):
+        at, scale = (0, 1e-4) if name == "q4_k" else (208, 1e-5)
+        data[:, at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+        if name == "q4_k":
+            data[:, 2:4] = np.frombuffer(np.float16(7.5 * scale).tobytes(), np.uint8)
+        return data.tobytes()
     scale = np.float16({"q4_0": 0.003, "q4_1": 0.003, "q8_0": 0.0002}[name])
     data[:, 0:2] = np.frombuffer(scale.tobytes(), np.uint8)
     if name == "q4_1":
@@ -48,27 +62,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("--shape", choices=SHAPES, default="8b")
-    parser.add_argument("--format", choices=FORMATS, default="q4_0")
+    parser.add_argument("--format", choices=[*FORMATS, "q4_k_m"], default="q4_0", help="q4_k_m has q6_k where llama.cpp's has")
     arguments = parser.parse_args()
     s, weight = SHAPES[arguments.shape], arguments.format
+    mixed = weight == "q4_k_m"
+    weight = "q4_k" if mixed else weight
     kv_width = s["width"] // s["heads"] * s["kv_heads"]
     tensors = [("token_embd.weight", s.get("embedding", weight), (s["vocab"], s["width"]))]
     for i in range(s["layers"]):
         b = f"blk.{i}."
+        # Half of the layers have values and down projections of more bits.
+        wide = "q6_k" if mixed and i % 2 == 0 else weight
         tensors += [
             (b + "attn_norm.weight", "f32", (s["width"],)),
             (b + "attn_q.weight", weight, (s["width"], s["width"])),
             (b + "attn_k.weight", weight, (kv_width, s["width"])),
-            (b + "attn_v.weight", weight, (kv_width, s["width"])),
+            (b + "attn_v.weight", wide, (kv_width, s["width"])),
             (b + "attn_output.weight", weight, (s["width"], s["width"])),
             (b + "ffn_norm.weight", "f32", (s["width"],)),
             (b + "ffn_gate.weight", weight, (s["ffn"], s["width"])),
             (b + "ffn_up.weight", weight, (s["ffn"], s["width"])),
-            (b + "ffn_down.weight", weight, (s["width"], s["ffn"])),
+            (b + "ffn_down.weight", wide, (s["width"], s["ffn"])),
         ]
     tensors += [("output_norm.weight", "f32", (s["width"],))]
     if "embedding" not in s:
-        tensors += [("output.weight", weight, (s["vocab"], s["width"]))]
+        tensors += [("output.weight", "q6_k" if mixed else weight, (s["vocab"], s["width"]))]
     facts = {
         "general.architecture": "llama",
         "general.name": f"random weights of the shape {arguments.shape}",

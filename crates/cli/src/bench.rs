@@ -5,6 +5,7 @@ mod cpu_name;
 mod flame;
 mod profile;
 mod restore;
+mod roofline;
 
 use crate::args::{self, EngineArgs, ModelArgs};
 use crate::{interrupt, output};
@@ -33,6 +34,7 @@ Examples:
   kvark bench --run-mode all -p 64 -n 64
   kvark bench -n 64 --profile
   kvark bench -p 512 -n 0 --profile prefill.svg
+  kvark bench -p 512 -n 64 --roofline roofline.svg
   kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json"
 )]
 pub(crate) struct Bench {
@@ -80,6 +82,9 @@ pub(crate) struct Bench {
     /// Show the time of a step by op; with FILE, also draw it as SVG
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     profile: Option<Option<PathBuf>>,
+    /// Draw the ops of a step against the machine's measured bandwidth and product rates as SVG
+    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["cache", "restore"])]
+    roofline: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -173,6 +178,11 @@ impl Bench {
             let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
             let name = model.artifact().name.as_deref().unwrap_or("the model");
             flame::write(file, name, &named)?;
+        }
+        if let Some(file) = &self.roofline {
+            let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
+            let name = model.artifact().name.as_deref().unwrap_or("the model");
+            roofline::write(file, name, &named, &probe)?;
         }
         self.report(&results, &probe)
     }

@@ -1,11 +1,11 @@
-//! `cargo bench -p kvark-cpu`: the time of f32 products and of attention without a cache by size, through the backend as
-//! models call it. `KVARK_ISA` chooses the tier; the first argument is the number of threads (one without it).
+//! `cargo bench -p kvark-cpu`: the time of products and of attention without a cache by size, through the backend as models
+//! call it. `KVARK_ISA` chooses the tier; the first argument is the number of threads (one without it).
 //!
 //! A run of a graph copies its operands in and its result out, so the smallest products show the cost of a call.
 
 use backend::conformance::TestRng;
 use backend::{Backend, CompileOptions, Runnable};
-use base::{Bytes, DType};
+use base::DType;
 use cpu::Cpu;
 use graph::ops::{Attention, Linear};
 use graph::{Graph, GraphBuilder, Value};
@@ -32,12 +32,27 @@ const KEYS: [usize; 8] = [128, 512, 1024, 2047, 2048, 4096, 8192, 16384];
 const QUERIES: usize = 96;
 const HEAD_DIM: usize = 64;
 
-fn product(m: usize, n: usize, k: usize, rng: &mut TestRng) -> (Graph, Vec<Value>) {
+/// Types of quantised products.
+const QUANTISED: [DType; 6] = [
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::Q8_0,
+];
+/// Rows of quantised products.
+const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 256];
+/// Columns and depth of quantised products: a weight that fits the caches of a core.
+const COLUMNS: usize = 512;
+const DEPTH: usize = 1536;
+
+fn product(dtype: DType, [m, n, k]: [usize; 3], rng: &mut TestRng) -> (Graph, Vec<Value>) {
     let mut builder = GraphBuilder::new("product");
     let x = builder.input("x", DType::F32, [m.into(), k.into()]);
-    let weight = Bytes::from_slice(&rng.units(n * k));
+    let weight = rng.weights(dtype, n * k);
     let weight = builder
-        .constant("weight", DType::F32, &[n, k], weight)
+        .constant("weight", dtype, &[n, k], weight)
         .expect("the bytes of the shape");
     let y = builder
         .node("y", Linear::default(), &[x, weight])
@@ -101,11 +116,22 @@ fn main() -> std::io::Result<()> {
     writeln!(out, "{}, {threads} threads", cpu.isa())?;
     writeln!(out, "product (m x n x k): us, GFLOP/s, GB/s of weights")?;
     for (m, n, k) in PRODUCTS {
-        let time = seconds(&cpu, threads, product(m, n, k, &mut rng));
+        let time = seconds(&cpu, threads, product(DType::F32, [m, n, k], &mut rng));
         let flops = 2e-9 * (m * n * k) as f64 / time;
         let bytes = 4e-9 * (n * k) as f64 / time;
         let us = time * 1e6;
         writeln!(out, "{m} x {n} x {k}: {us:.1}, {flops:.1}, {bytes:.1}")?;
+    }
+    writeln!(out, "{COLUMNS} x {DEPTH} by rows: us, GMAC/s")?;
+    for dtype in QUANTISED {
+        write!(out, "{dtype:>5}:")?;
+        for m in ROWS {
+            let product = product(dtype, [m, COLUMNS, DEPTH], &mut rng);
+            let time = seconds(&cpu, threads, product);
+            let rate = 1e-9 * (m * COLUMNS * DEPTH) as f64 / time;
+            write!(out, "  {m}: {:.1}, {rate:.0}", time * 1e6)?;
+        }
+        writeln!(out)?;
     }
     writeln!(
         out,

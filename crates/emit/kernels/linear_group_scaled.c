@@ -1,13 +1,13 @@
 /* Linear layers with quants of a byte, or of four bits that index a table.
  *
- * Sixteen rows make a strip. Its quants come first, input by input for all sixteen rows; then the scales and, in formats that
- * have them, the mins: sixteen f16 per group, or sixteen f16 per 256 inputs and after all of those sixteen bytes per group.
- * Activations are integers of 15 bits with a scale per 32. A group's sum is exact; it is scaled and added in f32.
+ * Sixteen rows make a strip. Its quants come first, input by input for all sixteen rows; then the scales: sixteen f16 per 32
+ * inputs, or sixteen f16 per 256 inputs and after all of those sixteen bytes per 32.
+ * Activations are integers of 15 bits with a scale per 32. The sum of 32 inputs is exact; it is scaled and added in f32.
  */
 static const uint8_t IQ4_TABLE[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
 struct group_scaled_terms {
-    float scale, sum;
+    float scale;
     int32_t offset;
 };
 
@@ -16,12 +16,12 @@ struct group_scaled_row {
     int16_t *values;
 };
 
-static struct group_scaled_row group_scaled_at(uint8_t *scratch, size_t row, size_t k, size_t group)
+static struct group_scaled_row group_scaled_at(uint8_t *scratch, size_t row, size_t k)
 {
     struct group_scaled_row at;
-    uint8_t *start = scratch + row * (2 * k + k / group * sizeof(struct group_scaled_terms));
+    uint8_t *start = scratch + row * (2 * k + k / 32 * sizeof(struct group_scaled_terms));
     at.terms = (struct group_scaled_terms *)start;
-    at.values = (int16_t *)(start + k / group * sizeof(struct group_scaled_terms));
+    at.values = (int16_t *)(start + k / 32 * sizeof(struct group_scaled_terms));
     return at;
 }
 
@@ -31,64 +31,43 @@ static void group_scaled_quantise(const float *x, struct group_scaled_row to, co
         const float *from = x + block * 32;
         int16_t *values = to.values + block * 32;
         float top = 0.0f;
+        int32_t sum = 0;
         for (int i = 0; i < 32; i++) {
             float magnitude = fabsf(from[i]);
             top = top > magnitude ? top : magnitude;
         }
         int empty = top < 1e-30f;
-        float inverse = empty ? 0.0f : 16256.0f / top, scale = empty ? 0.0f : top / 16256.0f;
-        for (int i = 0; i < 32; i++)
+        float inverse = empty ? 0.0f : 16256.0f / top;
+        for (int i = 0; i < 32; i++) {
             values[i] = (int16_t)round_small(from[i] * inverse);
-        float sums[2] = {0.0f, 0.0f};
-        int32_t offsets[2] = {0, 0};
-        for (int half = 0; half < 2; half++) {
-            if (format->mins) {
-                sums[half] = sum_lanes(from + 16 * half);
-            } else {
-                for (int i = 0; i < 16; i++)
-                    offsets[half] += values[16 * half + i];
-                offsets[half] *= -format->zero;
-            }
+            sum += values[i];
         }
-        if (format->group == 32) {
-            struct group_scaled_terms terms = {scale, sums[0] + sums[1], offsets[0] + offsets[1]};
-            to.terms[block] = terms;
-        } else {
-            for (int half = 0; half < 2; half++) {
-                struct group_scaled_terms terms = {scale, sums[half], offsets[half]};
-                to.terms[2 * block + half] = terms;
-            }
-        }
+        to.terms[block].scale = empty ? 0.0f : top / 16256.0f;
+        to.terms[block].offset = -format->zero * sum;
     }
 }
 
-/* The scales, or the mins, of sixteen rows of a group. */
-static inline void group_scaled_side(const uint8_t *side, const struct group_scaled *format, size_t k, size_t group, float *to)
+/* The scales of sixteen rows of a block. */
+static inline void group_scaled_scales(const uint8_t *scales, const struct group_scaled *format, size_t k, size_t block, float *to)
 {
     if (format->two_level) {
-        const uint8_t *outer = side + group * format->group / 256 * 32;
-        const int8_t *inner = (const int8_t *)(side + k / 256 * 32 + group * 16);
+        const uint8_t *outer = scales + block / 8 * 32;
+        const int8_t *inner = (const int8_t *)(scales + k / 256 * 32 + block * 16);
         for (int r = 0; r < LANES; r++)
             to[r] = load_half(outer + 2 * r) * (float)inner[r];
     } else {
         for (int r = 0; r < LANES; r++)
-            to[r] = load_half(side + group * 32 + 2 * r);
+            to[r] = load_half(scales + block * 32 + 2 * r);
     }
 }
 
-static inline void group_scaled_add(const uint8_t *strip, const struct group_scaled *format, size_t k, size_t group,
+static inline void group_scaled_add(const uint8_t *strip, const struct group_scaled *format, size_t k, size_t block,
                                     const struct group_scaled_terms *x, const int32_t *sums, float *out)
 {
-    float scales[LANES], mins[LANES] = {0};
-    size_t quants = k / 32 * (format->table ? 256 : 512);
-    size_t side = format->two_level ? k / 256 * 32 + k / format->group * 16 : k / format->group * 32;
-    group_scaled_side(strip + quants, format, k, group, scales);
-    if (format->mins)
-        group_scaled_side(strip + quants + side, format, k, group, mins);
-    for (int r = 0; r < LANES; r++) {
+    float scales[LANES];
+    group_scaled_scales(strip + k / 32 * (format->table ? 256 : 512), format, k, block, scales);
+    for (int r = 0; r < LANES; r++)
         out[r] = (float)(sums[r % 4 * 4 + r / 4] + x->offset) * (scales[r] * x->scale) + out[r];
-        out[r] = mins[r] * x->sum + out[r];
-    }
 }
 
 /* The quants of an input of a block, times its activation, added to the sums of rows 0, 4, 8, 12, of rows 1, 5, 9, 13 and so
@@ -118,18 +97,14 @@ static inline void group_scaled_dot(const uint8_t *block, int table, int i, int3
 static inline void group_scaled_strip(const uint8_t *strip, struct group_scaled_row x, const struct group_scaled *format, size_t k,
                                       int table, float *out)
 {
-    int groups = format->group == 32 ? 1 : 2;
     for (int r = 0; r < LANES; r++)
         out[r] = 0.0f;
     for (size_t block = 0; block < k / 32; block++) {
         const uint8_t *quants = strip + block * (table ? 256 : 512);
-        for (int g = 0; g < groups; g++) {
-            int32_t sums[LANES] = {0};
-            for (int i = g * 16; i < (groups == 1 ? 32 : g * 16 + 16); i++)
-                group_scaled_dot(quants, table, i, x.values[block * 32 + i], sums);
-            size_t group = block * groups + g;
-            group_scaled_add(strip, format, k, group, x.terms + group, sums, out);
-        }
+        int32_t sums[LANES] = {0};
+        for (int i = 0; i < 32; i++)
+            group_scaled_dot(quants, table, i, x.values[block * 32 + i], sums);
+        group_scaled_add(strip, format, k, block, x.terms + block, sums, out);
     }
 }
 
@@ -150,7 +125,7 @@ static void group_scaled_strips(const void *context, size_t begin, size_t end)
         const uint8_t *strip = t->weight + first / LANES * format->strip_bytes;
         size_t count = t->n - first < LANES ? t->n - first : LANES;
         for (size_t row = 0; row < t->m; row++) {
-            struct group_scaled_row from = group_scaled_at(t->scratch, row, t->k, format->group);
+            struct group_scaled_row from = group_scaled_at(t->scratch, row, t->k);
             float lanes[LANES], *to = t->out + row * t->n + first;
             if (format->table)
                 group_scaled_strip(strip, from, format, t->k, 1, lanes);
@@ -168,6 +143,6 @@ void k_linear_group_scaled(const uint8_t *weight, const float *bias, const float
 {
     struct group_scaled_task task = {weight, bias, out, scratch, m, n, k, format};
     for (size_t row = 0; row < m; row++)
-        group_scaled_quantise(x + row * k, group_scaled_at(scratch, row, k, format.group), &format, k);
+        group_scaled_quantise(x + row * k, group_scaled_at(scratch, row, k), &format, k);
     parallel(group_scaled_strips, &task, (n + LANES - 1) / LANES);
 }

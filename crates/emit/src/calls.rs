@@ -7,7 +7,7 @@ use crate::names::Names;
 use crate::program::ProgramPlan;
 use crate::weights::{Form, Weights};
 use base::DType;
-use cpu::{PackedLayout, PackedQuant};
+use cpu::{PackedWeightKind, packed_strip_bytes};
 use graph::ops::UnaryFunction;
 use graph::ops::{self, Activation, BinaryFunction, BufferReuse, CompareFunction, Op};
 use graph::plan::{Holds, Place};
@@ -362,30 +362,36 @@ impl<'a> Calls<'a> {
         let out = self.out(node)?;
         let shape = &graph.tensor(node.output).ty.shape;
         let rows = self.product(&shape[..shape.len() - 1])?;
-        let call = match PackedLayout::of(ty.dtype, k) {
-            Some(layout) => {
+        let call = match PackedWeightKind::of(ty.dtype) {
+            Some(kind) => {
                 let name = self.weight(id, Form::Strips { n, k })?;
                 let scratch = self.scratch(index, node)?;
-                if layout.quant == PackedQuant::Nibble {
-                    self.kernels.add("linear_row_scaled");
-                    let group = layout.group;
-                    format!(
-                        "k_linear_row_scaled(W({name}), {bias}, {x}, {out}, {scratch}, {rows}, {n}, {k}, {group})"
-                    )
-                } else {
-                    self.kernels.add("linear_group_scaled");
-                    let table = u8::from(layout.quant == PackedQuant::Table);
-                    let PackedLayout {
+                let operands =
+                    format!("W({name}), {bias}, {x}, {out}, {scratch}, {rows}, {n}, {k}");
+                match kind {
+                    PackedWeightKind::RowScaled {
+                        bits,
                         group,
+                        centre,
+                    } => {
+                        self.kernels.add("linear_row_scaled");
+                        let wide = u8::from(bits > 4);
+                        format!(
+                            "k_linear_row_scaled({operands}, (struct row_scaled){{{group}, {centre}, {wide}}})"
+                        )
+                    }
+                    PackedWeightKind::GroupScaled {
+                        is_table,
+                        two_level_scales,
                         zero,
-                        strip_bytes,
-                        ..
-                    } = layout;
-                    let (two, mins) = (u8::from(layout.two_level_scales), u8::from(layout.mins));
-                    format!(
-                        "k_linear_group_scaled(W({name}), {bias}, {x}, {out}, {scratch}, {rows}, {n}, {k}, \
-                         (struct group_scaled){{{group}, {strip_bytes}, {zero}, {table}, {two}, {mins}}})"
-                    )
+                    } => {
+                        self.kernels.add("linear_group_scaled");
+                        let bytes = packed_strip_bytes(ty.dtype, k).expect("a quantised type");
+                        let (table, two) = (u8::from(is_table), u8::from(two_level_scales));
+                        format!(
+                            "k_linear_group_scaled({operands}, (struct group_scaled){{{bytes}, {zero}, {table}, {two}}})"
+                        )
+                    }
                 }
             }
             None if ty.dtype == DType::F32 => {

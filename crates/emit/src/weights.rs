@@ -4,7 +4,7 @@ use crate::EmitError;
 use crate::error::EmitErrorKind;
 use crate::names::Names;
 use base::{Bytes, DType};
-use cpu::{PackedLayout, PackedQuant, pack_strips};
+use cpu::{PackedWeightKind, PlainStrip, pack_strips, packed_strip_bytes, plain_strips};
 use graph::{Graph, TensorId};
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -71,7 +71,7 @@ impl Form {
     fn bytes(&self, dtype: DType, constant: &Bytes) -> Option<usize> {
         Some(match *self {
             Form::Raw => constant.len(),
-            Form::Strips { n, k } => PackedLayout::of(dtype, k)?.bytes(n),
+            Form::Strips { n, k } => n.div_ceil(PackedWeightKind::STRIP) * strip_bytes(dtype, k)?,
             Form::Panels { n, k } => {
                 let panels = n.div_ceil(PANEL).checked_mul(PANEL)?;
                 panels.checked_mul(k)?.checked_mul(size_of::<f32>())?
@@ -202,15 +202,27 @@ fn write_weight(graph: &Graph, weight: &Weight, out: &mut dyn Write) -> io::Resu
     match weight.form {
         Form::Raw => out.write_all(bytes),
         Form::Strips { n, k } => {
-            let layout = PackedLayout::of(tensor.ty.dtype, k).expect("placed as a quantised type");
+            let dtype = tensor.ty.dtype;
             let mut result = Ok(());
-            let mut strip = vec![0; layout.strip_bytes];
-            pack_strips(tensor.ty.dtype, bytes, n, k, |packed| {
+            let mut strip = Vec::new();
+            let mut write = |strip: &[u8]| {
                 if result.is_ok() {
-                    by_input(&layout, k, packed, &mut strip);
-                    result = out.write_all(&strip);
+                    result = out.write_all(strip);
                 }
-            });
+            };
+            if let Some(PackedWeightKind::RowScaled { bits, group, .. }) =
+                PackedWeightKind::of(dtype)
+            {
+                plain_strips(dtype, bytes, n, k, |plain| {
+                    row_scaled_strip(plain, bits, group, &mut strip);
+                    write(&strip);
+                });
+            } else {
+                pack_strips(dtype, bytes, n, k, |packed| {
+                    group_scaled_strip(dtype, k, packed, &mut strip);
+                    write(&strip);
+                });
+            }
             result
         }
         Form::Panels { n, k } => {
@@ -254,32 +266,66 @@ fn write_floats(out: &mut dyn Write, numbers: &[f32]) -> io::Result<()> {
     out.write_all(&bytes)
 }
 
-/// Reorders a packed strip, whose lines have four inputs of every row, so that the sixteen rows of an input are adjacent. In
-/// row-scaled strips the scales of a group come before its mins.
-fn by_input(layout: &PackedLayout, k: usize, packed: &[u8], out: &mut [u8]) {
-    const STRIP: usize = PackedLayout::STRIP;
-    out.copy_from_slice(packed);
-    for block in 0..k / PackedLayout::BLOCK {
-        let from = &packed[block * layout.block_stride..][..layout.block_stride];
-        let to = &mut out[block * layout.block_stride..][..layout.block_stride];
-        for (i, lane) in to[..layout.block_bytes].chunks_mut(STRIP).enumerate() {
-            for r in 0..STRIP {
-                // Rows r and r + 8 of a row-scaled strip are the bytes of one 16-bit lane.
-                let to = match layout.quant {
-                    PackedQuant::Nibble => r % 8 * 2 + r / 8,
-                    _ => r,
-                };
-                lane[to] = from[i / 4 * 64 + 4 * r + i % 4];
+/// Inputs of a block.
+const BLOCK: usize = 32;
+/// Rows of a strip.
+const STRIP: usize = PackedWeightKind::STRIP;
+
+/// Bytes of a strip in `weights.bin`.
+fn strip_bytes(dtype: DType, k: usize) -> Option<usize> {
+    match PackedWeightKind::of(dtype)? {
+        PackedWeightKind::RowScaled { bits, group, .. } => {
+            let quants = k * STRIP / if bits > 4 { 1 } else { 2 };
+            Some(quants + k / group * 4 * STRIP + 4 * STRIP)
+        }
+        PackedWeightKind::GroupScaled { .. } => packed_strip_bytes(dtype, k),
+    }
+}
+
+/// Writes a row-scaled strip as the kernels read it: for each block the quants and, for each of its groups, sixteen scales and
+/// sixteen mins; then the scales of the rows. Four-bit quants of inputs i and i + 16 share a byte. Rows r and r + 8 are the
+/// bytes of one 16-bit lane.
+fn row_scaled_strip(strip: &PlainStrip, bits: u32, group: usize, out: &mut Vec<u8>) {
+    out.clear();
+    let row = |lane: usize| lane / 2 + lane % 2 * 8;
+    let groups = strip.factors.chunks(BLOCK / group);
+    for (quants, factors) in strip.quants.chunks(BLOCK).zip(groups) {
+        if bits > 4 {
+            out.extend(
+                quants
+                    .iter()
+                    .flat_map(|q| (0..STRIP).map(|lane| q[row(lane)])),
+            );
+        } else {
+            let (low, high) = quants.split_at(BLOCK / 2);
+            let both =
+                |(l, h): (&[u8; STRIP], &[u8; STRIP]), lane| l[row(lane)] | h[row(lane)] << 4;
+            for pair in low.iter().zip(high) {
+                out.extend((0..STRIP).map(|lane| both(pair, lane)));
             }
         }
-        if layout.quant == PackedQuant::Nibble {
-            let factors = from[layout.block_bytes..].chunks(64);
-            for (from, to) in factors.zip(to[layout.block_bytes..].chunks_mut(64)) {
-                for r in 0..STRIP {
-                    to[2 * r..][..2].copy_from_slice(&from[4 * r..][..2]);
-                    to[2 * STRIP + 2 * r..][..2].copy_from_slice(&from[4 * r + 2..][..2]);
-                }
+        for factor in factors {
+            for side in 0..2 {
+                out.extend(factor.iter().flat_map(|pair| pair[side].to_le_bytes()));
             }
+        }
+    }
+    out.extend(strip.units.iter().flat_map(|unit| unit.to_le_bytes()));
+}
+
+/// Reorders a packed group-scaled strip, whose lines have four inputs of every row, so that the sixteen rows of an input are
+/// adjacent.
+fn group_scaled_strip(dtype: DType, k: usize, packed: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend(packed);
+    let is_table = matches!(
+        PackedWeightKind::of(dtype),
+        Some(PackedWeightKind::GroupScaled { is_table: true, .. })
+    );
+    let quants = k * STRIP / if is_table { 2 } else { 1 };
+    for (i, lane) in out[..quants].chunks_mut(STRIP).enumerate() {
+        for (r, to) in lane.iter_mut().enumerate() {
+            *to = packed[i / 4 * 64 + 4 * r + i % 4];
         }
     }
 }

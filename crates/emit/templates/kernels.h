@@ -19,11 +19,18 @@ struct view {
     size_t shape[4], from[4], to[4], start, offset;
 };
 
-/* The format of a weight with scales per group. */
+/* The format of a weight with a scale per row: inputs of a group, the centre of the quants, and whether a quant is a byte. */
+struct row_scaled {
+    size_t group;
+    int32_t centre;
+    int wide;
+};
+
+/* The format of a weight with a scale per 32 inputs. */
 struct group_scaled {
-    size_t group, strip_bytes;
+    size_t strip_bytes;
     int32_t zero;
-    int table, two_level, mins;
+    int table, two_level;
 };
 
 /* The keys and values of a layer: [head][row][dim], as f32 or f16. Position p is in row p modulo the rows. */

@@ -17,9 +17,9 @@ pub(super) struct StepProfile {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Share {
     pub(super) seconds: f64,
-    bytes: f64,
-    macs: f64,
-    floor: f64,
+    pub(super) bytes: f64,
+    pub(super) macs: f64,
+    pub(super) floor: f64,
 }
 
 impl Share {

@@ -328,10 +328,34 @@ fn a_profile_keeps_its_columns_and_its_drawing_explains_itself() {
     let folder = Folder::new();
     let bare = folder.file("bare.gguf", bare_model());
     let svg = folder.path("profile.svg");
-    let args = ["bench", &bare, "-p", "4", "-n", "2", "-r", "1", "--profile"];
-    let shown = folder
-        .run(&[&args[..], &[svg.to_str().unwrap()]].concat())
-        .ok();
+    let roofline = folder.path("roofline.svg");
+    let args = [
+        "bench",
+        &bare,
+        "-p",
+        "4",
+        "-n",
+        "2",
+        "-r",
+        "1",
+        "--roofline",
+    ];
+    let more = [
+        roofline.to_str().unwrap(),
+        "--profile",
+        svg.to_str().unwrap(),
+    ];
+    let shown = folder.run(&[&args[..], &more].concat()).ok();
+    let roofline = std::fs::read_to_string(roofline).unwrap();
+    for part in [
+        ">Roofline of a step: ",
+        ">pp4<",
+        ">tg2<",
+        " linear ",
+        "% of the roof",
+    ] {
+        assert!(roofline.contains(part), "{part}");
+    }
     let drawing = std::fs::read_to_string(svg).unwrap();
     assert!(drawing.contains(">Where the time of a step goes: "));
     let tables: Vec<&str> = shown.split("\nop ").skip(1).collect();

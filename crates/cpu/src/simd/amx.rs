@@ -46,18 +46,23 @@ pub(crate) const TILE_ROWS: usize = 16;
 #[cfg(target_arch = "x86_64")]
 const TILE_ROW_BYTES: usize = 64;
 
-/// The instructions of one step of two-byte products.
+/// The instructions of one step of two-byte products, with the instruction that loads activations.
 #[cfg(target_arch = "x86_64")]
 macro_rules! plane_products {
-    () => {
-        "tileloadd tmm4, [{activations} + {line}]
-        tileloadd tmm5, [{weights} + {line}]
-        tdpbssd tmm0, tmm4, tmm5
-        tileloadd tmm6, [{weights} + {line} + 1024]
-        tdpbsud tmm1, tmm4, tmm6
-        tileloadd tmm7, [{activations} + {line} + 1024]
-        tdpbssd tmm2, tmm7, tmm5
-        tdpbsud tmm3, tmm7, tmm6"
+    ($load:literal) => {
+        concat!(
+            $load,
+            " tmm4, [{activations} + {line}]
+            tileloadd tmm5, [{weights} + {line}]
+            tdpbssd tmm0, tmm4, tmm5
+            tileloadd tmm6, [{weights} + {line} + 1024]
+            tdpbsud tmm1, tmm4, tmm6
+            ",
+            $load,
+            " tmm7, [{activations} + {line} + 1024]
+            tdpbssd tmm2, tmm7, tmm5
+            tdpbsud tmm3, tmm7, tmm6"
+        )
     };
 }
 
@@ -116,50 +121,6 @@ impl AmxTiles {
         }
     }
 
-    /// Multiplies sixteen rows of activations with sixteen columns of weights, both of two bytes, in `steps` steps, and
-    /// stores the products as [`store_accumulators`](AmxTiles::store_accumulators) does.
-    ///
-    /// # Safety
-    /// The tiles of all steps must be readable, one after the other, and `out` must hold the products. There must be at
-    /// least one step.
-    #[inline(always)]
-    pub(crate) unsafe fn multiply_planes(
-        &self,
-        activations: *const u8,
-        weights: *const u8,
-        steps: usize,
-        out: *mut i32,
-    ) {
-        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
-        // named as clobbered.
-        unsafe {
-            std::arch::asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                plane_products!(),
-                "add {activations}, 2048",
-                "add {weights}, 2048",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{out} + {line}], tmm0",
-                "tilestored [{out} + {line} + 1024], tmm1",
-                "tilestored [{out} + {line} + 2048], tmm2",
-                "tilestored [{out} + {line} + 3072], tmm3",
-                activations = inout(reg) activations => _,
-                weights = inout(reg) weights => _,
-                steps = inout(reg) steps => _,
-                out = in(reg) out,
-                line = in(reg) TILE_ROW_BYTES,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
-
     /// Zeroes the accumulators of [`accumulate_planes`](AmxTiles::accumulate_planes).
     #[inline(always)]
     pub(crate) fn zero_accumulators(&self) {
@@ -195,12 +156,64 @@ impl AmxTiles {
         // named as clobbered.
         unsafe {
             std::arch::asm!(
-                plane_products!(),
+                plane_products!("tileloadd"),
                 activations = in(reg) activations,
                 weights = in(reg) weights,
                 line = in(reg) TILE_ROW_BYTES,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly),
+            );
+        }
+    }
+
+    /// As [`accumulate_planes`](AmxTiles::accumulate_planes), with a hint that activations need not stay in L1.
+    ///
+    /// # Safety
+    /// The four tiles must be readable.
+    #[inline(always)]
+    pub(crate) unsafe fn accumulate_streamed_planes(
+        &self,
+        activations: *const u8,
+        weights: *const u8,
+    ) {
+        // SAFETY: as for `accumulate_planes`.
+        unsafe {
+            std::arch::asm!(
+                plane_products!("tileloaddt1"),
+                activations = in(reg) activations,
+                weights = in(reg) weights,
+                line = in(reg) TILE_ROW_BYTES,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly),
+            );
+        }
+    }
+
+    /// As [`accumulate_planes`](AmxTiles::accumulate_planes) for eight rows of activations, whose high bytes are the upper
+    /// half of a tile and whose low bytes are the lower half. Accumulators 0 and 1 get the products.
+    ///
+    /// # Safety
+    /// The three tiles must be readable.
+    #[inline(always)]
+    pub(crate) unsafe fn accumulate_joint_planes(
+        &self,
+        activations: *const u8,
+        weights: *const u8,
+    ) {
+        // SAFETY: as for `accumulate_planes`.
+        unsafe {
+            std::arch::asm!(
+                "tileloadd tmm4, [{activations} + {line}]",
+                "tileloadd tmm5, [{weights} + {line}]",
+                "tdpbssd tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{weights} + {line} + 1024]",
+                "tdpbsud tmm1, tmm4, tmm6",
+                activations = in(reg) activations,
+                weights = in(reg) weights,
+                line = in(reg) TILE_ROW_BYTES,
+                out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
                 options(nostack, readonly),
             );
         }

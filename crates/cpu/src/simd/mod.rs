@@ -13,6 +13,8 @@ mod x86;
 mod x86_int_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86_row_scaled_dot;
+#[cfg(target_arch = "x86_64")]
+mod x86_row_scaled_line;
 
 pub(crate) use generic::Generic;
 pub(crate) use int_dot::{IntDot, MAX_GROUP_SCALED};

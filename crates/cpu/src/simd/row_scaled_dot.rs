@@ -1,14 +1,14 @@
 //! Dot products with row-scaled weights.
 //!
-//! A weight is `scale · quant + min` in two-byte integers; the inputs of a group share scale and min. An activation is
-//! `128 · high + low`, where both bytes are within -64 to 64. The sum of a group then fits two bytes for either byte,
-//! and one instruction multiplies it with the scale and the sum of the activations with the min. All sums are exact, so
-//! all tiers compute the same.
+//! A weight is `scale · (quant - centre) + min` in two-byte integers; the inputs of a group share scale and min. An
+//! activation is `128 · high + low`, where both bytes are within -64 to 63. The sum of a group then fits two bytes for
+//! either byte, and one instruction multiplies it with the scale and the sum of the activations with the min. All sums
+//! are exact, so all tiers compute the same.
 
 use super::{Generic, IntDot, LANES};
 
-/// The largest magnitude of a row-scaled activation.
-pub(crate) const MAX_ROW_SCALED: f32 = 8191.0;
+/// The largest magnitude of a row-scaled activation: its high byte is at most 63.
+pub(crate) const MAX_ROW_SCALED: f32 = 8127.0;
 
 /// A tier's dot products for row-scaled weights.
 pub(crate) trait RowScaledDot: IntDot {
@@ -18,7 +18,14 @@ pub(crate) trait RowScaledDot: IntDot {
     type Totals: Copy;
 
     fn zero_planes(self) -> Self::Planes;
-    /// Adds the products of a line of quants below sixteen with activations `4 · INDEX` to `4 · INDEX + 3` of a block: 32
+    /// The sums of a group before its first product. With `CENTRED` quants, the number at `activations` is followed by
+    /// two that are the sums of the activations times minus the centre; a tier adds them here or in
+    /// [`add_scaled`](Self::add_scaled).
+    ///
+    /// # Safety
+    /// Four numbers must be readable at `activations` if `CENTRED`.
+    unsafe fn begin_group<const CENTRED: bool>(self, activations: *const i32) -> Self::Planes;
+    /// Adds the products of a line of quants below 64 with activations `4 · INDEX` to `4 · INDEX + 3` of a block: 32
     /// high bytes, then 32 low ones.
     ///
     /// # Safety
@@ -36,13 +43,13 @@ pub(crate) trait RowScaledDot: IntDot {
     /// pairs of scale and min; `activations` has the sums of the high and of the low bytes, times 65536.
     ///
     /// # Safety
-    /// 64 bytes must be readable at `factors`, and both sums at `activations`.
-    unsafe fn add_scaled(
+    /// Two numbers must be readable at `activations`, four if `CENTRED`.
+    unsafe fn add_scaled<const CENTRED: bool>(
         self,
         totals: Self::Totals,
         sums: Self::Planes,
-        factors: *const u8,
-        activations: *const [i32; 2],
+        factors: Self::Line,
+        activations: *const i32,
     ) -> Self::Totals;
     /// `128 · high + low` as f32.
     fn totals_to_f32(self, totals: Self::Totals) -> Self::V;
@@ -61,6 +68,58 @@ pub(crate) trait RowScaledDot: IntDot {
     /// # Safety
     /// All addresses must be readable and within 2 GiB, and 64 bytes be writable at `to`.
     unsafe fn gather_line(self, from: *const u8, stride: usize, to: *mut u8);
+    /// `low | shifted bits & MASK`, where the bits are shifted left by `LEFT`, or right if it is negative.
+    fn merge_bits<const LEFT: i32, const MASK: u8>(
+        self,
+        low: Self::Line,
+        bits: Self::Line,
+    ) -> Self::Line;
+
+    /// # Safety
+    /// 64 bytes must be writable at `to`.
+    unsafe fn store_bytes(self, line: Self::Line, to: *mut u8);
+    /// 32 unsigned bytes as 16-bit numbers.
+    ///
+    /// # Safety
+    /// 32 bytes must be readable.
+    unsafe fn widen_u8(self, from: *const u8) -> Self::Line;
+    /// Sixteen signed bytes as 32-bit numbers.
+    ///
+    /// # Safety
+    /// Sixteen bytes must be readable.
+    unsafe fn widen_i8(self, from: *const u8) -> Self::Line;
+    /// Sixteen unsigned 16-bit numbers as 32-bit numbers.
+    ///
+    /// # Safety
+    /// 32 bytes must be readable.
+    unsafe fn widen_u16(self, from: *const u8) -> Self::Line;
+    fn splat_16(self, value: i16) -> Self::Line;
+    fn add_16(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    fn sub_16(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    /// `a · b / 2^15` of signed 16-bit numbers, rounded to the nearest.
+    fn mul_high_rounded(self, a: Self::Line, b: Self::Line) -> Self::Line;
+    fn shift_left_16(self, a: Self::Line, bits: u32) -> Self::Line;
+    /// An arithmetic shift.
+    fn shift_right_16(self, a: Self::Line, bits: u32) -> Self::Line;
+    fn shift_left_32(self, a: Self::Line, bits: u32) -> Self::Line;
+    /// The low halves of the 32-bit numbers of one line and the high halves of another.
+    fn select_halves(self, low: Self::Line, high: Self::Line) -> Self::Line;
+}
+
+/// A line from 16-bit numbers made one by one.
+#[inline(always)]
+fn from_16(number: impl Fn(usize) -> i16) -> [u8; 4 * LANES] {
+    let mut line = [0; 4 * LANES];
+    for (i, two) in line.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        *two = number(i).to_le_bytes();
+    }
+    line
+}
+
+/// A 16-bit number of a line.
+#[inline(always)]
+fn number_16(line: &[u8; 4 * LANES], i: usize) -> i16 {
+    i16::from_le_bytes([line[2 * i], line[2 * i + 1]])
 }
 
 impl RowScaledDot for Generic {
@@ -70,6 +129,16 @@ impl RowScaledDot for Generic {
     #[inline(always)]
     fn zero_planes(self) -> Self::Planes {
         [[0; LANES]; 2]
+    }
+
+    #[inline(always)]
+    unsafe fn begin_group<const CENTRED: bool>(self, activations: *const i32) -> Self::Planes {
+        if CENTRED {
+            // SAFETY: the caller guarantees four numbers.
+            [2, 3].map(|i| [unsafe { activations.add(i).read() }; LANES])
+        } else {
+            [[0; LANES]; 2]
+        }
     }
 
     #[inline(never)]
@@ -102,22 +171,19 @@ impl RowScaledDot for Generic {
     }
 
     #[inline(never)]
-    unsafe fn add_scaled(
+    unsafe fn add_scaled<const CENTRED: bool>(
         self,
         mut totals: Self::Totals,
         sums: Self::Planes,
-        factors: *const u8,
-        activations: *const [i32; 2],
+        factors: Self::Line,
+        activations: *const i32,
     ) -> Self::Totals {
-        // SAFETY: the caller guarantees sixteen pairs.
-        let (factors, activations) = unsafe {
-            let factors = factors.cast::<[[i16; 2]; LANES]>();
-            (factors.read_unaligned(), activations.read())
-        };
+        // SAFETY: the caller guarantees two numbers.
+        let activations = unsafe { activations.cast::<[i32; 2]>().read() };
         for plane in 0..2 {
-            for (lane, [scale, min]) in factors.into_iter().enumerate() {
-                totals[plane][lane] += i32::from(scale) * sums[plane][lane]
-                    + i32::from(min) * (activations[plane] >> 16);
+            for lane in 0..LANES {
+                let [scale, min] = [0, 1].map(|i| i32::from(number_16(&factors, 2 * lane + i)));
+                totals[plane][lane] += scale * sums[plane][lane] + min * (activations[plane] >> 16);
             }
         }
         totals
@@ -157,5 +223,94 @@ impl RowScaledDot for Generic {
                 to.cast::<[u8; 4]>().add(lane).write(four);
             }
         }
+    }
+
+    #[inline(always)]
+    fn merge_bits<const LEFT: i32, const MASK: u8>(
+        self,
+        low: Self::Line,
+        bits: Self::Line,
+    ) -> Self::Line {
+        std::array::from_fn(|i| {
+            let shifted = if LEFT >= 0 {
+                bits[i] << LEFT
+            } else {
+                bits[i] >> -LEFT
+            };
+            low[i] | shifted & MASK
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(self, line: Self::Line, to: *mut u8) {
+        // SAFETY: the caller guarantees 64 bytes.
+        unsafe { to.cast::<Self::Line>().write_unaligned(line) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(self, from: *const u8) -> Self::Line {
+        // SAFETY: the caller guarantees 32 bytes.
+        from_16(|i| unsafe { i16::from(from.add(i).read()) })
+    }
+
+    #[inline(always)]
+    unsafe fn widen_i8(self, from: *const u8) -> Self::Line {
+        // SAFETY: the caller guarantees sixteen bytes.
+        let byte = |i: usize| i32::from(unsafe { from.cast::<i8>().add(i).read() });
+        from_16(|i| (byte(i / 2) >> (i % 2 * 16)) as i16)
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u16(self, from: *const u8) -> Self::Line {
+        // SAFETY: the caller guarantees 32 bytes.
+        let number = |i: usize| unsafe { from.cast::<i16>().add(i).read_unaligned() };
+        from_16(|i| if i % 2 == 0 { number(i / 2) } else { 0 })
+    }
+
+    #[inline(always)]
+    fn splat_16(self, value: i16) -> Self::Line {
+        from_16(|_| value)
+    }
+
+    #[inline(always)]
+    fn add_16(self, a: Self::Line, b: Self::Line) -> Self::Line {
+        from_16(|i| number_16(&a, i).wrapping_add(number_16(&b, i)))
+    }
+
+    #[inline(always)]
+    fn sub_16(self, a: Self::Line, b: Self::Line) -> Self::Line {
+        from_16(|i| number_16(&a, i).wrapping_sub(number_16(&b, i)))
+    }
+
+    #[inline(always)]
+    fn mul_high_rounded(self, a: Self::Line, b: Self::Line) -> Self::Line {
+        from_16(|i| {
+            let product = i32::from(number_16(&a, i)) * i32::from(number_16(&b, i));
+            (((product >> 14) + 1) >> 1) as i16
+        })
+    }
+
+    #[inline(always)]
+    fn shift_left_16(self, a: Self::Line, bits: u32) -> Self::Line {
+        from_16(|i| number_16(&a, i) << bits)
+    }
+
+    #[inline(always)]
+    fn shift_right_16(self, a: Self::Line, bits: u32) -> Self::Line {
+        from_16(|i| number_16(&a, i) >> bits)
+    }
+
+    #[inline(always)]
+    fn shift_left_32(self, a: Self::Line, bits: u32) -> Self::Line {
+        let mut line = a;
+        for four in line.as_chunks_mut::<4>().0 {
+            *four = (u32::from_le_bytes(*four) << bits).to_le_bytes();
+        }
+        line
+    }
+
+    #[inline(always)]
+    fn select_halves(self, low: Self::Line, high: Self::Line) -> Self::Line {
+        std::array::from_fn(|i| if i % 4 < 2 { low[i] } else { high[i] })
     }
 }

@@ -21,6 +21,14 @@ const LOW_PLANE: usize = 32;
 #[derive(Clone, Copy)]
 pub(crate) struct Halves(pub(super) __m256i, pub(super) __m256i);
 
+impl Halves {
+    /// Applies a function to the halves of two lines.
+    #[inline(always)]
+    pub(super) fn zip(self, other: Halves, f: impl Fn(__m256i, __m256i) -> __m256i) -> Halves {
+        Halves(f(self.0, other.0), f(self.1, other.1))
+    }
+}
+
 /// Sums of the high and of the low plane.
 #[derive(Clone, Copy)]
 pub(crate) struct Planes<T>(pub(super) T, pub(super) T);

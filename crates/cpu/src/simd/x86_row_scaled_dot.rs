@@ -2,6 +2,7 @@
 
 use super::x86::Pair;
 use super::x86_int_dot::{Halves, Planes, quad};
+use super::x86_row_scaled_line::{avx2_line_operations, avx512_line_operations};
 use super::{Avx2, Avx512, IntDot, RowScaledDot};
 use std::arch::x86_64::*;
 
@@ -65,7 +66,7 @@ unsafe fn add_pairs256(sums: Halves, line: Halves, x: __m256i) -> Halves {
 /// # Safety
 /// The CPU must have AVX2.
 #[inline(always)]
-unsafe fn add_scaled_pairs256(
+unsafe fn add_scaled_pairs256<const CENTRED: bool>(
     total: __m256i,
     pairs: __m256i,
     factors: __m256i,
@@ -73,7 +74,10 @@ unsafe fn add_scaled_pairs256(
 ) -> __m256i {
     // SAFETY: as the caller guarantees.
     unsafe {
-        let sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        let mut sum = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        if CENTRED {
+            sum = _mm256_add_epi32(sum, _mm256_set1_epi32(*x.add(2)));
+        }
         _mm256_add_epi32(total, _mm256_madd_epi16(combine256(sum, x), factors))
     }
 }
@@ -91,6 +95,8 @@ unsafe fn add_scaled256(total: __m256i, sum: __m256i, factors: __m256i, x: *cons
 /// The methods that are the same with and without VNNI, except for the width of a group's sums.
 macro_rules! avx2_row_scaled {
     ($add:ident) => {
+        avx2_line_operations!();
+
         type Planes = Planes<Halves>;
         type Totals = Planes<Halves>;
 
@@ -177,6 +183,11 @@ impl RowScaledDot for Avx2<false> {
     avx2_row_scaled!(_mm256_add_epi16);
 
     #[inline(always)]
+    unsafe fn begin_group<const CENTRED: bool>(self, _: *const i32) -> Planes<Halves> {
+        self.zero_planes()
+    }
+
+    #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
         self,
         Planes(high, low): Planes<Halves>,
@@ -195,25 +206,24 @@ impl RowScaledDot for Avx2<false> {
     }
 
     #[inline(always)]
-    unsafe fn add_scaled(
+    unsafe fn add_scaled<const CENTRED: bool>(
         self,
         Planes(high, low): Planes<Halves>,
         sums: Planes<Halves>,
-        factors: *const u8,
-        activations: *const [i32; 2],
+        factors: Halves,
+        activations: *const i32,
     ) -> Planes<Halves> {
         // SAFETY: the caller guarantees the factors; AVX2 is proven.
         unsafe {
-            let factors = self.load_bytes(factors);
-            let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
+            let [x_high, x_low] = [activations, activations.add(1)];
             Planes(
                 Halves(
-                    add_scaled_pairs256(high.0, sums.0.0, factors.0, x_high),
-                    add_scaled_pairs256(high.1, sums.0.1, factors.1, x_high),
+                    add_scaled_pairs256::<CENTRED>(high.0, sums.0.0, factors.0, x_high),
+                    add_scaled_pairs256::<CENTRED>(high.1, sums.0.1, factors.1, x_high),
                 ),
                 Halves(
-                    add_scaled_pairs256(low.0, sums.1.0, factors.0, x_low),
-                    add_scaled_pairs256(low.1, sums.1.1, factors.1, x_low),
+                    add_scaled_pairs256::<CENTRED>(low.0, sums.1.0, factors.0, x_low),
+                    add_scaled_pairs256::<CENTRED>(low.1, sums.1.1, factors.1, x_low),
                 ),
             )
         }
@@ -222,6 +232,19 @@ impl RowScaledDot for Avx2<false> {
 
 impl RowScaledDot for Avx2<true> {
     avx2_row_scaled!(_mm256_add_epi32);
+
+    #[inline(always)]
+    unsafe fn begin_group<const CENTRED: bool>(self, activations: *const i32) -> Planes<Halves> {
+        if !CENTRED {
+            return self.zero_planes();
+        }
+        // SAFETY: the caller guarantees four numbers; AVX2 is proven.
+        unsafe {
+            let high = _mm256_set1_epi32(*activations.add(2));
+            let low = _mm256_set1_epi32(*activations.add(3));
+            Planes(Halves(high, high), Halves(low, low))
+        }
+    }
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -235,17 +258,16 @@ impl RowScaledDot for Avx2<true> {
     }
 
     #[inline(always)]
-    unsafe fn add_scaled(
+    unsafe fn add_scaled<const CENTRED: bool>(
         self,
         Planes(high, low): Planes<Halves>,
         sums: Planes<Halves>,
-        factors: *const u8,
-        activations: *const [i32; 2],
+        factors: Halves,
+        activations: *const i32,
     ) -> Planes<Halves> {
         // SAFETY: the caller guarantees the factors; AVX-VNNI is proven.
         unsafe {
-            let factors = self.load_bytes(factors);
-            let [x_high, x_low] = [&raw const (*activations)[0], &raw const (*activations)[1]];
+            let [x_high, x_low] = [activations, activations.add(1)];
             Planes(
                 Halves(
                     add_scaled256(high.0, sums.0.0, factors.0, x_high),
@@ -278,6 +300,8 @@ unsafe fn combine512(sums: __m512i, other: *const i32) -> __m512i {
 /// As `avx2_row_scaled!`, for AVX-512.
 macro_rules! avx512_row_scaled {
     ($add:ident) => {
+        avx512_line_operations!();
+
         type Planes = Planes<__m512i>;
         type Totals = Planes<__m512i>;
 
@@ -343,6 +367,11 @@ impl RowScaledDot for Avx512<false> {
     avx512_row_scaled!(_mm512_add_epi16);
 
     #[inline(always)]
+    unsafe fn begin_group<const CENTRED: bool>(self, _: *const i32) -> Planes<__m512i> {
+        self.zero_planes()
+    }
+
+    #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
         self,
         Planes(high, low): Planes<__m512i>,
@@ -361,25 +390,26 @@ impl RowScaledDot for Avx512<false> {
     }
 
     #[inline(always)]
-    unsafe fn add_scaled(
+    unsafe fn add_scaled<const CENTRED: bool>(
         self,
         Planes(high, low): Planes<__m512i>,
         sums: Planes<__m512i>,
-        factors: *const u8,
-        activations: *const [i32; 2],
+        factors: __m512i,
+        activations: *const i32,
     ) -> Planes<__m512i> {
         // SAFETY: the caller guarantees the factors; AVX-512 is proven.
         unsafe {
-            let factors = self.load_bytes(factors);
             let ones = _mm512_set1_epi16(1);
-            let x_high = combine512(
+            let mut sums = Planes(
                 _mm512_madd_epi16(sums.0, ones),
-                &raw const (*activations)[0],
-            );
-            let x_low = combine512(
                 _mm512_madd_epi16(sums.1, ones),
-                &raw const (*activations)[1],
             );
+            if CENTRED {
+                sums.0 = _mm512_add_epi32(sums.0, _mm512_set1_epi32(*activations.add(2)));
+                sums.1 = _mm512_add_epi32(sums.1, _mm512_set1_epi32(*activations.add(3)));
+            }
+            let x_high = combine512(sums.0, activations);
+            let x_low = combine512(sums.1, activations.add(1));
             Planes(
                 _mm512_add_epi32(high, _mm512_madd_epi16(x_high, factors)),
                 _mm512_add_epi32(low, _mm512_madd_epi16(x_low, factors)),
@@ -390,6 +420,19 @@ impl RowScaledDot for Avx512<false> {
 
 impl RowScaledDot for Avx512<true> {
     avx512_row_scaled!(_mm512_add_epi32);
+
+    #[inline(always)]
+    unsafe fn begin_group<const CENTRED: bool>(self, activations: *const i32) -> Planes<__m512i> {
+        if !CENTRED {
+            return self.zero_planes();
+        }
+        // SAFETY: the caller guarantees four numbers; AVX-512 is proven.
+        unsafe {
+            let high = _mm512_set1_epi32(*activations.add(2));
+            let low = _mm512_set1_epi32(*activations.add(3));
+            Planes(high, low)
+        }
+    }
 
     #[inline(always)]
     unsafe fn dot_planes<const INDEX: usize>(
@@ -403,27 +446,18 @@ impl RowScaledDot for Avx512<true> {
     }
 
     #[inline(always)]
-    unsafe fn add_scaled(
+    unsafe fn add_scaled<const CENTRED: bool>(
         self,
         Planes(high, low): Planes<__m512i>,
         sums: Planes<__m512i>,
-        factors: *const u8,
-        activations: *const [i32; 2],
+        factors: __m512i,
+        activations: *const i32,
     ) -> Planes<__m512i> {
         // SAFETY: the caller guarantees the factors; AVX512-VNNI is proven.
         unsafe {
-            let factors = self.load_bytes(factors);
             Planes(
-                _mm512_dpwssd_epi32(
-                    high,
-                    combine512(sums.0, &raw const (*activations)[0]),
-                    factors,
-                ),
-                _mm512_dpwssd_epi32(
-                    low,
-                    combine512(sums.1, &raw const (*activations)[1]),
-                    factors,
-                ),
+                _mm512_dpwssd_epi32(high, combine512(sums.0, activations), factors),
+                _mm512_dpwssd_epi32(low, combine512(sums.1, activations.add(1)), factors),
             )
         }
     }
@@ -449,51 +483,46 @@ fn shuffled_into(mut bytes: __m512i, mask: u64, others: __m512i, order: __m512i)
 
 /// Further operations for AMX kernels, which run only on this tier.
 impl Avx512<true> {
-    /// Expands a block of quants to `scale · quant + min`: eight lines of high bytes, and eight lines of low bytes
-    /// `plane_stride` bytes further. Each half of the block has sixteen pairs of scale and min.
+    /// Expands a block's lines of quants to `scale · (quant - centre) + min`: eight lines of high bytes, and eight lines
+    /// of low bytes `plane_stride` bytes further. Each half of the block has sixteen pairs of scale and min.
     ///
     /// # Safety
-    /// Four lines must be readable at `quants`, one at each of `factors`, and the lines be writable.
+    /// The lines must be writable.
     #[inline(always)]
     pub(crate) unsafe fn expand_block(
         self,
-        quants: *const u8,
-        factors: [*const u8; 2],
+        lines: [__m512i; 8],
+        centre: i16,
+        factors: [__m512i; 2],
         to: *mut u8,
         plane_stride: usize,
     ) {
         // SAFETY: as the caller guarantees; AVX-512 is proven.
         unsafe {
-            let [low, high] = [
-                self.scales_and_mins(factors[0]),
-                self.scales_and_mins(factors[1]),
+            let factors = [
+                self.scales_and_mins(factors[0], centre),
+                self.scales_and_mins(factors[1], centre),
             ];
-            let quant = _mm512_set1_epi16(15);
-            for line in 0..4 {
-                let four = self.load_bytes(quants.add(line * LINE));
-                let even = _mm512_and_si512(four, quant);
-                let odd = _mm512_and_si512(_mm512_srli_epi16::<8>(four), quant);
-                self.write_pair([even, odd], low, to.add(line * LINE), plane_stride);
-                let even = _mm512_and_si512(_mm512_srli_epi16::<4>(four), quant);
-                let odd = _mm512_srli_epi16::<12>(four);
-                self.write_pair([even, odd], high, to.add((4 + line) * LINE), plane_stride);
+            let byte = _mm512_set1_epi16(255);
+            for line in 0..8 {
+                let quants = lines[line];
+                let even = _mm512_and_si512(quants, byte);
+                let odd = _mm512_srli_epi16::<8>(quants);
+                let to = to.add(line * LINE);
+                self.write_pair([even, odd], factors[line / 4], to, plane_stride);
             }
         }
     }
 
-    /// Sixteen scales and sixteen mins, each duplicated.
-    ///
-    /// # Safety
-    /// A line must be readable at `factors`.
+    /// Sixteen scales and the sixteen mins of quants that are not centred, each duplicated.
     #[inline(always)]
-    unsafe fn scales_and_mins(self, factors: *const u8) -> [__m512i; 2] {
-        // SAFETY: as the caller guarantees; AVX-512 is proven.
+    fn scales_and_mins(self, factors: __m512i, centre: i16) -> [__m512i; 2] {
+        // SAFETY: AVX-512 is proven.
         unsafe {
-            let factors = self.load_bytes(factors);
-            [
-                _mm512_mask_blend_epi16(ODD, factors, _mm512_slli_epi32::<16>(factors)),
-                _mm512_mask_blend_epi16(!ODD, factors, _mm512_srli_epi32::<16>(factors)),
-            ]
+            let scales = _mm512_mask_blend_epi16(ODD, factors, _mm512_slli_epi32::<16>(factors));
+            let mins = _mm512_mask_blend_epi16(!ODD, factors, _mm512_srli_epi32::<16>(factors));
+            let offset = _mm512_mullo_epi16(scales, _mm512_set1_epi16(centre));
+            [scales, _mm512_sub_epi16(mins, offset)]
         }
     }
 
@@ -525,15 +554,16 @@ impl Avx512<true> {
         }
     }
 
-    /// The f32 number whose four products, of high and low bytes of both sides, are in `products`.
+    /// The f32 number whose four products, of high and low bytes of both sides, are in `products`: those with low bytes
+    /// of weights 256 integers further, those with low bytes of activations `low` integers further.
     ///
     /// # Safety
-    /// Sixteen integers must be readable at each of four addresses, 256 integers apart.
+    /// Sixteen integers must be readable at each of the four addresses.
     #[inline(always)]
-    pub(crate) unsafe fn products_to_f32(self, products: *const i32) -> __m512 {
+    pub(crate) unsafe fn products_to_f32(self, products: *const i32, low: usize) -> __m512 {
         // SAFETY: the caller guarantees the integers; AVX-512 is proven.
         unsafe {
-            let [a, b] = [products, products.add(512)];
+            let [a, b] = [products, products.add(low)];
             let high = _mm512_slli_epi32::<8>(self.load_bytes(a.cast()));
             let low = _mm512_slli_epi32::<8>(self.load_bytes(b.cast()));
             self.totals_to_f32(Planes(

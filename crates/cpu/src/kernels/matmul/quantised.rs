@@ -38,8 +38,6 @@ pub(crate) struct QuantisedLinear {
     pub(crate) format: PackedFormat,
 }
 
-/// Rows of activations from which a task expands all its strips for matrix tiles before it multiplies.
-const MIN_EXPANDED_ROWS: usize = 24;
 /// The most products of the same rows that run as one call: queries, keys and values.
 pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
 
@@ -64,6 +62,9 @@ struct StripTask<'a, A> {
 trait QuantScheme: Copy + Sync {
     /// Whether matrix tiles multiply this many rows faster than vectors.
     fn suits_tiles(rows: usize) -> bool;
+    /// Whether matrix tiles multiply this many rows with weights that are expanded in the thread's scratch. With fewer
+    /// rows the product is memory-bound, as it is on vectors.
+    fn expands_strips(rows: usize) -> bool;
     /// Bytes of the quantised activations, laid out for matrix tiles or for vectors.
     fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize;
     /// The activations laid out in `scratch`, whose address is a multiple of 64.
@@ -81,13 +82,16 @@ trait QuantScheme: Copy + Sync {
     /// Multiplies on matrix tiles.
     ///
     /// # Safety
-    /// As for [`QuantisedLinear::run`], within the task's strips; from [`MIN_EXPANDED_ROWS`] rows on, the task's
-    /// scratch must hold its expanded strips.
+    /// As for [`QuantisedLinear::run`], within the task's strips, at most [`MAX_TILE_STRIPS`](Self::MAX_TILE_STRIPS) if they
+    /// are expanded; the task's scratch must have the size that the scheme says.
     #[cfg(target_arch = "x86_64")]
     unsafe fn multiply_tiles(task: StripTask<'_, Self>, isa: Isa);
-    /// Bytes of an expanded strip.
+    /// The most strips of a task that expands them.
     #[cfg(target_arch = "x86_64")]
-    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize;
+    const MAX_TILE_STRIPS: usize;
+    /// Bytes of a thread's scratch for expanded strips.
+    #[cfg(target_arch = "x86_64")]
+    fn tile_scratch_bytes(linear: &QuantisedLinear) -> usize;
 }
 
 impl QuantisedLinear {
@@ -105,8 +109,8 @@ impl QuantisedLinear {
     fn scratch_parts<A: QuantScheme>(&self) -> (usize, usize) {
         let tiled = A::suits_tiles(self.m);
         #[cfg(target_arch = "x86_64")]
-        let expanded = if tiled && self.m >= MIN_EXPANDED_ROWS {
-            partition::MAX_EXPANDED_STRIPS * A::expanded_strip_bytes(self)
+        let expanded = if tiled && A::expands_strips(self.m) {
+            A::tile_scratch_bytes(self)
         } else {
             0
         };
@@ -237,7 +241,7 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
     /// As for [`run_fused`].
     unsafe fn run_each(&self) {
         let partition =
-            StripPartition::sequential(self.parts, self.expands_strips(), self.ctx.threads.count());
+            StripPartition::sequential(self.parts, self.max_strips(), self.ctx.threads.count());
         self.ctx
             .threads
             .run_chunked(partition.tasks(), &|task, thread| {
@@ -271,8 +275,7 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
         let (linear, _) = self.parts[0];
         let QuantisedLinear { m, n, .. } = linear;
         let threads = self.ctx.threads.count();
-        let Some(partition) = StripPartition::paired(&linear, self.expands_strips(), threads)
-        else {
+        let Some(partition) = StripPartition::paired(&linear, self.max_strips(), threads) else {
             // The scratch does not hold a task's columns for every thread: compute both products in full, then apply
             // the gate.
             // SAFETY: as the caller guarantees; the products have their own output buffers.
@@ -331,10 +334,13 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
         self.parts[0].0.tiled::<A>(self.ctx)
     }
 
-    /// Whether a task expands all its strips before it multiplies. With fewer rows the product is memory-bound, as it
-    /// is on vectors.
-    fn expands_strips(&self) -> bool {
-        self.tiled() && self.parts[0].0.m >= MIN_EXPANDED_ROWS
+    /// The most strips of a task; `None` if it may have any number, because it does not expand them.
+    fn max_strips(&self) -> Option<usize> {
+        #[cfg(target_arch = "x86_64")]
+        if self.tiled() && A::expands_strips(self.parts[0].0.m) {
+            return Some(A::MAX_TILE_STRIPS);
+        }
+        None
     }
 
     /// Multiplies strips of one product on one thread.

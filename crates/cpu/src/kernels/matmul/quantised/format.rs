@@ -5,11 +5,14 @@
 //! of a matrix tile, so one layout serves both. Four-bit quants pack two lines into one: the low nibbles are inputs 0
 //! to 15 of a block of 32, the high nibbles inputs 16 to 31.
 //!
+//! Five- and six-bit quants have the upper bits in further lines: bit `i` (or bits `2i` and `2i + 1`) of a byte belongs to
+//! line `i` of the block (of half a block).
+//!
 //! In group-scaled formats, whose quants are bytes or table indices, the scales follow the quants of a strip, sixteen
-//! rows side by side. In row-scaled formats, whose quants are four bits, scales and mins become two-byte integers in
-//! units of one scale per row: those of a block's groups follow its quants, one line per group, and the scales of the
-//! rows are the strip's last line.
+//! rows side by side. In row-scaled formats, whose quants have four to six bits, scales and mins are integers in units
+//! of one scale per row; `row_scaled/strip.rs` has their layout.
 
+use super::row_scaled::RowScaledStrip;
 use base::DType;
 use base::quant::IQ4_VALUES;
 
@@ -25,8 +28,12 @@ pub(crate) const F16_STRIP_BYTES: usize = 2 * STRIP;
 /// How a quant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quant {
-    /// Four bits, the value itself; such weights are row-scaled.
+    /// Four bits, the value itself; row-scaled.
     Nibble,
+    /// Five bits; row-scaled.
+    Five,
+    /// Six bits; row-scaled.
+    Six,
     /// Four bits, an index into [`IQ4_TABLE`].
     Table,
     /// A byte.
@@ -48,18 +55,10 @@ pub(crate) struct PackedFormat {
 /// Inputs that share the outer scale of a two-level format (ggml's super-block).
 pub(crate) const SUPER_BLOCK: usize = 256;
 
-/// Byte offsets of a strip's scales and mins, and the bytes of the strip.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StripLayout {
-    pub(crate) scales: usize,
-    pub(crate) mins: usize,
-    pub(crate) bytes: usize,
-}
-
 impl PackedFormat {
     /// The packed format of this type; `None` for types that are not quantised.
     pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
-        use Quant::{Byte, Nibble, Table};
+        use Quant::{Byte, Five, Nibble, Six, Table};
         let format = |quant, group, two_level_scales, mins, zero| PackedFormat {
             quant,
             group,
@@ -70,14 +69,14 @@ impl PackedFormat {
         Some(match dtype {
             DType::Q4_0 => format(Nibble, 32, false, false, 8),
             DType::Q4_1 => format(Nibble, 32, false, true, 0),
-            DType::Q5_0 => format(Byte, 32, false, false, 16),
-            DType::Q5_1 => format(Byte, 32, false, true, 0),
+            DType::Q5_0 => format(Five, 32, false, false, 16),
+            DType::Q5_1 => format(Five, 32, false, true, 0),
             DType::Q8_0 => format(Byte, 32, false, false, 128),
             DType::Q2_K => format(Nibble, 16, true, true, 0),
             DType::Q3_K => format(Nibble, 16, true, false, 4),
             DType::Q4_K => format(Nibble, 32, true, true, 0),
-            DType::Q5_K => format(Byte, 32, true, true, 0),
-            DType::Q6_K => format(Byte, 16, true, false, 32),
+            DType::Q5_K => format(Five, 32, true, true, 0),
+            DType::Q6_K => format(Six, 16, true, false, 32),
             DType::IQ4_NL => format(Table, 32, false, false, 128),
             DType::IQ4_XS => format(Table, 32, true, false, 128),
             _ => return None,
@@ -88,18 +87,19 @@ impl PackedFormat {
     pub(crate) fn block_bytes(&self) -> usize {
         match self.quant {
             Quant::Byte => BLOCK * STRIP,
-            Quant::Nibble | Quant::Table => BLOCK * STRIP / 2,
+            Quant::Nibble | Quant::Table => 4 * LINE,
+            Quant::Five => 5 * LINE,
+            Quant::Six => 6 * LINE,
         }
     }
 
     /// Bytes of a packed weight `[n, k]`.
     pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
-        let strip_bytes = self.strip_layout(k).bytes;
-        n.div_ceil(STRIP) * strip_bytes
+        n.div_ceil(STRIP) * self.strip_bytes(k)
     }
 
-    /// Bytes of the scales, or of the mins, of a strip of depth `k`.
-    fn side_bytes(&self, k: usize) -> usize {
+    /// Bytes of the scales of a group-scaled strip of depth `k`.
+    fn scale_bytes(&self, k: usize) -> usize {
         if self.two_level_scales {
             k / SUPER_BLOCK * F16_STRIP_BYTES + k / self.group * STRIP
         } else {
@@ -109,32 +109,20 @@ impl PackedFormat {
 
     /// Whether weights have one scale per row.
     pub(crate) fn is_row_scaled(&self) -> bool {
-        self.quant == Quant::Nibble
+        matches!(self.quant, Quant::Nibble | Quant::Five | Quant::Six)
     }
 
-    /// Bytes from one block to the next in a row-scaled format.
-    pub(crate) fn block_stride(&self) -> usize {
-        self.block_bytes() + BLOCK / self.group * LINE
-    }
-
-    /// The layout of a strip of depth `k`.
-    pub(crate) fn strip_layout(&self, k: usize) -> StripLayout {
+    /// Bytes of a strip of depth `k`.
+    pub(crate) fn strip_bytes(&self, k: usize) -> usize {
         if self.is_row_scaled() {
-            let scales = k / BLOCK * self.block_stride();
-            return StripLayout {
-                scales,
-                mins: scales,
-                bytes: scales + LINE,
-            };
+            return RowScaledStrip::new(self, k).bytes;
         }
-        let scales = k / BLOCK * self.block_bytes();
-        let mins = scales + self.side_bytes(k);
-        let end = mins + if self.mins { self.side_bytes(k) } else { 0 };
-        StripLayout {
-            scales,
-            mins,
-            bytes: end.next_multiple_of(LINE),
-        }
+        (self.scales_at(k) + self.scale_bytes(k)).next_multiple_of(LINE)
+    }
+
+    /// Offset of the scales in a group-scaled strip of depth `k`.
+    pub(crate) fn scales_at(&self, k: usize) -> usize {
+        k / BLOCK * self.block_bytes()
     }
 }
 
@@ -160,16 +148,34 @@ pub(super) struct StripSource<'a> {
     pub(super) row_bytes: usize,
 }
 
-/// Writes a block's quants of row `r` into the lines of its strip.
+/// Writes a block's quants of row `r` into the lines of its strip. The lines must be zero where bits are added.
 #[inline(always)]
 pub(super) fn put_quants(format: PackedFormat, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));
-    let lines = out.len() / LINE;
-    for line in 0..lines {
-        let bits = match format.quant {
-            Quant::Byte => four(4 * line),
-            Quant::Nibble | Quant::Table => four(4 * line) | four(BLOCK / 2 + 4 * line) << 4,
-        };
+    let mut put = |line: usize, bits: u32| {
         out[line * LINE + 4 * r..][..4].copy_from_slice(&bits.to_le_bytes());
+    };
+    if format.quant == Quant::Byte {
+        (0..8).for_each(|line| put(line, four(4 * line)));
+        return;
+    }
+    const NIBBLES: u32 = 0x0f0f_0f0f;
+    for line in 0..4 {
+        let [low, high] = [four(4 * line), four(BLOCK / 2 + 4 * line)];
+        put(line, low & NIBBLES | (high & NIBBLES) << 4);
+    }
+    // The bits above the fourth of a line, moved to the line's place in every byte.
+    let upper = |lines: std::ops::Range<usize>, width: usize| {
+        let bits =
+            |line: usize| (four(4 * line) >> 4 & 0x0303_0303) << (line % (8 / width) * width);
+        lines.fold(0, |all, line| all | bits(line))
+    };
+    match format.quant {
+        Quant::Five => put(4, upper(0..8, 1)),
+        Quant::Six => {
+            put(4, upper(0..4, 2));
+            put(5, upper(4..8, 2));
+        }
+        _ => {}
     }
 }

@@ -1,5 +1,5 @@
-//! The group-scaled scheme: quants are bytes or table indices, and each group's integer sum is scaled and added in f32,
-//! in the order of the groups.
+//! The group-scaled scheme: quants are bytes or table indices, and the integer sum of every 32 inputs is scaled and added
+//! in f32, in order.
 
 mod activations;
 mod microkernel;
@@ -9,7 +9,7 @@ mod tiles;
 
 use super::format::{BLOCK, Quant};
 use super::strip_kernel::StripKernel;
-use super::{MIN_EXPANDED_ROWS, QuantScheme, QuantisedLinear, StripTask};
+use super::{QuantScheme, QuantisedLinear, StripTask};
 use crate::isa::Isa;
 use activations::{GroupScaledLayout, QuantiseGroupScaled};
 use microkernel::{GroupScaledMicrokernel, with_quants};
@@ -17,13 +17,20 @@ use microkernel::{GroupScaledMicrokernel, with_quants};
 pub(super) use activations::GroupScaledActivations;
 pub(super) use pack::pack_strip;
 
+/// Rows of activations from which a task expands its strips for matrix tiles.
+const MIN_EXPANDED_ROWS: usize = 24;
+
 impl QuantScheme for GroupScaledActivations {
     fn suits_tiles(rows: usize) -> bool {
         rows >= MIN_EXPANDED_ROWS
     }
 
+    fn expands_strips(rows: usize) -> bool {
+        rows >= MIN_EXPANDED_ROWS
+    }
+
     fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
-        GroupScaledLayout::new(&linear.format, linear.m, linear.k, tiled).bytes()
+        GroupScaledLayout::new(linear.m, linear.k, tiled).bytes()
     }
 
     fn in_scratch(
@@ -31,8 +38,8 @@ impl QuantScheme for GroupScaledActivations {
         linear: &QuantisedLinear,
         tiled: bool,
     ) -> GroupScaledActivations {
-        let layout = GroupScaledLayout::new(&linear.format, linear.m, linear.k, tiled);
-        GroupScaledActivations::at(scratch, linear.format, layout)
+        let layout = GroupScaledLayout::new(linear.m, linear.k, tiled);
+        GroupScaledActivations::at(scratch, linear.format.zero, layout)
     }
 
     unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
@@ -52,7 +59,10 @@ impl QuantScheme for GroupScaledActivations {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn expanded_strip_bytes(linear: &QuantisedLinear) -> usize {
-        tiles::expanded_strip_bytes(linear.k / linear.format.group)
+    const MAX_TILE_STRIPS: usize = 4;
+
+    #[cfg(target_arch = "x86_64")]
+    fn tile_scratch_bytes(linear: &QuantisedLinear) -> usize {
+        Self::MAX_TILE_STRIPS * tiles::expanded_strip_bytes(linear.k / BLOCK)
     }
 }

@@ -33,7 +33,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Version of the packed layouts and of the file format. It must be raised when either changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const MAGIC: &[u8; 8] = b"KVARKPCK";
 const EXTENSION: &str = "packed";
 const HEADER_BYTES: usize = 32;
@@ -45,8 +45,8 @@ const CHUNK: usize = 1 << 20;
 const MIN_FILE_BYTES: usize = 4 << 20;
 /// Bytes that are written and synced at a time.
 const WRITE_CHUNK: usize = 32 << 20;
-/// The longest wait for the writer when the weights are dropped.
-const MAX_CLOSE_WAIT: Duration = Duration::from_secs(3);
+/// The longest wait for the writer when the weights are dropped, unless packing them took longer.
+const CLOSE_WAIT: Duration = Duration::from_secs(3);
 
 /// By key: the byte range of a weight, and the offset of its chunks' checksums.
 type WeightRanges = HashMap<u64, (Range<usize>, usize)>;
@@ -259,11 +259,14 @@ pub(super) struct PackedFileWriter {
 
 impl PackedFileWriter {
     /// Starts a thread that writes the packed weights to the folder, if they have at least [`MIN_FILE_BYTES`] and take
-    /// at most half of the free disk space. Write errors are ignored: the next start then packs the weights again.
+    /// at most half of the free disk space. `packing` is the time that packing them took: the writer may take as long
+    /// when the weights are dropped, because the next start saves it. Write errors are ignored: the next start then packs
+    /// the weights again.
     pub(super) fn start(
         folder: &Path,
         weights: &[WeightSource<'_>],
         packed: &[Bytes],
+        packing: Duration,
     ) -> Option<PackedFileWriter> {
         let size: usize = packed.iter().map(|bytes| bytes.len()).sum();
         if size < MIN_FILE_BYTES {
@@ -286,7 +289,7 @@ impl PackedFileWriter {
                 let weights = keyed.iter().map(|(_, bytes)| &bytes[..]);
                 let parts: Vec<&[u8]> = std::iter::once(&head[..]).chain(weights).collect();
                 let _ = atomic_write(&path, |file| {
-                    write(file, &parts, &is_closing)?;
+                    write(file, &parts, &is_closing, CLOSE_WAIT.max(packing))?;
                     // Without a seal every start verifies the file.
                     let _ = file.set_modified(seal);
                     Ok(())
@@ -313,7 +316,12 @@ impl Drop for PackedFileWriter {
 
 /// Writes the parts one after the other. Every write starts at a multiple of its size, so that the OS can cache the
 /// file in huge pages, which are read faster.
-fn write(file: &mut File, parts: &[&[u8]], closing: &AtomicBool) -> io::Result<()> {
+fn write(
+    file: &mut File,
+    parts: &[&[u8]],
+    closing: &AtomicBool,
+    max_wait: Duration,
+) -> io::Result<()> {
     let size: usize = parts.iter().map(|part| part.len()).sum();
     let (begun, mut written) = (Instant::now(), 0);
     let mut piece = Vec::with_capacity(WRITE_CHUNK);
@@ -322,7 +330,7 @@ fn write(file: &mut File, parts: &[&[u8]], closing: &AtomicBool) -> io::Result<(
     while written < size {
         if written > 0 && closing.load(Ordering::Relaxed) {
             let rest = (size - written) as f64 / written as f64;
-            if begun.elapsed().mul_f64(rest) > MAX_CLOSE_WAIT {
+            if begun.elapsed().mul_f64(rest) > max_wait {
                 return Err(io::ErrorKind::Interrupted.into());
             }
         }

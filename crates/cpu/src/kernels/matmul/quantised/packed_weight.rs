@@ -8,6 +8,7 @@ use base::{Bytes, DType};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 /// A packed weight. A source is packed once per process, however many executables use it.
 pub(crate) struct PackedWeight {
@@ -97,6 +98,7 @@ fn load(
     }
     let missing: Vec<usize> = (0..weights.len()).filter(|i| bytes[*i].is_none()).collect();
     let sources: Vec<_> = missing.iter().map(|i| &weights[*i]).collect();
+    let begun = Instant::now();
     for (i, packed) in missing.iter().zip(pack(&sources, ctx, &progress)) {
         bytes[*i] = Some(packed);
     }
@@ -105,7 +107,9 @@ fn load(
     }
     let bytes: Vec<Bytes> = bytes.into_iter().flatten().collect();
     let writing = match folder {
-        Some(folder) if !missing.is_empty() => PackedFileWriter::start(folder, weights, &bytes),
+        Some(folder) if !missing.is_empty() => {
+            PackedFileWriter::start(folder, weights, &bytes, begun.elapsed())
+        }
         _ => None,
     };
     Ok((bytes, writing.map(Arc::new)))
@@ -151,7 +155,7 @@ fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_
         for weight in weights {
             let (own, others) = rest.split_at_mut(weight.packed_bytes());
             rest = others;
-            let strip_bytes = weight.format.strip_layout(weight.k).bytes;
+            let strip_bytes = weight.format.strip_bytes(weight.k);
             let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
             strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
         }

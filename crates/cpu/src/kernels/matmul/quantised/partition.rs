@@ -6,9 +6,7 @@ use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
 use std::ops::Range;
 
-/// The most strips of a task that expands them: a thread's scratch holds as many.
-pub(super) const MAX_EXPANDED_STRIPS: usize = 4;
-/// Tasks per thread when strips are not expanded.
+/// Tasks per thread if they may have any number of strips.
 const VECTOR_TASKS_PER_THREAD: usize = 4;
 
 /// The strips of fused products divided evenly into tasks: product after product, or the same strips of two products.
@@ -27,7 +25,7 @@ impl StripPartition {
     /// Divides the strips of all products, product after product.
     pub(super) fn sequential<T>(
         parts: &[(QuantisedLinear, T)],
-        panels: bool,
+        max_strips: Option<usize>,
         threads: usize,
     ) -> StripPartition {
         let mut strips = [0; MAX_FUSED_PRODUCTS];
@@ -38,7 +36,7 @@ impl StripPartition {
         StripPartition {
             strips,
             all,
-            tasks: tasks(all, panels, threads),
+            tasks: tasks(all, max_strips, threads),
             paired: false,
         }
     }
@@ -47,14 +45,14 @@ impl StripPartition {
     /// scratch does not hold a task's columns for every thread.
     pub(super) fn paired(
         part: &QuantisedLinear,
-        panels: bool,
+        max_strips: Option<usize>,
         threads: usize,
     ) -> Option<StripPartition> {
         let strips = part.n.div_ceil(STRIP);
         let partition = StripPartition {
             strips: [strips; MAX_FUSED_PRODUCTS],
             all: strips,
-            tasks: tasks(strips, panels, threads),
+            tasks: tasks(strips, max_strips, threads),
             paired: true,
         };
         (threads * 2 * partition.columns() <= part.n).then_some(partition)
@@ -96,11 +94,10 @@ impl StripPartition {
 }
 
 /// The number of tasks for this many strips: the same number for every thread.
-fn tasks(strips: usize, panels: bool, threads: usize) -> usize {
-    let each = if panels {
-        strips.div_ceil(threads * MAX_EXPANDED_STRIPS)
-    } else {
-        VECTOR_TASKS_PER_THREAD
+fn tasks(strips: usize, max_strips: Option<usize>, threads: usize) -> usize {
+    let each = match max_strips {
+        Some(most) => strips.div_ceil(threads * most),
+        None => VECTOR_TASKS_PER_THREAD,
     };
     (threads * each).clamp(1, strips.max(1))
 }
@@ -114,14 +111,14 @@ pub(crate) fn prefetch_spans(
     let paired = parts
         .first()
         .filter(|_| gated)
-        .and_then(|(part, _)| StripPartition::paired(part, false, threads));
-    let partition = paired.unwrap_or_else(|| StripPartition::sequential(parts, false, threads));
+        .and_then(|(part, _)| StripPartition::paired(part, None, threads));
+    let partition = paired.unwrap_or_else(|| StripPartition::sequential(parts, None, threads));
     let tasks = |thread| chunk_start(partition.tasks(), threads, thread);
     let plan = |thread| {
         let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| partition.task(task));
         let span = |(part, strips): (usize, Range<usize>)| {
             let (linear, weight): &(QuantisedLinear, usize) = &parts[part];
-            let bytes = linear.format.strip_layout(linear.k).bytes;
+            let bytes = linear.format.strip_bytes(linear.k);
             Span::new(weight + strips.start * bytes, strips.len() * bytes)
         };
         pieces.map(span).collect()
@@ -149,10 +146,12 @@ mod tests {
     fn tasks_are_even_and_fit_the_scratch() {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
             let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
-            for (threads, panels) in (1..=9).flat_map(|n| [(n, false), (n, true)]) {
-                let paired = StripPartition::paired(&parts[0].0, panels, threads);
+            for (threads, max_strips) in
+                (1..=9).flat_map(|n| [(n, None), (n, Some(4)), (n, Some(8))])
+            {
+                let paired = StripPartition::paired(&parts[0].0, max_strips, threads);
                 for partition in [
-                    Some(StripPartition::sequential(&parts, panels, threads)),
+                    Some(StripPartition::sequential(&parts, max_strips, threads)),
                     paired,
                 ] {
                     let Some(partition) = partition else { continue };
@@ -160,7 +159,7 @@ mod tests {
                     let (least, most) = (strips.clone().min(), strips.max().unwrap_or(0));
                     assert!(least.is_some_and(|least| least > 0 && most <= least + 1));
                     assert!(most * STRIP <= partition.columns());
-                    assert!(!panels || most <= MAX_EXPANDED_STRIPS);
+                    assert!(max_strips.is_none_or(|allowed| most <= allowed));
                 }
             }
         }
@@ -183,7 +182,7 @@ mod tests {
                         end = Some(start + len);
                     }
                     let read: usize = all.iter().map(|(_, len)| len).sum();
-                    let bytes = parts[0].0.format.strip_layout(64).bytes;
+                    let bytes = parts[0].0.format.strip_bytes(64);
                     let strips: usize = sizes.iter().map(|n| n.div_ceil(STRIP)).sum();
                     assert_eq!(read, strips * bytes);
                 }

@@ -1,94 +1,97 @@
-//! Packed weights for programs outside this crate: the layout as plain numbers, and the packed bytes.
+//! Packed weights for programs outside this crate, as plain integers.
 
-use super::format::{BLOCK, PackedFormat, Quant, STRIP};
+use super::format::{PackedFormat, Quant, STRIP};
+use super::row_scaled::plain_strip;
 use super::weight_source::{PackStrip, WeightSource};
 use crate::isa::Isa;
 use base::{Bytes, DType};
 
-/// How the quants of a packed weight are stored.
+/// The integers that a quantised weight `[n, k]` is multiplied in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PackedQuant {
-    /// Four bits, the value itself; the weight is row-scaled.
-    Nibble,
-    /// Four bits, an index into the table of the IQ4 formats.
-    Table,
-    /// A byte.
-    Byte,
+pub enum PackedWeightKind {
+    /// A weight is `scale · (quant - centre) + min` in units of one scale per row.
+    RowScaled {
+        /// Bits of a quant: four to six.
+        bits: u32,
+        /// Inputs that share scale and min: 16 or 32.
+        group: usize,
+        /// The number that is subtracted from quants.
+        centre: i32,
+    },
+    /// A weight is `scale · (quant - zero)`, with a scale for every 32 inputs.
+    GroupScaled {
+        /// Whether quants are four bits that index the table of the IQ4 formats, instead of bytes.
+        is_table: bool,
+        /// Whether a scale is an f16 shared by 256 inputs times a signed byte.
+        two_level_scales: bool,
+        /// The zero point of the quants.
+        zero: i32,
+    },
 }
 
-/// The layout of a packed weight `[n, k]`: strips of sixteen rows, whose quants are lines of four inputs of every row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackedLayout {
-    /// How quants are stored.
-    pub quant: PackedQuant,
-    /// Inputs that share a scale: 16 or 32.
-    pub group: usize,
-    /// Whether a scale is an f16 shared by 256 inputs times a small integer.
-    pub two_level_scales: bool,
-    /// Whether groups have mins.
-    pub mins: bool,
-    /// The zero point of the quants.
-    pub zero: i32,
-    /// Bytes from one block of 32 inputs to the next; in row-scaled layouts, the factors of the block's groups included.
-    pub block_stride: usize,
-    /// Bytes of a block's quants.
-    pub block_bytes: usize,
-    /// Offset of the scales in a strip: of the groups, or of the rows in a row-scaled layout.
-    pub scales: usize,
-    /// Offset of the mins in a strip.
-    pub mins_at: usize,
-    /// Bytes of a strip.
-    pub strip_bytes: usize,
-}
-
-impl PackedLayout {
+impl PackedWeightKind {
     /// Rows of a strip.
     pub const STRIP: usize = STRIP;
-    /// Inputs of a block.
-    pub const BLOCK: usize = BLOCK;
 
-    /// The layout of a weight of this type and depth; `None` if the type is not quantised.
-    pub fn of(dtype: DType, k: usize) -> Option<PackedLayout> {
+    /// The kind of a weight of this type; `None` if the type is not quantised.
+    pub fn of(dtype: DType) -> Option<PackedWeightKind> {
         let format = PackedFormat::of(dtype)?;
-        let strip = format.strip_layout(k);
-        Some(PackedLayout {
-            quant: match format.quant {
-                Quant::Nibble => PackedQuant::Nibble,
-                Quant::Table => PackedQuant::Table,
-                Quant::Byte => PackedQuant::Byte,
-            },
+        let row_scaled = |bits, centre| PackedWeightKind::RowScaled {
+            bits,
             group: format.group,
-            two_level_scales: format.two_level_scales,
-            mins: format.mins,
-            zero: format.zero,
-            block_stride: match format.is_row_scaled() {
-                true => format.block_stride(),
-                false => format.block_bytes(),
+            centre,
+        };
+        Some(match format.quant {
+            Quant::Nibble => row_scaled(4, super::row_scaled::centre(&format)),
+            Quant::Five => row_scaled(5, super::row_scaled::centre(&format)),
+            Quant::Six => row_scaled(6, super::row_scaled::centre(&format)),
+            Quant::Table | Quant::Byte => PackedWeightKind::GroupScaled {
+                is_table: format.quant == Quant::Table,
+                two_level_scales: format.two_level_scales,
+                zero: format.zero,
             },
-            block_bytes: format.block_bytes(),
-            scales: strip.scales,
-            mins_at: strip.mins,
-            strip_bytes: strip.bytes,
         })
-    }
-
-    /// Whether scales and mins are integers in units of one scale per row.
-    pub fn is_row_scaled(&self) -> bool {
-        self.quant == PackedQuant::Nibble
-    }
-
-    /// Bytes of a weight with `n` rows.
-    pub fn bytes(&self, n: usize) -> usize {
-        n.div_ceil(STRIP) * self.strip_bytes
     }
 }
 
-/// Packs the strips of a weight `[n, k]`, in order; `each` receives the bytes of every strip.
+/// Sixteen rows of a row-scaled weight. Missing rows are zeros.
+#[derive(Clone, Debug, Default)]
+pub struct PlainStrip {
+    /// The scale of every row.
+    pub units: [f32; STRIP],
+    /// The quants of every input.
+    pub quants: Vec<[u8; STRIP]>,
+    /// Scale and min of every group.
+    pub factors: Vec<[[i16; 2]; STRIP]>,
+}
+
+/// Packs the strips of a row-scaled weight `[n, k]`, in order; `each` receives every strip.
 ///
 /// # Panics
-/// If the type has no packed layout, or `rows` are not `n` rows of it.
+/// If the type is not row-scaled, or `rows` are not `n` rows of it.
+pub fn plain_strips(
+    dtype: DType,
+    rows: &Bytes,
+    n: usize,
+    k: usize,
+    mut each: impl FnMut(&PlainStrip),
+) {
+    let format = PackedFormat::of(dtype).filter(PackedFormat::is_row_scaled);
+    let format = format.expect("a row-scaled type");
+    let mut plain = PlainStrip::default();
+    pack_strips(dtype, rows, n, k, |packed| {
+        plain_strip(&format, k, packed, &mut plain);
+        each(&plain);
+    });
+}
+
+/// Packs the strips of a weight `[n, k]`, in order; `each` receives the bytes of every strip. Group-scaled strips have
+/// the quants in lines of four inputs of every row, then the scales, sixteen rows side by side.
+///
+/// # Panics
+/// If the type is not quantised, or `rows` are not `n` rows of it.
 pub fn pack_strips(dtype: DType, rows: &Bytes, n: usize, k: usize, mut each: impl FnMut(&[u8])) {
-    let format = PackedFormat::of(dtype).expect("a type with a packed layout");
+    let format = PackedFormat::of(dtype).expect("a quantised type");
     assert_eq!(Some(rows.len()), dtype.row_bytes(k).map(|row| row * n));
     let weight = WeightSource {
         dtype,
@@ -97,7 +100,7 @@ pub fn pack_strips(dtype: DType, rows: &Bytes, n: usize, k: usize, mut each: imp
         n,
         k,
     };
-    let mut out = vec![0; format.strip_layout(k).bytes];
+    let mut out = vec![0; format.strip_bytes(k)];
     for strip in 0..n.div_ceil(STRIP) {
         out.fill(0);
         Isa::GENERIC.run_integers(PackStrip {
@@ -107,4 +110,9 @@ pub fn pack_strips(dtype: DType, rows: &Bytes, n: usize, k: usize, mut each: imp
         });
         each(&out);
     }
+}
+
+/// Bytes of a packed strip of depth `k` of a quantised type.
+pub fn packed_strip_bytes(dtype: DType, k: usize) -> Option<usize> {
+    Some(PackedFormat::of(dtype)?.strip_bytes(k))
 }

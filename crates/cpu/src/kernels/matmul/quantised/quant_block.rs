@@ -4,6 +4,7 @@ use super::format::SUPER_BLOCK;
 use base::{DType, quant};
 
 /// One block of a weight format, up to 256 elements, as integers, scales and mins.
+#[derive(Clone)]
 pub(super) struct QuantBlock {
     pub(super) quants: [u8; SUPER_BLOCK],
     /// f16 bits; the outer scale of a two-level format.

@@ -1,7 +1,6 @@
 //! The strips of a task on vectors, for both schemes.
 
-use super::StripTask;
-use super::format::BLOCK;
+use super::{QuantisedLinear, StripTask};
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use std::marker::PhantomData;
@@ -11,6 +10,15 @@ pub(super) trait StripMicrokernel {
     /// The scheme's activations.
     type Activations;
 
+    /// Sizes that are computed once for all strips.
+    type Layout: Copy;
+
+    /// The most rows of a call.
+    const ROWS: usize;
+
+    /// The sizes of a product's strips.
+    fn layout(linear: &QuantisedLinear) -> Self::Layout;
+
     /// Multiplies one strip of sixteen weight rows with `rows ≤ R` rows of activations from `first` on. If there are
     /// fewer than `R`, the data after them is multiplied too and not stored.
     ///
@@ -19,6 +27,7 @@ pub(super) trait StripMicrokernel {
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
         task: &StripTask<'_, Self::Activations>,
+        layout: &Self::Layout,
         prefetcher: &mut Prefetcher<'_>,
         strip: usize,
         first: usize,
@@ -32,18 +41,16 @@ pub(super) struct StripKernel<'a, M: StripMicrokernel, const GROUP: usize> {
     microkernel: PhantomData<M>,
 }
 
-impl<M: StripMicrokernel> StripKernel<'_, M, BLOCK> {
+impl<M: StripMicrokernel, const GROUP: usize> StripKernel<'_, M, GROUP> {
     /// Multiplies the strips of a task.
     ///
     /// # Safety
-    /// As for [`super::QuantisedLinear::run`], within the task's strips.
+    /// As for [`super::QuantisedLinear::run`], within the task's strips; the format's groups must have `GROUP` inputs.
     pub(super) unsafe fn multiply(task: StripTask<'_, M::Activations>, isa: crate::isa::Isa) {
-        let microkernel = PhantomData::<M>;
-        if task.linear.format.group == BLOCK {
-            isa.run_integers(StripKernel::<M, BLOCK> { task, microkernel });
-        } else {
-            isa.run_integers(StripKernel::<M, { BLOCK / 2 }> { task, microkernel });
-        }
+        isa.run_integers(StripKernel::<M, GROUP> {
+            task,
+            microkernel: PhantomData,
+        });
     }
 }
 
@@ -54,22 +61,31 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
     fn run<S: RowScaledDot>(self, s: S) {
         let task = &self.task;
         let m = task.linear.m;
+        let layout = &M::layout(&task.linear);
         let mut prefetcher = task.prefetch_plan.prefetcher();
         let prefetcher = &mut prefetcher;
         for strip in task.strips.clone() {
             let mut row = 0;
             while row < m {
-                let rows = (m - row).min(S::ROWS);
+                let rows = (m - row).min(M::ROWS.min(S::ROWS));
                 // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have been
                 // matched; `rows` is at most the constant.
                 unsafe {
                     match rows {
-                        1 => M::multiply::<S, GROUP, 1>(s, task, prefetcher, strip, row, rows),
-                        2 => M::multiply::<S, GROUP, 2>(s, task, prefetcher, strip, row, rows),
-                        _ if const { S::ROWS <= 4 } || rows <= 4 => {
-                            M::multiply::<S, GROUP, 4>(s, task, prefetcher, strip, row, rows);
+                        1 => M::multiply::<S, GROUP, 1>(
+                            s, task, layout, prefetcher, strip, row, rows,
+                        ),
+                        2 => M::multiply::<S, GROUP, 2>(
+                            s, task, layout, prefetcher, strip, row, rows,
+                        ),
+                        _ if const { S::ROWS <= 4 || M::ROWS <= 4 } || rows <= 4 => {
+                            M::multiply::<S, GROUP, 4>(
+                                s, task, layout, prefetcher, strip, row, rows,
+                            );
                         }
-                        _ => M::multiply::<S, GROUP, 8>(s, task, prefetcher, strip, row, rows),
+                        _ => M::multiply::<S, GROUP, 8>(
+                            s, task, layout, prefetcher, strip, row, rows,
+                        ),
                     }
                 }
                 row += rows;

@@ -1,7 +1,7 @@
 //! Quantised products against dequantised weights, on every tier.
 
 use super::super::Epilogue;
-use super::format::{BLOCK, PackedFormat};
+use super::format::{BLOCK, PackedFormat, Quant};
 use super::packed_weight::PackedWeight;
 use super::weight_source::WeightSource;
 use super::{Gate, LinearOperands, Prologue, QuantisedLinear, run_fused};
@@ -130,11 +130,13 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                         // Half a step of the activations' scale for every weight, the rounding of row-scaled factors
                         // (half a unit times the distance from the middle quant, and half a unit), and that of the sum.
                         let tallest = w.iter().fold(0.0f32, |a, w| a.max(w.abs()));
-                        let rounding = if format.is_row_scaled() {
-                            2.0 * tallest / 32_750.0 * 4.25
-                        } else {
-                            0.0
+                        let units = match format.quant {
+                            Quant::Nibble => 9.0,
+                            Quant::Five => 18.0,
+                            Quant::Six => 24.0,
+                            Quant::Table | Quant::Byte => 0.0,
                         };
+                        let rounding = tallest / 32_700.0 * units;
                         let steps: f32 = x
                             .chunks(shared)
                             .zip(w.chunks(shared))
@@ -157,7 +159,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                         );
                     }
                 }
-                for m in [1, 2, 3, 4, 7, 8, 11, 16, 17] {
+                for m in [1, 2, 3, 4, 5, 7, 8, 9, 11, 16, 17, 24, 33] {
                     let few = product(isa, &threads, &weight, linear(m), &x[..m * k], &bias);
                     assert_eq!(
                         few,

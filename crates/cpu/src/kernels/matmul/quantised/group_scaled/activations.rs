@@ -1,31 +1,16 @@
 //! Activations as 15-bit integers with a scale per block of 32.
 
-use super::super::format::{BLOCK, LINE, PackedFormat};
+use super::super::format::{BLOCK, LINE};
 use crate::simd::{IntegerKernel, LANES, MAX_GROUP_SCALED, RowScaledDot};
 
-/// Scale, sum and zero-point offset of a group of activations.
+/// Scale and zero-point offset of a group of activations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct GroupTerms {
     /// `activation = scale · integer`.
     pub(super) scale: f32,
-    /// The sum of the activations, which is multiplied with the mins of the weights.
-    pub(super) sum: f32,
     /// The contribution of the weights' zero point to the integer sums.
     pub(super) offset: i32,
-    _pad: u32,
-}
-
-impl GroupTerms {
-    #[inline(always)]
-    fn new(scale: f32, sum: f32, offset: i32) -> GroupTerms {
-        GroupTerms {
-            scale,
-            sum,
-            offset,
-            _pad: 0,
-        }
-    }
 }
 
 /// A step's quantised activations in scratch.
@@ -37,7 +22,8 @@ impl GroupTerms {
 pub(crate) struct GroupScaledActivations {
     blocks: *mut u8,
     groups: *mut GroupTerms,
-    format: PackedFormat,
+    /// The zero point of the weights' quants.
+    zero: i32,
     layout: GroupScaledLayout,
 }
 
@@ -48,7 +34,6 @@ pub(super) struct GroupScaledLayout {
     pub(super) interleaved_rows: usize,
     rows: usize,
     blocks_per_row: usize,
-    groups_per_row: usize,
 }
 
 // SAFETY: rows are written by one task each before any task reads them.
@@ -61,7 +46,7 @@ pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
 
 impl GroupScaledLayout {
     /// The layout of `m` rows of `k` activations, padded to full sets of sixteen if `full`.
-    pub(super) fn new(format: &PackedFormat, m: usize, k: usize, full: bool) -> GroupScaledLayout {
+    pub(super) fn new(m: usize, k: usize, full: bool) -> GroupScaledLayout {
         let interleaved_rows = if full {
             MAX_INTERLEAVED_ROWS
         } else {
@@ -71,7 +56,6 @@ impl GroupScaledLayout {
             interleaved_rows,
             rows: m.next_multiple_of(interleaved_rows),
             blocks_per_row: k / BLOCK,
-            groups_per_row: k / format.group,
         }
     }
 
@@ -79,7 +63,7 @@ impl GroupScaledLayout {
     fn parts(&self) -> (usize, usize) {
         (
             (self.rows * self.blocks_per_row + MAX_INTERLEAVED_ROWS) * LINE,
-            (self.rows * self.groups_per_row + MAX_INTERLEAVED_ROWS) * size_of::<GroupTerms>(),
+            (self.rows * self.blocks_per_row + MAX_INTERLEAVED_ROWS) * size_of::<GroupTerms>(),
         )
     }
 
@@ -94,14 +78,14 @@ impl GroupScaledActivations {
     /// The activations laid out in `scratch`, whose address is a multiple of 64.
     pub(super) fn at(
         scratch: *mut u8,
-        format: PackedFormat,
+        zero: i32,
         layout: GroupScaledLayout,
     ) -> GroupScaledActivations {
         let (blocks, _) = layout.parts();
         GroupScaledActivations {
             blocks: scratch,
             groups: scratch.wrapping_add(blocks).cast(),
-            format,
+            zero,
             layout,
         }
     }
@@ -115,7 +99,6 @@ impl GroupScaledActivations {
         let GroupScaledLayout {
             interleaved_rows,
             blocks_per_row,
-            groups_per_row,
             ..
         } = self.layout;
         let (first, within) = (
@@ -126,7 +109,7 @@ impl GroupScaledActivations {
         unsafe {
             InterleavedRows {
                 blocks: self.blocks.add((first * blocks_per_row + within) * LINE),
-                groups: self.groups.add(first * groups_per_row + within),
+                groups: self.groups.add(first * blocks_per_row + within),
                 interleaved_rows,
             }
         }
@@ -178,9 +161,6 @@ impl IntegerKernel for QuantiseGroupScaled {
 
     #[inline(always)]
     fn run<S: RowScaledDot>(self, s: S) {
-        let PackedFormat {
-            group, zero, mins, ..
-        } = self.to.format;
         let largest = MAX_GROUP_SCALED;
         // SAFETY: the kernel's constructor guarantees a row of `k` activations, a multiple of the block, and that the
         // row is laid out.
@@ -201,23 +181,12 @@ impl IntegerKernel for QuantiseGroupScaled {
                     s.round(s.mul(b, s.splat(inverse))),
                 );
                 s.store_block([p, q], to.block(block));
-                // Sums of integers this small are exact. Weights with mins have no zero point.
-                let of = |activations, integers| {
-                    if mins {
-                        (s.reduce_sum(activations), 0)
-                    } else {
-                        (0.0, -zero * s.reduce_sum(integers) as i32)
-                    }
-                };
-                let (first, second) = (of(a, p), of(b, q));
-                if group == BLOCK {
-                    let (sum, offset) = (first.0 + second.0, first.1 + second.1);
-                    to.group(block).write(GroupTerms::new(scale, sum, offset));
-                } else {
-                    let (low, high) = (to.group(2 * block), to.group(2 * block + 1));
-                    low.write(GroupTerms::new(scale, first.0, first.1));
-                    high.write(GroupTerms::new(scale, second.0, second.1));
-                }
+                // Sums of integers this small are exact.
+                let sum = s.reduce_sum(s.add(p, q)) as i32;
+                to.group(block).write(GroupTerms {
+                    scale,
+                    offset: -self.to.zero * sum,
+                });
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, STRIP, SUPER_BLOCK, StripLayout};
+use super::super::format::{BLOCK, IQ4_TABLE, LINE, PackedFormat, STRIP, SUPER_BLOCK};
 use super::super::strip_kernel::StripMicrokernel;
-use super::super::{StripTask, write};
-use super::activations::{GroupScaledActivations, GroupTerms};
+use super::super::{QuantisedLinear, StripTask, write};
+use super::activations::GroupScaledActivations;
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntDot, RowScaledDot};
 use std::marker::PhantomData;
@@ -84,12 +84,11 @@ macro_rules! with_quants {
 }
 pub(super) use with_quants;
 
-/// A strip's scales and mins.
+/// A strip's scales.
 #[derive(Clone, Copy)]
 pub(super) struct StripScales {
-    format: PackedFormat,
+    two_level: bool,
     scales: *const u8,
-    mins: *const u8,
     /// Byte offset from the outer scales to the inner ones.
     inner: usize,
 }
@@ -99,46 +98,31 @@ impl StripScales {
     /// A packed strip of this format and depth must be at `strip`.
     #[inline(always)]
     pub(super) unsafe fn of(format: PackedFormat, k: usize, strip: *const u8) -> StripScales {
-        let StripLayout { scales, mins, .. } = format.strip_layout(k);
-        // SAFETY: the caller guarantees the strip.
-        unsafe {
-            StripScales {
-                format,
-                scales: strip.add(scales),
-                mins: strip.add(mins),
-                inner: k / SUPER_BLOCK * 2 * STRIP,
-            }
+        StripScales {
+            two_level: format.two_level_scales,
+            // SAFETY: the caller guarantees the strip.
+            scales: unsafe { strip.add(format.scales_at(k)) },
+            inner: k / SUPER_BLOCK * 2 * STRIP,
         }
     }
 
-    /// Scales and mins of a group; zeros if the format has no mins.
+    /// The scales of a group.
     ///
     /// # Safety
     /// The group must be one of the strip's.
     #[inline(always)]
-    pub(super) unsafe fn get<S: IntDot>(&self, s: S, group: usize) -> (S::V, S::V) {
-        // SAFETY: as the caller guarantees.
+    pub(super) unsafe fn get<S: IntDot>(&self, s: S, group: usize) -> S::V {
+        // SAFETY: a strip has sixteen f16 and, in two-level formats, sixteen bytes for each group.
         unsafe {
-            let scale = self.side(s, self.scales, group);
-            let min = if self.format.mins {
-                self.side(s, self.mins, group)
+            if self.two_level {
+                let outer = group * BLOCK / SUPER_BLOCK;
+                let inner = s.load_i8(self.scales.add(self.inner + group * STRIP).cast());
+                s.mul(
+                    s.load_f16(self.scales.cast::<u16>().add(outer * STRIP)),
+                    inner,
+                )
             } else {
-                s.zero()
-            };
-            (scale, min)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn side<S: IntDot>(&self, s: S, side: *const u8, group: usize) -> S::V {
-        // SAFETY: scales and mins have sixteen f16 and, in two-level formats, sixteen bytes for each group.
-        unsafe {
-            if self.format.two_level_scales {
-                let outer = group * self.format.group / SUPER_BLOCK;
-                let inner = s.load_i8(side.add(self.inner + group * STRIP).cast());
-                s.mul(s.load_f16(side.cast::<u16>().add(outer * STRIP)), inner)
-            } else {
-                s.load_f16(side.cast::<u16>().add(group * STRIP))
+                s.load_f16(self.scales.cast::<u16>().add(group * STRIP))
             }
         }
     }
@@ -150,17 +134,26 @@ pub(super) struct GroupScaledMicrokernel<L>(PhantomData<L>);
 impl<L: LoadQuants> StripMicrokernel for GroupScaledMicrokernel<L> {
     type Activations = GroupScaledActivations;
 
+    /// Bytes of a strip.
+    type Layout = usize;
+
+    const ROWS: usize = 8;
+
+    fn layout(linear: &QuantisedLinear) -> usize {
+        linear.format.strip_bytes(linear.k)
+    }
+
     #[inline(always)]
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
         task: &StripTask<'_, GroupScaledActivations>,
+        strip_bytes: &usize,
         prefetcher: &mut Prefetcher<'_>,
         strip: usize,
         first: usize,
         rows: usize,
     ) {
         let linear = &task.linear;
-        let strip_bytes = linear.format.strip_layout(linear.k).bytes;
         let block_bytes = BLOCK * STRIP / if L::BYTES { 1 } else { 2 };
         // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their scales, and a row of activations has as many.
         unsafe {
@@ -185,14 +178,14 @@ impl<L: LoadQuants> StripMicrokernel for GroupScaledMicrokernel<L> {
                     )*};
                 }
                 half!(0, 0 1 2 3);
-                if GROUP < BLOCK {
-                    let x_group = x.group(2 * block).cast_const();
-                    scale_group::<S, R>(s, &scales, 2 * block, x_group, &mut sums, &mut out);
-                }
                 half!(1, 0 1 2 3);
-                let group = if GROUP < BLOCK { 2 * block + 1 } else { block };
-                let x_group = x.group(group).cast_const();
-                scale_group::<S, R>(s, &scales, group, x_group, &mut sums, &mut out);
+                let scale = scales.get(s, block);
+                let terms = x.group(block).cast_const();
+                for r in 0..R {
+                    let x = *terms.add(r);
+                    let total = s.sums_to_f32(sums[r], x.offset);
+                    out[r] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[r]);
+                }
             }
             if first == 0 {
                 // The strip's scales, which have been read by now.
@@ -201,32 +194,6 @@ impl<L: LoadQuants> StripMicrokernel for GroupScaledMicrokernel<L> {
             for (r, out) in out.iter().enumerate().take(rows) {
                 write(s, task, first + r, strip, *out);
             }
-        }
-    }
-}
-
-/// Scales the sums of a group, adds them to the outputs and clears them.
-///
-/// # Safety
-/// The group must be one of the strip's, and `R` rows' groups be readable at `x`.
-#[inline(always)]
-unsafe fn scale_group<S: IntDot, const R: usize>(
-    s: S,
-    scales: &StripScales,
-    group: usize,
-    x: *const GroupTerms,
-    sums: &mut [S::Sums; R],
-    out: &mut [S::V; R],
-) {
-    // SAFETY: as the caller guarantees.
-    unsafe {
-        let (scale, min) = scales.get(s, group);
-        for r in 0..R {
-            let x = *x.add(r);
-            let total = s.sums_to_f32(sums[r], x.offset);
-            out[r] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[r]);
-            out[r] = s.fma(min, s.splat(x.sum), out[r]);
-            sums[r] = s.zero_sums();
         }
     }
 }

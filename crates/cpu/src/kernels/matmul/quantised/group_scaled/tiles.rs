@@ -28,7 +28,7 @@ impl GroupProducts {
     /// # Safety
     /// As for [`run_tiles`].
     #[inline(always)]
-    unsafe fn fill<const GROUP: usize>(
+    unsafe fn fill(
         &mut self,
         tiles: &AmxTiles,
         group: usize,
@@ -38,10 +38,8 @@ impl GroupProducts {
         let to = self.0[group % BUFFERS].as_mut_ptr();
         // SAFETY: as the caller guarantees.
         unsafe {
-            let x = x.block(group * GROUP / BLOCK).cast_const();
+            let x = x.block(group).cast_const();
             let quants = weights.add((LEAD + group * SPACING) * LINE);
-            let half = group * GROUP % BLOCK / (BLOCK / 2);
-            let quants = quants.sub(half * 4 * LINE);
             tiles.multiply_two(x, LINE, [quants, quants.sub(PLANE * LINE)], to);
         }
     }
@@ -65,7 +63,7 @@ pub(super) struct GroupScaledTiles<'a>(pub(super) StripTask<'a, GroupScaledActiv
 /// be loaded at an offset where the quants meet the group's own activation bytes and all other bytes meet zeros.
 const SPACING: usize = TILE_ROWS;
 /// Lines of zeros before the first group: the largest offset at which a tile starts before its quants.
-const LEAD: usize = 12;
+const LEAD: usize = 8;
 /// Lines that meet high bytes; as many lines follow that meet low bytes.
 const PLANE: usize = TILE_ROWS / 2;
 
@@ -80,11 +78,7 @@ impl TileKernel for GroupScaledTiles<'_> {
         let format = self.0.linear.format;
         // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.
         unsafe {
-            with_quants!(format.quant, L => if format.group == BLOCK {
-                run_tiles::<L, BLOCK>(s, &self.0);
-            } else {
-                run_tiles::<L, { BLOCK / 2 }>(s, &self.0);
-            });
+            with_quants!(format.quant, L => run_tiles::<L>(s, &self.0));
         }
     }
 }
@@ -92,21 +86,18 @@ impl TileKernel for GroupScaledTiles<'_> {
 /// # Safety
 /// As for [`super::QuantisedLinear::run`], within the task's strips; tiles must be available.
 #[inline(always)]
-unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
-    s: S,
-    task: &StripTask<'_, GroupScaledActivations>,
-) {
+unsafe fn run_tiles<L: LoadQuants>(s: S, task: &StripTask<'_, GroupScaledActivations>) {
     let linear = &task.linear;
-    let strip_bytes = linear.format.strip_layout(linear.k).bytes;
+    let strip_bytes = linear.format.strip_bytes(linear.k);
     let mut products = GroupProducts([[0; PRODUCTS]; BUFFERS]);
     // SAFETY: as the caller guarantees. Activations are laid out for whole tiles of rows, and the scratch holds the
     // task's expanded strips.
     unsafe {
         let tiles = AmxTiles::new();
-        let spread = expanded_strip_bytes(linear.k / GROUP);
+        let spread = expanded_strip_bytes(linear.k / BLOCK);
         for (i, strip) in task.strips.clone().enumerate() {
             let start = task.operands.weight.add(strip * strip_bytes);
-            expand_strip::<L, GROUP>(s, task, start, task.expanded.add(i * spread));
+            expand_strip::<L>(s, task, start, task.expanded.add(i * spread));
         }
         for first in (0..linear.m).step_by(TILE_ROWS) {
             let rows = (linear.m - first).min(TILE_ROWS);
@@ -114,7 +105,7 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
                 let start = task.operands.weight.add(strip * strip_bytes);
                 let weights = task.expanded.add(i * spread).cast_const();
                 let scales = StripScales::of(linear.format, linear.k, start);
-                tile::<GROUP>(
+                tile(
                     s,
                     task,
                     &tiles,
@@ -133,7 +124,7 @@ unsafe fn run_tiles<L: LoadQuants, const GROUP: usize>(
 /// # Safety
 /// As for [`run_tiles`].
 #[inline(always)]
-unsafe fn tile<const GROUP: usize>(
+unsafe fn tile(
     s: S,
     task: &StripTask<'_, GroupScaledActivations>,
     tiles: &AmxTiles,
@@ -143,27 +134,26 @@ unsafe fn tile<const GROUP: usize>(
     products: &mut GroupProducts,
 ) {
     let linear = &task.linear;
-    let count = linear.k / GROUP;
+    let count = linear.k / BLOCK;
     // SAFETY: as the caller guarantees; sixteen rows of activations are laid out from `first` on, used or not.
     unsafe {
         let x = task.activations.rows(first);
         let mut out = [s.zero(); TILE_ROWS];
         for group in 0..count.min(BUFFERS) {
-            products.fill::<GROUP>(tiles, group, x, weights);
+            products.fill(tiles, group, x, weights);
         }
         for group in 0..count {
             let done = products.0[group % BUFFERS].as_ptr();
-            let (scale, min) = scales.get(s, group);
+            let scale = scales.get(s, group);
             let x_group = x.group(group).cast_const();
             each_row!(R => {
                 let x = *x_group.add(R);
                 let sums = s.load_sums(done.add(R * TILE_ROWS), done.add((TILE_ROWS + R) * TILE_ROWS));
                 let total = s.sums_to_f32(sums, x.offset);
                 out[R] = s.fma(total, s.mul(scale, s.splat(x.scale)), out[R]);
-                out[R] = s.fma(min, s.splat(x.sum), out[R]);
             });
             if group + BUFFERS < count {
-                products.fill::<GROUP>(tiles, group + BUFFERS, x, weights);
+                products.fill(tiles, group + BUFFERS, x, weights);
             }
         }
         for (r, out) in out.iter().enumerate().take(rows) {
@@ -177,7 +167,7 @@ unsafe fn tile<const GROUP: usize>(
 /// # Safety
 /// A packed strip must be at `from` and its expansion fit at `to`.
 #[inline(always)]
-unsafe fn expand_strip<L: LoadQuants, const GROUP: usize>(
+unsafe fn expand_strip<L: LoadQuants>(
     s: S,
     task: &StripTask<'_, GroupScaledActivations>,
     from: *const u8,
@@ -186,14 +176,13 @@ unsafe fn expand_strip<L: LoadQuants, const GROUP: usize>(
     let block_bytes = task.linear.format.block_bytes();
     // SAFETY: as the caller guarantees.
     unsafe {
-        to.write_bytes(0, expanded_strip_bytes(task.linear.k / GROUP));
+        to.write_bytes(0, expanded_strip_bytes(task.linear.k / BLOCK));
         for block in 0..task.linear.k / BLOCK {
             for line in 0..BLOCK / 4 {
                 let quants = from.add(block * block_bytes);
                 let bytes = L::line(s, quants, line / 4, line % 4);
-                let group = (block * BLOCK + line * 4) / GROUP;
-                let tile = to.add((LEAD + group * SPACING) * LINE);
-                s.store_line(tile.add(line % (GROUP / 4) * LINE), bytes);
+                let tile = to.add((LEAD + block * SPACING) * LINE);
+                s.store_line(tile.add(line * LINE), bytes);
             }
         }
     }

@@ -338,19 +338,19 @@ fn layouts_are_those_of_the_version() {
         sums.push((dtype.name(), xxh64(packed[0].bytes(), 1)));
     }
     let layouts = [
-        ("q4_0", 0x8779_bea3_7a22_d69c),
-        ("q4_1", 0x9e3c_e05b_6f71_f49d),
-        ("q5_0", 0x604c_79e1_e7bb_ebd4),
-        ("q5_1", 0x2675_c5de_cb30_f288),
+        ("q4_0", 0x2499_c9f7_7710_633f),
+        ("q4_1", 0x56e8_a27b_eb33_65b6),
+        ("q5_0", 0x784f_c582_8a87_2231),
+        ("q5_1", 0xd579_cb39_99dc_33a9),
         ("q8_0", 0xb5cc_cb0b_0033_7f69),
-        ("q2_k", 0xd528_9e6e_c118_9b2d),
-        ("q3_k", 0x7f7c_d1bc_20e3_04b5),
-        ("q4_k", 0x5ee8_ab6e_9f06_6cec),
-        ("q5_k", 0x504a_c1a5_70ea_3901),
-        ("q6_k", 0xf336_256f_d614_68de),
+        ("q2_k", 0xd109_f580_5a82_2aa5),
+        ("q3_k", 0x1728_655b_dbf3_3c63),
+        ("q4_k", 0x9feb_f438_43c0_cd39),
+        ("q5_k", 0x925e_35b0_207e_2df8),
+        ("q6_k", 0x0295_c962_2594_2717),
         ("iq4_nl", 0xe8f0_78c7_6c99_718c),
         ("iq4_xs", 0x7d4a_d92c_7c17_7d36),
     ];
-    assert_eq!(VERSION, 2);
+    assert_eq!(VERSION, 3);
     assert_eq!(sums, layouts);
 }

@@ -1,16 +1,19 @@
 //! Activations as 14-bit integers with a scale per chunk of a row.
 
 use super::super::format::{BLOCK, LINE, PackedFormat};
+use super::factors::centre;
 use crate::simd::{IntegerKernel, LANES, MAX_ROW_SCALED, RowScaledDot};
 use std::ops::Range;
 
 /// The most inputs of a chunk: the sum of that many products of the largest weight with an activation byte fits 32
 /// bits.
-const CHUNK: usize = 960;
+pub(super) const CHUNK: usize = 960;
 /// Inputs of a row of an AMX tile; chunks start at multiples of it.
 pub(super) const TILE: usize = 64;
 /// The most rows that are stored interleaved.
 pub(super) const MAX_INTERLEAVED_ROWS: usize = 16;
+/// The most rows whose high and low bytes share a tile.
+pub(super) const HALF_TILE_ROWS: usize = 8;
 /// Bytes of a plane of a block.
 const PLANE: usize = BLOCK;
 /// Chunks of a smaller magnitude are quantised to zeros: their inverse scale would not be finite.
@@ -19,22 +22,30 @@ const MIN_MAGNITUDE: f32 = 1e-30;
 /// The sizes of a step's quantised activations.
 ///
 /// Rows are interleaved in sets of sixteen, or all of them if there are fewer. For vectors, a block of a row is a line:
-/// 32 high bytes, then 32 low bytes. For AMX tiles, two blocks are a line of high bytes and a line of low bytes.
+/// 32 high bytes, then 32 low bytes. For AMX tiles, two blocks are a line of high bytes and a line of low bytes, so eight
+/// interleaved rows are a tile with the high bytes in the upper and the low bytes in the lower half.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowScaledLayout {
     tiled: bool,
-    interleaved_rows: usize,
+    pub(super) interleaved_rows: usize,
     rows: usize,
     k: usize,
     /// Inputs of a group, and groups of a row.
     group: usize,
     groups: usize,
+    /// The centre of the weights' quants.
+    centre: i32,
+    /// The number of chunks, and the tiles of a chunk: quotient and remainder.
+    pub(super) chunks: usize,
+    chunk_tiles: [usize; 2],
 }
 
 impl RowScaledLayout {
     /// The layout of `m` rows of `k` activations.
     pub(crate) fn new(format: &PackedFormat, m: usize, k: usize, tiled: bool) -> RowScaledLayout {
-        let interleaved_rows = m.next_power_of_two().min(MAX_INTERLEAVED_ROWS);
+        let least = if tiled { HALF_TILE_ROWS } else { 1 };
+        let interleaved_rows = m.next_power_of_two().clamp(least, MAX_INTERLEAVED_ROWS);
+        let (tiles, chunks) = (k.div_ceil(TILE), k.div_ceil(CHUNK));
         RowScaledLayout {
             tiled,
             interleaved_rows,
@@ -42,7 +53,16 @@ impl RowScaledLayout {
             k,
             group: format.group,
             groups: k / format.group,
+            centre: centre(format),
+            chunks,
+            chunk_tiles: [tiles / chunks.max(1), tiles % chunks.max(1)],
         }
+    }
+
+    /// Numbers that are stored for a group: the sums of its high and low bytes times 65536, and for centred quants the
+    /// same sums times minus the centre.
+    fn sum_words(&self) -> usize {
+        if self.centre == 0 { 2 } else { 4 }
     }
 
     /// Lines of a row.
@@ -50,15 +70,25 @@ impl RowScaledLayout {
         self.k.next_multiple_of(TILE) / BLOCK
     }
 
-    pub(super) fn chunks(&self) -> usize {
-        self.k.div_ceil(CHUNK)
-    }
-
-    /// The inputs of a chunk.
-    pub(super) fn chunk(&self, chunk: usize) -> Range<usize> {
-        let tiles = self.k.div_ceil(TILE);
-        let start = |chunk: usize| (tiles * chunk / self.chunks() * TILE).min(self.k);
-        start(chunk)..start(chunk + 1)
+    /// The inputs of every chunk: whole tiles, divided as evenly as possible.
+    #[inline(always)]
+    pub(super) fn chunk_ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        let RowScaledLayout {
+            k,
+            chunks,
+            chunk_tiles: [each, rest],
+            ..
+        } = *self;
+        // The next boundary in tiles, and the remainder of its division; a division per chunk would take longer.
+        let (mut boundary, mut remainder) = (0, 0);
+        (0..chunks).map(move |_| {
+            let start = boundary * TILE;
+            (boundary, remainder) = (boundary + each, remainder + rest);
+            if remainder >= chunks {
+                (boundary, remainder) = (boundary + 1, remainder - chunks);
+            }
+            start..(boundary * TILE).min(k)
+        })
     }
 
     /// Bytes of all lines, of all sums and of all scales. The rows are followed by padding for rows that a kernel reads
@@ -67,8 +97,8 @@ impl RowScaledLayout {
         let rows = self.rows + MAX_INTERLEAVED_ROWS;
         [
             rows * self.lines() * LINE,
-            rows * self.groups * size_of::<[i32; 2]>(),
-            rows * self.chunks() * size_of::<f32>(),
+            rows * self.groups * self.sum_words() * size_of::<i32>(),
+            rows * self.chunks * size_of::<f32>(),
         ]
     }
 
@@ -82,7 +112,7 @@ impl RowScaledLayout {
 #[derive(Clone, Copy)]
 pub(crate) struct RowScaledActivations {
     lines: *mut u8,
-    sums: *mut [i32; 2],
+    sums: *mut i32,
     scales: *mut f32,
     pub(super) layout: RowScaledLayout,
 }
@@ -144,14 +174,18 @@ impl RowScaledActivations {
         }
     }
 
-    /// The sums of a group's high and low bytes, times 65536; those of the next row follow.
+    /// The [sums](RowScaledLayout::sum_words) of a group; those of the next row follow.
     ///
     /// # Safety
     /// The row must be laid out and have the group.
     #[inline(always)]
-    pub(super) unsafe fn sums(&self, row: usize, group: usize) -> *mut [i32; 2] {
+    pub(super) unsafe fn sums(&self, row: usize, group: usize) -> *mut i32 {
+        let words = self.layout.sum_words();
         // SAFETY: as the caller guarantees.
-        unsafe { self.sums.add(self.index(row, self.layout.groups, group)) }
+        unsafe {
+            let index = self.index(row, self.layout.groups, group);
+            self.sums.add(index * words)
+        }
     }
 
     /// The scale of a chunk; that of the next row follows it.
@@ -161,10 +195,7 @@ impl RowScaledActivations {
     #[inline(always)]
     pub(super) unsafe fn scale(&self, row: usize, chunk: usize) -> *mut f32 {
         // SAFETY: as the caller guarantees.
-        unsafe {
-            self.scales
-                .add(self.index(row, self.layout.chunks(), chunk))
-        }
+        unsafe { self.scales.add(self.index(row, self.layout.chunks, chunk)) }
     }
 }
 
@@ -184,8 +215,7 @@ impl IntegerKernel for QuantiseRowScaled {
         // SAFETY: the kernel's constructor guarantees a row of `k` activations, a multiple of the block, and that the
         // row is laid out.
         unsafe {
-            for chunk in 0..layout.chunks() {
-                let inputs = layout.chunk(chunk);
+            for (chunk, inputs) in layout.chunk_ranges().enumerate() {
                 let mut top = s.zero();
                 for at in inputs.clone().step_by(LANES) {
                     let x = s.load(self.x.add(at));
@@ -229,7 +259,7 @@ impl QuantiseRowScaled {
     /// The block must be one of the row's, and quantised.
     #[inline(always)]
     unsafe fn write_sums<S: RowScaledDot>(&self, s: S, block: usize) {
-        let group = self.to.layout.group;
+        let RowScaledLayout { group, centre, .. } = self.to.layout;
         let count = BLOCK / group;
         // SAFETY: as the caller guarantees; a group is one or two vectors long.
         unsafe {
@@ -237,10 +267,15 @@ impl QuantiseRowScaled {
             for i in 0..count {
                 let mut sums = [0; 2];
                 for at in (i * group..(i + 1) * group).step_by(LANES) {
-                    sums[0] += s.sum_of_bytes(high.add(at)) << 16;
-                    sums[1] += s.sum_of_bytes(low.add(at)) << 16;
+                    sums[0] += s.sum_of_bytes(high.add(at));
+                    sums[1] += s.sum_of_bytes(low.add(at));
                 }
-                self.to.sums(self.row, block * count + i).write(sums);
+                let to = self.to.sums(self.row, block * count + i);
+                to.cast::<[i32; 2]>().write(sums.map(|sum| sum << 16));
+                if centre > 0 {
+                    let offsets = sums.map(|sum| -centre * sum);
+                    to.add(2).cast::<[i32; 2]>().write(offsets);
+                }
             }
         }
     }

@@ -1,43 +1,21 @@
 //! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{BLOCK, LINE, StripLayout};
+use super::super::format::{BLOCK, LINE};
 use super::super::strip_kernel::StripMicrokernel;
-use super::super::{StripTask, write};
+use super::super::{QuantisedLinear, StripTask, write};
 use super::activations::RowScaledActivations;
+use super::strip::{RowScaledStrip, StripReader, block_lines};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
 
-/// Loads the lines of half a block.
-macro_rules! half {
-    ($s:ident, $read:ident, $quants:ident) => {
-        [
-            $s.$read($quants),
-            $s.$read($quants.add(LINE)),
-            $s.$read($quants.add(2 * LINE)),
-            $s.$read($quants.add(3 * LINE)),
-        ]
-    };
-}
-
-/// Adds the products of lines with activations; each pair is a line and an input index.
+/// Adds the products of some lines with the activations of all rows, row by row for each line: a row's sums form a
+/// dependency chain, and the chains of several rows hide its latency.
 macro_rules! dots {
-    ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
-        let mut sums = $sums;
-        $(sums = $s.dot_planes::<$input>(sums, $lines[$line], $x);)*
-        sums
-    }};
-}
-
-/// As `dots!`, for the activations of two rows, alternating between them.
-macro_rules! dots_of_both {
-    ($s:ident, $sums:expr, $lines:ident, $x:ident, $($line:literal $input:literal),*) => {{
-        let [mut first, mut second] = $sums;
-        $(
-            first = $s.dot_planes::<$input>(first, $lines[$line], $x[0]);
-            second = $s.dot_planes::<$input>(second, $lines[$line], $x[1]);
-        )*
-        [first, second]
-    }};
+    ($s:ident, $sums:ident, $lines:ident, $x:ident, $($line:literal)*) => {$(
+        each_row!(r in 0 1 2 3, R, {
+            $sums[r] = $s.dot_planes::<$line>($sums[r], $lines[$line], $x.add(r * LINE));
+        });
+    )*};
 }
 
 /// Unrolls `$body` for every row below `$count`: a loop would keep its variables in memory.
@@ -50,89 +28,119 @@ macro_rules! each_row {
     )*};
 }
 
-/// The inner loop of the row-scaled scheme.
-pub(super) struct RowScaledMicrokernel;
+/// Starts the sums of a group; quants with bits above the fourth are centred.
+macro_rules! begin {
+    ($s:ident, $x:expr) => {
+        match UPPER {
+            0 => $s.begin_group::<false>($x),
+            _ => $s.begin_group::<true>($x),
+        }
+    };
+}
 
-impl StripMicrokernel for RowScaledMicrokernel {
+/// Adds the sums of a group to the totals.
+macro_rules! add {
+    ($s:ident, $totals:expr, $sums:expr, $factors:ident, $x:expr) => {
+        match UPPER {
+            0 => $s.add_scaled::<false>($totals, $sums, $factors, $x),
+            _ => $s.add_scaled::<true>($totals, $sums, $factors, $x),
+        }
+    };
+}
+
+/// The inner loop of the row-scaled scheme, for quants with `UPPER` bits above the fourth.
+pub(super) struct RowScaledMicrokernel<const UPPER: usize>;
+
+impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
     type Activations = RowScaledActivations;
+
+    type Layout = RowScaledStrip;
+
+    const ROWS: usize = 4;
+
+    fn layout(linear: &QuantisedLinear) -> RowScaledStrip {
+        RowScaledStrip::new(&linear.format, linear.k)
+    }
 
     #[inline(always)]
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
         task: &StripTask<'_, RowScaledActivations>,
+        layout: &RowScaledStrip,
         prefetcher: &mut Prefetcher<'_>,
         strip: usize,
         first: usize,
         rows: usize,
     ) {
-        let linear = &task.linear;
         let x = &task.activations;
-        let StripLayout {
-            scales: scales_at,
-            bytes: strip_bytes,
-            ..
-        } = linear.format.strip_layout(linear.k);
-        const QUANTS: usize = 4 * LINE;
-        let stride = QUANTS + BLOCK / GROUP * LINE;
+        let words = if UPPER == 0 { 2 } else { 4 };
         // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
         unsafe {
-            let start = task.operands.weight.add(strip * strip_bytes);
+            let start = task.operands.weight.add(strip * layout.bytes);
+            let units = s.load(start.cast());
+            if first == 0 {
+                prefetcher.consumed(layout.spans);
+            }
+            let mut reader = StripReader::new(start, layout, 0);
+            let mut x_block = x.line(first, 0).cast_const();
+            let mut x_sums = x.sums(first, 0).cast_const();
+            // From one block of a row to the next, and from one group's sums to the next group's.
+            let x_stride = x.layout.interleaved_rows * LINE;
+            let sums_stride = x.layout.interleaved_rows * words;
             let mut out = [s.zero(); R];
-            for chunk in 0..x.layout.chunks() {
-                let inputs = x.layout.chunk(chunk);
+            for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
                 let mut totals = [s.zero_totals(); R];
-                for block in inputs.start / BLOCK..inputs.end / BLOCK {
-                    let quants = start.add(block * stride);
-                    if first == 0 {
-                        prefetcher.consumed(stride);
-                    }
-                    let x_block = x.line(first, block).cast_const();
-                    let x_sums = x.sums(first, block * BLOCK / GROUP).cast_const();
-                    let later_sums = x.sums(first, (block + 1) * BLOCK / GROUP - 1).cast_const();
-                    let factors = quants.add(QUANTS);
-                    // Only one or two rows' sums are live at a time, so the totals of eight rows stay in registers beside
-                    // the lines.
-                    let lines = half!(s, load_low_nibbles, quants);
-                    let more = half!(s, load_high_nibbles, quants);
-                    if const { GROUP == BLOCK && R >= 4 && S::ROWS > 4 } {
-                        // A row's sums form a dependency chain; alternating between two rows hides its latency.
-                        each_row!(r in 0 2 4 6, R, {
-                            let x = [x_block.add(r * LINE), x_block.add((r + 1) * LINE)];
-                            let sums = [s.zero_planes(); 2];
-                            let sums = dots_of_both!(s, sums, lines, x, 0 0, 1 1, 2 2, 3 3);
-                            let sums = dots_of_both!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
-                            totals[r] = s.add_scaled(totals[r], sums[0], factors, x_sums.add(r));
-                            totals[r + 1] = s.add_scaled(totals[r + 1], sums[1], factors, x_sums.add(r + 1));
-                        });
-                        continue;
-                    }
-                    each_row!(r in 0 1 2 3 4 5 6 7, R, {
-                        let x = x_block.add(r * LINE);
-                        let mut sums = dots!(s, s.zero_planes(), lines, x, 0 0, 1 1, 2 2, 3 3);
+                let mut left = inputs.len() / BLOCK;
+                while left > 0 {
+                    let blocks = reader.next::<S, UPPER>(s, left);
+                    left -= blocks.count;
+                    let (mut quants, mut factors) = (blocks.quants, blocks.factors);
+                    let header_bytes = if first == 0 { blocks.header_bytes } else { 0 };
+                    prefetcher.consumed(header_bytes);
+                    for _ in 0..blocks.count {
+                        if first == 0 {
+                            prefetcher.consumed((4 + UPPER) * LINE);
+                        }
+                        let lines = block_lines::<S, UPPER>(s, quants);
+                        let scales = s.load_bytes(factors);
+                        let mut sums = [s.zero_planes(); R];
+                        each_row!(r in 0 1 2 3, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
+                        dots!(s, sums, lines, x_block, 0 1 2 3);
                         if GROUP < BLOCK {
-                            totals[r] = s.add_scaled(totals[r], sums, factors, x_sums.add(r));
-                            sums = s.zero_planes();
-                        }
-                        if GROUP == BLOCK && R <= 2 {
-                            // With few rows, two independent chains per row hide the latency.
-                            let later = dots!(s, s.zero_planes(), more, x, 0 4, 1 5, 2 6, 3 7);
-                            sums = s.add_planes(sums, later);
+                            each_row!(r in 0 1 2 3, R, {
+                                totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
+                            });
+                            x_sums = x_sums.add(sums_stride);
+                            let scales = s.load_bytes(factors.add(LINE));
+                            each_row!(r in 0 1 2 3, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
+                            dots!(s, sums, lines, x_block, 4 5 6 7);
+                            each_row!(r in 0 1 2 3, R, {
+                                totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
+                            });
                         } else {
-                            sums = dots!(s, sums, more, x, 0 4, 1 5, 2 6, 3 7);
+                            if const { R <= 2 } {
+                                // With few rows, two independent chains per row hide the latency.
+                                let mut later = [s.zero_planes(); R];
+                                dots!(s, later, lines, x_block, 4 5 6 7);
+                                each_row!(r in 0 1 2 3, R, { sums[r] = s.add_planes(sums[r], later[r]); });
+                            } else {
+                                dots!(s, sums, lines, x_block, 4 5 6 7);
+                            }
+                            each_row!(r in 0 1 2 3, R, {
+                                totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
+                            });
                         }
-                        let factors = quants.add(stride - LINE);
-                        totals[r] = s.add_scaled(totals[r], sums, factors, later_sums.add(r));
-                    });
+                        x_sums = x_sums.add(sums_stride);
+                        x_block = x_block.add(x_stride);
+                        quants = quants.add(blocks.quants_stride);
+                        factors = factors.add(blocks.factors_stride);
+                    }
                 }
                 let scale = x.scale(first, chunk);
                 for r in 0..R {
                     out[r] = s.fma(s.totals_to_f32(totals[r]), s.splat(*scale.add(r)), out[r]);
                 }
             }
-            if first == 0 {
-                prefetcher.consumed(LINE);
-            }
-            let units = s.load(start.add(scales_at).cast());
             for (r, out) in out.iter().enumerate().take(rows) {
                 let out = s.mul(*out, units);
                 write(s, task, first + r, strip, out);

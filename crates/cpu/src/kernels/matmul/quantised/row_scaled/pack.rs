@@ -1,44 +1,41 @@
-//! Packs four-bit strips: group scales and mins become integers in units of one scale per row.
+//! Packs row-scaled strips: group scales and mins become integers in units of one scale per row.
 
-use super::super::format::{BLOCK, LINE, PackedFormat, STRIP, StripSource, put_quants};
+use super::super::format::{
+    BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK, StripSource, put_quants,
+};
 use super::super::quant_block::{QuantBlock, parse_block};
+use super::factors::{FactorEncoding, centre, outer_min, outer_scale};
+use super::strip::RowScaledStrip;
 use crate::simd::RowScaledDot;
 use base::DType;
 
 /// The largest integer of a weight; it leaves headroom for the rounding of scales.
-const MAX_WEIGHT: f32 = 32_750.0;
+const MAX_WEIGHT: f32 = 32_700.0;
+/// The largest outer factor of a super-block.
+const MAX_OUTER: f64 = 32_767.0;
 
 /// The largest quant of a format.
-fn largest_quant(dtype: DType) -> f32 {
-    match dtype {
-        DType::Q2_K => 3.0,
-        DType::Q3_K => 7.0,
+fn largest_quant(format: &PackedFormat, dtype: DType) -> f32 {
+    match (format.quant, dtype) {
+        (_, DType::Q2_K) => 3.0,
+        (_, DType::Q3_K) => 7.0,
+        (Quant::Five, _) => 31.0,
+        (Quant::Six, _) => 63.0,
         _ => 15.0,
     }
 }
 
-/// A row's groups: scale and min, so that a weight is `scale · quant + min`.
-fn groups(
-    format: PackedFormat,
-    block_values: &QuantBlock,
-    count: usize,
-) -> impl Iterator<Item = [f32; 2]> {
-    let (outer_scale, outer_min) = (half(block_values.scale), half(block_values.min));
-    (0..count).map(move |group| {
-        let (scale, min) = if format.two_level_scales {
-            (
-                outer_scale * f32::from(block_values.scales[group]),
-                outer_min * f32::from(block_values.mins[group]),
-            )
-        } else {
-            (outer_scale, outer_min)
-        };
-        if format.mins {
-            [scale, min]
-        } else {
-            [scale, -scale * format.zero as f32]
-        }
-    })
+/// Scale and min of a group, so that a weight is `scale · quant + min`.
+fn group_factors(format: &PackedFormat, block: &QuantBlock, group: usize) -> [f32; 2] {
+    let (mut scale, mut min) = (half(block.scale), half(block.min));
+    if format.two_level_scales {
+        scale *= f32::from(block.scales[group]);
+        min *= f32::from(block.mins[group]);
+    }
+    if !format.mins {
+        min = -scale * format.zero as f32;
+    }
+    [scale, min]
 }
 
 /// Converts an f16 to f32, without a branch for finite values.
@@ -85,53 +82,48 @@ fn pack_lines<S: RowScaledDot>(
     factors: impl Fn(u32) -> [f32; 2],
     out: &mut [u8],
 ) {
-    let StripSource {
-        dtype, format, k, ..
-    } = rows;
+    let layout = RowScaledStrip::new(&rows.format, rows.k);
+    let (dtype, format) = (rows.dtype, rows.format);
+    let (bytes, blocks) = (dtype.block_bytes(), rows.k / BLOCK);
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let scales_at = format.strip_layout(k).scales;
-    let (stride, quants) = (format.block_stride(), format.block_bytes());
-    let bytes = dtype.block_bytes();
-    let most = largest_quant(dtype);
-    let (blocks, scales) = out.split_at_mut(scales_at);
+    let most = largest_quant(&format, dtype);
     let mut largest = [0; STRIP];
+    let mut bits = vec![[0u8; LINE]; blocks];
     assert!(
         i32::try_from(rows.len()).is_ok(),
         "rows lie near each other"
     );
-    for (i, block) in blocks.chunks_exact_mut(stride).enumerate() {
-        let from = &rows[i * bytes..];
+    for (block, bits) in bits.iter_mut().enumerate() {
+        let from = &rows[block * bytes..];
+        let quants = &mut out[layout.quants(block)..][..layout.block_bytes];
         assert!(
-            from.len() >= (STRIP - 1) * row_bytes + bytes && quants_at + quants / STRIP <= bytes
+            from.len() >= (STRIP - 1) * row_bytes + bytes
+                && quants_at + quants.len() / STRIP <= bytes
         );
-        for line in 0..quants / LINE {
+        for (i, line) in quants.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
             // SAFETY: all sixteen rows have the block, as was just checked, and the block has the line.
             unsafe {
-                let from = from.as_ptr().add(quants_at + 4 * line);
-                s.gather_line(from, row_bytes, block[line * LINE..][..LINE].as_mut_ptr());
+                let from = from.as_ptr().add(quants_at + 4 * i);
+                s.gather_line(from, row_bytes, line.as_mut_ptr());
             }
         }
-        let pairs = block[quants..].as_chunks_mut::<LINE>().0;
         // SAFETY: as above; a block starts with its factors.
-        unsafe { s.gather_line(from.as_ptr(), row_bytes, pairs[0].as_mut_ptr()) };
-        for (largest, bits) in largest.iter_mut().zip(pairs[0].as_chunks::<4>().0) {
+        unsafe { s.gather_line(from.as_ptr(), row_bytes, bits.as_mut_ptr()) };
+        for (largest, bits) in largest.iter_mut().zip(bits.as_chunks::<4>().0) {
             *largest = max_magnitude_bits(factors(u32::from_le_bytes(*bits)), most).max(*largest);
         }
     }
     let mut inverses = [0.0; STRIP];
-    for ((inverse, unit), largest) in inverses
-        .iter_mut()
-        .zip(scales.as_chunks_mut::<4>().0)
-        .zip(largest)
-    {
+    let units = out[..LINE].as_chunks_mut::<4>().0.iter_mut();
+    for ((inverse, unit), largest) in inverses.iter_mut().zip(units).zip(largest) {
         let value = row_scale(largest);
         (*inverse, *unit) = (inverse_row_scale(value), value.to_le_bytes());
     }
-    for block in blocks.chunks_exact_mut(stride) {
-        let pairs = block[quants..].as_chunks_mut::<4>().0;
-        for (pair, inverse) in pairs.iter_mut().zip(inverses) {
-            let [scale, min] = factors(u32::from_le_bytes(*pair));
-            *pair = to_row_units(scale, min, most, inverse);
+    for (block, bits) in bits.iter().enumerate() {
+        let bits = bits.as_chunks::<4>().0;
+        for (r, (bits, inverse)) in bits.iter().zip(inverses).enumerate() {
+            let factors = factors(u32::from_le_bytes(*bits));
+            put_factors(&layout, factors, (most, 0), inverse, block, r, out);
         }
     }
 }
@@ -141,40 +133,117 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
     let StripSource {
         dtype, format, k, ..
     } = rows;
-    let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let scales_at = format.strip_layout(k).scales;
+    let layout = RowScaledStrip::new(&format, k);
     let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
-    let count = len / format.group;
-    let most = largest_quant(dtype);
-    let mut block_values = QuantBlock::default();
-    let mut row_groups: Vec<[f32; 2]> = Vec::with_capacity(k / format.group);
-    for (r, row) in rows.chunks(row_bytes).enumerate() {
-        row_groups.clear();
-        for (i, block) in row.chunks(bytes).enumerate() {
-            parse_block(dtype, block, &mut block_values);
-            row_groups.extend(groups(format, &block_values, count));
-            let blocks = block_values.quants[..len].as_chunks::<BLOCK>().0;
-            for (j, quants) in blocks.iter().enumerate() {
-                let at = (i * (len / BLOCK) + j) * format.block_stride();
-                put_quants(format, quants, r, &mut out[at..][..format.block_bytes()]);
+    let (row_blocks, count) = (len / BLOCK, len / format.group);
+    let limits = (largest_quant(&format, dtype), centre(&format));
+    debug_assert!(
+        rows.bytes.len() <= STRIP * rows.row_bytes,
+        "at most a strip of rows"
+    );
+    let mut blocks = vec![QuantBlock::default(); k / len];
+    for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
+        let mut largest = 0;
+        for (i, (bytes, block)) in row.chunks(bytes).zip(&mut blocks).enumerate() {
+            parse_block(dtype, bytes, block);
+            for group in 0..count {
+                let factors = group_factors(&format, block, group);
+                largest = max_magnitude_bits(factors, limits.0).max(largest);
+            }
+            let quants = block.quants[..len].as_chunks::<BLOCK>().0;
+            for (j, quants) in quants.iter().enumerate() {
+                let at = layout.quants(i * row_blocks + j);
+                put_quants(format, quants, r, &mut out[at..][..layout.block_bytes]);
             }
         }
-        let extents = row_groups
-            .iter()
-            .map(|group| max_magnitude_bits(*group, most));
-        let unit = row_scale(extents.max().unwrap_or(0));
-        out[scales_at + 4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
-        let inverse = inverse_row_scale(unit);
-        let blocks = out[..scales_at].chunks_mut(format.block_stride());
-        for (block, groups) in blocks.zip(row_groups.chunks(BLOCK / format.group)) {
-            let lines = block[format.block_bytes()..].as_chunks_mut::<LINE>().0;
-            for (line, [scale, min]) in lines.iter_mut().zip(groups) {
-                let pair = to_row_units(*scale, *min, most, inverse);
-                line[4 * r..][..4].copy_from_slice(&pair);
+        let unit = row_scale(largest);
+        let unit = match layout.encoding {
+            FactorEncoding::TwoLevelPairs | FactorEncoding::TwoLevelScales => {
+                widest_unit(unit, layout.encoding, &blocks)
             }
+            FactorEncoding::Pairs | FactorEncoding::Scales => unit,
+        };
+        out[4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
+        let inverse = inverse_row_scale(unit);
+        for (i, block) in blocks.iter().enumerate() {
+            if format.two_level_scales {
+                put_two_levels(&layout, block, inverse, i, r, out);
+                continue;
+            }
+            let factors = group_factors(&format, block, 0);
+            put_factors(&layout, factors, limits, inverse, i, r, out);
         }
     }
-    debug_assert!(rows.len() <= STRIP * row_bytes, "at most a strip of rows");
+}
+
+/// Writes the factors of a block of one group in a format with one level, for row `r`.
+#[inline(always)]
+fn put_factors(
+    layout: &RowScaledStrip,
+    [scale, min]: [f32; 2],
+    (most, centre): (f32, i32),
+    inverse: f64,
+    block: usize,
+    r: usize,
+    out: &mut [u8],
+) {
+    let header = layout.header(block >> layout.span_shift);
+    let pair = to_row_units(scale, min, most, centre, inverse);
+    if layout.encoding == FactorEncoding::Pairs {
+        out[header + 4 * r..][..4].copy_from_slice(&pair);
+    } else {
+        let within = block & ((1 << layout.span_shift) - 1);
+        out[header + (within * STRIP + r) * 2..][..2].copy_from_slice(&pair[..2]);
+    }
+}
+
+/// Writes the inner factors of a super-block's groups and its outer factors, for row `r`.
+fn put_two_levels(
+    layout: &RowScaledStrip,
+    block: &QuantBlock,
+    inverse: f64,
+    number: usize,
+    r: usize,
+    out: &mut [u8],
+) {
+    let header = layout.header(number);
+    let outer = layout.outer + number * layout.outer_bytes;
+    let groups = SUPER_BLOCK / layout.group;
+    // A broken value becomes zero, as all integers of its row.
+    let integer = |value: f64| (value.round() as i16).to_le_bytes();
+    let step = |bits: u16| f64::from(half(bits)) * inverse;
+    match layout.encoding {
+        FactorEncoding::TwoLevelPairs => {
+            for group in 0..groups {
+                let to = &mut out[header + (group * STRIP + r) * 2..][..2];
+                to.copy_from_slice(&[block.scales[group] as u8, block.mins[group] as u8]);
+            }
+            let to = &mut out[outer + 4 * r..][..4];
+            to[..2].copy_from_slice(&integer(outer_scale(layout.encoding, step(block.scale))));
+            to[2..].copy_from_slice(&integer(outer_min(step(block.min))));
+        }
+        FactorEncoding::TwoLevelScales => {
+            for group in 0..groups {
+                out[header + group * STRIP + r] = block.scales[group] as u8;
+            }
+            let factor = integer(outer_scale(layout.encoding, step(block.scale)));
+            out[outer + 2 * r..][..2].copy_from_slice(&factor);
+        }
+        FactorEncoding::Pairs | FactorEncoding::Scales => {}
+    }
+}
+
+/// The row's scale, or a larger one where an outer factor would not fit 16 bits.
+fn widest_unit(unit: f32, encoding: FactorEncoding, blocks: &[QuantBlock]) -> f32 {
+    let needed = |block: &QuantBlock| {
+        let scale = outer_scale(encoding, f64::from(half(block.scale)));
+        let min = outer_min(f64::from(half(block.min)));
+        (scale.abs().max(min.abs()) / MAX_OUTER) as f32
+    };
+    let needed = blocks.iter().map(needed);
+    // Slightly more than needed, because the quotient was rounded. A NaN stays one.
+    let needed = needed.fold(0.0f32, |a, b| if b.is_finite() { a.max(b) } else { a }) * 1.000_001;
+    if needed > unit { needed } else { unit }
 }
 
 /// The largest magnitude of a group's weights, as bits: without the sign, floats are ordered like their bits, and
@@ -205,17 +274,19 @@ fn inverse_row_scale(unit: f32) -> f64 {
 }
 
 /// A group's scale and min as 16-bit integers in units of the row scale `1 / inverse`, the scale first, as bytes. The
-/// scale is rounded, and the min compensates for the rounding in the middle of the quant range. Non-finite values
-/// become zero.
+/// scale is rounded, and the min compensates for the rounding in the middle of the quant range; it is that of quants
+/// minus the centre. Non-finite values become zero.
 #[inline(always)]
-fn to_row_units(scale: f32, min: f32, most: f32, inverse: f64) -> [u8; 4] {
+fn to_row_units(scale: f32, min: f32, most: f32, centre: i32, inverse: f64) -> [u8; 4] {
     // Adding this constant rounds a number to an integer in the lowest bits of the sum.
     const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
     let middle = f64::from(most) / 2.0;
     let (scale, min) = (f64::from(scale) * inverse, f64::from(min) * inverse);
     let rounded = scale + ROUND;
     let rest = min + middle * (scale - (rounded - ROUND)) + ROUND;
-    let both = rounded.to_bits() as u32 & 0xffff | (rest.to_bits() as u32) << 16;
+    let scale = rounded.to_bits() as u32 & 0xffff;
+    let min = (rest.to_bits() as u32).wrapping_add((centre as u32).wrapping_mul(scale));
+    let both = scale | min << 16;
     both.to_le_bytes()
 }
 
@@ -236,7 +307,7 @@ mod tests {
     fn scales_and_mins_are_the_nearest_integers() {
         for i in -3000..3000 {
             let (scale, min) = (i as f32 * 0.37, i as f32 * -10.9 + 0.2);
-            let [a, b, c, d] = to_row_units(scale, min, 15.0, 1.0);
+            let [a, b, c, d] = to_row_units(scale, min, 15.0, 0, 1.0);
             let [found, rest] = [i16::from_le_bytes([a, b]), i16::from_le_bytes([c, d])];
             assert!((f64::from(found) - f64::from(scale)).abs() <= 0.5);
             // In the middle of the quant range, scale and min together give the weight.
@@ -245,7 +316,7 @@ mod tests {
             assert!((weight - made).abs() <= 0.5, "{scale} {min}");
         }
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_eq!(to_row_units(broken, broken, 15.0, 0.0), [0; 4]);
+            assert_eq!(to_row_units(broken, broken, 15.0, 0, 0.0), [0; 4]);
             assert!(row_scale(max_magnitude_bits([broken, 0.0], 15.0)).is_nan());
             assert!(row_scale(max_magnitude_bits([1.0, broken], 15.0)).is_nan());
         }

@@ -1,29 +1,43 @@
-//! Expanded strips times many rows of activations, on AMX tiles.
+//! Strips times many rows of activations, on AMX tiles.
 //!
-//! Weights are expanded to two-byte integers. The tiles compute the same exact sums as the vector microkernel, and the
-//! f32 operations that follow are the same in the same order, so both paths are bit-identical.
+//! Weights are expanded to two-byte integers, a chunk of a strip at a time: it stays in L1 while all rows are multiplied
+//! with it, and a chunk of all activations stays in L2 while the strips of a task pass. The tiles compute the same exact
+//! sums as the vector microkernel, and the f32 operations that follow are the same in the same order, so both paths are
+//! bit-identical.
 
-use super::super::format::{BLOCK, LINE, PackedFormat, StripLayout};
-use super::super::{StripTask, write};
-use super::activations::{RowScaledActivations, TILE};
+use super::super::format::{BLOCK, LINE, STRIP};
+use super::super::{QuantisedLinear, StripTask, write};
+use super::activations::{CHUNK, RowScaledActivations, TILE};
+use super::factors::CENTRES;
+use super::strip::{RowScaledStrip, StripReader, block_lines};
 use crate::prefetch::Prefetcher;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
-use crate::simd::{Avx512, Simd, TileKernel};
-use std::ops::Range;
+use crate::simd::{Avx512, IntDot, Simd, TileKernel};
 
 /// The only tier with AMX tiles.
 type S = Avx512<true>;
 
 /// The prefetch distance of packed weights, in bytes.
 const PREFETCH_BYTES: usize = 4096;
+/// Bytes of a step of 64 inputs: a tile of high and a tile of low bytes.
+const STEP: usize = 2 * TILE_ROWS * LINE;
+/// Bytes of an expanded chunk of a strip.
+const EXPANDED: usize = CHUNK / TILE * STEP;
+/// Rows that are converted to f32 during a step of the next tile.
+const ROWS_PER_STEP: usize = 2;
 
 /// The products of the high and low bytes of both sides.
+const PRODUCTS: usize = 4 * TILE_ROWS * TILE_ROWS;
 #[repr(align(64))]
-struct PlaneProducts([i32; 4 * TILE_ROWS * TILE_ROWS]);
+struct PlaneProducts([[i32; PRODUCTS]; 2]);
 
-/// Bytes of an expanded strip of depth `k`.
-pub(super) fn expanded_strip_bytes(k: usize) -> usize {
-    k.next_multiple_of(TILE) * TILE_ROWS * 2
+/// Bytes of a thread's scratch for a task of `strips` strips: an expanded chunk, and the sums of earlier chunks.
+pub(super) fn scratch_bytes(linear: &QuantisedLinear, strips: usize) -> usize {
+    let sums = match linear.k {
+        ..=CHUNK => 0,
+        _ => linear.m.next_multiple_of(TILE_ROWS) * strips * STRIP * size_of::<f32>(),
+    };
+    EXPANDED + sums
 }
 
 /// The AMX kernel for the strips of a task and all rows of activations.
@@ -32,115 +46,192 @@ pub(super) struct RowScaledTiles<'a>(pub(super) StripTask<'a, RowScaledActivatio
 impl TileKernel for RowScaledTiles<'_> {
     #[inline(always)]
     fn run(self, s: S) {
-        let task = &self.0;
-        let linear = &task.linear;
-        let StripLayout {
-            scales: scales_at,
-            bytes: packed,
-            ..
-        } = linear.format.strip_layout(linear.k);
-        let written = expanded_strip_bytes(linear.k);
-        let mut products = PlaneProducts([0; 4 * TILE_ROWS * TILE_ROWS]);
         // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles; its caller guarantees the operands.
-        // Activations are laid out for whole tiles of rows, and the scratch holds the task's expanded strips.
-        unsafe {
-            let tiles = AmxTiles::new();
+        // Activations are laid out for whole tiles of rows, and the scratch has the size that `scratch_bytes` says.
+        unsafe { run_chunks(s, &self.0) }
+    }
+}
+
+/// A chunk of a strip that is multiplied with all rows.
+struct ChunkTask<'a> {
+    task: &'a StripTask<'a, RowScaledActivations>,
+    strip: usize,
+    chunk: usize,
+    /// The sums of earlier chunks, of sixteen columns for each row.
+    sums: *mut f32,
+    units: <S as Simd>::V,
+}
+
+/// # Safety
+/// As for [`QuantisedLinear::run`], within the task's strips; tiles must be available.
+#[inline(always)]
+unsafe fn run_chunks(s: S, task: &StripTask<'_, RowScaledActivations>) {
+    let linear = &task.linear;
+    let x = &task.activations;
+    let layout = RowScaledStrip::new(&linear.format, linear.k);
+    let strip_sums = linear.m.next_multiple_of(TILE_ROWS) * STRIP;
+    let mut products = PlaneProducts([[0; PRODUCTS]; 2]);
+    // SAFETY: as the caller guarantees; sixteen rows of activations are laid out from every multiple of sixteen on.
+    unsafe {
+        let tiles = AmxTiles::new();
+        let weights = task.expanded;
+        let sums: *mut f32 = task.expanded.add(EXPANDED).cast();
+        for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
+            let steps = inputs.len().div_ceil(TILE);
             for (i, strip) in task.strips.clone().enumerate() {
-                let from = task.operands.weight.add(strip * packed);
-                let to = task.expanded.add(i * written);
-                expand_inputs(s, &linear.format, None, from, 0..linear.k, to);
-            }
-            for first in (0..linear.m).step_by(TILE_ROWS) {
-                let rows = (linear.m - first).min(TILE_ROWS);
-                for (i, strip) in task.strips.clone().enumerate() {
-                    let start = task.operands.weight.add(strip * packed);
-                    let weights = task.expanded.add(i * written).cast_const();
-                    let units = s.load(start.add(scales_at).cast());
-                    let to = products.0.as_mut_ptr();
-                    tile(s, task, &tiles, weights, (first, rows), (strip, units), to);
+                let from = task.operands.weight.add(strip * layout.bytes);
+                let mut reader = StripReader::new(from, &layout, inputs.start / BLOCK);
+                expand_inputs(s, &mut reader, None, inputs.len(), weights);
+                let chunk_task = ChunkTask {
+                    task,
+                    strip,
+                    chunk,
+                    sums: sums.add(i * strip_sums),
+                    units: s.load(from.cast()),
+                };
+                let mut pending: Option<usize> = None;
+                for (turn, first) in (0..linear.m).step_by(TILE_ROWS).enumerate() {
+                    let [even, odd] = &mut products.0;
+                    let (current, previous) = match turn % 2 {
+                        0 => (even, odd),
+                        _ => (odd, even),
+                    };
+                    let x_tiles = x.line(first, inputs.start / BLOCK).cast_const();
+                    tiles.zero_accumulators();
+                    let mut row = 0;
+                    for step in 0..steps {
+                        let at = step * STEP;
+                        tiles.accumulate_streamed_planes(x_tiles.add(at), weights.add(at));
+                        // Vectors finish the previous tile meanwhile.
+                        if let Some(first) = pending {
+                            for _ in 0..ROWS_PER_STEP.min(TILE_ROWS - row) {
+                                chunk_task.finish_row(s, previous.as_ptr(), first, row);
+                                row += 1;
+                            }
+                        }
+                    }
+                    if let Some(first) = pending {
+                        for row in row..TILE_ROWS {
+                            chunk_task.finish_row(s, previous.as_ptr(), first, row);
+                        }
+                    }
+                    tiles.store_accumulators(current.as_mut_ptr());
+                    pending = Some(first);
+                }
+                if let Some(first) = pending {
+                    let turns = linear.m.div_ceil(TILE_ROWS);
+                    let last = products.0[(turns + 1) % 2].as_ptr();
+                    for row in 0..TILE_ROWS {
+                        chunk_task.finish_row(s, last, first, row);
+                    }
                 }
             }
         }
     }
 }
 
-/// Computes sixteen rows and sixteen columns of the result.
-///
-/// # Safety
-/// The rows and the strip must be the task's, the expanded strip be at `weights`, and `products` hold four tiles.
-#[inline(always)]
-unsafe fn tile(
-    s: S,
-    task: &StripTask<'_, RowScaledActivations>,
-    tiles: &AmxTiles,
-    weights: *const u8,
-    (first, rows): (usize, usize),
-    (strip, units): (usize, <S as Simd>::V),
-    products: *mut i32,
-) {
-    let x = &task.activations;
-    // SAFETY: as the caller guarantees; sixteen rows of activations are laid out from `first` on, used or not.
-    unsafe {
-        for row in first..first + rows {
-            // The output is not read, but its lines are fetched before they are written.
-            s.prefetch(task.output_address(row, strip).cast());
-        }
-        let mut out = [s.zero(); TILE_ROWS];
-        for chunk in 0..x.layout.chunks() {
-            let inputs = x.layout.chunk(chunk);
-            let steps = inputs.len().div_ceil(TILE);
-            let x_tiles = x.line(first, inputs.start / BLOCK).cast_const();
-            let w_tiles = weights.add(inputs.start / TILE * 2 * TILE_ROWS * LINE);
-            tiles.multiply_planes(x_tiles, w_tiles, steps, products);
-            let scale = x.scale(first, chunk);
-            for r in 0..TILE_ROWS {
-                let number = s.products_to_f32(products.add(r * TILE_ROWS));
-                out[r] = s.fma(number, s.splat(*scale.add(r)), out[r]);
+impl ChunkTask<'_> {
+    /// Converts a row of products, adds it to the sums of the row, and stores the result after the last chunk.
+    ///
+    /// # Safety
+    /// The products of the rows from `first` on must be readable.
+    #[inline(always)]
+    unsafe fn finish_row(&self, s: S, products: *const i32, first: usize, row: usize) {
+        let x = &self.task.activations;
+        // SAFETY: as the caller guarantees; the sums have whole tiles of rows.
+        unsafe {
+            let number =
+                s.products_to_f32(products.add(row * TILE_ROWS), 2 * TILE_ROWS * TILE_ROWS);
+            let scale = s.splat(*x.scale(first + row, self.chunk));
+            let sums = self.sums.add((first + row) * STRIP);
+            let before = if self.chunk == 0 {
+                s.zero()
+            } else {
+                s.load(sums)
+            };
+            let sum = s.fma(number, scale, before);
+            if self.chunk + 1 < x.layout.chunks {
+                s.store(sums, sum);
+            } else if first + row < self.task.linear.m {
+                write(
+                    s,
+                    self.task,
+                    first + row,
+                    self.strip,
+                    s.mul(sum, self.units),
+                );
             }
-        }
-        for (r, out) in out.iter().enumerate().take(rows) {
-            let out = s.mul(*out, units);
-            write(s, task, first + r, strip, out);
         }
     }
 }
 
-/// Expands some inputs of a packed strip to two-byte integers: for every 64 inputs, a tile of high and a tile of low
+/// Expands the next inputs of a packed strip to two-byte integers: for every 64 inputs, a tile of high and a tile of low
 /// bytes. Prefetches along the prefetcher's plan, or a fixed distance ahead without one.
 ///
 /// # Safety
-/// A packed strip must be at `from`, have the inputs, and their integers fit at `to`.
+/// The reader's strip must have `inputs` more inputs, and their integers fit at `to`.
 #[inline(always)]
 pub(super) unsafe fn expand_inputs(
     s: S,
-    format: &PackedFormat,
-    mut prefetcher: Option<&mut Prefetcher<'_>>,
-    from: *const u8,
-    inputs: Range<usize>,
+    reader: &mut StripReader,
+    prefetcher: Option<&mut Prefetcher<'_>>,
+    inputs: usize,
     to: *mut u8,
 ) {
-    const STEP: usize = 2 * TILE_ROWS * LINE;
-    const HALF: usize = TILE_ROWS / 2 * LINE;
-    let (stride, quants) = (format.block_stride(), format.block_bytes());
-    let first = inputs.start / BLOCK;
+    let layout = reader.layout();
     // SAFETY: as the caller guarantees.
     unsafe {
-        for block in 0..inputs.len() / BLOCK {
-            let at = from.add((first + block) * stride);
-            if let Some(prefetcher) = &mut prefetcher {
-                prefetcher.consumed(stride);
-            } else {
-                for line in 0..stride / LINE {
-                    s.prefetch(at.wrapping_add(PREFETCH_BYTES + line * LINE));
-                }
-            }
-            let factors = [at.add(quants), at.add(stride - LINE)];
-            let to = to.add(block / 2 * STEP + block % 2 * HALF);
-            s.expand_block(at, factors, to, TILE_ROWS * LINE);
+        match layout.upper_bits {
+            0 => expand::<0>(s, reader, prefetcher, inputs, to),
+            1 => expand::<1>(s, reader, prefetcher, inputs, to),
+            _ => expand::<2>(s, reader, prefetcher, inputs, to),
         }
-        if !inputs.len().is_multiple_of(TILE) {
+    }
+}
+
+/// As [`expand_inputs`], for quants with `UPPER` bits above the fourth.
+///
+/// # Safety
+/// As for [`expand_inputs`].
+#[inline(always)]
+unsafe fn expand<const UPPER: usize>(
+    s: S,
+    reader: &mut StripReader,
+    mut prefetcher: Option<&mut Prefetcher<'_>>,
+    inputs: usize,
+    to: *mut u8,
+) {
+    const HALF: usize = TILE_ROWS / 2 * LINE;
+    let centre = const { CENTRES[UPPER] as i16 };
+    let later = (BLOCK / reader.layout().group - 1) * LINE;
+    let all = inputs / BLOCK;
+    let mut block = 0;
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        while block < all {
+            let blocks = reader.next::<S, UPPER>(s, all - block);
+            let (mut quants, mut factors) = (blocks.quants, blocks.factors);
+            if let Some(prefetcher) = &mut prefetcher {
+                prefetcher.consumed(blocks.header_bytes + blocks.count * (4 + UPPER) * LINE);
+            }
+            for _ in 0..blocks.count {
+                if prefetcher.is_none() {
+                    for line in 0..4 + UPPER {
+                        s.prefetch(quants.wrapping_add(PREFETCH_BYTES + line * LINE));
+                    }
+                }
+                let lines = block_lines::<S, UPPER>(s, quants);
+                let pairs = [s.load_bytes(factors), s.load_bytes(factors.add(later))];
+                let to = to.add(block / 2 * STEP + block % 2 * HALF);
+                s.expand_block(lines, centre, pairs, to, TILE_ROWS * LINE);
+                quants = quants.add(blocks.quants_stride);
+                factors = factors.add(blocks.factors_stride);
+                block += 1;
+            }
+        }
+        if !inputs.is_multiple_of(TILE) {
             // The missing half of the last tile meets zero activations, so it only has to be initialised.
-            let tile = to.add(inputs.len() / TILE * STEP + HALF);
+            let tile = to.add(inputs / TILE * STEP + HALF);
             tile.write_bytes(0, HALF);
             tile.add(TILE_ROWS * LINE).write_bytes(0, HALF);
         }

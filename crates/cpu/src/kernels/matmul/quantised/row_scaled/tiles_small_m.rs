@@ -1,12 +1,13 @@
-//! Strips times 11 to 16 rows of activations on AMX tiles, with the expansion pipelined.
+//! Strips times few rows of activations on AMX tiles, with the expansion pipelined.
 //!
 //! As in `tiles`, weights are expanded to two-byte integers and sums are exact, so the result is bit-identical. Here
 //! each step is multiplied as soon as its stores are visible to tile loads; expanding a whole strip first made sixteen
-//! rows 1.5 times as slow.
+//! rows 1.5 times as slow. Up to eight rows have their high and low bytes in one tile, which halves the products.
 
-use super::super::format::{BLOCK, LINE, StripLayout};
+use super::super::format::{BLOCK, LINE};
 use super::super::{StripTask, write};
-use super::activations::{RowScaledActivations, TILE};
+use super::activations::{HALF_TILE_ROWS, RowScaledActivations, TILE};
+use super::strip::{RowScaledStrip, StripReader};
 use super::tiles::expand_inputs;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd, TileKernel};
@@ -35,23 +36,25 @@ impl TileKernel for RowScaledSmallM<'_> {
     fn run(self, s: S) {
         // SAFETY: `QuantisedLinear::run` takes this path only on a tier with tiles and for few rows; its caller
         // guarantees the operands.
-        unsafe { run_strips(s, &self.0) }
+        unsafe {
+            if self.0.linear.m <= HALF_TILE_ROWS {
+                run_strips::<HALF_TILE_ROWS>(s, &self.0);
+            } else {
+                run_strips::<TILE_ROWS>(s, &self.0);
+            }
+        }
     }
 }
 
-/// Multiplies all strips with up to sixteen rows.
+/// Multiplies all strips with up to `ROWS` rows, eight or sixteen.
 ///
 /// # Safety
 /// As for [`super::super::QuantisedLinear::run`], within the task's strips.
 #[inline(always)]
-unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
+unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_, RowScaledActivations>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let StripLayout {
-        scales: scales_at,
-        bytes: packed,
-        ..
-    } = linear.format.strip_layout(linear.k);
+    let layout = RowScaledStrip::new(&linear.format, linear.k);
     let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut ring = ExpandRing {
         weights: [[0; STEP]; PIPELINE_STEPS + 1],
@@ -61,38 +64,48 @@ unsafe fn run_strips(s: S, task: &StripTask<'_, RowScaledActivations>) {
     unsafe {
         let tiles = AmxTiles::new();
         for strip in task.strips.clone() {
-            let from = task.operands.weight.add(strip * packed);
-            let mut sums = [s.zero(); TILE_ROWS];
-            for chunk in 0..x.layout.chunks() {
-                let inputs = x.layout.chunk(chunk);
+            let from = task.operands.weight.add(strip * layout.bytes);
+            let units = s.load(from.cast());
+            prefetcher.consumed(layout.spans);
+            let mut reader = StripReader::new(from, &layout, 0);
+            let mut sums = [s.zero(); ROWS];
+            for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
                 let x_tiles = x.line(0, inputs.start / BLOCK).cast_const();
                 let steps = inputs.len().div_ceil(TILE);
                 tiles.zero_accumulators();
                 let mut turn = 0;
                 for step in 0..steps + PIPELINE_STEPS {
                     if step < steps {
-                        let first = inputs.start + step * TILE;
-                        let inputs = first..inputs.end.min(first + TILE);
+                        let inputs = TILE.min(inputs.len() - step * TILE);
                         let to = ring.weights[turn].as_mut_ptr();
-                        expand_inputs(s, &linear.format, Some(&mut prefetcher), from, inputs, to);
+                        expand_inputs(s, &mut reader, Some(&mut prefetcher), inputs, to);
                     }
                     // The next slot to overwrite is the oldest one.
                     turn = if turn == PIPELINE_STEPS { 0 } else { turn + 1 };
                     if let Some(step) = step.checked_sub(PIPELINE_STEPS) {
                         let weights = ring.weights[turn].as_ptr();
-                        tiles.accumulate_planes(x_tiles.add(step * STEP), weights);
+                        let x_tile = x_tiles.add(step * 2 * ROWS * LINE);
+                        if const { ROWS == TILE_ROWS } {
+                            tiles.accumulate_planes(x_tile, weights);
+                        } else {
+                            tiles.accumulate_joint_planes(x_tile, weights);
+                        }
                     }
                 }
                 tiles.store_accumulators(ring.products.as_mut_ptr());
                 let scale = x.scale(0, chunk);
-                for r in 0..TILE_ROWS {
+                // The products of low activation bytes: two tiles further, or the lower half of a tile.
+                let low = if ROWS == TILE_ROWS {
+                    2 * TILE_ROWS
+                } else {
+                    ROWS
+                } * TILE_ROWS;
+                for r in 0..ROWS {
                     let products = ring.products.as_ptr().add(r * TILE_ROWS);
-                    let number = s.products_to_f32(products);
+                    let number = s.products_to_f32(products, low);
                     sums[r] = s.fma(number, s.splat(*scale.add(r)), sums[r]);
                 }
             }
-            prefetcher.consumed(LINE);
-            let units = s.load(from.add(scales_at).cast());
             for (r, sum) in sums.iter().enumerate().take(linear.m) {
                 write(s, task, r, strip, s.mul(*sum, units));
             }
