@@ -12,8 +12,7 @@ fn fixture(path: &str) -> String {
 
 fn run(folder: &Folder, model: &str, more: &[&str]) -> Value {
     let ids = ["--token-ids", "5,6,7,8,5,6,7,8,5,6", "--ignore-eos"];
-    let options = ["-n", "20", "--temp", "0", "--json"];
-    let args = [&["run", model][..], &ids, &options, more].concat();
+    let args = [&["run", model][..], &ids, &["--temp", "0", "--json"], more].concat();
     folder.run(&args).json()
 }
 
@@ -35,8 +34,9 @@ fn every_draft_gives_the_tokens_of_plain_decoding() {
         ),
         (&pt2, &["-md", &head, "--spec-type", "auto"]),
     ] {
-        let plain = run(&folder, model, &[]);
-        let found = run(&folder, model, spec);
+        let twenty = ["-n", "20"];
+        let plain = run(&folder, model, &twenty);
+        let found = run(&folder, model, &[&twenty[..], spec].concat());
         assert_eq!(found["tokens"], plain["tokens"], "{spec:?}");
         let rounds = found["spec"]["rounds"].as_u64().unwrap();
         let accepted = found["spec"]["accepted"].as_u64().unwrap();
@@ -50,7 +50,7 @@ fn continuations_in_a_batch_speculate_too() {
     let gguf = folder.file("bare.gguf", bare_model());
     let pt2 = fixture("pt2/decoder_features.pt2");
     let head = fixture("eagle3/midlayer");
-    let several = ["--parallel", "3", "--temp", "1", "--seed", "4"];
+    let several = ["-n", "12", "--parallel", "3", "--temp", "1", "--seed", "4"];
     for (model, spec) in [
         (&gguf, &["--spec-type", "ngram"][..]),
         (&gguf, &["-md", &gguf]),
@@ -68,7 +68,7 @@ fn continuations_in_a_batch_speculate_too() {
 fn a_chat_speculates_across_rewinds_and_branches() {
     let folder = Folder::new();
     let tiny = folder.file("tiny.gguf", model());
-    let input = "Hi\nab\n/rewind\nabab\n/fork other\nHi\n/switch main\nab\n/clear\nab\n";
+    let input = "Hi\n/rewind\nab\n/clear\nHi\n/fork other\n/rewind\nab\n/switch main\n/clear\nba\n";
     let chat = |more: &[&str]| {
         let options = ["--temp", "0", "-n", "8"];
         let args = [&["chat", &tiny[..]], &options[..], more].concat();

@@ -363,7 +363,8 @@ fn requests_of_an_engine_speculate_each_for_itself() {
         for (seed, events) in all.into_iter().enumerate() {
             let (tokens, rounds, output) = collect_rounds(events);
             assert_eq!(tokens, alone[seed], "{cells} cells, request {seed}");
-            // The rounds came one by one, and their accepted nodes and bonus tokens are the tokens after the first.
+            // The rounds came one by one. Their accepted nodes and bonus tokens are the tokens, but for the first one after a
+            // start: a request that was preempted starts again.
             let counted = output.speculation.as_ref().map_or(0, |stats| stats.rounds);
             assert_eq!(rounds.len(), counted);
             let verified = rounds.iter().flat_map(|round| {
@@ -371,8 +372,10 @@ fn requests_of_an_engine_speculate_each_for_itself() {
                 let path = path.map(|node| round.tokens[*node as usize]);
                 path.chain([round.bonus]).collect::<Vec<u32>>()
             });
-            let verified: Vec<u32> = verified.collect();
-            assert!(tokens.ends_with(&verified), "{tokens:?} {verified:?}");
+            let mut rest = tokens.iter();
+            for token in verified {
+                assert!(rest.any(|other| *other == token), "{token} in {tokens:?}");
+            }
             assert_eq!(output.speculation.is_some(), seed % 4 != 0);
         }
     }
