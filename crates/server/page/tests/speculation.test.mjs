@@ -63,7 +63,7 @@ test("a next answer replaces the trees", () =>
     async (page) => {
       await send(page, prompt, 2);
       const first = await total(page);
-      await send(page, "Again, please.", 4);
+      await send(page, "And in reverse order?", 4);
       const second = await total(page);
       assert.ok(second <= 48 && first <= 48, `${first} and ${second} rounds`);
       assert.equal(await page.locator("#spec-tree").getAttribute("data-round"), String(second));
