@@ -249,3 +249,43 @@ fn exported_models_have_features_only_if_they_are_wanted() {
         assert!(error.to_string().contains(text), "{error}");
     }
 }
+
+/// One byte of the header or the configuration after the other is changed: the head is refused, or it is consistent.
+#[test]
+fn damaged_heads_are_refused_or_import() {
+    use base::Bytes;
+    use import::safetensors::{Safetensors, lower};
+    let folder = fixtures().join("speculators");
+    let file = fs::read(folder.join("model.safetensors")).unwrap();
+    let config = fs::read(folder.join("config.json")).unwrap();
+    let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let mut refused = 0;
+    let mut check = |file: &[u8], config: &[u8]| {
+        let read = Safetensors::parse(&Bytes::from(file), config);
+        let lowered = read.and_then(|file| lower(&file, &ImportOptions::default()));
+        match lowered {
+            Ok(model) => assert!(!model.draft_head.unwrap().target_layers.is_empty()),
+            Err(error) => {
+                refused += 1;
+                let message = error.to_string();
+                assert!(!message.contains(char::is_control), "{message:?}");
+            }
+        }
+    };
+    for value in [b'0', b'9', b'-', b'"', 0, 0xff] {
+        for at in 0..header {
+            let mut damaged = file.clone();
+            damaged[at] = value;
+            check(&damaged, &config);
+        }
+        for at in 0..config.len() {
+            let mut damaged = config.clone();
+            damaged[at] = value;
+            check(&file, &damaged);
+        }
+    }
+    for at in (0..file.len()).step_by(97) {
+        check(&file[..at], &config);
+    }
+    assert!(refused > 1000, "{refused}");
+}
