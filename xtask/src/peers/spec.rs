@@ -19,7 +19,7 @@ pub(crate) struct BenchSpec {
     #[arg(long, value_name = "PATH")]
     head: Option<PathBuf>,
     /// Tokens of an answer
-    #[arg(short, long, value_name = "N", default_value_t = 200)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200)]
     predict: u32,
     /// Temperature of all runs
     #[arg(long, value_name = "T", default_value_t = 0.0)]
@@ -346,7 +346,7 @@ impl BenchSpec {
             self.temp,
             self.rounds,
             peer.map(|version| format!(
-                "llama.cpp is {version}, with its own prompt lookup and the same prompt tokens. "
+                "llama.cpp is {version} and its own loop in Python, with the same prompt tokens; its text may differ. "
             ))
             .unwrap_or_default(),
             cpu_name(),
