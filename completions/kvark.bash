@@ -271,7 +271,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -v -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --chat-template --special --context-shift --keep --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
+            opts="-m -p -n -v -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -322,6 +322,34 @@ _kvark() {
                     return 0
                     ;;
                 --keep)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spec-type)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --model-draft)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spec-tree)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spec-depth)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spec-draft-n-max)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spec-topk)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spec-trace)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -132,3 +132,11 @@ for name, data in {
 os.makedirs("corpus/pte", exist_ok=True)
 for path in sorted(Path("../crates/import/tests/fixtures/pte").rglob("*.pte")):
     shutil.copy(path, f"corpus/pte/{path.name}")
+
+# Draft heads: two bytes of length, the configuration, and the file.
+os.makedirs("corpus/safetensors", exist_ok=True)
+for folder in sorted(Path("../crates/import/tests/fixtures/eagle3").iterdir()):
+    if folder.is_dir():
+        config = (folder / "config.json").read_bytes()
+        data = struct.pack("<H", len(config)) + config + (folder / "model.safetensors").read_bytes()
+        Path(f"corpus/safetensors/{folder.name}").write_bytes(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,12 +46,12 @@ AttentionMaskInterface.register(IMPLEMENTATION, lambda **_: None)
 
 
 class Decoder(torch.nn.Module):
-    """`(tokens [1, T], position [T, 1]) -> logits [1, T, vocab]`, and with `features` also `[1, T, 3 * hidden]`.
+    """`(tokens [1, T], position [T, 1]) -> logits [1, T, vocab]`, and with `features` also `[1, T, n * hidden]`.
 
-    The features are what an Eagle3 head takes: the inputs to layers 2, L/2 and L-3, side by side.
+    The features are what an Eagle3 head takes: the inputs to n layers, side by side. `True` stands for layers 2, L/2 and L-3.
     """
 
-    def __init__(self, model: PreTrainedModel, features: bool = False):
+    def __init__(self, model: PreTrainedModel, features: bool | Sequence[int] = False):
         super().__init__()
         kind = model.config.model_type
         if kind not in ARCHITECTURES:
@@ -58,9 +59,9 @@ class Decoder(torch.nn.Module):
         model.set_attn_implementation(IMPLEMENTATION)
         self.model = model
         layers = self.layers()
-        self.feature_layers = feature_layers(len(layers)) if features else ()
+        self.feature_layers = chosen_layers(features, len(layers))
         self._features: dict[int, torch.Tensor] = {}
-        for index in self.feature_layers:
+        for index in sorted(set(self.feature_layers)):
             layers[index].register_forward_pre_hook(self._keep(index), with_kwargs=True)
 
     def _keep(self, index: int):
@@ -95,6 +96,16 @@ def feature_layers(layers: int) -> tuple[int, ...]:
     return (2, layers // 2, layers - 3)
 
 
+def chosen_layers(features: bool | Sequence[int], layers: int) -> tuple[int, ...]:
+    """The layers of a choice of features, in a model of so many layers."""
+    if isinstance(features, bool):
+        return feature_layers(layers) if features else ()
+    for layer in features:
+        if not 0 <= layer < layers:
+            raise ExportError(f"there is no layer {layer} for features; this model has {layers} layers")
+    return tuple(features)
+
+
 def windows(config) -> list[int]:
     """The sliding window of each layer; 0 for full attention."""
     count = config.num_hidden_layers
@@ -105,22 +116,26 @@ def windows(config) -> list[int]:
     return [window if getattr(config, "use_sliding_window", True) else 0] * count
 
 
-def facts(config, max_step: int) -> dict:
-    """The cache metadata of a decoder."""
+def facts(config, max_step: int, features: bool | Sequence[int] = False) -> dict:
+    """The cache metadata of a decoder, and the layers of its features."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     count = config.num_hidden_layers
-    return cache_metadata(
+    metadata = cache_metadata(
         kv_heads=[heads] * count,
         head_dims=[dim] * count,
         windows=windows(config),
         prefill_chunk=max_step,
         max_context=config.max_position_embeddings,
     )
+    layers = chosen_layers(features, count)
+    if layers:
+        metadata["kvark.feature_layers"] = list(layers)
+    return metadata
 
 
 def export_decoder(
-    model: PreTrainedModel, *, features: bool = False, max_step: int = 2048
+    model: PreTrainedModel, *, features: bool | Sequence[int] = False, max_step: int = 2048
 ) -> tuple[Decoder, torch.export.ExportedProgram]:
     """Exports a decoder with a dynamic number of tokens, 1 to `max_step`."""
     decoder = Decoder(model.eval(), features).eval()

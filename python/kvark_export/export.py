@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ def export(
     args: tuple | None = None,
     *,
     dynamic_shapes: Any = None,
-    features: bool = False,
+    features: bool | Sequence[int] = False,
     max_step: int = 2048,
     say: Callable[[str], None] = lambda text: None,
 ) -> torch.export.ExportedProgram:
     """Exports a model and returns its program.
 
     A Hugging Face decoder, or the path of a folder or GGUF file, becomes a decoder on kvark's caches. Any other module is
-    exported as it is, with example `args`. `say` is told what is being done.
+    exported as it is, with example `args`. `features` adds an output for a draft head: the inputs of these layers, or of
+    layers 2, L/2 and L-3 if it is `True`. `say` is told what is being done.
     """
     extra = None
     if not isinstance(model, torch.nn.Module):
@@ -40,7 +41,7 @@ def export(
         _, program = export_decoder(model, features=features, max_step=max_step)
         say(f"{len(program.graph.nodes)} nodes; writing {path}")
         steps = min(max_step, config.max_position_embeddings)
-        save(program, path, metadata=facts(config, steps), extra_files=extra)
+        save(program, path, metadata=facts(config, steps, features), extra_files=extra)
         return program
     if args is None:
         raise ValueError("a module that is not a Hugging Face decoder is exported with example args")

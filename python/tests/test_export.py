@@ -10,7 +10,7 @@ import transformers
 
 from kvark_export import cache_metadata, contiguous_cache, export_module, write_kv_cache_metadata
 from kvark_export.__main__ import main
-from kvark_export.decoder import Decoder, ExportError, export_decoder, feature_layers
+from kvark_export.decoder import Decoder, ExportError, export_decoder, facts, feature_layers
 
 #: A tiny random llama.
 GGUF = Path(__file__).parents[2] / "crates/import/tests/fixtures/decoder/llama_plain.gguf"
@@ -80,6 +80,22 @@ def test_a_decoder_decodes_as_before():
     torch.testing.assert_close(torch.cat([o[0] for o in outputs], 1), truth, atol=1e-5, rtol=1e-4)
     assert outputs[0][1].shape == (1, 4, 3 * 16)
     assert feature_layers(30) == (2, 15, 27)
+
+
+def test_features_of_chosen_layers():
+    model = tiny()
+    ids = torch.randint(0, 40, (1, 5))
+    with torch.no_grad():
+        hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+    _, program = export_decoder(model, features=[3, 0], max_step=8)
+    with torch.no_grad(), contiguous_cache():
+        _, features = program.module()(ids, torch.arange(5).unsqueeze(-1))
+    torch.testing.assert_close(features, torch.cat([hidden[3], hidden[0]], -1), atol=1e-5, rtol=1e-4)
+    assert facts(model.config, 8, [3, 0])["kvark.feature_layers"] == [3, 0]
+    assert facts(model.config, 8, True)["kvark.feature_layers"] == [2, 2, 1]
+    assert "kvark.feature_layers" not in facts(model.config, 8)
+    with pytest.raises(ExportError, match="no layer 4"):
+        Decoder(model, [4])
 
 
 def test_what_cannot_be_exported(tmp_path, capsys):

@@ -6,7 +6,6 @@
     reason = "a command line talks to its terminal"
 )]
 
-mod bench_spec;
 mod cuda;
 #[cfg(test)]
 mod documents;
@@ -54,7 +53,7 @@ enum Task {
     SoakServe(serve::soak::SoakServe),
     OnnxNode(onnx_node::OnnxNode),
     Soak(soak::Soak),
-    BenchSpec(bench_spec::BenchSpec),
+    BenchSpec(peers::spec::BenchSpec),
     CheckCuda(cuda::CheckCuda),
     TestCuda(cuda::TestCuda),
 }

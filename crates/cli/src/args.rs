@@ -11,7 +11,7 @@ use kvark::graph::PassSelection;
 use kvark::hub::ModelRef;
 use kvark::memory::MemoryLimit;
 use kvark::model::gguf::SplitName;
-use kvark::model::{ModelFacts, OpenOptions};
+use kvark::model::{FeatureLayers, ModelFacts, OpenOptions};
 use kvark::text::Message;
 use kvark::{Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
@@ -65,14 +65,14 @@ impl ModelArgs {
 
     /// Opens the model for the context that will be used.
     pub(crate) fn open(&self, engine: &EngineArgs) -> Result<Model> {
-        self.open_with_features(engine, vec![])
+        self.open_with_features(engine, FeatureLayers::None)
     }
 
     /// Opens the model so that its steps return the inputs of these layers too.
     pub(crate) fn open_with_features(
         &self,
         engine: &EngineArgs,
-        feature_layers: Vec<usize>,
+        feature_layers: FeatureLayers,
     ) -> Result<Model> {
         let options = OpenOptions {
             feature_layers,

@@ -246,6 +246,7 @@ fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
 fn download(home: &ModelStore, reference: &ModelRef) -> Result<PathBuf> {
     let _listening = interrupt::listen();
     let client = HubClient::new(&HubOptions::from_env())?;
+    let _stalling = interrupt::may_stall(interrupted(reference));
     let mut bar = Bar::default();
     let mut announced = false;
     let downloaded = home.pull(&client, reference, &mut |progress| {
@@ -317,12 +318,14 @@ fn advise(error: CatalogueError) -> anyhow::Error {
     anyhow!("{error}; {advice}, or name a model file: --model path/to/file.gguf")
 }
 
+fn interrupted(reference: &ModelRef) -> String {
+    format!("interrupted; kvark pull {reference} continues the download")
+}
+
 /// Adds advice to an error of a download.
 fn advise_download(error: &HubError, reference: &ModelRef) -> anyhow::Error {
     match error.kind() {
-        HubErrorKind::Interrupted => {
-            anyhow!("interrupted; kvark pull {reference} continues the download")
-        }
+        HubErrorKind::Interrupted => anyhow!(interrupted(reference)),
         HubErrorKind::DiskFull { .. } => anyhow!(
             "{error}; make room and pull again, or set KVARK_HOME to a folder on another disk; kvark list shows what was kept"
         ),

@@ -12,13 +12,13 @@ use crate::args::{EngineArgs, ModelArgs, ShiftArgs, TemplateArgs};
 use crate::prompt::Conversations;
 use crate::run::{measured, predict};
 use crate::sampling::SamplingArgs;
+use crate::speculation::{self, SpecArgs, spec_note};
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 pub(crate) use conversation::saved_turns;
 use conversation::{Answer, Conversation, Reply};
 use input::{Entry, Input};
-use kvark::BatchRunner;
 use kvark::generate::{FinishReason, GenerateEvent, GenerateOptions, Sampler};
 use kvark::snapshot::Snapshot;
 use kvark::text::Message;
@@ -55,6 +55,8 @@ pub(crate) struct Chat {
     #[command(flatten)]
     shift: ShiftArgs,
     #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -88,9 +90,12 @@ impl Chat {
             Snapshot::check_writable(file).context("--prompt-cache")?;
         }
         self.engine.check_one_mode()?;
-        let model = self.model.open(&self.engine)?;
-        let backend = self.engine.device.backend()?;
-        let cells = BatchRunner::new(&model, &*backend, &self.engine.runner_options()?)?;
+        self.spec.check_trace()?;
+        let draft = self.spec.open_draft(&self.model, &self.engine)?;
+        let model = (self.model).open_with_features(&self.engine, draft.feature_layers())?;
+        let (cells, speculation) =
+            speculation::open_pool(&model, &self.engine, &self.spec, &draft, 1)?;
+        let speculator = speculation.map(|shared| shared.speculator()).transpose()?;
         let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system
@@ -103,6 +108,7 @@ impl Chat {
         };
         let sampler = Sampler::new(self.sampling.options(&model)?);
         let mut conversation = Conversation::new(&conversations, cells, sampler, options, system);
+        conversation.speculate(speculator);
         if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
             conversation.warm(file)?;
         }
@@ -125,6 +131,9 @@ impl Chat {
         let failed = session.read_lines(&mut input, self.prompt.clone())?;
         if let Some(file) = &self.prompt_cache {
             session.conversation.save(file).context("cannot save")?;
+        }
+        if let Some(stats) = session.conversation.spec_stats() {
+            self.spec.write_trace(&model, stats)?;
         }
         if failed > 0 && !input.is_terminal() && !interrupt::requested() {
             bail!("{failed} of the lines failed (see the messages above)");
@@ -251,6 +260,9 @@ impl Session<'_> {
                 cut.iter().for_each(|cut| output::note(cut));
                 if self.verbose {
                     output::note(&format!("[{}]", statistics(&answer)));
+                    if let Some(stats) = self.conversation.spec_stats() {
+                        output::note(&spec_note(stats));
+                    }
                 }
                 return Ok(self.after_interrupt(Next::Line));
             }

@@ -10,7 +10,7 @@ use contents::{Contents, Exported, TensorRow};
 use kvark::RuntimeErrorKind;
 use kvark::cache::LayerConfig;
 use kvark::graph::Graph;
-use kvark::model::{Artifact, ImportErrorKind};
+use kvark::model::{Artifact, FeatureLayers, ImportErrorKind};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -193,12 +193,17 @@ impl Found {
                 draft_head: Some(head),
                 ..
             }) => {
-                let layers: Vec<String> = head.target_layers.iter().map(usize::to_string).collect();
+                let layers = match &head.target_layers {
+                    FeatureLayers::Listed(list) => {
+                        let list: Vec<String> = list.iter().map(usize::to_string).collect();
+                        list.join(", ")
+                    }
+                    _ => "2, L/2 and L - 3 of L".to_owned(),
+                };
                 writeln!(
                     out,
-                    "draft head    of a model of width {}, with the inputs of its layers {}",
+                    "draft head    of a model of width {}, with the inputs of its layers {layers}",
                     head.target_hidden_size,
-                    layers.join(", ")
                 )?;
                 let tokens = head.target_tokens.len();
                 writeln!(out, "vocabulary    {tokens} of the model's tokens")?;

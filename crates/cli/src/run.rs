@@ -6,19 +6,22 @@ mod constrained;
 use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
 use crate::sampling::SamplingArgs;
-use crate::speculation::{SingleRunner, SpecArgs, spec_note};
+use crate::speculation::{
+    OpenDraft, SingleRunner, SpecArgs, Speculation, open_pool, spec_note,
+};
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
 use constrained::FormatArgs;
+use kvark::Model;
 use kvark::generate::{
     DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Sampler,
     SamplerOptions, Timings,
 };
 use kvark::memory::MemoryUsage;
 use kvark::snapshot::Snapshot;
+use kvark::speculative::SpecStats;
 use kvark::text::Message;
-use kvark::{BatchRunner, Model, RunnerOptions};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -138,9 +141,6 @@ impl Run {
             bail!("the prompt is empty");
         }
         self.spec.check_trace()?;
-        if self.parallel.is_some() && self.spec.is_on() {
-            bail!("--spec-type cannot be used with --parallel");
-        }
         if self.parallel.is_some() && self.shift.context_shift {
             bail!("--context-shift cannot be used with --parallel");
         }
@@ -168,7 +168,7 @@ impl Run {
         if let Some(count) = self.parallel {
             let conversations = self.conversations(&model)?;
             let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
-            return self.parallel(&model, &prompt, &options, count);
+            return self.parallel(&model, &draft, &prompt, &options, count);
         }
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
         let mut runner = SingleRunner::new(&model, &self.engine, &self.spec, &draft)?;
@@ -331,16 +331,19 @@ impl Run {
     fn parallel(
         &self,
         model: &Model,
+        draft: &OpenDraft,
         prompt: &[u32],
         options: &GenerateOptions,
         count: u32,
     ) -> Result<()> {
-        let runner_options = RunnerOptions {
-            max_logit_rows: count as usize,
-            ..self.engine.runner_options()?
-        };
-        let backend = self.engine.device.backend()?;
-        let mut branches = BatchRunner::new(model, &*backend, &runner_options)?;
+        let (mut branches, speculation) =
+            open_pool(model, &self.engine, &self.spec, draft, count as usize)?;
+        if speculation
+            .as_ref()
+            .is_some_and(Speculation::needs_features)
+        {
+            branches.keep_features(0, true)?;
+        }
         let start = Instant::now();
         let bar = output::progress("prompt", prompt.len());
         let fed = branches.sequence(0).feed(prompt, &mut |done| {
@@ -363,13 +366,33 @@ impl Run {
                 ..base.clone()
             })
         };
-        let mut each: Vec<(u32, Sampler)> = (0..count).map(|id| (id, sampler(id))).collect();
         let total = options.max_tokens.unwrap_or(0) * count as usize;
         let bar = output::progress("tokens", total);
-        let generated = branches.generate(model, &mut each, options, |_, _| {
+        let on_event = |_: u32, _: GenerateEvent<'_>| {
             bar.inc(1);
             !interrupt::requested()
-        })?;
+        };
+        let mut stats = None;
+        let generated = match &speculation {
+            None => {
+                let mut each: Vec<_> = (0..count).map(|id| (id, sampler(id))).collect();
+                branches.generate(model, &mut each, options, on_event)?
+            }
+            Some(speculation) => {
+                let mut each = vec![];
+                for id in 0..count {
+                    each.push((id, sampler(id), speculation.speculator()?));
+                }
+                let generated =
+                    branches.generate_speculative_batch(model, &mut each, options, on_event)?;
+                let mut total = SpecStats::default();
+                each.iter()
+                    .for_each(|(_, _, speculator)| total.add(speculator.stats()));
+                self.spec.write_trace(model, &total)?;
+                stats = Some(total);
+                generated
+            }
+        };
         bar.finish_and_clear();
         let time = generated
             .iter()
@@ -396,6 +419,9 @@ impl Run {
             object["seed"] = base.seed.into();
             object["branches"] = (0..).zip(&generated).map(branch).collect();
             object["timings"] = timings(&measures);
+            if let Some(stats) = &stats {
+                object["spec"] = server::spec_object(stats);
+            }
             writeln!(out, "{object}")?;
             return Ok(());
         }
@@ -415,6 +441,9 @@ impl Run {
             measured(tokens, measures.decode_rate()),
             base.seed,
         ));
+        if let Some(stats) = &stats {
+            output::note(&spec_note(stats));
+        }
         Ok(())
     }
 }

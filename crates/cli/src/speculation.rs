@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::generate::{GenerateEvent, GenerateOptions, GenerateOutput, Sampler};
 use kvark::memory::MemoryUsage;
-use kvark::model::OpenOptions;
+use kvark::model::{FeatureLayers, OpenOptions};
 use kvark::snapshot::Snapshot;
 use kvark::speculative::{
     Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
@@ -23,7 +23,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TYPE", value_parser = spec_type)]
     spec_type: Option<SpecChoice>,
     /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
-    /// NAME.eagle3.gguf, is found without it
+    /// NAME.eagle3.gguf, is found without it. A head is a GGUF file, a safetensors file with its config.json, or their folder
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
     /// Most candidates of a round [default: 8]
@@ -59,10 +59,10 @@ pub(crate) struct OpenDraft(Option<Model>);
 
 impl OpenDraft {
     /// The target's layers whose inputs the draft needs.
-    pub(crate) fn feature_layers(&self) -> Vec<usize> {
+    pub(crate) fn feature_layers(&self) -> FeatureLayers {
         let head = self.0.as_ref().map(Model::artifact);
         let layers = head.and_then(EagleHead::feature_layers);
-        layers.unwrap_or_default().to_vec()
+        layers.cloned().unwrap_or_default()
     }
 
     /// Loads the draft.
@@ -183,6 +183,68 @@ impl SpecArgs {
     }
 }
 
+/// What the speculation of sequences in one pool shares.
+pub(crate) struct Speculation {
+    options: SpecOptions,
+    costs: VerifyCosts,
+    draft: Option<Drafter>,
+}
+
+impl Speculation {
+    /// The speculation of one more sequence.
+    pub(crate) fn speculator(&self) -> Result<Speculator> {
+        Ok(Speculator::new(
+            &self.options,
+            &self.costs,
+            self.draft.as_ref(),
+        )?)
+    }
+
+    /// Whether proposals need the model's features, also those of the prompt.
+    pub(crate) fn needs_features(&self) -> bool {
+        matches!(self.draft, Some(Drafter::Eagle3(_)))
+    }
+}
+
+/// A pool for up to `sequences` sequences in one step, and their speculation if it was asked for.
+pub(crate) fn open_pool(
+    model: &Model,
+    engine: &EngineArgs,
+    spec: &SpecArgs,
+    draft: &OpenDraft,
+    sequences: usize,
+) -> Result<(BatchRunner, Option<Speculation>)> {
+    let backend = engine.device.backend()?;
+    let runner_options = engine.runner_options()?;
+    let options = spec.options(draft)?;
+    let candidates = options.as_ref().map_or(0, |options| options.max_candidates);
+    if let Some(options) = &options {
+        options.check(runner_options.max_step_tokens)?;
+    }
+    let mut runner =
+        BatchRunner::with_trees(model, &*backend, &runner_options, sequences, 0, candidates)?;
+    let Some(options) = options else {
+        return Ok((runner, None));
+    };
+    if candidates >= runner.capacity()? {
+        bail!(
+            "a tree of {candidates} candidates does not fit in a context of {} tokens",
+            runner.capacity()?
+        );
+    }
+    let draft = draft.load(model, engine, sequences)?;
+    let costs = VerifyCosts::default();
+    if options.kind == SpecType::Auto {
+        runner.measure_verify_costs(&costs, candidates)?;
+    }
+    let speculation = Speculation {
+        options,
+        costs,
+        draft,
+    };
+    Ok((runner, Some(speculation)))
+}
+
 /// A runner of one sequence, with speculation or without.
 pub(crate) enum SingleRunner {
     Plain(Box<Runner>),
@@ -202,30 +264,14 @@ impl SingleRunner {
         spec: &SpecArgs,
         draft: &OpenDraft,
     ) -> Result<SingleRunner> {
-        let Some(options) = spec.options(draft)? else {
+        if spec.options(draft)?.is_none() {
             return Ok(SingleRunner::Plain(Box::new(engine.runner(model)?)));
-        };
-        let backend = engine.device.backend()?;
-        let runner_options = engine.runner_options()?;
-        options.check(runner_options.max_step_tokens)?;
-        let candidates = options.max_candidates;
-        let mut runner =
-            BatchRunner::with_trees(model, &*backend, &runner_options, 1, 0, candidates)?;
-        if candidates >= runner.capacity()? {
-            bail!(
-                "a tree of {candidates} candidates does not fit in a context of {} tokens",
-                runner.capacity()?
-            );
         }
-        let draft = draft.load(model, engine, 1)?;
-        let costs = VerifyCosts::default();
-        if options.kind == SpecType::Auto {
-            runner.measure_verify_costs(&costs, candidates)?;
-        }
-        let speculator = Speculator::new(&options, &costs, draft.as_ref())?;
+        let (runner, speculation) = open_pool(model, engine, spec, draft, 1)?;
+        let speculation = speculation.context("speculation was asked for")?;
         Ok(SingleRunner::Speculative(Box::new(SpecRunner {
             runner,
-            speculator,
+            speculator: speculation.speculator()?,
         })))
     }
 

@@ -12,6 +12,7 @@ use crate::model_facts::ModelFacts;
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
 use crate::pte::{self, Pte};
+use crate::safetensors::{self, Safetensors};
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -51,6 +52,8 @@ pub enum ModelFile {
         /// Sidecar files.
         sidecars: Box<SidecarFiles>,
     },
+    /// A safetensors file with its configuration: a draft head.
+    Safetensors(Safetensors),
 }
 
 impl ModelFile {
@@ -61,6 +64,7 @@ impl ModelFile {
             ModelFile::Pt2(_) => Format::Pt2,
             ModelFile::Pte { .. } => Format::Pte,
             ModelFile::Onnx { .. } => Format::Onnx,
+            ModelFile::Safetensors(_) => Format::Safetensors,
         }
     }
 }
@@ -77,6 +81,8 @@ pub enum Format {
     Pte,
     /// The Open Neural Network Exchange.
     Onnx,
+    /// Hugging Face's file of named tensors; draft heads only.
+    Safetensors,
 }
 
 impl Format {
@@ -87,6 +93,7 @@ impl Format {
             Format::Pt2 => "pt2",
             Format::Pte => "pte",
             Format::Onnx => "onnx",
+            Format::Safetensors => "safetensors",
         }
     }
 }
@@ -101,12 +108,20 @@ impl Artifact {
             facts,
             draft_head,
         } = match &file {
+            ModelFile::Pte { .. } | ModelFile::Onnx { .. }
+                if !options.feature_layers.is_empty() =>
+            {
+                let format = file.format().name();
+                let what = format!("a draft head for a model in the format {format}");
+                return Err(ImportError::unsupported(what));
+            }
             ModelFile::Gguf(file) => gguf::lower(file, options)?,
             ModelFile::Pt2(file) => pt2::lower(file, options)?,
             ModelFile::Pte { program, .. } => pte::lower(program, options)?,
             ModelFile::Onnx { model, sidecars } => {
                 onnx::lower(model, sidecars.genai.as_ref(), options)?
             }
+            ModelFile::Safetensors(file) => safetensors::lower(file, options)?,
         };
         Ok(Artifact {
             name,
@@ -140,7 +155,7 @@ pub fn open(path: &Path) -> Result<Artifact, ImportError> {
 /// Imports the model at `path` with the given options.
 ///
 /// The format is detected by the file's first bytes, or else by its extension; a folder stands for the model that its
-/// `genai_config.json` names.
+/// `genai_config.json` names, or for its `model.safetensors`.
 pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
     let path = &genai::model_file(path)?;
     let import = || {
@@ -156,6 +171,7 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
                 model: Onnx::parse(bytes, path.parent())?,
                 sidecars: Box::new(SidecarFiles::find(path)?),
             },
+            Format::Safetensors => ModelFile::Safetensors(Safetensors::open(path)?),
         };
         Artifact::from_file(file, options)
     };
@@ -181,10 +197,16 @@ fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     if Pte::is_program(bytes) {
         return Ok(Format::Pte);
     }
-    // ONNX files have no magic.
-    let formats = [Format::Gguf, Format::Pt2, Format::Pte, Format::Onnx];
+    // ONNX and safetensors files have no magic.
+    let formats = [
+        Format::Gguf,
+        Format::Pt2,
+        Format::Pte,
+        Format::Onnx,
+        Format::Safetensors,
+    ];
     let named = formats.into_iter().find(|f| is(*f));
-    let known = "gguf, pt2, pte, onnx";
+    let known = "gguf, pt2, pte, onnx, safetensors";
     named.ok_or_else(|| ImportErrorDetail::UnknownFormat { known }.into())
 }
 

@@ -6,6 +6,7 @@ use base::Bytes;
 use serde_json::{Map, Value};
 
 use crate::error::ImportError;
+use crate::safetensors::Safetensors;
 
 /// Name of GenAI's configuration file.
 pub const CONFIG: &str = "genai_config.json";
@@ -353,12 +354,15 @@ impl SidecarFiles {
     }
 }
 
-/// Resolves a GenAI folder to its model file; other paths are returned unchanged.
+/// Resolves a GenAI folder, or a folder with `model.safetensors`, to its model file; other paths are returned unchanged.
 pub fn model_file(path: &Path) -> Result<PathBuf, ImportError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
     if !path.join(CONFIG).is_file() {
+        if let Some(file) = Safetensors::in_folder(path) {
+            return Ok(file);
+        }
         let error = ImportError::malformed("the folder", format!("has no {CONFIG}"));
         return Err(error.in_file(path));
     }

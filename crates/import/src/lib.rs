@@ -13,6 +13,7 @@
 mod artifact;
 mod cache_configs;
 mod const_eval;
+mod eagle3;
 mod error;
 pub mod genai;
 pub mod gguf;
@@ -23,10 +24,11 @@ mod model_facts;
 pub mod onnx;
 pub mod pt2;
 pub mod pte;
+pub mod safetensors;
 mod stored_type;
 pub mod transformer;
 
 pub use artifact::{Artifact, Format, ModelFile, format_of, open, open_with};
 pub use error::{ImportError, ImportErrorKind};
-pub use lowered::{DraftHead, ImportOptions, LoweredModel, Method};
+pub use lowered::{DraftHead, FeatureLayers, ImportOptions, LoweredModel, Method};
 pub use model_facts::{ModelFacts, Pooling};

@@ -2,6 +2,7 @@
 
 use graph::Graph;
 
+use crate::error::ImportError;
 use crate::model_facts::ModelFacts;
 
 /// A model file lowered to graphs.
@@ -23,7 +24,7 @@ pub struct LoweredModel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftHead {
     /// The target's layers whose inputs are the features, in the order in which the head takes them.
-    pub target_layers: Vec<usize>,
+    pub target_layers: FeatureLayers,
     /// Width of the target's residual stream.
     pub target_hidden_size: usize,
     /// The token of the target for each token of the head's vocabulary.
@@ -51,6 +52,58 @@ pub struct ImportOptions {
     pub as_exported: bool,
     /// Build decoders without head and caches, so that they return hidden states (GGUF only).
     pub hidden_states: bool,
-    /// Layers whose inputs a decoder returns for every token, as further outputs after the logits (GGUF only).
-    pub feature_layers: Vec<usize>,
+    /// Layers whose inputs a decoder returns for every token, as further outputs after the logits (GGUF, and `.pt2` files
+    /// that were exported with them).
+    pub feature_layers: FeatureLayers,
+}
+
+/// Layers of a decoder whose inputs are the features that a draft head works on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FeatureLayers {
+    /// None: the decoder computes no features.
+    #[default]
+    None,
+    /// These, in this order.
+    Listed(Vec<usize>),
+    /// Layers 2, L/2 and L − 3 of L, which a head uses that names none.
+    Standard,
+}
+
+impl FeatureLayers {
+    /// The number of layers.
+    pub fn len(&self) -> usize {
+        match self {
+            FeatureLayers::None => 0,
+            FeatureLayers::Listed(list) => list.len(),
+            FeatureLayers::Standard => 3,
+        }
+    }
+
+    /// Whether no features are wanted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The layers of a decoder that has this many.
+    ///
+    /// # Errors
+    /// `Value` if the decoder has no such layer.
+    pub fn resolve(&self, layers: usize) -> Result<Vec<usize>, ImportError> {
+        let wrong = |reason| ImportError::value("a layer of the features", reason);
+        let found = match self {
+            FeatureLayers::None => vec![],
+            FeatureLayers::Listed(list) => list.clone(),
+            FeatureLayers::Standard if layers < 4 => {
+                let reason = format!("is L - 3 of L layers, and the model has {layers} layers");
+                return Err(wrong(reason));
+            }
+            FeatureLayers::Standard => vec![2, layers / 2, layers - 3],
+        };
+        match found.iter().find(|layer| **layer >= layers) {
+            Some(layer) => Err(wrong(format!(
+                "is {layer}, and the model has {layers} layers"
+            ))),
+            None => Ok(found),
+        }
+    }
 }

@@ -37,8 +37,8 @@ pub mod hub {
 pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
-        Artifact, DraftHead, Format, ImportError, ImportErrorKind, Method, ModelFacts, ModelFile,
-        Pooling, format_of, genai, gguf, onnx, pt2, pte,
+        Artifact, DraftHead, FeatureLayers, Format, ImportError, ImportErrorKind, Method,
+        ModelFacts, ModelFile, Pooling, format_of, genai, gguf, onnx, pt2, pte, safetensors,
     };
     pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 }

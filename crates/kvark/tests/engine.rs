@@ -52,7 +52,8 @@ fn collect(events: Generation) -> Result<(Vec<GeneratedToken>, RequestOutput), R
             RequestEvent::Token(token) => tokens.push(token),
             RequestEvent::Finished(output) => return Ok((tokens, *output)),
             RequestEvent::Failed(error) => return Err(error),
-            RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
+            RequestEvent::Started(_) | RequestEvent::PromptProgress(_) | RequestEvent::Round(_) => {
+            }
         }
     }
     panic!("the events ended without an end");

@@ -389,7 +389,7 @@ fn forward(
     let mut text = String::new();
     for event in events {
         let goes_on = match event {
-            RequestEvent::Started(_) => true,
+            RequestEvent::Started(_) | RequestEvent::Round(_) => true,
             RequestEvent::PromptProgress(done) => sender.send(Event::Progress(done)),
             RequestEvent::Token(token) => {
                 text.push_str(&token.text);

@@ -4,7 +4,7 @@ use crate::fingerprint::fingerprint;
 use crate::tokenizer_source::{TokenizerSource, compile_template};
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use graph::passes::PassSelection;
-use import::{Artifact, ImportOptions, ModelFacts};
+use import::{Artifact, FeatureLayers, ImportOptions, ModelFacts};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -176,7 +176,7 @@ pub struct OpenOptions {
     /// Open decoders for an [`Embedder`](crate::Embedder): they have no cache and return hidden states.
     pub hidden_states: bool,
     /// Layers whose inputs the steps of a decoder return as features; those that a draft head asks for.
-    pub feature_layers: Vec<usize>,
+    pub feature_layers: FeatureLayers,
 }
 
 impl OpenOptions {

@@ -15,6 +15,8 @@ pub(crate) enum TokenizerSource<'a> {
     Gguf(&'a Metadata),
     Pt2(&'a ExtraFiles),
     Sidecar(&'a SidecarFiles),
+    /// A draft head: it has its target's tokenizer.
+    None,
 }
 
 impl<'a> TokenizerSource<'a> {
@@ -23,6 +25,7 @@ impl<'a> TokenizerSource<'a> {
         match &artifact.file {
             ModelFile::Gguf(file) => TokenizerSource::Gguf(&file.metadata),
             ModelFile::Pt2(file) => TokenizerSource::Pt2(&file.extra),
+            ModelFile::Safetensors(_) => TokenizerSource::None,
             ModelFile::Onnx { sidecars, .. } | ModelFile::Pte { sidecars, .. } => {
                 TokenizerSource::Sidecar(sidecars)
             }
@@ -36,6 +39,7 @@ impl<'a> TokenizerSource<'a> {
     ) -> Result<T, ImportError> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
+            Format::Safetensors => ask(&TokenizerSource::None),
             Format::Pt2 => ask(&TokenizerSource::Pt2(&Pt2::open(path)?.extra)),
             Format::Onnx | Format::Pte => {
                 ask(&TokenizerSource::Sidecar(&SidecarFiles::find(path)?))
@@ -59,7 +63,9 @@ impl<'a> TokenizerSource<'a> {
             TokenizerSource::Sidecar(files) if files.tokenizer.is_some() => {
                 sidecar_files(files).vocab()?
             }
-            TokenizerSource::Sidecar(_) => return Err(TextError::MissingKey("tokenizer.json")),
+            TokenizerSource::Sidecar(_) | TokenizerSource::None => {
+                return Err(TextError::MissingKey("tokenizer.json"));
+            }
         })
     }
 
@@ -79,6 +85,7 @@ impl<'a> TokenizerSource<'a> {
                 None => hugging_face(extra).chat_template()?,
             },
             TokenizerSource::Sidecar(files) => sidecar_files(files).chat_template()?,
+            TokenizerSource::None => None,
         };
         compile_template(&source.ok_or(TextError::NoTemplate)?, tokenizer)
     }

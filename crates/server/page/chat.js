@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import * as settings from "./settings.js";
+import * as speculation from "./speculation.js";
 
 // Sends `text` to a conversation and appends the answer to the turn `shown`. `begun` is called when the answer begins.
 // Returns the notes and the tokens of the answer, and whether it failed.
@@ -18,10 +19,12 @@ export async function stream(conversation, text, shown, signal, begun) {
     stream: true,
   };
   shown.element.classList.add("running");
+  speculation.begin();
   try {
     for await (const chunk of api.events("POST", "/v1/chat/completions", body, signal)) {
       if (chunk.error) throw new api.ApiError(chunk.error.message);
-      if (chunk.kvark) {
+      if (chunk.kvark?.round) speculation.add(chunk.kvark.round);
+      if (chunk.kvark?.cache) {
         const { cached_tokens: cached, prompt_tokens: prompt, source } = chunk.kvark.cache;
         note(`${cached} of ${prompt} prompt tokens reused${cached ? ` (${source})` : ""}`);
         begun().catch(() => {});
@@ -33,6 +36,8 @@ export async function stream(conversation, text, shown, signal, begun) {
       if (choice.finish_reason) {
         const { predicted_n: count, predicted_per_second: speed } = chunk.timings ?? {};
         if (speed) note(`${count} tokens, ${speed.toFixed(1)} per second`);
+        const spec = chunk.timings?.spec;
+        if (spec?.rounds) note(`${spec.accepted} of ${spec.drafted} candidates accepted in ${spec.rounds} rounds`);
         if (choice.finish_reason === "length") note("Cut at the most tokens of an answer (Settings) or the context.");
       }
     }

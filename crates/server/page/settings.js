@@ -10,7 +10,7 @@ export function load() {
   } catch {
     // Not JSON: another program wrote it. The defaults stay.
   }
-  for (const name of [...numbers, "system"]) {
+  for (const name of [...numbers, "system", "spec_type"]) {
     if (kept[name] !== undefined) field(name).value = kept[name];
   }
   field("probabilities").checked = kept.probabilities ?? false;
@@ -18,7 +18,7 @@ export function load() {
 }
 
 export function save() {
-  const kept = { system: field("system").value, probabilities: field("probabilities").checked };
+  const kept = { system: field("system").value, spec_type: field("spec_type").value, probabilities: field("probabilities").checked };
   for (const name of numbers) kept[name] = field(name).value;
   localStorage.setItem("kvark-settings", JSON.stringify(kept));
   const key = field("key").value;
@@ -39,6 +39,11 @@ export function parameters() {
   for (const name of numbers) {
     const value = field(name).value;
     if (value !== "" && field(name).checkValidity()) all[name] = Number(value);
+  }
+  const speculation = field("spec_type").value;
+  if (speculation) {
+    all.spec_type = speculation;
+    all.spec_trace = true;
   }
   if (probabilities()) {
     all.logprobs = true;

@@ -130,6 +130,7 @@ fn speculation(fields: &mut Fields) -> Result<Option<SpecOptions>, ApiError> {
             *size = n as usize;
         }
     }
+    options.trace = fields.boolean("spec_trace")?.unwrap_or(false);
     Ok(kind.map(|kind| SpecOptions { kind, ..options }))
 }
 

@@ -25,7 +25,7 @@ impl App {
     pub(crate) fn new(options: ServerOptions, backend: Box<dyn Backend>) -> App {
         App {
             models: ModelRegistry::new(&options, backend),
-            conversations: Conversations::default(),
+            conversations: Conversations::new(&options),
             started: Instant::now(),
             next_id: AtomicU64::new(1),
             options,

@@ -336,6 +336,8 @@ async fn collect(
                 usage.add(&output);
                 times = timings(&output);
             }
+            // Only streams have rounds.
+            ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => return Err(error),
         }
     }
@@ -399,6 +401,7 @@ impl Stream {
         let choice = match &event {
             ChatEvent::Text { choice, .. }
             | ChatEvent::Call { choice, .. }
+            | ChatEvent::Round { choice, .. }
             | ChatEvent::End { choice, .. } => *choice,
             ChatEvent::Failed(error) => {
                 self.stage = Stage::Done;
@@ -434,6 +437,14 @@ impl Stream {
                 if self.running == 0 {
                     self.stage = Stage::after_chunks(self.include_usage);
                 }
+            }
+            ChatEvent::Round { round, .. } => {
+                let mut chunk = self.head.object("chat.completion.chunk", json!([]));
+                chunk["kvark"] = json!({ "round": round, "choice": choice });
+                if self.include_usage {
+                    chunk["usage"] = Value::Null;
+                }
+                chunks.push(chunk);
             }
             ChatEvent::Failed(_) => {}
         }

@@ -6,6 +6,7 @@ use crate::error::ApiError;
 use crate::registry::LoadedModel;
 use crate::tools::{ToolCall, ToolFormat, ToolParser};
 use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
+use kvark::speculative::RoundTrace;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub(crate) enum ChatEvent {
         text: String,
         logprobs: Option<Value>,
     },
+    /// A round of speculation was verified: its tree, as an object.
+    Round { choice: usize, round: Value },
     /// A tool call is complete.
     Call {
         choice: usize,
@@ -83,6 +86,10 @@ impl ChatAnswer {
             match event {
                 RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
                 RequestEvent::Token(token) => self.token(choice, token),
+                RequestEvent::Round(round) => {
+                    let round = round_object(&self.model, &round);
+                    self.ready.push_back(ChatEvent::Round { choice, round });
+                }
                 RequestEvent::Finished(output) => self.end(choice, output),
                 RequestEvent::Failed(error) => {
                     self.ready.push_back(ChatEvent::Failed(error.into()));
@@ -168,6 +175,24 @@ impl Drop for ChatAnswer {
             app.conversations.end_turn(id, message);
         }
     }
+}
+
+/// A round of speculation: the tokens of its tree with their parents and estimates, and what was accepted.
+fn round_object(model: &LoadedModel, round: &RoundTrace) -> Value {
+    let text = |id: &u32| {
+        let bytes = model.model.tokenizer().ok()?.token_bytes(*id)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    json!({
+        "proposer": round.proposer,
+        "tokens": round.tokens.iter().map(text).collect::<Vec<_>>(),
+        "parents": round.parents,
+        "probabilities": round.probabilities,
+        "accepted": round.accepted,
+        "bonus": text(&round.bonus),
+        "propose_ms": round.propose_time.as_secs_f64() * 1e3,
+        "verify_ms": round.verify_time.as_secs_f64() * 1e3,
+    })
 }
 
 /// OpenAI's object for a token's log-probabilities.

@@ -180,7 +180,7 @@ impl Stream {
                     chunk["kvark"] = self.kvark.clone();
                     chunk
                 }
-                RequestEvent::PromptProgress(_) => continue,
+                RequestEvent::PromptProgress(_) | RequestEvent::Round(_) => continue,
                 RequestEvent::Token(token) => {
                     let offset = self.offsets[choice];
                     self.offsets[choice] += token.text.len();
@@ -218,7 +218,9 @@ impl Stream {
         let mut ends: Vec<Option<Box<RequestOutput>>> = (0..self.choices).map(|_| None).collect();
         while let Some((choice, event)) = self.answer.next().await {
             match event {
-                RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
+                RequestEvent::Started(_)
+                | RequestEvent::PromptProgress(_)
+                | RequestEvent::Round(_) => {}
                 RequestEvent::Token(token) => {
                     if let Some(logprobs) = &token.logprobs {
                         let new = self.logprobs(token.id, texts[choice].len(), logprobs);

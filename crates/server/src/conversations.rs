@@ -2,14 +2,16 @@
 
 use crate::app::App;
 use crate::chat_prompt::ChatPrompt;
+use crate::conversation_store::ConversationStore;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::options::ServerOptions;
 use crate::registry::lock;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,29 +20,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MAX_CONVERSATIONS: usize = 10_000;
 
 /// The conversations of a server.
-#[derive(Default)]
 pub(crate) struct Conversations {
     all: Mutex<BTreeMap<u64, Conversation>>,
     next: AtomicU64,
+    /// Keeps them on disk.
+    store: Option<ConversationStore>,
+    /// The bytes of each model's file, by the model's name.
+    model_bytes: HashMap<String, u64>,
 }
 
 #[derive(Clone)]
-struct Conversation {
-    parent: Option<u64>,
+pub(crate) struct Conversation {
+    pub(crate) parent: Option<u64>,
     /// The number of tokens that it had when it was forked.
-    at: usize,
-    model: String,
+    pub(crate) at: usize,
+    pub(crate) model: String,
+    /// The bytes of the model's file: tokens mean nothing to another one.
+    pub(crate) model_bytes: u64,
     /// The exact tokens so far, those of a running answer included.
-    tokens: Vec<u32>,
-    messages: Vec<Turn>,
-    created: i64,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) messages: Vec<Turn>,
+    pub(crate) created: i64,
 }
 
 #[derive(Clone)]
-struct Turn {
-    message: Value,
+pub(crate) struct Turn {
+    pub(crate) message: Value,
     /// The number of tokens up to its end.
-    end: usize,
+    pub(crate) end: usize,
 }
 
 /// What a completion continues.
@@ -53,6 +60,70 @@ pub(crate) struct Continued {
 }
 
 impl Conversations {
+    /// The conversations of a server: those that were stored beside its prefixes, if it has any on disk.
+    pub(crate) fn new(options: &ServerOptions) -> Conversations {
+        let bytes = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |file| file.len());
+        let models = options.models.iter();
+        let model_bytes: HashMap<String, u64> = models
+            .map(|(name, path)| (name.clone(), bytes(path)))
+            .collect();
+        let folder = options.cache_disk.as_ref();
+        let folder = folder.map(|(prefixes, _)| prefixes.join("conversations"));
+        let opened = folder.map(|folder| (ConversationStore::open(&folder), folder));
+        let (store, mut all) = match opened {
+            Some((Ok((store, all)), _)) => (Some(store), all),
+            Some((Err(error), folder)) => {
+                let folder = folder.display();
+                tracing::warn!(%folder, %error, "conversations are not stored");
+                (None, BTreeMap::new())
+            }
+            None => (None, BTreeMap::new()),
+        };
+        let next = all.keys().next_back().copied().unwrap_or(0);
+        // Those of other models and of other files stay on disk.
+        all.retain(|_, it| model_bytes.get(&it.model) == Some(&it.model_bytes));
+        let known: HashSet<u64> = all.keys().copied().collect();
+        for it in all.values_mut() {
+            it.parent = it.parent.filter(|parent| known.contains(parent));
+        }
+        if !all.is_empty() {
+            tracing::info!(conversations = all.len(), "restored");
+        }
+        Conversations {
+            all: Mutex::new(all),
+            next: AtomicU64::new(next),
+            store,
+            model_bytes,
+        }
+    }
+
+    /// Stores a conversation as it is now.
+    fn stored(&self, all: &BTreeMap<u64, Conversation>, number: u64) {
+        if let Some((store, it)) = self.store.as_ref().zip(all.get(&number)) {
+            store.save(number, it);
+        }
+    }
+
+    /// Removes conversations. Forks of them stay.
+    fn remove(&self, all: &mut BTreeMap<u64, Conversation>, gone: impl Fn(u64) -> bool) {
+        let numbers: Vec<u64> = all.keys().copied().filter(|id| gone(*id)).collect();
+        for number in &numbers {
+            all.remove(number);
+            if let Some(store) = &self.store {
+                store.remove(*number);
+            }
+        }
+        let orphan = |c: &Conversation| c.parent.is_some_and(|parent| numbers.contains(&parent));
+        let orphans = all.iter_mut().filter(|(_, c)| orphan(c));
+        let orphans: Vec<u64> = orphans
+            .map(|(id, child)| {
+                child.parent = None;
+                *id
+            })
+            .collect();
+        orphans.iter().for_each(|id| self.stored(all, *id));
+    }
+
     fn with<T>(
         &self,
         id: &str,
@@ -74,10 +145,11 @@ impl Conversations {
         if all.len() >= MAX_CONVERSATIONS {
             let is_leaf = |id: &u64| all.values().all(|c| c.parent != Some(*id));
             if let Some(oldest) = all.keys().copied().find(is_leaf) {
-                all.remove(&oldest);
+                self.remove(&mut all, |id| id == oldest);
             }
         }
         all.insert(number, conversation);
+        self.stored(&all, number);
         format!("conv-{number}")
     }
 
@@ -139,7 +211,13 @@ impl Conversations {
                 }
                 _ => it.messages.push(Turn { message, end }),
             }
+            self.stored(all, number);
         });
+    }
+
+    /// The bytes of a model's file.
+    fn bytes_of(&self, model: &str) -> u64 {
+        self.model_bytes.get(model).copied().unwrap_or(0)
     }
 
     fn object(&self, id: &str) -> Result<Value, ApiError> {
@@ -275,6 +353,7 @@ pub(crate) async fn create(
         parent: None,
         at: 0,
         model: model.name.clone(),
+        model_bytes: app.conversations.bytes_of(&model.name),
         tokens,
         messages,
         created: jiff::Timestamp::now().as_second(),
@@ -331,6 +410,7 @@ pub(crate) async fn rewind(
         let at = read_at(&mut fields, it)?;
         fields.finish(&[], &[], app.options.lenient)?;
         *it = cut(it, at);
+        app.conversations.stored(all, number);
         Ok::<_, ApiError>(())
     })??;
     Ok(Json(app.conversations.object(&id)?))
@@ -354,8 +434,8 @@ pub(crate) async fn keep(
             .copied()
             .filter(|id| root(all, *id) == own)
             .collect();
-        all.retain(|id, _| *id == number || !tree.contains(id));
-        all.get_mut(&number).expect("it is there").parent = None;
+        let gone = |id| id != number && tree.contains(&id);
+        app.conversations.remove(all, gone);
     })?;
     Ok(Json(app.conversations.object(&id)?))
 }
@@ -366,9 +446,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     app.conversations.with(&id, |all, number| {
-        all.remove(&number);
-        let orphans = all.values_mut().filter(|c| c.parent == Some(number));
-        orphans.for_each(|child| child.parent = None);
+        app.conversations.remove(all, |id| id == number);
     })?;
     Ok(Json(
         json!({ "id": id, "object": "kvark.conversation", "deleted": true }),

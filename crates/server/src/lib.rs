@@ -10,6 +10,7 @@ mod chat_answer;
 mod chat_prompt;
 mod completions;
 mod constraint;
+mod conversation_store;
 mod conversations;
 mod embeddings;
 mod error;

@@ -231,6 +231,7 @@ async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiEr
                 head["stop_sequence"] = output.stop_string.clone().into();
                 head["usage"]["output_tokens"] = output.tokens.len().into();
             }
+            ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => return Err(error),
         }
     }
@@ -328,6 +329,7 @@ impl Stream {
                 self.push("message_delta", delta);
                 self.push("message_stop", json!({}));
             }
+            ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 let kind = error_kind(error.status);
                 let error = json!({ "type": kind, "message": error.message });

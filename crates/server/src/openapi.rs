@@ -401,6 +401,11 @@ fn generation() -> Vec<Parameter> {
             "Most children of a candidate",
         ),
         (
+            "spec_trace",
+            boolean(),
+            "Stream the tree of every round as `kvark.round` of a chunk without choices",
+        ),
+        (
             "cache_prompt",
             boolean(),
             "Reuse stored prefixes and store this one",

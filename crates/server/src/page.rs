@@ -27,6 +27,11 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/page/markdown.js", JS, include_str!("../page/markdown.js")),
     ("/page/panels.js", JS, include_str!("../page/panels.js")),
     ("/page/settings.js", JS, include_str!("../page/settings.js")),
+    (
+        "/page/speculation.js",
+        JS,
+        include_str!("../page/speculation.js"),
+    ),
     ("/page/tokens.js", JS, include_str!("../page/tokens.js")),
     ("/page/tree.js", JS, include_str!("../page/tree.js")),
     ("/page/turns.js", JS, include_str!("../page/turns.js")),

@@ -7,7 +7,7 @@ use kvark::embed::{EmbedOptions, Embedder};
 use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
-use kvark::model::OpenOptions;
+use kvark::model::{FeatureLayers, OpenOptions};
 use kvark::speculative::{Drafter, EagleHead, SpecOptions};
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::{Path, PathBuf};
@@ -166,11 +166,14 @@ impl ModelRegistry {
             };
             Model::open_with(path, &options)
         };
-        let draft = entry.draft.as_deref().map(|path| open(path, vec![]));
+        let draft = entry
+            .draft
+            .as_deref()
+            .map(|path| open(path, FeatureLayers::None));
         let draft = draft.transpose()?;
         let layers = draft.as_ref().map(Model::artifact);
         let layers = layers.and_then(EagleHead::feature_layers);
-        let model = open(&entry.path, layers.unwrap_or_default().to_vec())?;
+        let model = open(&entry.path, layers.cloned().unwrap_or_default())?;
         let model = Arc::new(model);
         let engine = self.start(&model, draft.as_ref())?;
         tracing::info!(

@@ -262,6 +262,7 @@ impl Stream {
                 self.add_item(item);
             }
             ChatEvent::End { output, .. } => self.end(&output),
+            ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 self.response["status"] = "failed".into();
                 self.response["error"] =

@@ -428,3 +428,111 @@ fn a_lenient_server_ignores_unknown_parameters_with_a_warning() {
     let warning = answer["kvark"]["warnings"][0].as_str().unwrap();
     assert!(warning.contains("temprature"));
 }
+
+#[test]
+fn conversations_survive_a_restart_with_their_tree() {
+    let folder = std::env::temp_dir().join(format!("kvark-restart-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&folder);
+    let disk = || Some((folder.clone(), 1 << 30));
+    let Some(server) = start(|options| options.cache_disk = disk()) else {
+        return;
+    };
+    let base = "/v1/kvark/conversations";
+    let say = |server: &Running, id: &str, text: &str| {
+        let body = json!({
+            "conversation": id, "messages": user(text), "max_tokens": 12, "temperature": 0,
+        });
+        server.ask("/v1/chat/completions", &body)
+    };
+    let system = json!({ "messages": [{ "role": "system", "content": "Be short." }] });
+    let root = server.ask(base, &system)["id"].as_str().unwrap().to_owned();
+    say(&server, &root, "Name a river.");
+    let forked = server.ask(
+        &format!("{base}/{root}/fork"),
+        &json!({ "at": { "turn": 1 } }),
+    );
+    let fork = forked["id"].as_str().unwrap().to_owned();
+    say(&server, &fork, "Name a lake.");
+    let gone = server.ask(base, &json!({}))["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let deleted = server.send("DELETE", &format!("{base}/{gone}"), "", b"");
+    assert_eq!(deleted.status, 200);
+    let get = |server: &Running, path: &str| server.send("GET", path, "", b"").json();
+    let before = get(&server, base);
+    assert_eq!(before["data"].as_array().unwrap().len(), 2);
+    drop(server);
+
+    let server = start(|options| options.cache_disk = disk()).unwrap();
+    assert_eq!(get(&server, base), before);
+    let restored = get(&server, &format!("{base}/{fork}"));
+    assert_eq!(restored["parent"], root.as_str());
+    // The exact tokens are continued, and new numbers do not collide with old ones.
+    let tokens = restored["tokens"].as_u64().unwrap();
+    let answer = say(&server, &fork, "And its depth?");
+    let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(prompt > tokens, "{answer}");
+    let new = server.ask(base, &json!({}))["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(new != root && new != fork);
+    drop(server);
+
+    // Without the disk there is nothing, and another model's conversations are not shown.
+    let server = start(|options| {
+        options.cache_disk = disk();
+        options.models[0].0 = "other".to_owned();
+    });
+    assert_eq!(get(&server.unwrap(), base)["data"], json!([]));
+    let server = start(|_| {}).unwrap();
+    assert_eq!(get(&server, base)["data"], json!([]));
+    _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+fn rounds_of_speculation_are_streamed_if_they_are_asked_for() {
+    let Some(server) = start(|_| {}) else { return };
+    let ask = |more: Value| {
+        let mut body = json!({
+            "messages": user("Repeat this list twice: apple, pear, plum, cherry, quince."),
+            "max_tokens": 40, "temperature": 0, "stream": true,
+        });
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        let reply = server.post("/v1/chat/completions", &body);
+        let events = reply.events();
+        let chunks = events[..events.len() - 1].iter();
+        chunks
+            .map(|event| serde_json::from_str(event).unwrap())
+            .collect::<Vec<Value>>()
+    };
+    let text = |chunks: &[Value]| -> String {
+        let parts = chunks.iter();
+        parts
+            .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str())
+            .collect()
+    };
+    let rounds = |chunks: &[Value]| -> Vec<Value> {
+        let rounds = chunks.iter().map(|chunk| chunk["kvark"]["round"].clone());
+        rounds.filter(Value::is_object).collect()
+    };
+    let plain = ask(json!({}));
+    let quiet = ask(json!({ "spec_type": "ngram" }));
+    let traced = ask(json!({ "spec_type": "ngram", "spec_trace": true }));
+    assert_eq!(text(&quiet), text(&plain));
+    assert_eq!(text(&traced), text(&plain));
+    assert!(rounds(&quiet).is_empty());
+    let rounds = rounds(&traced);
+    let last = traced.last().unwrap();
+    assert_eq!(last["timings"]["spec"]["rounds"], rounds.len());
+    let mut accepted = 0;
+    for round in &rounds {
+        let nodes = round["tokens"].as_array().unwrap().len();
+        assert_eq!(round["parents"].as_array().unwrap().len(), nodes);
+        assert_eq!(round["probabilities"].as_array().unwrap().len(), nodes);
+        accepted += round["accepted"].as_array().unwrap().len() - 1;
+    }
+    assert_eq!(last["timings"]["spec"]["accepted"], accepted);
+}

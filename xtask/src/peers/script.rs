@@ -21,6 +21,10 @@ pub(super) const LLAMA_BENCH: Script = Script {
     file: "xtask/peers/llama_bench.py",
     requirements: "xtask/peers/requirements.txt",
 };
+pub(super) const LLAMA_LOOKUP: Script = Script {
+    file: "xtask/peers/llama_lookup.py",
+    requirements: "xtask/peers/requirements.txt",
+};
 pub(super) const TRUTH: Script = Script {
     file: "xtask/peers/truth.py",
     requirements: "xtask/peers/requirements-truth.txt",

@@ -11,14 +11,15 @@ use clap::Args;
 #[command(
     after_help = "Makes a virtual environment under target/serve-venv with the pinned clients (python/serve/requirements.txt), starts \
 the built kvark serve on free ports with the test model, and runs python/serve/check_clients.py and python/examples/agent.py. \
---long also runs Schemathesis against /openapi.json (python/serve/requirements-long.txt).
+--long also runs Schemathesis against /openapi.json (python/serve/requirements-long.txt), and the page's tests in Chromium \
+(crates/server/page/tests; they need npm and Debian's chromium).
 
 Examples:
   cargo xtask check-serve
   cargo xtask check-serve --long"
 )]
 pub(crate) struct CheckServe {
-    /// Also send generated requests for every path of /openapi.json
+    /// Also send generated requests for every path of /openapi.json, and test the page in Chromium
     #[arg(long)]
     long: bool,
     /// Generated requests for each path and method
@@ -43,7 +44,12 @@ impl CheckServe {
         shell::run(agent.args(["python/examples/agent.py", &open.address]))?;
         drop(keyed);
         if self.long {
-            self.generated_requests(&open)?;
+            page_tests(&open)?;
+            drop(open);
+            // A generated request may ask for an answer without an end: a short one is as good.
+            let short = ["--ctx-size", "512", "--timeout", "30"];
+            let server = ServerProcess::start(&folder, "generated", &short)?;
+            self.generated_requests(&server)?;
         }
         Ok(())
     }
@@ -73,4 +79,16 @@ impl CheckServe {
         eprintln!("after the generated requests: {health}");
         Ok(())
     }
+}
+
+/// Runs the page's tests in headless Chromium.
+fn page_tests(server: &ServerProcess) -> Result<()> {
+    let folder = shell::root().join("crates/server/page/tests");
+    let npm = |task: &str| {
+        let mut command = shell::command("npm");
+        command.arg(task).current_dir(&folder);
+        command
+    };
+    shell::run(&mut npm("ci"))?;
+    shell::run(npm("test").env("KVARK_ADDRESS", &server.address))
 }

@@ -9,6 +9,7 @@ use kvark::generate::{
     Timings, common_prefix_len, generate,
 };
 use kvark::snapshot::Snapshot;
+use kvark::speculative::{SpecStats, Speculator};
 use kvark::text::{Message, TextError};
 use kvark::{BatchRunner, Model};
 use serde_json::{Value, json};
@@ -27,6 +28,8 @@ pub(super) struct Conversation<'a> {
     total_tokens: (usize, usize),
     /// Number of first tokens that a context shift keeps; `None` without `--context-shift`.
     keep: Option<usize>,
+    /// Speculation of the answers. Its proposers follow the branch that is answered.
+    speculator: Option<Speculator>,
 }
 
 /// One branch of the conversation.
@@ -111,7 +114,18 @@ impl<'a> Conversation<'a> {
             last: None,
             total_tokens: (0, 0),
             keep: None,
+            speculator: None,
         }
+    }
+
+    /// Generates answers with speculation from now on, or without.
+    pub(super) fn speculate(&mut self, speculator: Option<Speculator>) {
+        self.speculator = speculator;
+    }
+
+    /// What speculation has done since the start.
+    pub(super) fn spec_stats(&self) -> Option<&SpecStats> {
+        self.speculator.as_ref().map(Speculator::stats)
     }
 
     /// Enables context shifts if `--context-shift` was given.
@@ -467,15 +481,19 @@ impl<'a> Conversation<'a> {
             }
         }
         let branch = &mut self.branches[self.current];
-        let mut sequence = self.cells.sequence(branch.id);
-        let generated = generate(
-            &mut sequence,
-            self.conversations.model,
-            &new,
-            &mut self.sampler,
-            &self.options,
-            |piece| show(new.len(), piece),
-        )?;
+        let model = self.conversations.model;
+        let show = |piece: GenerateEvent<'_>| show(new.len(), piece);
+        let (sampler, options) = (&mut self.sampler, &self.options);
+        let generated = match &mut self.speculator {
+            None => {
+                let mut sequence = self.cells.sequence(branch.id);
+                generate(&mut sequence, model, &new, sampler, options, show)?
+            }
+            Some(speculator) => {
+                let both = (sampler, speculator);
+                (self.cells).generate_speculative(model, branch.id, &new, both, options, show)?
+            }
+        };
         branch.shifts.extend(self.cells.take_shifts(branch.id));
         if generated.tokens.is_empty() {
             return Ok(Reply::Stopped);

@@ -6,6 +6,7 @@ use kvark::model::gguf::{Array, Gguf, GgufTensor, Value as Meta};
 use kvark::model::onnx::{Onnx, Port};
 use kvark::model::pt2::{Program, Pt2, Pt2Tensor};
 use kvark::model::pte::{Plan, Pte, PteTensor};
+use kvark::model::safetensors::{Safetensors, SafetensorsTensor};
 use kvark::model::{Artifact, Format, ModelFile};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -49,12 +50,14 @@ impl Contents {
                 ModelFile::Pt2(file) => Contents::of_pt2(file),
                 ModelFile::Pte { program, .. } => Contents::of_pte(program),
                 ModelFile::Onnx { model, .. } => Contents::of_onnx(model),
+                ModelFile::Safetensors(file) => Contents::of_safetensors(file),
             });
         }
         Ok(match kvark::model::format_of(path)? {
             Format::Pt2 => Contents::of_pt2(&Pt2::open(path)?),
             Format::Pte => Contents::of_pte(&Pte::open(path)?),
             Format::Onnx => Contents::of_onnx(&Onnx::open(path)?),
+            Format::Safetensors => Contents::of_safetensors(&Safetensors::open(path)?),
             _ => Contents::of_gguf(&Gguf::open(path)?),
         })
     }
@@ -183,6 +186,32 @@ impl Contents {
             metadata,
             tensors: tensors.collect(),
             programs: vec![program],
+        }
+    }
+
+    fn of_safetensors(file: &Safetensors) -> Contents {
+        let row = |t: &SafetensorsTensor| TensorRow {
+            name: t.name.clone(),
+            dtype: t.dtype.to_string(),
+            shape: t.shape.clone(),
+            bytes: t.data.len(),
+        };
+        let texts = file.metadata.iter().map(|(key, text)| (key, json!(text)));
+        let config = file.config.iter().map(|(key, value)| (key, value.clone()));
+        let metadata = texts.chain(config);
+        let architecture = file
+            .config
+            .get("architectures")
+            .and_then(|list| list.get(0));
+        Contents {
+            format: Format::Safetensors,
+            version: "with config.json".to_owned(),
+            architecture: architecture.and_then(Value::as_str).map(str::to_owned),
+            metadata: metadata
+                .map(|(key, value)| (key.clone(), value.clone(), clip(value.to_string())))
+                .collect(),
+            tensors: file.tensors.iter().map(row).collect(),
+            programs: vec![],
         }
     }
 

@@ -100,7 +100,7 @@ impl Run {
                 bail!("interrupted");
             }
             let piece = match event {
-                RequestEvent::Started(_) => continue,
+                RequestEvent::Started(_) | RequestEvent::Round(_) => continue,
                 RequestEvent::PromptProgress(done) => {
                     bar.set_position(done as u64);
                     continue;

@@ -138,3 +138,22 @@ fn a_download_ends() {
     let output = end(child);
     assert_eq!(output.code, Some(130), "{output:?}");
 }
+
+/// A hub that takes a connection and says nothing.
+#[test]
+fn a_download_that_stalls_can_be_left() {
+    let folder = Folder::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let mut command = folder.command(&["pull", "hf:owner/name"]);
+    command.env("HF_ENDPOINT", address);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let (mut connection, _) = silent.accept().unwrap();
+    connection.read_exact(&mut [0]).unwrap();
+    interrupt(&child);
+    let output = end(child);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    let text = "interrupted; kvark pull hf:owner/name continues the download";
+    assert!(output.stderr.contains(text), "{output:?}");
+}

@@ -35,6 +35,7 @@ mod serve;
 #[path = "../../../hub/tests/common/server.rs"]
 mod server;
 mod snapshots;
+mod speculation;
 #[cfg(unix)]
 #[path = "../../../import/tests/common/splitter.rs"]
 mod splitter;

@@ -26,8 +26,8 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
         pooling,
     } = describe(file, options)?;
     let source = TrackedTensors::new(file);
-    let layers = &options.feature_layers;
-    let graph = transformer::build_with_features(&spec, layers, &|name| source.weight(name))?;
+    let layers = options.feature_layers.resolve(spec.layers.len())?;
+    let graph = transformer::build_with_features(&spec, &layers, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));

@@ -2,8 +2,8 @@
 //!
 //! A program that attends over caches with `kvcache::update_and_attend` takes tokens `[1, T]` and positions, and returns
 //! the logits of every token. Runners call `forward(tokens [T], position [T], rows [R]) -> logits [R, vocab]` (see
-//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end. Further outputs
-//! are kept.
+//! [`crate::transformer`]), so the inputs are reshaped and the requested rows are gathered at the end. A second output has
+//! the features of every token; it is dropped if they are not wanted.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ use base::DType;
 use graph::ops::GatherRows;
 use graph::{Dim, Graph, Symbol};
 use kv::LayerConfig;
+use kv::metadata::MetadataValue;
 
 use super::extra_files::ExtraFiles;
 use super::file::Program;
@@ -19,7 +20,7 @@ use super::lower::{Pt2Lowering, user_inputs};
 use super::schema::{SymInt, TensorMeta};
 use crate::cache_configs::caches;
 use crate::error::ImportError;
-use crate::lowered::Method;
+use crate::lowered::{FeatureLayers, ImportOptions, Method};
 use crate::model_facts::{DEFAULT_CONTEXT_LENGTH, ModelFacts};
 
 /// The op that makes a program a decoder.
@@ -90,6 +91,7 @@ pub(super) fn lower(
     program: &Program,
     shape: &DecoderSignature<'_>,
     extra: &ExtraFiles,
+    options: &ImportOptions,
 ) -> Result<(Graph, ModelFacts), ImportError> {
     let names = BTreeMap::from([(shape.symbol.clone(), "T")]);
     let mut lower = Pt2Lowering::new(program, &names)?;
@@ -101,7 +103,14 @@ pub(super) fn lower(
     let wanted = lower.builder.input("rows", DType::I32, [rows]);
     lower.nodes()?;
 
-    let outputs = lower.outputs()?;
+    let mut outputs = lower.outputs()?;
+    let has_features = outputs.len() > 1;
+    // Nodes that only features need are dead code without them.
+    outputs.truncate(if options.feature_layers.is_empty() {
+        1
+    } else {
+        2
+    });
     let wrong = |reason: String| {
         let what = format!("the first output of {}", program.name);
         ImportError::value(what, reason)
@@ -118,10 +127,7 @@ pub(super) fn lower(
             0 => lower.emit(GatherRows, &[by_token, wanted]).map_err(wrong)?,
             _ => by_token,
         };
-        // Only the second output is named; a third would get the same name.
-        if index < 2 {
-            lower.own_name(result, name);
-        }
+        lower.own_name(result, name);
         results.push(result);
     }
     let logits = lower.builder.ty(results[0]).clone();
@@ -129,7 +135,49 @@ pub(super) fn lower(
     let vocab = vocab.ok_or_else(|| wrong("must have a constant vocabulary size".into()))?;
     let graph = lower.into_builder().finish(&results)?;
     let facts = facts(&graph, extra, vocab)?;
+    check_features(&options.feature_layers, has_features, extra, &facts)?;
     Ok((graph, facts))
+}
+
+/// The key of the archive's metadata that lists the layers whose inputs are the features.
+const FEATURE_LAYERS: &str = "kvark.feature_layers";
+
+/// Returns an error unless the program was exported with the features that are wanted.
+fn check_features(
+    wanted: &FeatureLayers,
+    exported: bool,
+    extra: &ExtraFiles,
+    facts: &ModelFacts,
+) -> Result<(), ImportError> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let layers = facts.caches.len();
+    let wanted = wanted.resolve(layers)?;
+    let list: Vec<String> = wanted.iter().map(usize::to_string).collect();
+    let advice = format!("export it with --feature-layers {}", list.join(","));
+    if !exported {
+        let reason = format!("was exported without the features of a draft head: {advice}");
+        return Err(ImportError::value("the model", reason));
+    }
+    // Exporters before the key had the standard layers.
+    let stated = match extra.metadata.get(FEATURE_LAYERS) {
+        Some(MetadataValue::Ints(list)) => {
+            let layer = |id: &i64| usize::try_from(*id).ok();
+            list.iter().map(layer).collect()
+        }
+        Some(MetadataValue::Int(_)) => None,
+        None => Some(FeatureLayers::Standard.resolve(layers)?),
+    };
+    let stated =
+        stated.ok_or_else(|| ImportError::value(FEATURE_LAYERS, "is not a list of layers"))?;
+    if stated != wanted {
+        let reason = format!(
+            "was exported with the features of layers {stated:?}, and the draft head needs those of {wanted:?}: {advice}"
+        );
+        return Err(ImportError::value("the model", reason));
+    }
+    Ok(())
 }
 
 /// Adds the input `name: i32[T]` and defines the program's input `exported` from it, in the exported shape and type.

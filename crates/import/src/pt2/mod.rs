@@ -82,7 +82,7 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
         let name = program.name.clone();
         let graph = match decoder::shape(program).filter(|_| !options.as_exported) {
             Some(shape) => {
-                let (graph, found) = decoder::lower(program, &shape, &file.extra)?;
+                let (graph, found) = decoder::lower(program, &shape, &file.extra, options)?;
                 facts.get_or_insert(found);
                 graph
             }

@@ -23,6 +23,8 @@ pub(crate) struct Eagle3Spec {
     pub(crate) transformer: TransformerSpec,
     pub(crate) taps: usize,
     pub(crate) target_hidden_size: usize,
+    /// The residual stream begins with the normalised feature, not with the feature itself.
+    pub(crate) norm_before_residual: bool,
 }
 
 /// Builds `forward` and `fuse`.
@@ -34,6 +36,7 @@ pub(crate) fn build_eagle3(
         transformer,
         taps,
         target_hidden_size,
+        norm_before_residual,
     } = spec;
     check(transformer)?;
     let width = transformer.hidden_size;
@@ -68,7 +71,12 @@ pub(crate) fn build_eagle3(
     let pair = head.node("blk.0.pair", Concat { axis: 1 }, &[token, feature])?;
     let layer = &transformer.layers[0];
     let attended = head.attention("blk.0.", 0, layer, pair)?;
-    let mixed = head.add("blk.0.attn_residual", hidden, attended)?;
+    let residual = if *norm_before_residual {
+        feature
+    } else {
+        hidden
+    };
+    let mixed = head.add("blk.0.attn_residual", residual, attended)?;
     // Only the wanted rows go on.
     let mixed = head.node("wanted", GatherRows, &[mixed, rows])?;
     let normed = head.norm("blk.0.ffn_norm", mixed)?;

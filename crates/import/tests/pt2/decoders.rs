@@ -6,7 +6,7 @@ use std::sync::Arc;
 use backend::reference::Reference;
 use backend::{Backend, Runnable};
 use graph::{Graph, Value};
-use import::{Artifact, ImportOptions};
+use import::{Artifact, FeatureLayers, ImportOptions};
 use kv::{
     CacheConfig, CacheKey, CacheRegistry, KvStorage, LayerConfig, RingPolicy, make_decode_session,
 };
@@ -58,8 +58,15 @@ fn logits_are_those_of_transformers() {
 
 /// Compares the logits of the decoder at `path`, in several divisions into steps, with those of a fixture.
 pub(crate) fn check_logits(path: &Path, name: &str) {
-    let artifact = import::open(path).unwrap();
     let golden = json(&folder().join(format!("{name}.json")));
+    let options = ImportOptions {
+        feature_layers: match golden.get("features") {
+            Some(_) => FeatureLayers::Standard,
+            None => FeatureLayers::None,
+        },
+        ..ImportOptions::default()
+    };
+    let artifact = import::open_with(path, &options).unwrap();
     let ids = golden["ids"].as_array().unwrap().iter();
     let ids: Vec<i32> = ids.map(|id| id.as_i64().unwrap() as i32).collect();
     let truth = tensor(&golden["logits"]);

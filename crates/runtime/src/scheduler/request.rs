@@ -1,7 +1,7 @@
 //! Requests, what is reported about them, and the stream of a request's events.
 
 use crate::generate::{FinishReason, GenerateOptions, Timings};
-use crate::speculative::{SpecOptions, SpecStats};
+use crate::speculative::{RoundTrace, SpecOptions, SpecStats};
 use crate::{RuntimeError, SamplerOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +75,8 @@ pub enum RequestEvent {
     PromptProgress(usize),
     /// A token was generated.
     Token(GeneratedToken),
+    /// A round of speculation was verified, if the request asked for a trace. Its tokens came before.
+    Round(Box<RoundTrace>),
     /// The generation ended. No event follows.
     Finished(Box<RequestOutput>),
     /// The request failed. No event follows.

@@ -229,7 +229,7 @@ impl RunningRequest {
         (self.sink)(RequestEvent::Failed(error));
     }
 
-    fn emit(&mut self, event: RequestEvent) {
+    pub(super) fn emit(&mut self, event: RequestEvent) {
         if !(self.sink)(event) {
             self.cancelled.store(true, Ordering::Relaxed);
         }

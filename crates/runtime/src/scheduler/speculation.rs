@@ -1,6 +1,7 @@
 //! Speculation of the engine's requests: each has a tree of its own, and one forward verifies all of them.
 
 use super::Scheduler;
+use super::request::RequestEvent;
 use super::running::RunningRequest;
 use crate::generate::FinishReason;
 use crate::speculative::{SpecType, Speculator, verify_tree};
@@ -93,6 +94,9 @@ impl RunningRequest {
             runner.drop_features(seq, speculator.features_from());
             runner.commit_path(seq, &result.accepted)?;
             speculator.finish_round(&result, rows, time);
+            for round in speculator.take_trace() {
+                self.emit(RequestEvent::Round(Box::new(round)));
+            }
             Ok((result.accepted.len(), end))
         });
         self.speculator = Some(speculator);

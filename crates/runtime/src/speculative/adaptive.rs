@@ -38,7 +38,7 @@ impl VerifyCosts {
 
     /// The expected seconds of forwards of 1 to `rows` rows: measured, or between the measured neighbours. Costs never fall
     /// with more rows.
-    fn curve(&self, rows: usize) -> Vec<f64> {
+    pub(super) fn curve(&self, rows: usize) -> Vec<f64> {
         let known = self.measured();
         let at = |n: usize| {
             let below = known.iter().rev().find(|(rows, _)| *rows <= n);
@@ -61,6 +61,69 @@ impl VerifyCosts {
             curve.push(highest);
         }
         curve
+    }
+}
+
+/// Whether a proposer that costs time has paid: the tokens that it added to rounds, against the tokens that the time it took
+/// would have given without it.
+#[derive(Clone, Debug)]
+pub(super) struct Benefit {
+    /// Running means, per round that it was asked in.
+    added: f64,
+    spent: f64,
+    /// Rounds to ask it in before it is judged.
+    trial: usize,
+    /// Rounds left in which it is not asked.
+    pause: usize,
+    next_pause: usize,
+}
+
+/// Rounds of the first trial, and of later ones.
+const FIRST_TRIAL: usize = 4;
+const LATER_TRIAL: usize = 2;
+/// The first pause and the longest one, in rounds: each pause is twice as long as the one before it.
+const FIRST_PAUSE: usize = 16;
+const LONGEST_PAUSE: usize = 512;
+/// The weight of a round in the running means. Acceptance varies more than time does.
+const ROUND_WEIGHT: f64 = 0.15;
+/// Gains below this are within the error of the measurement.
+const LEAST_GAIN: f64 = 1.03;
+
+impl Benefit {
+    pub(super) fn new() -> Benefit {
+        Benefit {
+            added: 0.0,
+            spent: 0.0,
+            trial: FIRST_TRIAL,
+            pause: 0,
+            next_pause: FIRST_PAUSE,
+        }
+    }
+
+    /// Whether to ask the proposer in this round.
+    pub(super) fn asks(&mut self) -> bool {
+        let asks = self.pause == 0;
+        self.pause = self.pause.saturating_sub(1);
+        asks
+    }
+
+    /// Records a round in which the proposer was asked: the tokens it added, and the tokens that its time would have given.
+    pub(super) fn record(&mut self, added: f64, spent: f64) {
+        let first = self.added == 0.0 && self.spent == 0.0;
+        let weight = if first { 1.0 } else { ROUND_WEIGHT };
+        self.added += weight * (added - self.added);
+        self.spent += weight * (spent - self.spent);
+        self.trial = self.trial.saturating_sub(1);
+        if self.trial > 0 {
+            return;
+        }
+        if self.added >= LEAST_GAIN * self.spent {
+            self.next_pause = FIRST_PAUSE;
+            return;
+        }
+        self.pause = self.next_pause;
+        self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
+        self.trial = LATER_TRIAL;
     }
 }
 
@@ -172,6 +235,30 @@ mod tests {
         let unlikely = [1.0, 0.01, 0.001];
         assert_eq!(best_size(&unlikely, &cheap, 8, 0.0, 0).0, 0);
         assert_eq!(best_size(&[1.0], &cheap, 8, 0.0, 0).0, 0);
+    }
+
+    #[test]
+    fn a_proposer_that_does_not_pay_is_asked_rarely() {
+        let mut benefit = Benefit::new();
+        let asked = (0..400).filter(|_| {
+            let asks = benefit.asks();
+            if asks {
+                benefit.record(0.1, 0.4);
+            }
+            asks
+        });
+        // Four rounds of the first trial, and two after each pause of 16, 32, 64 and 128 rounds.
+        assert_eq!(asked.count(), 12);
+        // It pays from now on: after a few trials it is asked in every round.
+        let asked = (0..2000).filter(|_| {
+            let asks = benefit.asks();
+            if asks {
+                benefit.record(1.5, 0.4);
+            }
+            asks
+        });
+        assert!(asked.count() > 1000);
+        assert!(benefit.asks());
     }
 
     #[test]

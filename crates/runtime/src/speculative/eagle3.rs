@@ -6,11 +6,13 @@ use super::tree_proposal::TreeProposal;
 use crate::memory::MemoryUsage;
 use crate::module::{Module, ModuleOptions};
 use crate::options::{RunnerOptions, cache_config};
+use crate::runner::common_prefix_len;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::Backend;
 use base::{Bytes, DType};
-use graph::{Data, Value};
-use import::{Artifact, ModelFile};
+use graph::ops::{Gather, Op};
+use graph::{Data, Dim, Graph, TensorId, TensorKind, Value};
+use import::{Artifact, FeatureLayers};
 use kv::{CacheSession, Cells, SeqId, make_seq_session};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +38,7 @@ struct EmbeddingTable {
     dtype: DType,
     data: Bytes,
     row_bytes: usize,
+    width: usize,
 }
 
 impl EagleHead {
@@ -51,7 +54,8 @@ impl EagleHead {
         sequences: usize,
     ) -> Result<EagleHead, RuntimeError> {
         let artifact = head.artifact();
-        check(artifact, target)?;
+        let embedding = EmbeddingTable::of(target)?;
+        check(artifact, target, &embedding)?;
         let facts = artifact.draft_head.as_ref().ok_or_else(not_a_head)?;
         let context = options.context.unwrap_or(target.facts().context_length);
         let options = RunnerOptions {
@@ -69,7 +73,7 @@ impl EagleHead {
         Ok(EagleHead(Arc::new(Mutex::new(HeadState {
             module: Module::from_artifact(artifact, backend, &module_options)?,
             session,
-            embedding: EmbeddingTable::of(target)?,
+            embedding,
             target_tokens: facts.target_tokens.clone(),
             width: head.facts().hidden_size,
             feature_width: facts.target_layers.len() * facts.target_hidden_size,
@@ -80,7 +84,7 @@ impl EagleHead {
     }
 
     /// The layers of the target whose inputs a head needs; `None` if the model is no head.
-    pub fn feature_layers(head: &Artifact) -> Option<&[usize]> {
+    pub fn feature_layers(head: &Artifact) -> Option<&FeatureLayers> {
         Some(&head.draft_head.as_ref()?.target_layers)
     }
 
@@ -112,6 +116,7 @@ impl EagleHead {
             head: self.clone(),
             seq,
             next: 0,
+            fed: vec![],
         }))
     }
 }
@@ -121,9 +126,9 @@ fn not_a_head() -> RuntimeErrorKind {
 }
 
 /// Returns an error unless the head fits the target.
-fn check(head: &Artifact, target: &Model) -> Result<(), RuntimeError> {
+fn check(head: &Artifact, target: &Model, embedding: &EmbeddingTable) -> Result<(), RuntimeError> {
     let facts = head.draft_head.as_ref().ok_or_else(not_a_head)?;
-    let (hidden, vocab) = (target.facts().hidden_size, target.facts().vocab_size);
+    let (hidden, vocab) = (embedding.width, target.facts().vocab_size);
     let layers = target.facts().caches.len();
     let wrong = |reason: String| {
         let reason = format!("the draft head is of another model: {reason}");
@@ -135,42 +140,58 @@ fn check(head: &Artifact, target: &Model) -> Result<(), RuntimeError> {
             "it takes features of width {found}, and the model has {hidden}"
         ));
     }
-    if let Some(layer) = facts.target_layers.iter().find(|layer| **layer >= layers) {
-        return wrong(format!(
-            "it names layer {layer}, and the model has {layers} layers"
-        ));
+    if let Err(error) = facts.target_layers.resolve(layers) {
+        return wrong(error.to_string());
     }
     if let Some(token) = facts.target_tokens.iter().find(|t| **t as usize >= vocab) {
         return wrong(format!(
             "it proposes token {token}, and the model has {vocab} tokens"
         ));
     }
-    let outputs = target
-        .artifact()
-        .method("forward")
-        .map(|m| m.graph.outputs().len());
-    if outputs != Some(1 + facts.target_layers.len()) {
+    let graph = forward_graph(target)?;
+    let width = |id: &TensorId| graph.tensor(*id).ty.shape.last().and_then(Dim::as_const);
+    let features = graph.outputs()[1..].iter().map(|id| width(id).unwrap_or(0));
+    if features.sum::<usize>() != facts.target_layers.len() * hidden {
         let reason = "the model was not opened with the features that the draft head needs";
         return Err(RuntimeErrorKind::InvalidOptions(reason.into()).into());
     }
     Ok(())
 }
 
+/// The graph that a decoder's steps run.
+fn forward_graph(target: &Model) -> Result<&Graph, RuntimeError> {
+    let method = target.artifact().method("forward");
+    let method = method.ok_or_else(|| RuntimeErrorKind::UnknownMethod("forward".into()))?;
+    Ok(&method.graph)
+}
+
 impl EmbeddingTable {
+    /// The table whose rows the target's graph gathers by token.
     fn of(target: &Model) -> Result<EmbeddingTable, RuntimeError> {
-        let ModelFile::Gguf(file) = &target.artifact().file else {
-            let reason = "draft heads need a target that is a GGUF file";
-            return Err(RuntimeErrorKind::InvalidOptions(reason.into()).into());
-        };
-        let name = "token_embd.weight";
-        let tensor = file.tensor(name).filter(|t| t.shape.len() == 2);
-        let tensor = tensor.ok_or_else(|| {
-            RuntimeErrorKind::InvalidOptions(format!("the target has no matrix {name}"))
-        })?;
-        Ok(EmbeddingTable {
-            dtype: tensor.dtype,
-            data: tensor.data.clone(),
-            row_bytes: tensor.data.len() / tensor.shape[0].max(1),
+        let graph = forward_graph(target)?;
+        let tables = graph.nodes().iter().filter_map(|node| {
+            let gathers = matches!(node.op, Op::GatherRows(_) | Op::Gather(Gather { axis: 0 }));
+            let [table, index] = node.inputs[..] else {
+                return None;
+            };
+            (gathers && is_of_tokens(graph, index)).then(|| graph.tensor(table))
+        });
+        let table = tables.into_iter().find_map(|table| {
+            let [rows, width] = table.ty.shape[..] else {
+                return None;
+            };
+            let (rows, width) = (rows.as_const()?, width.as_const()?);
+            let data = table.constant()?.clone();
+            (rows >= target.facts().vocab_size).then_some(EmbeddingTable {
+                dtype: table.ty.dtype,
+                row_bytes: data.len() / rows.max(1),
+                data,
+                width,
+            })
+        });
+        table.ok_or_else(|| {
+            let reason = "a draft head needs a model with a table of token embeddings";
+            RuntimeErrorKind::InvalidOptions(reason.into()).into()
         })
     }
 
@@ -182,6 +203,20 @@ impl EmbeddingTable {
         let decoded = base::quant::dequantise(self.dtype, row, &mut out[start..]);
         decoded.expect("the import has checked the embedding");
     }
+}
+
+/// Whether a tensor has the tokens of a step, in any shape and type.
+fn is_of_tokens(graph: &Graph, mut id: TensorId) -> bool {
+    while Some(&id) != graph.inputs().first() {
+        let TensorKind::Value(node) = graph.tensor(id).kind else {
+            return false;
+        };
+        let [input] = graph.node(node).inputs[..] else {
+            return false;
+        };
+        id = input;
+    }
+    true
 }
 
 /// What a forward of the head gave for each wanted row.
@@ -271,6 +306,8 @@ struct EagleProposer {
     seq: SeqId,
     /// The position of the next pair of a feature and the token after it.
     next: usize,
+    /// The tokens up to that of the last pair.
+    fed: Vec<u32>,
 }
 
 impl Drop for EagleProposer {
@@ -312,8 +349,14 @@ impl Proposer for EagleProposer {
         let known = features.first + features.rows.len() / features.width.max(1);
         // The feature of a token goes with the token after it; the root is the last one.
         let end = (history.len() - 1).min(known);
-        let is_behind = self.next < features.first || self.next > end;
-        if is_behind {
+        // The pairs of another text are removed: the sequence was rewound, shifted or replaced.
+        let same = common_prefix_len(&self.fed, history).saturating_sub(1);
+        if self.next > same.min(end) {
+            let keep = u32::try_from(same.min(end)).unwrap_or(0);
+            state.session.seq_rm(seq, keep..)?;
+            self.next = keep as usize;
+        }
+        if self.next < features.first {
             state.session.seq_rm(seq, ..)?;
             self.next = features.first;
         }
@@ -324,6 +367,8 @@ impl Proposer for EagleProposer {
         }
         let rows = state.feed(seq, history, &features, pairs)?;
         self.next = end;
+        self.fed.clear();
+        self.fed.extend_from_slice(history);
         let root = state.children(&rows, 0, proposal.top_k);
         let mut before = rows.next;
         let mut computed = 0;

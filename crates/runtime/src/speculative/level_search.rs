@@ -59,7 +59,7 @@ pub(super) fn grow_tree(
             next.rows.push(row);
         }
         let best = next.nodes.first().map(|node| likelihood[*node as usize]);
-        let unlikely = best.is_none_or(|best| best < MIN_LIKELIHOOD);
+        let unlikely = best.is_none_or(|best| best < MIN_LIKELIHOOD.max(proposal.min_likelihood));
         if unlikely || depth == proposal.max_depth {
             break;
         }
@@ -113,6 +113,7 @@ mod tests {
             max_candidates: 9,
             max_depth: 3,
             top_k: 2,
+            min_likelihood: 0.0,
             features: None,
         };
         let mut tree = TreeProposal::new(7);

@@ -238,6 +238,7 @@ mod tests {
             max_candidates: 6,
             max_depth: 4,
             top_k: 3,
+            min_likelihood: 0.0,
             features: None,
         }
     }

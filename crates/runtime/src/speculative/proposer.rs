@@ -13,6 +13,8 @@ pub(crate) struct Proposal<'a> {
     pub(crate) max_depth: usize,
     /// The maximum number of children of a node.
     pub(crate) top_k: usize,
+    /// A level whose most likely node is less likely than this is not worth computing.
+    pub(crate) min_likelihood: f32,
     /// The target's features of the tokens that it computed since the last proposal.
     pub(crate) features: Option<FeatureRows<'a>>,
 }

@@ -1,6 +1,6 @@
 //! `Speculator`: the speculation of one sequence, round by round.
 
-use super::adaptive::{Calibration, VerifyCosts, best_size};
+use super::adaptive::{Benefit, Calibration, VerifyCosts, best_size};
 use super::draft::DraftModel;
 use super::eagle3::EagleHead;
 use super::ngram::NgramProposer;
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const MIN_COST: f64 = 5e-4;
 /// No further proposer is asked if one expects more accepted tokens than this.
 const ENOUGH_TOKENS: f32 = 2.5;
-/// A proposer that costs time is asked again after this many rounds in which it did not pay.
-const RETRY_AFTER: usize = 16;
+/// The weight of a new measurement in a proposer's usual time.
+const NEW_WEIGHT: f64 = 0.1;
 
 /// A second model that proposes candidates.
 #[derive(Clone)]
@@ -74,10 +74,34 @@ pub struct Speculator {
 struct Source {
     proposer: Box<dyn Proposer>,
     calibration: Calibration,
-    /// Rounds to wait before it is asked again.
-    pause: usize,
-    /// Its usual time for a proposal, in seconds.
+    benefit: Benefit,
+    /// The number of proposals.
+    asked: usize,
+    /// Its usual time for a proposal, in seconds, and the usual depth of its trees.
     cost: f64,
+    depth: f64,
+    /// Whether it was asked in this round.
+    in_round: bool,
+}
+
+impl Source {
+    /// Records the time of a proposal. The first one computes the prompt and one after a pause computes what was generated
+    /// in between, so that neither shows the usual time.
+    fn record_cost(&mut self, seconds: f64, depth: u32) {
+        self.asked += 1;
+        (self.cost, self.depth) = match self.asked {
+            1 | 2 => (seconds, f64::from(depth)),
+            _ => {
+                let mean = |mean: f64, new: f64| mean + NEW_WEIGHT * (new - mean);
+                let seconds = seconds.min(3.0 * self.cost);
+                (mean(self.cost, seconds), mean(self.depth, depth.into()))
+            }
+        };
+    }
+
+    fn costs_time(&self) -> bool {
+        self.cost > MIN_COST
+    }
 }
 
 impl Speculator {
@@ -114,8 +138,11 @@ impl Speculator {
         let source = |proposer| Source {
             proposer,
             calibration: Calibration::new(),
-            pause: 0,
+            benefit: Benefit::new(),
+            asked: 0,
             cost: 0.0,
+            depth: 0.0,
+            in_round: false,
         };
         Ok(Speculator {
             costs: (options.kind == SpecType::Auto).then(|| costs.clone()),
@@ -156,33 +183,34 @@ impl Speculator {
         let started = Instant::now();
         let root = *history.last().expect("a sequence has a token");
         let candidates = self.options.max_candidates.min(room.saturating_sub(1));
-        let proposal = Proposal {
+        // The seconds of a forward without candidates.
+        let plain = |costs: &VerifyCosts| costs.curve(others + 1)[others];
+        let plain = self.costs.as_ref().map(plain);
+        let mut proposal = Proposal {
             history,
             max_candidates: candidates,
             max_depth: self.options.max_depth.min(candidates),
             top_k: self.options.top_k,
+            min_likelihood: 0.0,
             features,
         };
         self.proposed = TreeProposal::new(root);
         self.tree = TreeProposal::new(root);
         self.active = None;
         let mut best = 0.0;
+        self.proposers.iter_mut().for_each(|s| s.in_round = false);
         for (index, source) in self.proposers.iter_mut().enumerate() {
-            if candidates == 0 {
-                break;
-            }
-            if source.pause > 0 {
-                source.pause -= 1;
+            if candidates == 0 || (plain.is_some() && !source.benefit.asks()) {
                 continue;
             }
+            // A level whose best node is less likely than this costs more than the token it may give.
+            let level = source.cost / source.depth.max(1.0);
+            proposal.min_likelihood = plain.map_or(0.0, |plain| (level / plain) as f32);
             let begun = Instant::now();
             let mut tree = TreeProposal::new(root);
             source.proposer.propose(&proposal, &mut tree)?;
-            let took = begun.elapsed().as_secs_f64();
-            source.cost = match source.cost {
-                0.0 => took,
-                mean => 0.9 * mean + 0.1 * took,
-            };
+            source.in_round = true;
+            source.record_cost(begun.elapsed().as_secs_f64(), tree.max_depth());
             let (likelihoods, (size, rate)) = match &self.costs {
                 None => {
                     let likelihoods = tree.cumulative(tree.probabilities());
@@ -195,10 +223,6 @@ impl Speculator {
                     (likelihoods, size)
                 }
             };
-            // A proposal that is free is made in every round, to learn whether it would have been accepted.
-            if size == 0 && source.cost > MIN_COST {
-                source.pause = RETRY_AFTER;
-            }
             let selected = tree.select(size, proposal.max_depth, &likelihoods);
             let pays = selected.len() > 1 && rate > best;
             if pays || self.active.is_none() {
@@ -226,6 +250,24 @@ impl Speculator {
     pub(crate) fn finish_round(&mut self, result: &VerifyResult, rows: usize, time: Duration) {
         if let Some(costs) = &self.costs {
             costs.record(rows, time);
+            let candidates = self.tree.len() - 1;
+            let others = rows.saturating_sub(candidates + 1);
+            let curve = costs.curve(rows.max(1));
+            let (plain, verified) = (curve[others.min(curve.len() - 1)], curve[curve.len() - 1]);
+            // Tokens of all sequences per second without this speculation.
+            let rate = (1 + others) as f64 / plain;
+            for (index, source) in self.proposers.iter_mut().enumerate() {
+                // A proposal that is free is made in every round, to learn whether it would have been accepted.
+                if !source.in_round || !source.costs_time() {
+                    continue;
+                }
+                let (added, extra) = match self.active == Some(index) {
+                    true => (result.accepted.len() - 1, verified - plain),
+                    false => (0, 0.0),
+                };
+                let spent = rate * (source.cost + extra);
+                source.benefit.record(added as f64, spent);
+            }
         }
         self.learn(result);
         let stats = &mut self.stats;
@@ -282,6 +324,11 @@ impl Speculator {
                 None => break,
             }
         }
+    }
+
+    /// Removes the traced rounds.
+    pub(crate) fn take_trace(&mut self) -> Vec<RoundTrace> {
+        std::mem::take(&mut self.stats.trace)
     }
 
     /// What speculation has done so far.

@@ -2,8 +2,9 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-const SCRIPTS: [&Script; 7] = [
+const SCRIPTS: [&Script; 8] = [
     &LLAMA_BENCH,
+    &LLAMA_LOOKUP,
     &TRUTH,
     &TORCH_BENCH,
     &ONNX_BENCH,

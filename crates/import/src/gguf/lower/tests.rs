@@ -6,6 +6,7 @@ use super::*;
 use crate::ImportErrorKind as K;
 use crate::gguf::test_writer::Writer;
 use crate::gguf::{Array, Value};
+use crate::lowered::FeatureLayers;
 
 const F32: u32 = 0;
 const I32: u32 = 26;
@@ -408,7 +409,8 @@ fn an_eagle3_head_pairs_tokens_with_features() {
     assert!(!head.facts.is_decoder(), "it has no tokens of its own");
     assert_eq!((head.facts.caches.len(), head.facts.hidden_size), (1, 8));
     let facts = head.draft_head.unwrap();
-    assert_eq!(facts.target_layers, [0, 2]);
+    let layers = FeatureLayers::Listed(vec![0, 2]);
+    assert_eq!(facts.target_layers, layers);
     // The bytes of every tensor of these tests are ones in f32.
     assert_eq!(facts.target_tokens, [1f32.to_bits(); 5]);
     let [forward, fuse] = &head.methods[..] else {
@@ -475,7 +477,7 @@ fn features_are_the_inputs_of_layers() {
         let spec = model.import().unwrap();
         assert!(spec.draft_head.is_none());
         let options = ImportOptions {
-            feature_layers: features.to_vec(),
+            feature_layers: FeatureLayers::Listed(features.to_vec()),
             ..ImportOptions::default()
         };
         model.import_with(&options)

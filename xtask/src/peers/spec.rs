@@ -1,13 +1,15 @@
-//! `cargo xtask bench-spec`: speculative decoding against plain decoding, turn by turn.
+//! `cargo xtask bench-spec`: speculative decoding, plain decoding and llama.cpp's prompt lookup, turn by turn.
 
+use super::script::LLAMA_LOOKUP;
+use super::turns::{Driver, median, range, text};
 use crate::{model, shell};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Measure speculative decoding by prompt class and tree shape, interleaved with plain decoding
+/// Measure speculative decoding by prompt class and tree shape, interleaved with plain decoding and llama.cpp's prompt lookup
 #[derive(Args)]
 pub(crate) struct BenchSpec {
     /// A copy of SmolLM2-135M-Instruct (GGUF)
@@ -17,7 +19,7 @@ pub(crate) struct BenchSpec {
     #[arg(long, value_name = "PATH")]
     head: Option<PathBuf>,
     /// Tokens of an answer
-    #[arg(short, long, value_name = "N", default_value_t = 200)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200)]
     predict: u32,
     /// Temperature of all runs
     #[arg(long, value_name = "T", default_value_t = 0.0)]
@@ -28,7 +30,10 @@ pub(crate) struct BenchSpec {
     /// Only the classes whose name contains this
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Write the tables to this document
+    /// Leave llama.cpp out
+    #[arg(long)]
+    alone: bool,
+    /// Write the tables to this document, such as docs/benchmarks/speculative.md
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -150,11 +155,39 @@ const SHAPES: [Shape; 6] = [
     },
 ];
 
+/// Candidates of a round of llama.cpp's prompt lookup; 0 is its plain decoding.
+const LLAMA_DRAFTS: [usize; 2] = [0, 8];
+
 /// What one run gave.
 struct Sample {
     rate: f64,
     accepted_length: Option<f64>,
+    prompt: Value,
     tokens: Value,
+}
+
+/// The rates of one way to decode, and its ratios to plain decoding of the same round.
+#[derive(Default)]
+struct WayResults {
+    rates: Vec<f64>,
+    ratios: Vec<f64>,
+    lengths: Vec<f64>,
+}
+
+impl WayResults {
+    fn line(&self, class: &str, way: &str) -> String {
+        let mean = self.lengths.iter().sum::<f64>() / self.lengths.len().max(1) as f64;
+        let length = match self.lengths.is_empty() {
+            true => "–".to_owned(),
+            false => format!("{mean:.2}"),
+        };
+        let (least, most) = range(&self.ratios);
+        format!(
+            "| {class} | {way} | {length} | {:.1} | {:.2}× | {least:.2} | {most:.2} |\n",
+            median(&self.rates),
+            median(&self.ratios),
+        )
+    }
 }
 
 impl BenchSpec {
@@ -166,8 +199,14 @@ impl BenchSpec {
         if !head.is_file() {
             bail!("no head at {}", head.display());
         }
-        let mut page = self.introduction(&kvark)?;
-        page.push_str("| prompts | way | tokens a forward | speed against plain | least | most |\n|---|---|--:|--:|--:|--:|\n");
+        let head = head.to_str().context("the head's path is not UTF-8")?;
+        let mut peer = match self.alone {
+            true => None,
+            false => Some(self.start_peer(&model)?),
+        };
+        let version = peer.as_ref().map(|(_, version)| version.clone());
+        let mut page = self.introduction(&kvark, version.as_deref())?;
+        page.push_str("| prompts | way | tokens a forward | tokens per second | against plain | least | most |\n|---|---|--:|--:|--:|--:|--:|\n");
         for class in &CLASSES {
             if self
                 .only
@@ -176,51 +215,9 @@ impl BenchSpec {
             {
                 continue;
             }
-            for shape in &SHAPES {
-                let mut ratios = vec![];
-                let mut lengths = vec![];
-                for prompt in class.prompts {
-                    let prompt = prompt.replace("{CODE}", CODE).replace("{REPORT}", REPORT);
-                    for round in 0..self.rounds {
-                        let run = |flags: &[&str]| self.run(&kvark, &model, &prompt, flags);
-                        let mut flags = shape.flags.to_vec();
-                        if shape.needs_head {
-                            flags.extend([
-                                "--model-draft",
-                                head.to_str().context("the head's path")?,
-                            ]);
-                        }
-                        // The side that begins changes with the round.
-                        let (plain, spec) = match round % 2 {
-                            0 => (run(&[])?, run(&flags)?),
-                            _ => {
-                                let spec = run(&flags)?;
-                                (run(&[])?, spec)
-                            }
-                        };
-                        if plain.tokens != spec.tokens {
-                            bail!(
-                                "{} gave other tokens than plain decoding for {prompt:?}",
-                                shape.name
-                            );
-                        }
-                        ratios.push(spec.rate / plain.rate);
-                        lengths.extend(spec.accepted_length);
-                    }
-                }
-                ratios.sort_by(f64::total_cmp);
-                let mean = lengths.iter().sum::<f64>() / lengths.len().max(1) as f64;
-                let line = format!(
-                    "| {} | {} | {mean:.2} | {:.2}× | {:.2} | {:.2} |\n",
-                    class.name,
-                    shape.name,
-                    ratios[ratios.len() / 2],
-                    ratios[0],
-                    ratios[ratios.len() - 1],
-                );
-                eprint!("{line}");
-                page.push_str(&line);
-            }
+            let lines = self.class(class, &kvark, &model, head, peer.as_mut().map(|p| &mut p.0))?;
+            eprint!("{lines}");
+            page.push_str(&lines);
         }
         match &self.markdown {
             Some(file) => std::fs::write(shell::root().join(file), page)
@@ -232,6 +229,84 @@ impl BenchSpec {
         }
     }
 
+    /// The lines of a class of prompts.
+    fn class(
+        &self,
+        class: &PromptClass,
+        kvark: &Path,
+        model: &Path,
+        head: &str,
+        mut peer: Option<&mut Driver>,
+    ) -> Result<String> {
+        let mut plain = WayResults::default();
+        let mut shapes: Vec<WayResults> = SHAPES.iter().map(|_| WayResults::default()).collect();
+        let mut llama = LLAMA_DRAFTS.map(|_| WayResults::default());
+        for prompt in class.prompts {
+            let prompt = prompt.replace("{CODE}", CODE).replace("{REPORT}", REPORT);
+            for round in 0..self.rounds {
+                let run = |flags: &[&str]| self.run(kvark, model, &prompt, flags);
+                let known = run(&[])?;
+                plain.rates.push(known.rate);
+                plain.ratios.push(1.0);
+                // Another way begins with every round, so that none is always the first after plain decoding.
+                for index in (0..SHAPES.len()).map(|i| (i + round) % SHAPES.len()) {
+                    let shape = &SHAPES[index];
+                    let mut flags = shape.flags.to_vec();
+                    if shape.needs_head {
+                        flags.extend(["--model-draft", head]);
+                    }
+                    let sample = run(&flags)?;
+                    if sample.tokens != known.tokens {
+                        bail!(
+                            "{} gave other tokens than plain decoding for {prompt:?}",
+                            shape.name
+                        );
+                    }
+                    let way = &mut shapes[index];
+                    way.rates.push(sample.rate);
+                    way.ratios.push(sample.rate / known.rate);
+                    way.lengths.extend(sample.accepted_length);
+                }
+                if let Some(peer) = peer.as_deref_mut() {
+                    for (way, draft) in llama.iter_mut().zip(LLAMA_DRAFTS) {
+                        let ask =
+                            json!({ "prompt": known.prompt, "n": self.predict, "draft": draft });
+                        let rate = peer.ask(&ask)?["tokens_per_second"].as_f64();
+                        let rate = rate.context("llama.cpp generated no more than a token")?;
+                        way.rates.push(rate);
+                        way.ratios.push(rate / known.rate);
+                    }
+                }
+            }
+        }
+        let mut lines = plain.line(class.name, "plain");
+        for (shape, way) in SHAPES.iter().zip(&shapes) {
+            lines.push_str(&way.line(class.name, shape.name));
+        }
+        for (way, draft) in llama.iter().zip(LLAMA_DRAFTS) {
+            let name = match draft {
+                0 => "llama.cpp, plain".to_owned(),
+                n => format!("llama.cpp, prompt lookup of {n}"),
+            };
+            if peer.is_some() {
+                lines.push_str(&way.line(class.name, &name));
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Starts llama.cpp, and returns its version too.
+    fn start_peer(&self, model: &Path) -> Result<(Driver, String)> {
+        if self.temp != 0.0 {
+            bail!("llama.cpp is compared at temperature 0: leave it out with --alone");
+        }
+        let mut driver = Driver::start("llama.cpp", &mut LLAMA_LOOKUP.command()?)?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let load = json!({ "model": model, "context": CONTEXT, "threads": threads });
+        let version = text(&driver.ask(&load)?, "version")?;
+        Ok((driver, version))
+    }
+
     fn run(&self, kvark: &Path, model: &Path, prompt: &str, flags: &[&str]) -> Result<Sample> {
         let mut command = shell::command(kvark);
         command
@@ -240,6 +315,8 @@ impl BenchSpec {
             .arg(model)
             .args(["--chat", "--json", "--seed", "1"]);
         command.args([
+            "-c",
+            &CONTEXT.to_string(),
             "-n",
             &self.predict.to_string(),
             "--temp",
@@ -251,28 +328,35 @@ impl BenchSpec {
         Ok(Sample {
             rate: rate.context("kvark run reported no rate")?,
             accepted_length: report["spec"]["mean_accepted_length"].as_f64(),
+            prompt: report["prompt_tokens"].clone(),
             tokens: report["tokens"].clone(),
         })
     }
 
-    fn introduction(&self, kvark: &Path) -> Result<String> {
+    fn introduction(&self, kvark: &Path, peer: Option<&str>) -> Result<String> {
         let version = shell::output(shell::command(kvark).arg("--version"))?;
         let mut page = String::from("# Speculative decoding\n\n");
         _ = writeln!(
             page,
             "Made by `cargo xtask bench-spec` ({}): SmolLM2-135M-Instruct Q4_1, {} tokens at temperature {}, {} rounds of 2 prompts a \
-             class, each run right beside one of plain decoding. The ratio is the median of the rounds' own; every run gave exactly the \
-             tokens of plain decoding. *Tokens a forward* counts the bonus token. CPU: {}.\n",
+             class; a round runs every way once, one after the other. The ratio is the median of the rounds' own, each to plain decoding of \
+             its round; every run of kvark gave exactly the tokens of plain decoding. *Tokens a forward* counts the bonus token. {}CPU: {}.\n",
             version.trim(),
             self.predict,
             self.temp,
             self.rounds,
+            peer.map(|version| format!(
+                "llama.cpp is {version} and its own loop in Python, with the same prompt tokens; its text may differ. "
+            ))
+            .unwrap_or_default(),
             cpu_name(),
         );
         Ok(page)
     }
 }
 
+/// The context of all runs, in tokens.
+const CONTEXT: usize = 1024;
 const HEAD: &str = "training/eagle3/smollm2-135m-instruct.eagle3.gguf";
 
 /// The CPU's name and its number of threads.

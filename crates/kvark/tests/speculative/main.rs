@@ -1,14 +1,17 @@
 //! Speculative decoding gives the tokens of plain decoding, whatever is proposed.
 
+mod faults;
+mod heads;
+
 use kvark::cache::KvStorage;
 use kvark::engine::{Engine, Request, RequestEvent, RequestOutput, SchedulerOptions};
 use kvark::generate::{
     DecodeContext, FinishReason, GenerateOptions, GenerateOutput, Sampler, SamplerOptions,
 };
-use kvark::model::OpenOptions;
+use kvark::model::{FeatureLayers, OpenOptions};
 use kvark::speculative::{
-    DraftModel, Drafter, EagleHead, SpecOptions, SpecType, Speculator, TreeProposal, VerifyCosts,
-    verify_tree,
+    DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecType, Speculator, TreeProposal,
+    VerifyCosts, verify_tree,
 };
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::Path;
@@ -291,12 +294,18 @@ fn batches_speculate_together() {
 }
 
 fn collect(events: kvark::engine::Generation) -> (Vec<u32>, RequestOutput) {
-    let mut tokens = vec![];
+    let (tokens, _, output) = collect_rounds(events);
+    (tokens, output)
+}
+
+fn collect_rounds(events: kvark::engine::Generation) -> (Vec<u32>, Vec<RoundTrace>, RequestOutput) {
+    let (mut tokens, mut rounds) = (vec![], vec![]);
     for event in events {
         match event {
             RequestEvent::Token(token) => tokens.push(token.id),
-            RequestEvent::Finished(output) => return (tokens, *output),
+            RequestEvent::Finished(output) => return (tokens, rounds, *output),
             RequestEvent::Failed(error) => panic!("{error}"),
+            RequestEvent::Round(round) => rounds.push(*round),
             RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
         }
     }
@@ -352,8 +361,21 @@ fn requests_of_an_engine_speculate_each_for_itself() {
             })
             .collect();
         for (seed, events) in all.into_iter().enumerate() {
-            let (tokens, output) = collect(events);
+            let (tokens, rounds, output) = collect_rounds(events);
             assert_eq!(tokens, alone[seed], "{cells} cells, request {seed}");
+            // The rounds came one by one. Their accepted nodes and bonus tokens are the tokens, but for the first one after a
+            // start: a request that was preempted starts again.
+            let counted = output.speculation.as_ref().map_or(0, |stats| stats.rounds);
+            assert_eq!(rounds.len(), counted);
+            let verified = rounds.iter().flat_map(|round| {
+                let path = round.accepted[1..].iter();
+                let path = path.map(|node| round.tokens[*node as usize]);
+                path.chain([round.bonus]).collect::<Vec<u32>>()
+            });
+            let mut rest = tokens.iter();
+            for token in verified {
+                assert!(rest.any(|other| *other == token), "{token} in {tokens:?}");
+            }
             assert_eq!(output.speculation.is_some(), seed % 4 != 0);
         }
     }
@@ -542,6 +564,47 @@ fn a_real_model_gives_the_tokens_of_plain_decoding() {
                 );
             }
         }
+        for four in prompts.chunks(4).filter(|four| four.len() == 4) {
+            check_batch(target, draft, four, length, &options);
+        }
+    }
+}
+
+/// Four prompts in one batch, each with another proposer and another tree.
+fn check_batch(
+    model: &Model,
+    draft: Option<&Model>,
+    prompts: &[Vec<u32>],
+    length: usize,
+    options: &RunnerOptions,
+) {
+    let cpu = Cpu::new().unwrap();
+    let pool = RunnerOptions {
+        pool_cells: Some(4 * 512),
+        ..options.clone()
+    };
+    let draft = draft.map(|draft| Drafter::new(draft, model, &cpu, &pool, 4).unwrap());
+    let mut runner = BatchRunner::with_trees(model, &cpu, &pool, 4, 0, 12).unwrap();
+    let costs = VerifyCosts::default();
+    let last = draft.as_ref().map_or(SpecType::Ngram, |_| SpecType::Eagle3);
+    let mut each = vec![];
+    for ((seq, prompt), kind) in
+        (0..)
+            .zip(prompts)
+            .zip([SpecType::Ngram, SpecType::Auto, last, last])
+    {
+        runner.keep_features(seq, draft.is_some()).unwrap();
+        runner.sequence(seq).feed(prompt, &mut |_| true).unwrap();
+        let spec = &shapes(kind)[seq as usize];
+        let speculator = Speculator::new(spec, &costs, draft.as_ref()).unwrap();
+        each.push((seq, Sampler::new(greedy()), speculator));
+    }
+    let found = runner
+        .generate_speculative_batch(model, &mut each, &tokens(length), |_, _| true)
+        .unwrap();
+    for (prompt, found) in prompts.iter().zip(found) {
+        let expected = plain(model, prompt, &greedy(), &tokens(length), options, None);
+        assert_eq!(found.tokens, expected.tokens, "in a batch");
     }
 }
 
@@ -551,9 +614,9 @@ fn real_head() -> Option<(Arc<Model>, Model)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../training/eagle3");
     let head = Model::open(&folder.join("smollm2-135m-instruct.eagle3.gguf"), None).unwrap();
     let layers = EagleHead::feature_layers(head.artifact()).unwrap();
-    assert_eq!(layers, [2, 15, 27]);
+    assert_eq!(*layers, FeatureLayers::Listed(vec![2, 15, 27]));
     let options = OpenOptions {
-        feature_layers: layers.to_vec(),
+        feature_layers: layers.clone(),
         ..OpenOptions::default()
     };
     let model = Model::open_with(Path::new(&path), &options).unwrap();
@@ -619,7 +682,7 @@ fn a_head_of_another_model_is_refused() {
     let text = load(&head, &real_model().unwrap());
     assert!(text.contains("was not opened with the features"), "{text}");
     let missing = OpenOptions {
-        feature_layers: vec![2, 99],
+        feature_layers: FeatureLayers::Listed(vec![2, 99]),
         ..OpenOptions::default()
     };
     let path = std::env::var_os("KVARK_TEST_MODEL").unwrap();

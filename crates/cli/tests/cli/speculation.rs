@@ -1,0 +1,131 @@
+//! Speculative decoding on the command line: the text is that of plain decoding.
+
+use crate::support::*;
+use serde_json::Value;
+
+fn fixture(path: &str) -> String {
+    format!(
+        "{}/../import/tests/fixtures/{path}",
+        env!("CARGO_MANIFEST_DIR")
+    )
+}
+
+fn run(folder: &Folder, model: &str, more: &[&str]) -> Value {
+    let ids = ["--token-ids", "5,6,7,8,5,6,7,8,5,6", "--ignore-eos"];
+    let args = [&["run", model][..], &ids, &["--temp", "0", "--json"], more].concat();
+    folder.run(&args).json()
+}
+
+#[test]
+fn every_draft_gives_the_tokens_of_plain_decoding() {
+    let folder = Folder::new();
+    let gguf = folder.file("bare.gguf", bare_model());
+    let pt2 = fixture("pt2/decoder_features.pt2");
+    let head = fixture("eagle3/midlayer");
+    let file = fixture("eagle3/speculators/model.safetensors");
+    for (model, spec) in [
+        (&gguf, &["--spec-type", "ngram"][..]),
+        (&gguf, &["-md", &gguf]),
+        (&gguf, &["-md", &gguf, "--spec-type", "auto"]),
+        (&pt2, &["-md", &head]),
+        (
+            &pt2,
+            &["-md", &file, "--spec-tree", "3", "--spec-topk", "1"],
+        ),
+        (&pt2, &["-md", &head, "--spec-type", "auto"]),
+    ] {
+        let twenty = ["-n", "20"];
+        let plain = run(&folder, model, &twenty);
+        let found = run(&folder, model, &[&twenty[..], spec].concat());
+        assert_eq!(found["tokens"], plain["tokens"], "{spec:?}");
+        let rounds = found["spec"]["rounds"].as_u64().unwrap();
+        let accepted = found["spec"]["accepted"].as_u64().unwrap();
+        assert_eq!(rounds + accepted, 20, "{found}");
+    }
+}
+
+#[test]
+fn continuations_in_a_batch_speculate_too() {
+    let folder = Folder::new();
+    let gguf = folder.file("bare.gguf", bare_model());
+    let pt2 = fixture("pt2/decoder_features.pt2");
+    let head = fixture("eagle3/midlayer");
+    let several = ["-n", "12", "--parallel", "3", "--temp", "1", "--seed", "4"];
+    for (model, spec) in [
+        (&gguf, &["--spec-type", "ngram"][..]),
+        (&gguf, &["-md", &gguf]),
+        (&pt2, &["-md", &head]),
+    ] {
+        let plain = run(&folder, model, &several);
+        let found = run(&folder, model, &[&several[..], spec].concat());
+        assert_eq!(found["branches"], plain["branches"], "{spec:?}");
+        assert_eq!(found["branches"].as_array().unwrap().len(), 3);
+        assert!(found["spec"]["rounds"].as_u64().unwrap() > 0, "{found}");
+    }
+}
+
+#[test]
+fn a_chat_speculates_across_rewinds_and_branches() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    let input = "Hi\n/rewind\nab\n/clear\nHi\n/fork other\n/rewind\nab\n/switch main\n/clear\nba\n";
+    let chat = |more: &[&str]| {
+        let options = ["--temp", "0", "-n", "8"];
+        let args = [&["chat", &tiny[..]], &options[..], more].concat();
+        folder.run_with_input(&args, input).ok()
+    };
+    let plain = chat(&[]);
+    assert_eq!(chat(&["--spec-type", "ngram"]), plain);
+    assert_eq!(chat(&["-md", &tiny]), plain);
+    let trace = folder.path("trace.html");
+    let shift = ["--context-shift", "-c", "48"];
+    let shifted = chat(&shift);
+    let traced = [
+        "--spec-type",
+        "auto",
+        "--spec-trace",
+        trace.to_str().unwrap(),
+    ];
+    assert_eq!(chat(&[&shift[..], &traced].concat()), shifted);
+    assert!(std::fs::read_to_string(&trace).unwrap().contains("<svg"));
+}
+
+#[test]
+fn heads_are_shown_counted_and_refused() {
+    let folder = Folder::new();
+    let gguf = folder.file("bare.gguf", bare_model());
+    let head = fixture("eagle3/midlayer");
+    let pt2 = fixture("pt2/decoder_features.pt2");
+    let shown = folder.run(&["inspect", &head]).ok();
+    for part in [
+        "safetensors",
+        "of a model of width 16",
+        "2, L/2 and L - 3",
+        "12 of the model's tokens",
+    ] {
+        assert!(shown.contains(part), "no {part:?} in {shown}");
+    }
+    let with = folder.run(&["plan", &pt2, "-md", &head, "--json"]).json();
+    let alone = folder.run(&["plan", &pt2, "--json"]).json();
+    let total = |plan: &Value| plan["total_bytes"].as_u64();
+    assert!(
+        total(&with) > total(&alone) && total(&alone).is_some(),
+        "{with}"
+    );
+    let refused = |model: &str, more: &[&str]| {
+        let args = [&["run", model, "--token-ids", "1,2"][..], more].concat();
+        folder.run(&args).error()
+    };
+    let error = refused(&gguf, &["-md", &head]);
+    assert!(error.contains("a layer of the features"), "{error}");
+    let listed = fixture("eagle3/speculators");
+    let error = refused(&fixture("pt2/decoder_llama.pt2"), &["-md", &listed]);
+    assert!(
+        error.contains("is 2, and the model has 2 layers"),
+        "{error}"
+    );
+    let error = refused(&head, &[]);
+    assert!(!error.is_empty());
+    let error = refused(&gguf, &["--spec-type", "eagle3"]);
+    assert!(error.contains("needs a head"), "{error}");
+}

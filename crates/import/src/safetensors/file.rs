@@ -1,0 +1,227 @@
+//! Reads a safetensors file: eight bytes of header length, a JSON header, and the tensors' bytes.
+
+use std::path::Path;
+
+use base::{Bytes, DType};
+use serde_json::{Map, Value};
+
+use crate::error::ImportError;
+
+/// A parsed file, and the configuration beside it.
+#[derive(Clone, Debug)]
+pub struct Safetensors {
+    /// The tensors, in the header's order of names.
+    pub tensors: Vec<SafetensorsTensor>,
+    /// The header's own metadata, texts by key.
+    pub metadata: Vec<(String, String)>,
+    /// `config.json` of the same folder.
+    pub config: Map<String, Value>,
+}
+
+/// A tensor of the file. Its bytes are a view into the file.
+#[derive(Clone, Debug)]
+pub struct SafetensorsTensor {
+    /// The name.
+    pub name: String,
+    /// The element type.
+    pub dtype: DType,
+    /// Sizes, outermost first.
+    pub shape: Vec<usize>,
+    /// The stored bytes.
+    pub data: Bytes,
+}
+
+/// Upper bound of the header's bytes, as the format's own reader has it.
+const MAX_HEADER: u64 = 100_000_000;
+const LENGTH_BYTES: usize = 8;
+const CONFIG: &str = "config.json";
+/// The file's name in a folder.
+const MODEL: &str = "model.safetensors";
+
+impl Safetensors {
+    /// Opens a file and the `config.json` beside it.
+    pub fn open(path: &Path) -> Result<Safetensors, ImportError> {
+        let read = || {
+            let config = path.with_file_name(CONFIG);
+            if !config.is_file() {
+                let reason = format!("has no {CONFIG} beside it, which says what model it is");
+                return Err(ImportError::malformed("the file", reason));
+            }
+            Safetensors::parse(&Bytes::map(path)?, &Bytes::read(&config)?)
+        };
+        read().map_err(|error: ImportError| error.in_file(path))
+    }
+
+    /// The file in a folder that has a safetensors model and its configuration.
+    pub(crate) fn in_folder(folder: &Path) -> Option<std::path::PathBuf> {
+        let file = folder.join(MODEL);
+        (file.is_file() && folder.join(CONFIG).is_file()).then_some(file)
+    }
+
+    /// Reads a file and its configuration.
+    pub fn parse(bytes: &Bytes, config: &[u8]) -> Result<Safetensors, ImportError> {
+        let header = |reason: String| ImportError::malformed("the header", reason);
+        let length = bytes.first_chunk::<LENGTH_BYTES>();
+        let length = length.ok_or_else(|| header("is cut off".into()))?;
+        let length = u64::from_le_bytes(*length);
+        let end = usize::try_from(length)
+            .ok()
+            .filter(|_| length <= MAX_HEADER);
+        let end = end.and_then(|length| length.checked_add(LENGTH_BYTES));
+        let Some(json) = end.and_then(|end| bytes.get(LENGTH_BYTES..end)) else {
+            return Err(header(format!(
+                "states {length} bytes, more than there are"
+            )));
+        };
+        let body = bytes.slice(LENGTH_BYTES + json.len()..bytes.len());
+        let body = body.ok_or_else(|| header("is cut off".into()))?;
+        let entries = object("the header", json)?;
+        let mut tensors = Vec::with_capacity(entries.len());
+        let mut metadata = vec![];
+        for (name, entry) in &entries {
+            if name == "__metadata__" {
+                let texts = entry.as_object().into_iter().flatten();
+                let text = |(key, value): (&String, &Value)| {
+                    Some((key.clone(), value.as_str()?.to_owned()))
+                };
+                metadata.extend(texts.filter_map(text));
+                continue;
+            }
+            tensors.push(tensor(name, entry, &body)?);
+        }
+        Ok(Safetensors {
+            tensors,
+            metadata,
+            config: object(CONFIG, config)?,
+        })
+    }
+
+    /// The tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&SafetensorsTensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+}
+
+fn object(what: &str, json: &[u8]) -> Result<Map<String, Value>, ImportError> {
+    let parsed: Value = serde_json::from_slice(json)
+        .map_err(|e| ImportError::malformed(what, format!("is not valid JSON: {e}")))?;
+    match parsed {
+        Value::Object(map) => Ok(map),
+        _ => Err(ImportError::malformed(what, "is not an object")),
+    }
+}
+
+fn tensor(name: &str, entry: &Value, body: &Bytes) -> Result<SafetensorsTensor, ImportError> {
+    let wrong = |reason: String| ImportError::malformed(format!("tensor {name:?}"), reason);
+    let sizes = |key: &str| -> Option<Vec<usize>> {
+        let list = entry.get(key)?.as_array()?.iter();
+        list.map(|n| usize::try_from(n.as_u64()?).ok()).collect()
+    };
+    let kind = entry.get("dtype").and_then(Value::as_str);
+    let kind = kind.ok_or_else(|| wrong("has no dtype".into()))?;
+    let dtype = match kind {
+        "F32" => DType::F32,
+        "F16" => DType::F16,
+        "BF16" => DType::BF16,
+        "I64" => DType::I64,
+        "I32" => DType::I32,
+        "I8" => DType::I8,
+        "U8" => DType::U8,
+        "BOOL" => DType::Bool,
+        other => {
+            let what = format!("the type {other:?} of tensor {name:?}");
+            return Err(ImportError::unsupported(what));
+        }
+    };
+    let shape = sizes("shape").ok_or_else(|| wrong("has no shape".into()))?;
+    let range = sizes("data_offsets").filter(|range| range.len() == 2);
+    let range = range.ok_or_else(|| wrong("has no pair of data_offsets".into()))?;
+    let data = (range[0] <= range[1]).then(|| body.slice(range[0]..range[1]));
+    let data = data.flatten().ok_or_else(|| {
+        let (from, to, len) = (range[0], range[1], body.len());
+        wrong(format!("lies in bytes {from} to {to} of {len}"))
+    })?;
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |n, size| n.checked_mul(*size));
+    let bytes = elements.and_then(|n| n.checked_mul(dtype.block_bytes()));
+    if bytes != Some(data.len()) {
+        let len = data.len();
+        return Err(wrong(format!(
+            "has shape {shape:?} of {kind} in {len} bytes"
+        )));
+    }
+    Ok(SafetensorsTensor {
+        name: name.to_owned(),
+        dtype,
+        shape,
+        data,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(header: &str, body: &[u8]) -> Bytes {
+        let length = (header.len() as u64).to_le_bytes();
+        Bytes::from(&[&length[..], header.as_bytes(), body].concat()[..])
+    }
+
+    #[test]
+    fn tensors_are_views_into_the_file() {
+        let header = r#"{"__metadata__": {"format": "pt"},
+            "a": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
+            "t2d": {"dtype": "BOOL", "shape": [3], "data_offsets": [8, 11]}}"#;
+        let found = Safetensors::parse(&file(header, &[0; 11]), b"{}").unwrap();
+        assert_eq!(found.metadata, [("format".to_owned(), "pt".to_owned())]);
+        let a = found.tensor("a").unwrap();
+        assert_eq!(
+            (a.dtype, &a.shape[..], a.data.len()),
+            (DType::F32, &[1, 2][..], 8)
+        );
+        assert!(found.tensor("b").is_none());
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let one = |entry: &str| file(&format!(r#"{{"a": {entry}}}"#), &[0; 8]);
+        let table = [
+            (Bytes::from(&[1u8, 2][..]), "the header is cut off"),
+            (Bytes::from(&[255u8; 8][..]), "more than there are"),
+            (file("{", b""), "the header is not valid JSON"),
+            (file("[]", b""), "the header is not an object"),
+            (one("{}"), "has no dtype"),
+            (
+                one(r#"{"dtype": "F8_E4M3"}"#),
+                r#"type "F8_E4M3" of tensor "a""#,
+            ),
+            (one(r#"{"dtype": "F32", "shape": [-1]}"#), "has no shape"),
+            (one(r#"{"dtype": "F32", "shape": [2]}"#), "data_offsets"),
+            (
+                one(r#"{"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}"#),
+                "lies in bytes 4 to 12 of 8",
+            ),
+            (
+                one(r#"{"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}"#),
+                "lies in bytes 8 to 0 of 8",
+            ),
+            (
+                one(r#"{"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}"#),
+                "has shape [3] of F32 in 8 bytes",
+            ),
+            (
+                one(
+                    r#"{"dtype": "F32", "shape": [4294967296, 4294967296, 4294967296], "data_offsets": [0, 8]}"#,
+                ),
+                "of F32 in 8 bytes",
+            ),
+        ];
+        for (bytes, expected) in table {
+            let error = Safetensors::parse(&bytes, b"{}").unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let error = Safetensors::parse(&file("{}", b""), b"1").unwrap_err();
+        assert!(error.to_string().contains("config.json is not an object"));
+    }
+}
