@@ -5,7 +5,7 @@ mod common;
 use common::{Running, start};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -21,11 +21,14 @@ fn request(head: &str, body: &[u8]) -> Vec<u8> {
 
 /// The state of the cache when `done` holds. Waits for the engine's next steps, without a limit of its own.
 fn wait_for(server: &Running, done: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
     loop {
         let state = server.get("/v1/kvark/cache").json();
         if done(&state) {
             return state;
         }
+        let longest = Duration::from_secs(300);
+        assert!(begun.elapsed() < longest, "nothing happens: {state}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -300,13 +303,13 @@ fn a_full_queue_refuses_and_recovers() {
         "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {}",
         long.len()
     );
-    let mut clients = vec![];
-    for n in 1..=2 {
+    // Both are sent before the wait, so that on a slow machine the first is not over before the second begins.
+    let clients = [(); 2].map(|()| {
         let mut client = server.connect();
         client.write_all(&request(&head, long.as_bytes())).unwrap();
-        clients.push(client);
-        wait_for(&server, |state| running(state) == n);
-    }
+        client
+    });
+    wait_for(&server, |state| running(state) == 2);
     let refused = server.send("POST", CHAT, "", long.as_bytes());
     assert_eq!(refused.status, 429);
     assert_eq!(refused.json()["error"]["code"], "queue_full");
