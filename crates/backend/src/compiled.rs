@@ -2,9 +2,9 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, Dispatch, Executable,
-    GraphSupport, NodeProfile, RunMode, StepOutputs, TraceCallback,
+    GraphSupport, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
 };
-use graph::Value;
+use graph::{Value, ValueRef};
 use kv::{KvBytes, StepPlan};
 use std::any::{Any, type_name};
 
@@ -25,6 +25,16 @@ impl Compiled {
         trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.0.run(inputs, cache, trace)
+    }
+
+    /// Computes the graph's outputs from borrowed tensors and calls `output` with each.
+    pub fn run_borrowed(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        cache: Option<CacheStep<'_>>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        self.0.run_borrowed(inputs, cache, output)
     }
 
     /// Runs the planned step of a decoder.
@@ -59,6 +69,13 @@ trait Erased: Send {
         cache: Option<CacheStep<'_>>,
         trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError>;
+
+    fn run_borrowed(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        cache: Option<CacheStep<'_>>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError>;
 
     fn run_step(
         &mut self,
@@ -150,6 +167,19 @@ impl<E: Executable> Erased for E {
             Some(trace) => Executable::run_traced(self, inputs, cache, trace),
             None => Executable::run(self, inputs, cache),
         }
+    }
+
+    fn run_borrowed(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        cache: Option<CacheStep<'_>>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        let cache = match cache {
+            Some(CacheStep { plan, bytes }) => Some(own(plan, bytes)?),
+            None => None,
+        };
+        Executable::run_borrowed(self, inputs, cache, output)
     }
 
     fn run_step(

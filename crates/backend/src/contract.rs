@@ -5,7 +5,7 @@ use crate::{
     GraphSupport, NodeProfile, RunMode, StepOutputs,
 };
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Data, Graph, TensorId, Value};
+use graph::{Bindings, Data, Graph, TensorId, Value, ValueRef};
 use kv::{CacheConfig, KvBytes, KvLayout, StepPlan};
 use std::fmt;
 use std::path::PathBuf;
@@ -146,6 +146,9 @@ pub struct CacheStep<'a, K: ?Sized = dyn KvBytes> {
 /// A callback that receives the name, op and result of every node in execution order.
 pub type TraceCallback<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
 
+/// A callback that receives the index and a view of every output of a graph.
+pub type OutputCallback<'a> = &'a mut dyn FnMut(usize, ValueRef<'_>);
+
 /// A compiled graph that works on the backend's own KV storage. The caller, [`Runnable`](crate::Runnable), has checked
 /// sizes, types and positions.
 pub trait Executable: Send {
@@ -158,6 +161,21 @@ pub trait Executable: Send {
         inputs: &[Value],
         cache: Option<CacheStep<'_, Self::Kv>>,
     ) -> Result<Vec<Value>, BackendError>;
+
+    /// Computes the graph's outputs from borrowed tensors and calls `output` with each. Backends that compute in the host's
+    /// memory read the inputs where they are.
+    fn run_borrowed(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        cache: Option<CacheStep<'_, Self::Kv>>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        let inputs: Vec<Value> = inputs.iter().map(ValueRef::to_value).collect();
+        for (index, value) in self.run(&inputs, cache)?.iter().enumerate() {
+            output(index, value.view());
+        }
+        Ok(())
+    }
 
     /// Computes the graph's outputs and calls `trace` with the result of every node.
     fn run_traced(

@@ -21,7 +21,7 @@ mod runnable;
 pub use compiled::Compiled;
 pub use contract::{
     Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,
-    ProgressCallback, TraceCallback,
+    OutputCallback, ProgressCallback, TraceCallback,
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;

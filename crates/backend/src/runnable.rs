@@ -2,11 +2,12 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Compiled, Dispatcher,
-    DispatcherOptions, NodeProfile, RunMode, StepOutputs, TraceCallback, ValidModes,
+    DispatcherOptions, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
+    ValidModes,
 };
 use base::DType;
 use graph::ops::Op;
-use graph::{Data, Graph, Node, TensorId, TensorKind, Value};
+use graph::{DataRef, Graph, Node, TensorId, TensorKind, Value, ValueRef};
 use kv::{CacheConfig, CacheEntry, Step};
 use std::sync::Arc;
 
@@ -223,27 +224,50 @@ impl Runnable {
         inputs: &[Value],
         trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
-        self.check_inputs(inputs)?;
+        let views: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
+        self.check_inputs(&views)?;
         let executable = &mut self.executable;
         let Some(cache) = &mut self.cache else {
             return executable.run(inputs, None, trace);
         };
         cache
             .positions
-            .read(&self.graph, inputs, &mut cache.current)?;
+            .read(&self.graph, &views, &mut cache.current)?;
         let mut state = cache.entry.try_lock()?;
         state.run_declared(&cache.current, |plan, bytes| {
             executable.run(inputs, Some(CacheStep { plan, bytes }), trace)
         })
     }
 
-    fn check_inputs(&self, inputs: &[Value]) -> Result<(), BackendError> {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
+    /// Like [`run`](Runnable::run) on borrowed tensors, which are not copied where the backend computes in the host's
+    /// memory; calls `output` with the index and a view of every output.
+    pub fn run_borrowed(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        self.check_inputs(inputs)?;
+        let executable = &mut self.executable;
+        let Some(cache) = &mut self.cache else {
+            return executable.run_borrowed(inputs, None, output);
+        };
+        cache
+            .positions
+            .read(&self.graph, inputs, &mut cache.current)?;
+        let mut state = cache.entry.try_lock()?;
+        state.run_declared(&cache.current, |plan, bytes| {
+            executable.run_borrowed(inputs, Some(CacheStep { plan, bytes }), output)
+        })
+    }
+
+    fn check_inputs(&self, inputs: &[ValueRef<'_>]) -> Result<(), BackendError> {
+        let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape).collect();
         self.graph.bind(&shapes)?;
         for (id, value) in self.graph.inputs().iter().zip(inputs) {
             let tensor = self.graph.tensor(*id);
-            if value.dtype() != tensor.ty.dtype {
-                let (input, found, wanted) = (tensor.name.clone(), value.dtype(), tensor.ty.dtype);
+            let found = value.data.dtype();
+            if found != tensor.ty.dtype {
+                let (input, wanted) = (tensor.name.clone(), tensor.ty.dtype);
                 return Err(BackendErrorKind::InputType {
                     input,
                     found,
@@ -251,9 +275,9 @@ impl Runnable {
                 }
                 .into());
             }
-            if value.len() != value.shape.iter().product::<usize>() {
+            if value.data.len() != value.shape.iter().product::<usize>() {
                 let (input, elements, shape) =
-                    (tensor.name.clone(), value.len(), value.shape.clone());
+                    (tensor.name.clone(), value.data.len(), value.shape.to_vec());
                 return Err(BackendErrorKind::InputSize {
                     input,
                     elements,
@@ -323,14 +347,14 @@ impl PositionInput {
     fn read(
         &self,
         graph: &Graph,
-        inputs: &[Value],
+        inputs: &[ValueRef<'_>],
         positions: &mut Vec<i32>,
     ) -> Result<(), BackendError> {
         positions.clear();
         let step = self.per_token.max(1);
         match &inputs[self.index].data {
-            Data::I32(all) => positions.extend(all.iter().step_by(step)),
-            Data::I64(all) => {
+            DataRef::I32(all) => positions.extend(all.iter().step_by(step)),
+            DataRef::I64(all) => {
                 for &position in all.iter().step_by(step) {
                     let fits = i32::try_from(position);
                     positions.push(fits.map_err(|_| BackendErrorKind::PositionOutOfRange {

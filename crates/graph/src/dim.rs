@@ -71,6 +71,16 @@ impl Dim {
         })
     }
 
+    /// Quotient by `divisor`, rounded down; `None` if a symbol's coefficient has a remainder.
+    pub fn floor_div(&self, divisor: usize) -> Option<Dim> {
+        let divisor = i64::try_from(divisor).ok().filter(|d| *d > 0)?;
+        let whole = self.coefficients.iter().all(|c| c % divisor == 0);
+        whole.then(|| Dim {
+            constant: self.constant.div_euclid(divisor),
+            coefficients: self.coefficients.map(|c| c / divisor),
+        })
+    }
+
     /// Greatest common divisor of all terms, and the quotient; `(0, 1)` for zero.
     pub fn content(&self) -> (usize, Dim) {
         let gcd = self

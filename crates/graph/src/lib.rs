@@ -35,4 +35,4 @@ pub use dim::{Bindings, Dim, MAX_SYMBOLS, Symbol};
 pub use error::{GraphError, GraphErrorKind};
 pub use graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind};
 pub use tensor_type::TensorType;
-pub use value::{Data, Value};
+pub use value::{Data, DataMut, DataRef, Value, ValueRef};

@@ -196,3 +196,141 @@ impl Value {
         (outer.iter().product(), last)
     }
 }
+
+/// A borrowed dense row-major tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ValueRef<'a> {
+    /// Sizes, outermost first.
+    pub shape: &'a [usize],
+    /// The elements.
+    pub data: DataRef<'a>,
+}
+
+/// The elements of a [`ValueRef`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "each variant is its element type")]
+pub enum DataRef<'a> {
+    F32(&'a [f32]),
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+    Bool(&'a [bool]),
+}
+
+impl DataRef<'_> {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            DataRef::F32(_) => DType::F32,
+            DataRef::I32(_) => DType::I32,
+            DataRef::I64(_) => DType::I64,
+            DataRef::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            DataRef::F32(v) => v.len(),
+            DataRef::I32(v) => v.len(),
+            DataRef::I64(v) => v.len(),
+            DataRef::Bool(v) => v.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address of the first element.
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            DataRef::F32(v) => v.as_ptr().cast(),
+            DataRef::I32(v) => v.as_ptr().cast(),
+            DataRef::I64(v) => v.as_ptr().cast(),
+            DataRef::Bool(v) => v.as_ptr().cast(),
+        }
+    }
+
+    /// A copy of the elements.
+    pub fn to_data(&self) -> Data {
+        match self {
+            DataRef::F32(v) => Data::F32(v.to_vec()),
+            DataRef::I32(v) => Data::I32(v.to_vec()),
+            DataRef::I64(v) => Data::I64(v.to_vec()),
+            DataRef::Bool(v) => Data::Bool(v.to_vec()),
+        }
+    }
+}
+
+impl ValueRef<'_> {
+    /// A copy of the tensor.
+    pub fn to_value(&self) -> Value {
+        Value {
+            shape: self.shape.to_vec(),
+            data: self.data.to_data(),
+        }
+    }
+}
+
+impl Value {
+    /// The tensor, borrowed.
+    pub fn view(&self) -> ValueRef<'_> {
+        ValueRef {
+            shape: &self.shape,
+            data: match &self.data {
+                Data::F32(v) => DataRef::F32(v),
+                Data::I32(v) => DataRef::I32(v),
+                Data::I64(v) => DataRef::I64(v),
+                Data::Bool(v) => DataRef::Bool(v),
+            },
+        }
+    }
+}
+
+/// Memory of a caller for the elements of a tensor.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each variant is its element type")]
+pub enum DataMut<'a> {
+    F32(&'a mut [f32]),
+    I32(&'a mut [i32]),
+    I64(&'a mut [i64]),
+    Bool(&'a mut [bool]),
+}
+
+impl DataMut<'_> {
+    /// Copies elements of the same type and number.
+    ///
+    /// # Errors
+    /// Returns the reason if types or numbers differ.
+    pub fn copy_from(&mut self, from: DataRef<'_>) -> Result<(), String> {
+        fn copy<T: Copy>(to: &mut [T], from: &[T]) -> Result<(), String> {
+            if to.len() != from.len() {
+                return Err(format!(
+                    "has {} elements, must have {}",
+                    to.len(),
+                    from.len()
+                ));
+            }
+            to.copy_from_slice(from);
+            Ok(())
+        }
+        match (self, from) {
+            (DataMut::F32(to), DataRef::F32(from)) => copy(to, from),
+            (DataMut::I32(to), DataRef::I32(from)) => copy(to, from),
+            (DataMut::I64(to), DataRef::I64(from)) => copy(to, from),
+            (DataMut::Bool(to), DataRef::Bool(from)) => copy(to, from),
+            (to, from) => Err(format!("is {}, must be {}", to.dtype(), from.dtype())),
+        }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            DataMut::F32(_) => DType::F32,
+            DataMut::I32(_) => DType::I32,
+            DataMut::I64(_) => DType::I64,
+            DataMut::Bool(_) => DType::Bool,
+        }
+    }
+}

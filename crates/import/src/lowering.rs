@@ -1,5 +1,14 @@
 //! Graph builder shared by the ONNX and `.pt2` lowerings: nodes, constants, type promotion and constant evaluation.
 
+mod convolution;
+mod ordering;
+mod pooling;
+mod resize;
+
+pub(crate) use convolution::ConvSizes;
+pub(crate) use pooling::{Divisor, Pooling};
+pub(crate) use resize::{Coordinates, Interpolation, Nearest};
+
 use std::collections::{HashMap, HashSet};
 
 use base::{Bytes, DType};

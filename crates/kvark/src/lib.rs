@@ -80,10 +80,10 @@ pub mod grammar {
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{
-        NodeProfile, ScoredToken, StepOptions, StepOutputs, TraceCallback, Wanted,
+        NodeProfile, OutputCallback, ScoredToken, StepOptions, StepOutputs, TraceCallback, Wanted,
     };
     pub use ::base::{Bytes, DType};
-    pub use ::graph::{Data, Value};
+    pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};
     pub use ::kv::BackendOptions;
     pub use ::runtime::{
         InferenceOptions, InferenceSession, MethodId, Module, ModuleOptions, RandomInputs,

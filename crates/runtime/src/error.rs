@@ -68,6 +68,22 @@ pub enum RuntimeErrorKind {
         /// The graph's inputs with their types.
         inputs: String,
     },
+    /// The graph has no output of this name.
+    #[error("there is no output {name:?}; the outputs are {outputs}")]
+    UnknownOutput {
+        /// The name.
+        name: String,
+        /// The graph's outputs with their types.
+        outputs: String,
+    },
+    /// The caller's memory for an output does not fit it.
+    #[error("the memory for the output {output} {reason}")]
+    OutputMemory {
+        /// The output's name.
+        output: String,
+        /// What is wrong with the memory.
+        reason: String,
+    },
     /// An input is missing.
     #[error("the input {0} is missing")]
     MissingInput(String),

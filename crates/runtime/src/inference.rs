@@ -7,11 +7,12 @@ pub use random::RandomInputs;
 use crate::options::{RunnerOptions, cache_config};
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{
-    Backend, BackendError, CompileOptions, NodeProfile, Runnable, TraceCallback, attention_nodes,
+    Backend, BackendError, CompileOptions, NodeProfile, OutputCallback, Runnable, TraceCallback,
+    attention_nodes,
 };
 use base::DType;
 use graph::passes::{self, PassSelection};
-use graph::{Graph, TensorId, Value};
+use graph::{DataMut, Graph, TensorId, Value, ValueRef};
 use import::{Artifact, ImportOptions};
 use kv::{BackendOptions, CacheRegistry, CacheSession, Contiguous, make_decode_session};
 use std::fmt;
@@ -165,6 +166,72 @@ impl InferenceSession {
         Ok(self.named(outputs))
     }
 
+    /// Like [`run`](InferenceSession::run) on borrowed inputs, which the CPU reads where they are. Calls `output` with the
+    /// index of every output in [`outputs`](InferenceSession::outputs) and a view of it.
+    pub fn run_borrowed<'a, N: AsRef<str>>(
+        &mut self,
+        inputs: impl IntoIterator<Item = (N, ValueRef<'a>)>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), RuntimeError> {
+        let inputs = self.in_order(inputs)?;
+        self.empty_cache()?;
+        Ok(self.runnable.run_borrowed(&inputs, output)?)
+    }
+
+    /// Like [`run`](InferenceSession::run), for the named outputs only, in this order.
+    pub fn run_selected<'a, N: AsRef<str>>(
+        &mut self,
+        names: &[&str],
+        inputs: impl IntoIterator<Item = (N, ValueRef<'a>)>,
+    ) -> Result<Vec<Value>, RuntimeError> {
+        let wanted = names.iter().map(|name| self.output_index(name));
+        let wanted = wanted.collect::<Result<Vec<usize>, _>>()?;
+        let mut found: Vec<Option<Value>> = vec![None; wanted.len()];
+        self.run_borrowed(inputs, &mut |index, view| {
+            for (at, _) in wanted.iter().enumerate().filter(|(_, i)| **i == index) {
+                found[at] = Some(view.to_value());
+            }
+        })?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Like [`run`](InferenceSession::run), with the named outputs written to the caller's memory. Other outputs are not
+    /// copied.
+    ///
+    /// # Errors
+    /// Also if there is no such output, or the memory has another type or number of elements than the output.
+    pub fn run_into<'a, N: AsRef<str>>(
+        &mut self,
+        inputs: impl IntoIterator<Item = (N, ValueRef<'a>)>,
+        outputs: &mut [(&str, DataMut<'_>)],
+    ) -> Result<(), RuntimeError> {
+        let wanted = outputs.iter().map(|(name, _)| self.output_index(name));
+        let wanted = wanted.collect::<Result<Vec<usize>, _>>()?;
+        let mut failed = None;
+        self.run_borrowed(inputs, &mut |index, view| {
+            for (at, _) in wanted.iter().enumerate().filter(|(_, i)| **i == index) {
+                let (name, memory) = &mut outputs[at];
+                if let Err(reason) = memory.copy_from(view.data) {
+                    let output = name.to_string();
+                    failed.get_or_insert(RuntimeErrorKind::OutputMemory { output, reason });
+                }
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn output_index(&self, name: &str) -> Result<usize, RuntimeError> {
+        let found = self.outputs.iter().position(|info| info.name == name);
+        let unknown = || RuntimeErrorKind::UnknownOutput {
+            name: name.to_owned(),
+            outputs: list(&self.outputs),
+        };
+        Ok(found.ok_or_else(unknown)?)
+    }
+
     /// Like [`run`](InferenceSession::run), and calls `trace` with the name, op and result of every node. Needs the
     /// interpreted executor.
     pub fn run_traced<N: AsRef<str>>(
@@ -200,11 +267,11 @@ impl InferenceSession {
         }
     }
 
-    fn in_order<N: AsRef<str>>(
+    fn in_order<N: AsRef<str>, V>(
         &self,
-        given: impl IntoIterator<Item = (N, Value)>,
-    ) -> Result<Vec<Value>, RuntimeError> {
-        let mut found: Vec<Option<Value>> = self.inputs.iter().map(|_| None).collect();
+        given: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Vec<V>, RuntimeError> {
+        let mut found: Vec<Option<V>> = self.inputs.iter().map(|_| None).collect();
         for (name, value) in given {
             let name = name.as_ref();
             let Some(i) = self.inputs.iter().position(|info| info.name == name) else {
@@ -218,7 +285,7 @@ impl InferenceSession {
                 return Err(RuntimeErrorKind::DuplicateInput(name.to_owned()).into());
             }
         }
-        let missing = |(value, info): (Option<Value>, &TensorInfo)| {
+        let missing = |(value, info): (Option<V>, &TensorInfo)| {
             value.ok_or_else(|| RuntimeErrorKind::MissingInput(info.to_string()).into())
         };
         found.into_iter().zip(&self.inputs).map(missing).collect()
@@ -319,6 +386,32 @@ mod tests {
         assert_eq!(
             found,
             [("sum".to_owned(), Value::f32([1, 2], vec![12.0, 22.0]))]
+        );
+    }
+
+    #[test]
+    fn borrowed_inputs_and_selected_outputs() {
+        let mut session = session();
+        let (x, y) = (x(2), Value::f32([2], vec![10.0, 20.0]));
+        let feed = || [("x", x.view()), ("y", y.view())];
+        let expect = Value::f32([2, 2], vec![12.0, 22.0, 12.0, 22.0]);
+        let found = session.run_selected(&["sum", "sum"], feed()).unwrap();
+        assert_eq!(found, [expect.clone(), expect.clone()]);
+        let mut memory = vec![0.0; 4];
+        let mut into = [("sum", DataMut::F32(&mut memory))];
+        session.run_into(feed(), &mut into).unwrap();
+        assert_eq!(memory, expect.as_f32().unwrap());
+        let error = session.run_selected(&["z"], feed()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no output \"z\"; the outputs are sum: f32[T, 2]"
+        );
+        let mut short = vec![0.0; 3];
+        let mut into = [("sum", DataMut::F32(&mut short))];
+        let error = session.run_into(feed(), &mut into).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the memory for the output sum has 3 elements, must have 4"
         );
     }
 

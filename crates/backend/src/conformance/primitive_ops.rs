@@ -6,9 +6,10 @@ use super::op_case::{OpCase, Operand, SYMBOL_T as T, tokens as t};
 use base::DType::{self, Bool, F32, I32, I64};
 use graph::Dim;
 use graph::ops::{
-    Attention, Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat, CumSum, Expand,
-    Fill, Gather, GatherElements, Index, MatMul, Op, Permute, Range, Reduce, ReduceFunction,
-    Scalar, Size, Slice, Softmax, Triangle, Unary, UnaryFunction, Where,
+    ArgSort, Attention, Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat, Conv,
+    CumSum, Expand, Fill, Gather, GatherElements, Index, MatMul, Op, Permute, Range, Reduce,
+    ReduceFunction, Scalar, Scatter, ScatterFunction, Size, Slice, Softmax, Triangle, Unary,
+    UnaryFunction, Where, WindowAxis, Windows,
 };
 
 /// The element types of a run.
@@ -23,6 +24,8 @@ pub(super) fn cases() -> Vec<OpCase> {
         cases.along_axes(tokens);
         cases.made_of_nothing(tokens);
         cases.products(tokens);
+        cases.convolutions(tokens);
+        cases.sorted_and_written(tokens);
         cases.attention(tokens);
     }
     cases.0
@@ -274,6 +277,100 @@ impl Cases {
                     let op = MatMul { alpha: 0.3, ..op };
                     let [a, b] = operands;
                     self.add(op, tokens, &[a, b, Weight(F32, vec![n])]);
+                }
+            }
+        }
+    }
+
+    fn convolutions(&mut self, tokens: usize) {
+        let axis = |[size, stride, dilation, before, after]: [usize; 5]| WindowAxis {
+            size,
+            stride,
+            dilation,
+            before,
+            after,
+        };
+        let lists = [
+            vec![axis([3, 1, 1, 1, 1])],
+            vec![axis([2, 3, 2, 0, 2])],
+            vec![axis([3, 1, 1, 1, 1]), axis([3, 1, 1, 1, 1])],
+            vec![axis([1, 1, 1, 0, 0]), axis([5, 2, 1, 4, 3])],
+            vec![axis([3, 2, 2, 2, 0]), axis([2, 2, 1, 0, 0])],
+            vec![
+                axis([2, 1, 1, 1, 0]),
+                axis([2, 2, 1, 0, 1]),
+                axis([3, 1, 3, 3, 3]),
+            ],
+        ];
+        for axes in lists {
+            // Sizes that every kernel fits into; the batch is dynamic.
+            let spatial = [5, 7, 22];
+            let sizes = &spatial[3 - axes.len()..];
+            for batch_axes in 0..3 {
+                let op = Windows {
+                    axes: axes.clone(),
+                    batch_axes,
+                    padding: if batch_axes == 1 { 0.0 } else { -2.5 },
+                };
+                self.add(op, tokens, &[any(F32, &[&[T, 3], sizes].concat())]);
+            }
+            let kernel: Vec<usize> = axes.iter().map(|a| a.size).collect();
+            for (groups, inner, outer) in [(1, 3, 4), (6, 1, 1), (2, 2, 3)] {
+                let op = Conv {
+                    axes: axes.clone(),
+                    groups,
+                };
+                let x = || any(F32, &[&[T, groups * inner], sizes].concat());
+                let weight = || any(F32, &[&[groups * outer, inner], &kernel[..]].concat());
+                self.add(op.clone(), tokens, &[x(), weight()]);
+                let bias = any(F32, &[groups * outer]);
+                self.add(op, tokens, &[x(), weight(), bias]);
+            }
+        }
+        // A kernel wider than a row, which only padding makes fit.
+        let wide = vec![axis([9, 1, 1, 4, 4])];
+        let op = Conv {
+            axes: wide,
+            groups: 1,
+        };
+        self.add(op, tokens, &[any(F32, &[1, 2, T]), any(F32, &[2, 2, 9])]);
+    }
+
+    fn sorted_and_written(&mut self, tokens: usize) {
+        for dtype in TYPES {
+            let few = |shape: &[usize]| Tensor(dtype, shape.to_vec(), Whole(-2, 3));
+            for (axis, count) in [
+                (0, t()),
+                (1, Dim::from(6)),
+                (1, Dim::from(2)),
+                (2, 1.into()),
+            ] {
+                for descending in [false, true] {
+                    let op = ArgSort {
+                        axis,
+                        descending,
+                        count,
+                    };
+                    self.add(op, tokens, &[few(&[T, 6, 4])]);
+                }
+            }
+            for function in ScatterFunction::ALL {
+                if dtype == Bool && function != ScatterFunction::Replace {
+                    continue;
+                }
+                let op = || Scatter { function };
+                for index in [I32, I64] {
+                    let indices = |shape: &[usize], size: i64| {
+                        Tensor(index, shape.to_vec(), Whole(-size, size))
+                    };
+                    let data = || few(&[4, 5, 3]);
+                    self.add(op(), tokens, &[data(), indices(&[T], 4), few(&[T, 5, 3])]);
+                    self.add(op(), tokens, &[data(), indices(&[2, T], 4), few(&[3])]);
+                    let (first, second) = (|| indices(&[T, 1], 4), || indices(&[6], 5));
+                    self.add(op(), tokens, &[data(), first(), second(), few(&[T, 6, 3])]);
+                    self.add(op(), tokens, &[data(), first(), second(), few(&[])]);
+                    let all = [data(), first(), second(), indices(&[], 3), few(&[6])];
+                    self.add(op(), tokens, &all);
                 }
             }
         }

@@ -4,6 +4,7 @@ use crate::kernels::Context;
 use crate::kernels::attention::cached::CachedAttention;
 use crate::kernels::attention::plain::{Attention, AttentionOperands};
 use crate::kernels::attention::rope::{Rope, RopeTable, Rotation};
+use crate::kernels::conv::Conv;
 use crate::kernels::elementwise::Elementwise;
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
@@ -18,8 +19,11 @@ use crate::kernels::normalise::softmax::Softmax;
 use crate::kernels::rearrange::copy::CopyStrided;
 use crate::kernels::rearrange::gather::{AdvancedIndex, GatherBlocks, GatherElements};
 use crate::kernels::rearrange::gather_rows::GatherRows;
+use crate::kernels::rearrange::scatter::Scatter;
 use crate::kernels::rearrange::triangle::Triangle;
+use crate::kernels::rearrange::windows::Windows;
 use crate::kernels::reduce::Reduce;
+use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
 use crate::kv::{CpuKv, StepRows};
 use backend::{BackendErrorKind, CacheStep};
@@ -59,6 +63,10 @@ pub(crate) enum Call {
     Reduce(Reduce),
     Softmax(Softmax),
     CumSum(CumSum),
+    ArgSort(ArgSort),
+    Conv(Conv),
+    Scatter(Scatter),
+    Windows(Windows),
     CachedAttention(CachedAttentionCall),
 }
 
@@ -297,6 +305,13 @@ impl Call {
                 Call::Reduce(op) => op.run(ctx, at.input(0), at.output)?,
                 Call::Softmax(op) => op.run(ctx, at.input(0), out),
                 Call::CumSum(op) => op.run(at.input(0), at.output),
+                Call::ArgSort(op) => op.run(ctx, at.input(0), at.output.cast()),
+                Call::Conv(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),
+                Call::Scatter(op) => {
+                    let last = at.inputs.len() - 1;
+                    op.run(at.input(0), &at.inputs[1..last], at.input(last), at.output)?;
+                }
+                Call::Windows(op) => op.run(ctx, at.input(0), out),
                 Call::CachedAttention(op) => {
                     update_and_attend(ctx, op, (at.input(1), None), at, cache)?;
                 }

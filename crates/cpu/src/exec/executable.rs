@@ -1,7 +1,6 @@
 //! The CPU's executable: one set of weights and one arena, and a tape for every size of step.
 
 use super::constants::Constants;
-use super::input_address;
 use super::profile::Profile;
 use super::tape::{Fusion, Machine, Tape};
 use crate::aligned::AlignedBuffer;
@@ -11,10 +10,10 @@ use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
-    Dispatch, Executable, ExecutorKind, GraphSupport, NodeProfile, Replay, ReplayWrapper, RunMode,
-    StepOutputs, TraceCallback,
+    Dispatch, Executable, ExecutorKind, GraphSupport, NodeProfile, OutputCallback, Replay,
+    ReplayWrapper, RunMode, StepOutputs, TraceCallback,
 };
-use graph::{Graph, Value};
+use graph::{Graph, Value, ValueRef};
 use kv::Step;
 use std::sync::Arc;
 
@@ -67,14 +66,16 @@ impl CpuExecutable {
         })
     }
 
-    fn run_values(
+    /// Runs the graph on tensors where they are, and calls `output` with its outputs where they are.
+    fn run_views(
         &mut self,
-        inputs: &[Value],
+        inputs: &[ValueRef<'_>],
         mut cache: Option<CacheStep<'_, CpuKv>>,
         trace: Option<TraceCallback<'_>>,
-    ) -> Result<Vec<Value>, BackendError> {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
-        let addresses: Vec<*const u8> = inputs.iter().map(input_address).collect();
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape).collect();
+        let addresses: Vec<*const u8> = inputs.iter().map(|v| v.data.as_ptr()).collect();
         let mut eager;
         let tape = if self.eager || trace.is_some() {
             eager = self.machine.record(&shapes, Fusion::None)?;
@@ -84,7 +85,22 @@ impl CpuExecutable {
         };
         // SAFETY: the shapes and types are the inputs' own, which `Runnable` has checked.
         unsafe { tape.run(&mut self.machine, &addresses, &mut cache, trace)? };
-        Ok(tape.outputs(&self.machine.graph))
+        tape.view_outputs(&self.machine.graph, output);
+        Ok(())
+    }
+
+    fn run_values(
+        &mut self,
+        inputs: &[Value],
+        cache: Option<CacheStep<'_, CpuKv>>,
+        trace: Option<TraceCallback<'_>>,
+    ) -> Result<Vec<Value>, BackendError> {
+        let inputs: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
+        let mut outputs = vec![];
+        self.run_views(&inputs, cache, trace, &mut |_, view| {
+            outputs.push(view.to_value())
+        })?;
+        Ok(outputs)
     }
 }
 
@@ -97,6 +113,15 @@ impl Executable for CpuExecutable {
         cache: Option<CacheStep<'_, CpuKv>>,
     ) -> Result<Vec<Value>, BackendError> {
         self.run_values(inputs, cache, None)
+    }
+
+    fn run_borrowed(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        cache: Option<CacheStep<'_, CpuKv>>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        self.run_views(inputs, cache, None, output)
     }
 
     fn run_traced(

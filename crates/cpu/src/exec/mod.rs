@@ -17,7 +17,7 @@ pub(crate) use tape::PlannedStep;
 pub(crate) use weight_layouts::WeightLayouts;
 
 use backend::{BackendError, BackendErrorKind};
-use graph::{Bindings, Data, Graph, Node, TensorId, Value};
+use graph::{Bindings, Data, DataRef, Graph, Node, TensorId, Value, ValueRef};
 
 /// An error of a node, with its name.
 fn node_error(graph: &Graph, node: &Node, reason: String) -> BackendError {
@@ -34,16 +34,6 @@ fn named(graph: &Graph, node: &Node, error: call::CallError) -> BackendError {
     match error {
         call::CallError::Reason(reason) => node_error(graph, node, reason),
         call::CallError::Other(kind) => kind.into(),
-    }
-}
-
-/// Where a caller's input begins.
-fn input_address(value: &Value) -> *const u8 {
-    match &value.data {
-        Data::F32(v) => v.as_ptr().cast(),
-        Data::I32(v) => v.as_ptr().cast(),
-        Data::I64(v) => v.as_ptr().cast(),
-        Data::Bool(v) => v.as_ptr().cast(),
     }
 }
 
@@ -72,12 +62,53 @@ unsafe fn value_at(graph: &Graph, id: TensorId, bindings: &Bindings, address: *c
     Value { shape, data }
 }
 
+/// Calls `output` with a view of a tensor in the step's memory.
+///
+/// # Safety
+/// The tensor's elements must be readable at `address`.
+unsafe fn with_view(
+    graph: &Graph,
+    id: TensorId,
+    bindings: &Bindings,
+    address: *const u8,
+    output: impl FnOnce(ValueRef<'_>),
+) {
+    let ty = &graph.tensor(id).ty;
+    // SAFETY: the caller guarantees the elements.
+    unsafe {
+        if ty.dtype == base::DType::Bool {
+            // Bytes that are not known to be 0 or 1 are converted.
+            return output(value_at(graph, id, bindings, address).view());
+        }
+        let shape = ty
+            .dims(bindings)
+            .expect("sizes were resolved before the run");
+        let len = shape.iter().product();
+        let data = match ty.dtype {
+            base::DType::I32 => DataRef::I32(slice(address, len)),
+            base::DType::I64 => DataRef::I64(slice(address, len)),
+            _ => DataRef::F32(slice(address, len)),
+        };
+        output(ValueRef {
+            shape: &shape,
+            data,
+        });
+    }
+}
+
+/// # Safety
+/// `len` elements must be readable at `address`, if any, for as long as the slice is used.
+unsafe fn slice<'a, T>(address: *const u8, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller guarantees the elements.
+    unsafe { std::slice::from_raw_parts(address.cast(), len) }
+}
+
 /// # Safety
 /// `len` elements must be readable at `address`, if any.
 unsafe fn elements<T: Clone>(address: *const u8, len: usize) -> Vec<T> {
-    if len == 0 {
-        return Vec::new();
-    }
     // SAFETY: the caller guarantees the elements.
-    unsafe { std::slice::from_raw_parts(address.cast(), len) }.to_vec()
+    unsafe { slice(address, len) }.to_vec()
 }

@@ -7,6 +7,7 @@ use crate::kernels::attention::cached::CachedAttention;
 use crate::kernels::attention::plain::{Attention, Mask};
 use crate::kernels::attention::rope::{Rope, RopeTable};
 use crate::kernels::axis_view::AxisView;
+use crate::kernels::conv::Conv;
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
 use crate::kernels::elementwise::{Elementwise, Function};
@@ -22,8 +23,11 @@ use crate::kernels::normalise::softmax::Softmax;
 use crate::kernels::rearrange::copy::CopyStrided;
 use crate::kernels::rearrange::gather::{AdvancedIndex, GatherBlocks, GatherElements};
 use crate::kernels::rearrange::gather_rows::GatherRows;
+use crate::kernels::rearrange::scatter::Scatter;
 use crate::kernels::rearrange::triangle::Triangle;
+use crate::kernels::rearrange::windows::{Slide, Windows};
 use crate::kernels::reduce::Reduce;
+use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
 use backend::BackendError;
 use base::DType;
@@ -224,7 +228,10 @@ impl<'a> Sizes<'a> {
                 })
             }
             Op::GatherElements(op) => self.gather_elements(op)?,
-            Op::Index(_) => self.index(),
+            Op::Index(_) => Call::AdvancedIndex(self.index(&self.inputs[1..])),
+            Op::Scatter(op) => self.scatter(op),
+            Op::Windows(op) => self.windows(op),
+            Op::Conv(op) => self.conv(op),
             Op::Cast(op) => Call::Cast(Cast {
                 from: self.input_type(0),
                 to: op.to,
@@ -238,6 +245,12 @@ impl<'a> Sizes<'a> {
             Op::CumSum(op) => Call::CumSum(CumSum {
                 lines: AxisView::new(output, op.axis),
                 dtype: self.dtype,
+            }),
+            Op::ArgSort(op) => Call::ArgSort(ArgSort {
+                lines: AxisView::new(&self.inputs[0], op.axis),
+                count: output[op.axis],
+                descending: op.descending,
+                dtype: self.input_type(0),
             }),
             Op::Triangle(op) => {
                 let [outer @ .., rows, columns] = &output[..] else {
@@ -426,13 +439,19 @@ impl<'a> Sizes<'a> {
         }))
     }
 
-    fn index(&self) -> Call {
-        let (data, indices) = (&self.inputs[0], &self.inputs[1..]);
+    /// Tuples of `indices` into the first axes of the first operand.
+    fn index(&self, indices: &[Vec<usize>]) -> AdvancedIndex {
+        let data = &self.inputs[0];
         let blocks = strides(&data[..indices.len()]);
-        let rest = data.len() - indices.len();
-        let shape = self.output[..self.output.len() - rest].to_vec();
+        let rank = indices.iter().map(Vec::len).max().unwrap_or(0);
+        let mut shape = vec![1; rank];
+        for own in indices {
+            for (to, size) in shape[rank - own.len()..].iter_mut().zip(own) {
+                *to = if *to == 1 { *size } else { *to };
+            }
+        }
         let block: usize = data[indices.len()..].iter().product();
-        Call::AdvancedIndex(AdvancedIndex {
+        AdvancedIndex {
             axes: (0..indices.len())
                 .map(|axis| (data[axis], blocks[axis], self.input_type(1 + axis)))
                 .collect(),
@@ -442,6 +461,62 @@ impl<'a> Sizes<'a> {
                 .collect(),
             shape,
             block_bytes: block * self.element_bytes(),
+        }
+    }
+
+    fn scatter(&self, op: &ops::Scatter) -> Call {
+        let last = self.inputs.len() - 1;
+        let index = self.index(&self.inputs[1..last]);
+        let rest = &self.output[last - 1..];
+        let value_shape: Vec<usize> = index.shape.iter().chain(rest).copied().collect();
+        Call::Scatter(Scatter {
+            function: op.function,
+            dtype: self.dtype,
+            data_bytes: self.len() * self.element_bytes(),
+            block: rest.iter().product(),
+            value_strides: broadcast_strides(&self.inputs[last], &value_shape),
+            value_shape,
+            index,
+        })
+    }
+
+    /// Windows along the last axes of an operand, as three axes.
+    fn slides(axes: &[ops::WindowAxis], sizes: &[usize], places: &[usize]) -> [Slide; 3] {
+        let mut slides = [Slide::ONE; 3];
+        let first = slides.len() - axes.len();
+        for (i, axis) in axes.iter().enumerate() {
+            slides[first + i] = Slide {
+                len: sizes[i],
+                places: places[i],
+                size: axis.size,
+                stride: axis.stride,
+                dilation: axis.dilation,
+                before: axis.before,
+            };
+        }
+        slides
+    }
+
+    fn windows(&self, op: &ops::Windows) -> Call {
+        let x = &self.inputs[0];
+        let outer = x.len() - op.axes.len();
+        let places = &self.output[op.batch_axes..][..op.axes.len()];
+        Call::Windows(Windows {
+            batch: x[..op.batch_axes].iter().product(),
+            channels: x[op.batch_axes..outer].iter().product(),
+            axes: Self::slides(&op.axes, &x[outer..], places),
+            padding: op.padding,
+        })
+    }
+
+    fn conv(&self, op: &ops::Conv) -> Call {
+        let (x, output) = (&self.inputs[0], &self.output);
+        Call::Conv(Conv {
+            batch: x[0],
+            groups: op.groups,
+            inner: x[1] / op.groups,
+            outer: output[1] / op.groups,
+            axes: Self::slides(&op.axes, &x[2..], &output[2..]),
         })
     }
 

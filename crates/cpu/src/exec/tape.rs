@@ -7,7 +7,7 @@ use super::prefetch::plan_prefetches;
 use super::profile::{Profile, WorkEstimate};
 use super::tape_call::{Location, NextReads, TapeCall};
 use super::weight_layouts::WeightLayouts;
-use super::{named, value_at};
+use super::{named, value_at, with_view};
 use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
@@ -15,7 +15,7 @@ use crate::kernels::matmul::Gate;
 use crate::kernels::matmul::quantised::MAX_FUSED_PRODUCTS;
 use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
-use backend::{BackendError, CacheStep, TraceCallback};
+use backend::{BackendError, CacheStep, OutputCallback, TraceCallback};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
 use std::ops::Range;
@@ -389,14 +389,13 @@ impl Tape {
         self.fusion == Fusion::Pieces && matches!(entry.call, Call::CachedAttention(_))
     }
 
-    /// The graph's outputs, copied out of the arena after a run.
-    pub(super) fn outputs(&self, graph: &Graph) -> Vec<Value> {
+    /// Calls `output` with a view of each of the graph's outputs, where a run left them.
+    pub(super) fn view_outputs(&self, graph: &Graph, output: OutputCallback<'_>) {
         let addresses = &self.addresses[self.outputs.clone()];
-        // SAFETY: outputs live to the end of the plan.
-        let output = |(id, at): (&TensorId, &*const u8)| unsafe {
-            value_at(graph, *id, &self.bindings, *at)
-        };
-        graph.outputs().iter().zip(addresses).map(output).collect()
+        for (index, (id, at)) in graph.outputs().iter().zip(addresses).enumerate() {
+            // SAFETY: outputs live to the end of the plan.
+            unsafe { with_view(graph, *id, &self.bindings, *at, |view| output(index, view)) };
+        }
     }
 
     /// An output where a run left it: rows of f32, and the elements of a row.

@@ -7,6 +7,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod axis_view;
+pub(crate) mod conv;
 pub(crate) mod decode;
 pub(crate) mod elementwise;
 pub(crate) mod loop_nest;

@@ -1,5 +1,6 @@
 //! Reductions: sums, means and extremes over axes.
 
+pub(crate) mod arg_sort;
 pub(crate) mod cumsum;
 
 use super::loop_nest::LoopNest;

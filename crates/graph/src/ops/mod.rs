@@ -1,11 +1,13 @@
 //! The closed set of ops. Each file defines one op: attributes, type inference, buffer reuse and reference evaluator.
 
 mod activation;
+mod arg_sort;
 mod attention;
 mod binary;
 mod cast;
 mod compare;
 mod concat;
+mod conv;
 mod cum_sum;
 mod elementwise;
 mod expand;
@@ -27,6 +29,7 @@ mod rms_norm;
 mod rope;
 mod rope_table;
 mod scale;
+mod scatter;
 mod size;
 mod slice;
 mod soft_cap;
@@ -36,13 +39,16 @@ mod triangle;
 mod unary;
 mod update_and_attend;
 mod where_;
+mod windows;
 
 pub use activation::Activation;
+pub use arg_sort::ArgSort;
 pub use attention::Attention;
 pub use binary::{Binary, BinaryFunction};
 pub use cast::Cast;
 pub use compare::{Compare, CompareFunction};
 pub use concat::Concat;
+pub use conv::Conv;
 pub use cum_sum::CumSum;
 pub use expand::Expand;
 pub use fill::{Fill, Scalar};
@@ -62,6 +68,7 @@ pub use rms_norm::RmsNorm;
 pub use rope::{Rope, RopeLayout};
 pub use rope_table::RopeTable;
 pub use scale::Scale;
+pub use scatter::{Scatter, ScatterFunction};
 pub use size::Size;
 pub use slice::Slice;
 pub use soft_cap::SoftCap;
@@ -71,6 +78,7 @@ pub use triangle::Triangle;
 pub use unary::{Unary, UnaryFunction};
 pub use update_and_attend::{AttendedRow, ScoreParams, UpdateAndAttend, attend_row};
 pub use where_::Where;
+pub use windows::{WindowAxis, Windows};
 
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
@@ -146,11 +154,13 @@ macro_rules! ops {
 }
 
 ops!(
+    ArgSort,
     Attention,
     Binary,
     Cast,
     Compare,
     Concat,
+    Conv,
     CumSum,
     Expand,
     Fill,
@@ -170,6 +180,7 @@ ops!(
     Rope,
     RopeTable,
     Scale,
+    Scatter,
     Size,
     Slice,
     SoftCap,
@@ -177,7 +188,8 @@ ops!(
     Triangle,
     Unary,
     UpdateAndAttend,
-    Where
+    Where,
+    Windows
 );
 
 impl Op {

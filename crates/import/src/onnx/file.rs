@@ -54,6 +54,17 @@ pub(super) struct Node {
     pub(super) attributes: Vec<Attribute>,
     /// Tensor-valued attributes by name.
     pub(super) tensors: Vec<(String, OnnxTensor)>,
+    /// The branches of an `If`: `then_branch` and `else_branch`. Tensors of the model that they read are operands of the node.
+    pub(super) branches: Vec<Branch>,
+}
+
+/// A branch of an `If`.
+#[derive(Clone, Debug)]
+pub(super) struct Branch {
+    pub(super) name: String,
+    pub(super) nodes: Vec<Node>,
+    /// Names of the results.
+    pub(super) outputs: Vec<String>,
 }
 
 impl Onnx {

@@ -1,9 +1,9 @@
-//! Inlines model-local functions.
+//! Inlines model-local functions, and gives the branches of conditions names of their own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::file::Node;
-use super::schema::{Attribute, AttributeValue, FunctionProto, ModelProto, NodeProto};
+use super::file::{Branch, Node};
+use super::schema::{Attribute, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::tensor::{ExternalDataFiles, OnnxTensor};
 use crate::error::ImportError;
 
@@ -23,6 +23,10 @@ pub(super) struct Inliner<'a> {
     /// Whether an op is lowered as it is, so that a function of its name is not inlined.
     is_supported: fn(&str) -> bool,
     nodes: Vec<Node>,
+    /// Nodes made so far, also those of branches.
+    count: usize,
+    /// Initialisers of branches.
+    pub(super) tensors: Vec<(String, OnnxTensor)>,
 }
 
 /// Maps names and attributes of a function body to the caller's.
@@ -34,6 +38,8 @@ struct Scope<'s> {
     attributes: Vec<&'s Attribute>,
     opsets: &'s BTreeMap<String, i64>,
     depth: usize,
+    /// For a branch: the names that it defines, and the scope of all others.
+    branch: Option<(HashSet<&'s str>, &'s Scope<'s>)>,
 }
 
 impl<'a> Inliner<'a> {
@@ -50,6 +56,8 @@ impl<'a> Inliner<'a> {
             folder,
             is_supported,
             nodes: vec![],
+            count: 0,
+            tensors: vec![],
         }
     }
 
@@ -61,6 +69,7 @@ impl<'a> Inliner<'a> {
             attributes: vec![],
             opsets: self.opsets,
             depth: 0,
+            branch: None,
         };
         for node in nodes {
             self.node(node, &scope)?;
@@ -73,14 +82,9 @@ impl<'a> Inliner<'a> {
         let op = node.op();
         let wrong = |reason: String| ImportError::malformed(format!("node {label} ({op})"), reason);
         let rename = |list: &[String]| -> Vec<String> {
-            let rename = |name: &String| match scope.names.get(&name[..]) {
-                _ if name.is_empty() => String::new(),
-                Some(outer) => outer.clone(),
-                None => format!("{}{name}", scope.prefix),
-            };
-            list.iter().map(rename).collect()
+            list.iter().map(|name| scope.rename(name)).collect()
         };
-        let (inputs, outputs) = (rename(&node.inputs), rename(&node.outputs));
+        let (mut inputs, outputs) = (rename(&node.inputs), rename(&node.outputs));
         let attributes: Vec<Attribute> = node
             .attributes
             .iter()
@@ -128,13 +132,14 @@ impl<'a> Inliner<'a> {
                     attributes: attributes.iter().chain(own).collect(),
                     opsets: &function.opsets,
                     depth: scope.depth + 1,
+                    branch: None,
                 };
                 for node in &function.nodes {
                     self.node(node, &inner)?;
                 }
             }
             _ => {
-                if self.nodes.len() == MAX_NODES {
+                if self.count == MAX_NODES {
                     return Err(wrong(format!(
                         "exceeds the limit of {MAX_NODES} nodes after inlining functions"
                     )));
@@ -152,6 +157,12 @@ impl<'a> Inliner<'a> {
                         tensors.push((attribute.name.clone(), stored));
                     }
                 }
+                let mut branches = vec![];
+                if op == "If" {
+                    branches = self.branches(node, &attributes, scope)?;
+                    inputs.extend(captured(&branches));
+                }
+                self.count += 1;
                 self.nodes.push(Node {
                     label,
                     op,
@@ -160,6 +171,7 @@ impl<'a> Inliner<'a> {
                     outputs,
                     attributes,
                     tensors,
+                    branches,
                 });
             }
         }
@@ -167,7 +179,83 @@ impl<'a> Inliner<'a> {
     }
 }
 
+impl Inliner<'_> {
+    /// The branches of a condition, with names that are unique in the model.
+    fn branches(
+        &mut self,
+        node: &NodeProto,
+        attributes: &[Attribute],
+        scope: &Scope<'_>,
+    ) -> Result<Vec<Branch>, ImportError> {
+        let label = format!("{}{}", scope.prefix, node.label());
+        let wrong = |reason: String| ImportError::malformed(format!("node {label} (If)"), reason);
+        if scope.depth == MAX_NESTED {
+            return Err(wrong("is nested too deeply".into()));
+        }
+        let mut branches = vec![];
+        for attribute in attributes {
+            let AttributeValue::Graph(bytes) = &attribute.value else {
+                continue;
+            };
+            let graph = GraphProto::parse(bytes.clone()).map_err(wrong)?;
+            let stored = graph.initializers.iter().map(|tensor| &tensor.name[..]);
+            let made = graph.nodes.iter().flat_map(|node| &node.outputs);
+            let defined = stored.chain(made.map(|name| &name[..]));
+            let result = node.outputs.iter().find(|name| !name.is_empty());
+            let result = result.map_or(node.label(), |name| name);
+            let inner = Scope {
+                prefix: format!("{}{result}/{}/", scope.prefix, attribute.name),
+                names: HashMap::new(),
+                attributes: scope.attributes.clone(),
+                opsets: scope.opsets,
+                depth: scope.depth + 1,
+                branch: Some((defined.collect(), scope)),
+            };
+            for tensor in &graph.initializers {
+                let stored = OnnxTensor::new(tensor, self.folder)?;
+                self.tensors.push((inner.rename(&tensor.name), stored));
+            }
+            let outside = std::mem::take(&mut self.nodes);
+            for node in &graph.nodes {
+                self.node(node, &inner)?;
+            }
+            let nodes = std::mem::replace(&mut self.nodes, outside);
+            let outputs = graph
+                .outputs
+                .iter()
+                .map(|output| inner.rename(&output.name));
+            branches.push(Branch {
+                name: attribute.name.clone(),
+                outputs: outputs.collect(),
+                nodes,
+            });
+        }
+        Ok(branches)
+    }
+}
+
+/// Names that branches read and do not define.
+fn captured(branches: &[Branch]) -> Vec<String> {
+    let nodes = || branches.iter().flat_map(|branch| &branch.nodes);
+    let made: HashSet<&String> = nodes().flat_map(|node| &node.outputs).collect();
+    let read = nodes().flat_map(|node| &node.inputs);
+    let read = read.chain(branches.iter().flat_map(|branch| &branch.outputs));
+    let mut seen = HashSet::new();
+    let outside = read.filter(|name| !name.is_empty() && !made.contains(name));
+    outside.filter(|name| seen.insert(*name)).cloned().collect()
+}
+
 impl Scope<'_> {
+    /// The name in the model of a name in this scope.
+    fn rename(&self, name: &str) -> String {
+        match (self.names.get(name), &self.branch) {
+            _ if name.is_empty() => String::new(),
+            (Some(outer), _) => outer.clone(),
+            (None, Some((defined, outside))) if !defined.contains(name) => outside.rename(name),
+            _ => format!("{}{name}", self.prefix),
+        }
+    }
+
     /// Resolves a reference to an attribute of the function; `None` if the caller gives no value and there is no default.
     fn resolve(&self, attribute: &Attribute) -> Option<Attribute> {
         let AttributeValue::Reference(name) = &attribute.value else {

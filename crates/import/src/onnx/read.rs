@@ -47,9 +47,10 @@ pub(super) fn read(
         return Err(ImportError::unsupported("a sparse initialiser"));
     }
     let mut folder = ExternalDataFiles::new(folder);
-    let tensors = initializers(graph, &mut folder)?;
+    let mut tensors = initializers(graph, &mut folder)?;
     let mut inliner = Inliner::new(&model, &opsets, &mut folder, is_supported);
     let nodes = inliner.expand(&graph.nodes)?;
+    tensors.extend(inliner.tensors);
     let ports = |list: &[ValueInfo]| list.iter().map(port).collect::<Result<Vec<_>, _>>();
     let (mut inputs, outputs) = (ports(&graph.inputs)?, ports(&graph.outputs)?);
     // Early IR versions also list initialisers as inputs, of which they are the default values.

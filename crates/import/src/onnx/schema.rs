@@ -58,7 +58,9 @@ pub(super) enum AttributeValue {
     Ints(Vec<i64>),
     /// A reference to an attribute of the enclosing function.
     Reference(String),
-    /// Graphs, sparse tensors, types and lists of strings.
+    /// The bytes of a graph, which is read when its node is.
+    Graph(Bytes),
+    /// Sparse tensors, types and lists of graphs and strings.
     Other,
 }
 
@@ -167,6 +169,11 @@ fn entry(mut message: Message, map: &mut BTreeMap<String, String>) -> Result<(),
 }
 
 impl GraphProto {
+    /// Reads a graph that is an attribute.
+    pub(super) fn parse(bytes: Bytes) -> Result<GraphProto, Reason> {
+        GraphProto::read(Message::new(bytes))
+    }
+
     fn read(mut message: Message) -> Result<GraphProto, Reason> {
         let mut graph = GraphProto::default();
         each(&mut message, |field| {
@@ -244,7 +251,8 @@ impl Attribute {
                 }
                 7 => field.floats(&mut floats)?,
                 8 => field.ints(&mut ints)?,
-                6 | 9..=11 | 14 | 15 | 22 | 23 => value = Some(AttributeValue::Other),
+                6 => value = Some(AttributeValue::Graph(field.bytes()?)),
+                9..=11 | 14 | 15 | 22 | 23 => value = Some(AttributeValue::Other),
                 20 => kind = field.int()?,
                 21 => reference = field.text()?,
                 _ => {}

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{Cursor, Read};
 
 use base::Bytes;
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::ImportError;
@@ -21,8 +22,12 @@ pub(super) struct Archive {
 impl Archive {
     pub(super) fn open(bytes: &Bytes) -> Result<Archive, ImportError> {
         let damaged = |reason: String| ImportError::malformed("the zip archive", reason);
-        let mut zip =
-            ZipArchive::new(Cursor::new(&bytes[..])).map_err(|e| damaged(e.to_string()))?;
+        // Example inputs are an archive inside this one: the offset must not be taken from its directory.
+        let config = Config {
+            archive_offset: ArchiveOffset::Known(0),
+        };
+        let zip = ZipArchive::with_config(config, Cursor::new(&bytes[..]));
+        let mut zip = zip.map_err(|e| damaged(e.to_string()))?;
         let mut members = HashMap::new();
         let mut root = None;
         for index in 0..zip.len() {

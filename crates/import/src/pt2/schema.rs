@@ -117,6 +117,7 @@ pub(crate) enum Argument {
     AsInt(i64),
     AsInts(Vec<i64>),
     AsFloat(Float),
+    AsFloats(Vec<Float>),
     AsString(String),
     AsSymInt(SymIntArgument),
     AsSymInts(Vec<SymIntArgument>),
@@ -125,7 +126,6 @@ pub(crate) enum Argument {
     // Types are also in the results' metadata; devices, layouts and memory formats change no value. Other kinds are
     // rejected by the rules that read them.
     AsScalarType(serde::de::IgnoredAny),
-    AsFloats(serde::de::IgnoredAny),
     AsStrings(serde::de::IgnoredAny),
     AsMemoryFormat(serde::de::IgnoredAny),
     AsLayout(serde::de::IgnoredAny),

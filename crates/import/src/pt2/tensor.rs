@@ -109,6 +109,15 @@ impl Pt2Tensor {
         self.len() == 0
     }
 
+    /// The elements as a 16-bit float type, if they are stored as one.
+    pub(super) fn half(&self) -> Option<DType> {
+        match self.kind {
+            StoredType::F16 => Some(DType::F16),
+            StoredType::BF16 => Some(DType::BF16),
+            _ => None,
+        }
+    }
+
     /// The elements in their compute type, without a copy if that is the stored type.
     pub(super) fn computed(&self) -> Result<(DType, Bytes), String> {
         let data = self.kind.computed(&self.data, self.len())?;

@@ -183,6 +183,15 @@ fn read_plan(
     for value in plan.tables(2).map_err(wrong)? {
         values.push(read_value(&value, data, external).map_err(wrong)?);
     }
+    // An omitted tensor of a list is -1 (no index of a value): it becomes a value that is `None`.
+    let none = values.len();
+    for value in &mut values {
+        if let EValue::OptionalTensors(list) = value {
+            let omitted = list.iter_mut().filter(|index| **index == usize::MAX);
+            omitted.for_each(|index| *index = none);
+        }
+    }
+    values.push(EValue::None);
     let count = values.len();
     let indices = |list: Vec<i32>| -> Result<Vec<usize>, Fault> {
         let index = |n: i32| {

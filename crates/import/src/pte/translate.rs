@@ -232,7 +232,7 @@ impl<'a> Translation<'a> {
             EValue::Double(x) => Argument::AsFloat(Float(*x)),
             EValue::Text(text) => Argument::AsString(text.clone()),
             EValue::Tensor(_) => Argument::AsTensor(named(value)),
-            EValue::Doubles | EValue::Bools => Argument::AsFloats(serde::de::IgnoredAny),
+            EValue::Doubles | EValue::Bools => Argument::AsFloats(vec![]),
             EValue::Ints(list) => self.integers(list),
             EValue::Tensors(list) => Argument::AsTensors(list.iter().map(|v| named(*v)).collect()),
             EValue::OptionalTensors(list) => {

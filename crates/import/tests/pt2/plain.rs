@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use backend::reference::Reference;
 use backend::{Backend, Runnable};
+use base::DType;
 use graph::Graph;
+use graph::ops::Op;
 
 use crate::golden::{TOLERANCE, archive, distance, folder, json, names, tensor};
 
@@ -69,6 +71,30 @@ fn outputs_are_those_of_pytorch() {
 #[test]
 fn outputs_are_those_of_pytorch_after_the_passes() {
     all(&|graph| graph::passes::optimise(graph).unwrap());
+}
+
+#[test]
+fn weights_stay_as_stored() {
+    let table = [
+        ("half_bf16", DType::BF16, 3),
+        ("half_f16", DType::F16, 3),
+        ("torchao_int8", DType::Q8_0, 2),
+        ("torchao_int4", DType::Q4_0, 2),
+    ];
+    for (name, expect, count) in table {
+        let artifact = import::open(&archive(name)).unwrap();
+        let mut graph = artifact.method("forward").unwrap().graph.clone();
+        graph::passes::optimise(&mut graph).unwrap();
+        let weight = |node: &graph::Node| match node.op {
+            Op::Linear(_) => Some(node.inputs[1]),
+            Op::GatherRows(_) => Some(node.inputs[0]),
+            Op::MatMul(_) | Op::Gather(_) => panic!("{name}: {}", graph.node_name(node)),
+            _ => None,
+        };
+        let weights = graph.nodes().iter().filter_map(weight);
+        let types: Vec<DType> = weights.map(|id| graph.tensor(id).ty.dtype).collect();
+        assert_eq!(types, vec![expect; count], "{name}");
+    }
 }
 
 #[test]

@@ -134,6 +134,28 @@ pub(crate) struct AdvancedIndex {
 }
 
 impl AdvancedIndex {
+    /// The block that the `i`th tuple of indices addresses.
+    ///
+    /// # Safety
+    /// Every index tensor must hold its elements.
+    pub(crate) unsafe fn block(&self, indices: &[*const u8], i: usize) -> Result<usize, String> {
+        let mut block = 0;
+        for (axis, (size, stride, dtype)) in self.axes.iter().enumerate() {
+            let (mut rest, mut at) = (i, 0);
+            for (extent, step) in self.shape.iter().zip(&self.strides[axis]).rev() {
+                at += rest % extent * step;
+                rest /= extent;
+            }
+            let index = IndexValues {
+                at: indices[axis],
+                dtype: *dtype,
+            };
+            // SAFETY: the caller guarantees the index tensor.
+            block += wrap(unsafe { index.get(at) }, *size)? * stride;
+        }
+        Ok(block)
+    }
+
     /// # Safety
     /// `data` must hold all blocks, every index tensor its elements, and `out` a block for each of the common shape.
     pub(crate) unsafe fn run(
@@ -144,20 +166,8 @@ impl AdvancedIndex {
     ) -> Result<(), String> {
         let count: usize = self.shape.iter().product();
         for i in 0..count {
-            let mut block = 0;
-            for (axis, (size, stride, dtype)) in self.axes.iter().enumerate() {
-                let (mut rest, mut at) = (i, 0);
-                for (extent, step) in self.shape.iter().zip(&self.strides[axis]).rev() {
-                    at += rest % extent * step;
-                    rest /= extent;
-                }
-                let index = IndexValues {
-                    at: indices[axis],
-                    dtype: *dtype,
-                };
-                // SAFETY: the caller guarantees the index tensor.
-                block += wrap(unsafe { index.get(at) }, *size)? * stride;
-            }
+            // SAFETY: the caller guarantees the index tensors.
+            let block = unsafe { self.block(indices, i)? };
             // SAFETY: every index was checked; the caller guarantees the blocks.
             unsafe {
                 std::ptr::copy_nonoverlapping(

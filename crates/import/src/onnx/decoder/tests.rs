@@ -44,6 +44,7 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str], attributes: &[(&str, i64)])
         outputs: strings(outputs),
         attributes: attributes.iter().map(attribute).collect(),
         tensors: vec![],
+        branches: vec![],
     }
 }
 

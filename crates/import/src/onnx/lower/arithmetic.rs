@@ -197,6 +197,12 @@ pub(super) fn composed(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
     }])
 }
 
+pub(super) fn prelu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (x, slope) = (lower.real(call, 0)?, lower.real(call, 1)?);
+    let small = lower.binary(B::Mul, x, slope)?;
+    Ok(vec![lower.positive_or(x, small)?])
+}
+
 pub(super) fn clip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let mut x = lower.operand(call, 0)?;
     for (index, name, function) in [(1, "min", B::Max), (2, "max", B::Min)] {

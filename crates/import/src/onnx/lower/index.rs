@@ -1,9 +1,9 @@
-//! Gathers, one-hot encoding and top-k.
+//! Gathers, writes by index, one-hot encoding and top-k.
 
 use base::DType;
 use graph::ops::{
-    BinaryFunction, CompareFunction, Gather, GatherElements, Index, Reduce, ReduceFunction, Scalar,
-    Slice,
+    BinaryFunction, CompareFunction, Gather, GatherElements, Index, Scalar, Scatter,
+    ScatterFunction, Slice,
 };
 use graph::{Dim, TensorId};
 
@@ -87,9 +87,6 @@ pub(super) fn one_hot(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     Ok(vec![lower.choose(hit, on, off)?])
 }
 
-/// Limit on the axis of a top-k, whose lowering compares all pairs of elements.
-const MAX_RANKED: usize = 4096;
-
 /// The largest or smallest elements along an axis, sorted; equal elements keep their order.
 pub(super) fn top_k(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
@@ -103,60 +100,52 @@ pub(super) fn top_k(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
             }
         }
     };
-    let rank = lower.rank(x);
-    let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, rank)?;
-    let last = rank
-        .checked_sub(1)
-        .ok_or("its operand is a scalar; it needs at least one axis")?;
-    let mut order: Vec<usize> = (0..rank).collect();
-    order.swap(axis, last);
-    let x = lower.permute(x, order.clone())?;
-    let shape = lower.shape(x);
-    let size = shape[last].as_const().filter(|n| *n <= MAX_RANKED);
-    let size = Dim::from(size.ok_or("its axis is too long or not known")?);
-    let count = count
-        .as_const()
-        .map(Dim::from)
-        .ok_or("its k must be a constant")?;
-
-    // The rank of an element is the number of elements sorted before it.
-    let (mut column, mut row) = (shape.clone(), shape.clone());
-    column.push(Dim::from(1));
-    row.insert(last, Dim::from(1));
-    let (own, other) = (lower.reshape(x, column)?, lower.reshape(x, row.clone())?);
-    let better = match call.flag("largest", true)? {
-        true => CompareFunction::Gt,
-        false => CompareFunction::Lt,
-    };
-    let better = lower.compare(better, other, own)?;
-    let same = lower.compare(CompareFunction::Eq, other, own)?;
-    let places = lower.count_from(Dim::from(0), size)?;
-    let place = lower.reshape(places, vec![size, Dim::from(1)])?;
-    let earlier = lower.compare(CompareFunction::Lt, places, place)?;
-    let tie = lower.binary(BinaryFunction::And, same, earlier)?;
-    let before = lower.binary(BinaryFunction::Or, better, tie)?;
-    let before = lower.cast(before, DType::I64)?;
-    let reduce = |function| Reduce {
-        function,
-        axes: vec![rank],
-        keep: false,
-    };
-    let ranks = lower.emit(reduce(ReduceFunction::Sum), &[before])?;
-
-    let ranks = lower.reshape(ranks, row)?;
-    let wanted = lower.count_from(Dim::from(0), count)?;
-    let wanted = lower.reshape(wanted, vec![count, Dim::from(1)])?;
-    let hit = lower.compare(CompareFunction::Eq, ranks, wanted)?;
-    let hit = lower.cast(hit, DType::I64)?;
-    let index = lower.emit(reduce(ReduceFunction::ArgMax), &[hit])?;
-    let values = lower.emit(GatherElements { axis: last }, &[x, index])?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, lower.rank(x))?;
+    let largest = call.flag("largest", true)?;
     if let Some(name) = call.result(1) {
         lower
             .kinds
             .insert(name.to_owned(), crate::stored_type::StoredType::I64);
     }
+    Ok(lower.sorted(x, axis, count, largest)?.to_vec())
+}
+
+/// How a scatter combines elements.
+fn function(call: &Call<'_>) -> Result<ScatterFunction, String> {
+    Ok(match call.text("reduction")?.unwrap_or("none") {
+        "none" => ScatterFunction::Replace,
+        "add" => ScatterFunction::Add,
+        "mul" => ScatterFunction::Mul,
+        "min" => ScatterFunction::Min,
+        "max" => ScatterFunction::Max,
+        other => return Err(format!("the reduction {other:?} is not supported")),
+    })
+}
+
+pub(super) fn scatter_nd(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let values = lower.operand(call, 2)?;
+    let shape = lower.shape(index);
+    let width = shape.last().and_then(Dim::as_const);
+    let width = width.filter(|n| *n > 0 && *n <= lower.rank(x));
+    let width = width.ok_or("the shape of its indices does not match its data")?;
+    let last = shape.len() - 1;
+    let mut operands = vec![x];
+    for part in 0..width {
+        let one = lower.slice(index, last, Dim::from(part), Dim::from(1))?;
+        operands.push(lower.reshape(one, shape[..last].to_vec())?);
+    }
+    operands.push(values);
+    let function = function(call)?;
+    Ok(vec![lower.emit(Scatter { function }, &operands)?])
+}
+
+pub(super) fn scatter_elements(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let values = lower.operand(call, 2)?;
+    let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
+    let function = function(call)?;
     Ok(vec![
-        lower.permute(values, order.clone())?,
-        lower.permute(index, order)?,
+        lower.scatter_elements(x, axis, index, values, function)?,
     ])
 }

@@ -16,11 +16,13 @@ pub(super) mod rotary;
 mod shape;
 mod symbols;
 mod table;
+mod windowed;
 
 use std::collections::{BTreeMap, HashSet};
 
+use base::DType;
 use graph::ops::Reshape;
-use graph::{Graph, TensorId, Value};
+use graph::{Data, Graph, TensorId, Value};
 
 use super::file::{Node, Onnx};
 use crate::error::{ImportError, ImportErrorDetail};
@@ -29,7 +31,7 @@ pub(super) use context::OnnxLowering;
 
 /// Whether there is a lowering rule for an op.
 pub(super) fn is_supported(op: &str) -> bool {
-    table::rule(op).is_some()
+    op == "If" || table::rule(op).is_some()
 }
 
 /// The ops without a lowering rule, each with the first node that uses it.
@@ -129,7 +131,40 @@ impl<'a> OnnxLowering<'a> {
         Ok(())
     }
 
+    /// Lowers the branch of an `If` that its condition selects, which must be known at import time.
+    fn branch(&mut self, node: &'a Node) -> Result<(), String> {
+        let condition = node.inputs.first().ok_or("has no condition")?;
+        let condition = self.value(condition)?;
+        let known = self.const_value(condition);
+        let known = known.and_then(|known| known.constant(DType::Bool));
+        let taken = match known {
+            Some(Data::Bool(list)) if list.len() == 1 => list[0],
+            _ => return Err("its condition depends on data; only constants are supported".into()),
+        };
+        let name = if taken { "then_branch" } else { "else_branch" };
+        let branch = node.branches.iter().find(|branch| branch.name == name);
+        let branch = branch.ok_or_else(|| format!("has no {name}"))?;
+        for inner in &branch.nodes {
+            self.node(inner)
+                .map_err(|reason| format!("{} ({}) {reason}", inner.label, inner.op))?;
+        }
+        if branch.outputs.len() < node.outputs.len() {
+            return Err(format!("{name} has too few results"));
+        }
+        for (name, inner) in node.outputs.iter().zip(&branch.outputs) {
+            let id = self.value(inner)?;
+            self.values.insert(name.clone(), id);
+            if let Some(kind) = self.kind_of(inner) {
+                self.kinds.insert(name.clone(), kind);
+            }
+        }
+        Ok(())
+    }
+
     pub(in crate::onnx) fn node(&mut self, node: &'a Node) -> Result<(), String> {
+        if node.op == "If" {
+            return self.branch(node);
+        }
         let rule = table::rule(&node.op).ok_or("is not supported")?;
         let name = node.outputs.iter().find(|name| !name.is_empty());
         self.begin_node(name.map_or(&node.label[..], |name| name));

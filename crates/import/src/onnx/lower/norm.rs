@@ -1,4 +1,4 @@
-//! Layer and RMS normalisation.
+//! Layer, RMS, batch and group normalisation.
 
 use base::DType;
 use graph::ops::{
@@ -177,4 +177,51 @@ pub(super) fn skip(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     };
     // Results 1 and 2 are unused, so any tensor can stand for them.
     Ok(vec![result, result, result, sum])
+}
+
+pub(super) fn batch_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    if call.flag("training_mode", false)? || call.wants(1) {
+        return Err("normalises by the batch: export the model in inference mode".into());
+    }
+    let x = lower.real(call, 0)?;
+    let affine = [lower.maybe(call, 1)?, lower.maybe(call, 2)?];
+    let statistics = [lower.real(call, 3)?, lower.real(call, 4)?];
+    let eps = call.float_or("epsilon", 1e-5)?;
+    Ok(vec![lower.batch_norm(x, statistics, affine, eps)?])
+}
+
+/// Normalises groups of channels; an instance norm has a group for each channel.
+pub(super) fn group_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let shape = lower.shape(x);
+    let all = elements(shape.get(1..).unwrap_or_default())?;
+    let channels = shape.get(1).and_then(Dim::as_const).unwrap_or(0);
+    let groups = match call.op() {
+        "GroupNormalization" => call.count("num_groups")?.unwrap_or(0),
+        _ => channels,
+    };
+    if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
+        return Err(format!("{groups} groups do not divide {channels} channels"));
+    }
+    let width = all / groups;
+    let rows = lower.reshape(x, vec![shape[0], Dim::from(groups), Dim::from(width)])?;
+    let ones = lower.filled(Scalar::F32(1.0), DType::F32, &[width])?;
+    let zeros = lower.filled(Scalar::F32(0.0), DType::F32, &[width])?;
+    let eps = call.float_or("epsilon", 1e-5)?;
+    let normed = lower.emit(LayerNorm { eps }, &[rows, ones, zeros])?;
+    // Before opset 21, group norms had a weight and bias for each group.
+    let by_group = call.op() == "GroupNormalization" && call.version() < 21;
+    let (mut result, count) = match by_group {
+        true => (normed, groups),
+        false => (lower.reshape(normed, shape.clone())?, channels),
+    };
+    let mut column = vec![Dim::from(1); lower.rank(result) - 1];
+    column[0] = Dim::from(count);
+    for (index, function) in [(1, B::Mul), (2, B::Add)] {
+        if let Some(vector) = lower.maybe(call, index)? {
+            let vector = lower.reshape(vector, column.clone())?;
+            result = lower.binary(function, result, vector)?;
+        }
+    }
+    Ok(vec![lower.reshape(result, shape)?])
 }

@@ -1,16 +1,15 @@
 //! Reductions, cumulative sums and softmax.
 
-use base::{Bytes, DType};
+use base::DType;
 use graph::ops::{
-    BinaryFunction as B, CumSum, Gather, Reduce, ReduceFunction as R, Scalar, Softmax,
-    UnaryFunction as U,
+    BinaryFunction as B, CumSum, Reduce, ReduceFunction as R, Scalar, Softmax, UnaryFunction as U,
 };
 use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use super::shape::{axes, product};
-use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
+use crate::lowering::LoweringBuilder;
 
 impl OnnxLowering<'_> {
     fn reduced(
@@ -136,16 +135,6 @@ fn log_sum_exp(lower: &mut OnnxLowering<'_>, x: TensorId, over: &[usize], keep: 
     Ok(vec![lower.reshape(result, shape)?])
 }
 
-/// Reverses one axis.
-fn turned(lower: &mut OnnxLowering<'_>, x: TensorId, axis: usize) -> Result<TensorId, String> {
-    let size = lower.shape(x).get(axis).and_then(Dim::as_const);
-    let size = size.filter(|size| *size <= MAX_CONSTANT_ELEMENTS);
-    let size = size.ok_or("an axis that is reversed must have a constant size")?;
-    let places: Vec<i64> = (0..size as i64).rev().collect();
-    let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&places))?;
-    lower.emit(Gather { axis }, &[x, index])
-}
-
 pub(super) fn arg(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let axis = LoweringBuilder::axis(call.int_or("axis", 0)?, lower.rank(x))?;
@@ -166,7 +155,7 @@ pub(super) fn arg(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         .shape(x)
         .get(axis)
         .ok_or("its operand is a scalar; it needs at least one axis")?;
-    let backwards = turned(lower, x, axis)?;
+    let backwards = lower.reversed(x, axis)?;
     let place = lower.reduced(function, backwards, &[axis], keep)?;
     let last = lower.emit(
         graph::ops::Size {
@@ -186,14 +175,14 @@ pub(super) fn cum_sum(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     };
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
     if reverse {
-        x = turned(lower, x, axis)?;
+        x = lower.reversed(x, axis)?;
     }
     let mut sum = lower.emit(CumSum { axis }, &[x])?;
     if exclusive {
         sum = lower.binary(B::Sub, sum, x)?;
     }
     Ok(vec![if reverse {
-        turned(lower, sum, axis)?
+        lower.reversed(sum, axis)?
     } else {
         sum
     }])

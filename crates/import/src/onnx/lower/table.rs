@@ -4,7 +4,7 @@ use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use super::{
     arithmetic, attention, cache, create, group_query_attention, index, matrix, norm, quantised,
-    reduce, rotary, shape,
+    reduce, rotary, shape, windowed,
 };
 
 /// Lowers one node.
@@ -27,6 +27,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "LeakyRelu" | "Elu" | "Softplus" | "HardSigmoid" | "HardSwish" | "Mish" => {
             arithmetic::composed
         }
+        "PRelu" => arithmetic::prelu,
         "Clip" => arithmetic::clip,
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => arithmetic::compare,
         "And" | "Or" | "Xor" => arithmetic::logic,
@@ -64,6 +65,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "GatherND" => index::gather_nd,
         "OneHot" => index::one_hot,
         "TopK" => index::top_k,
+        "ScatterND" => index::scatter_nd,
+        "ScatterElements" | "Scatter" => index::scatter_elements,
 
         // reduce
         "ReduceSum" | "ReduceMean" | "ReduceMax" | "ReduceMin" | "ReduceProd" | "ReduceL1"
@@ -79,6 +82,16 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         | "SimplifiedLayerNormalization" => norm::rms_norm,
         "com.microsoft::SkipSimplifiedLayerNormalization"
         | "com.microsoft::SkipLayerNormalization" => norm::skip,
+
+        "BatchNormalization" => norm::batch_norm,
+        "InstanceNormalization" | "GroupNormalization" => norm::group_norm,
+
+        // windows
+        "Conv" | "ConvTranspose" => windowed::conv,
+        "MaxPool" | "AveragePool" => windowed::pool,
+        "GlobalMaxPool" | "GlobalAveragePool" => windowed::global_pool,
+        "DepthToSpace" | "SpaceToDepth" => windowed::depth_to_space,
+        "Resize" | "Upsample" => windowed::resize,
 
         // matrix
         "MatMul" => matrix::mat_mul,

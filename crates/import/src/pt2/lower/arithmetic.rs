@@ -209,6 +209,46 @@ pub(super) fn unary(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.unary(function, x)?])
 }
 
+/// Functions that are composed of others.
+pub(super) fn composed(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    use std::f32::consts::{LN_2, LN_10};
+    let x = real(lower, call)?;
+    let name = call.op.split('.').nth(1).unwrap_or_default();
+    Ok(vec![match name {
+        "log2" | "log10" => {
+            let log = lower.unary(U::Log, x)?;
+            lower.with_number(B::Div, log, if name == "log2" { LN_2 } else { LN_10 })?
+        }
+        "exp2" => {
+            let scaled = lower.with_number(B::Mul, x, LN_2)?;
+            lower.unary(U::Exp, scaled)?
+        }
+        "trunc" | "fix" => {
+            let (size, sign) = (lower.unary(U::Abs, x)?, lower.unary(U::Sign, x)?);
+            let whole = lower.unary(U::Floor, size)?;
+            lower.binary(B::Mul, sign, whole)?
+        }
+        // log(sigmoid(x)) = -softplus(-x)
+        "log_sigmoid" => {
+            let negative = lower.unary(U::Neg, x)?;
+            let soft = lower.soft_plus(negative)?;
+            lower.unary(U::Neg, soft)?
+        }
+        other => return Err(format!("{other} is not supported")),
+    }])
+}
+
+pub(super) fn prelu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    let x = real(lower, call)?;
+    let mut slope = lower.tensor(call, "weight")?;
+    if lower.shape(slope) != [Dim::from(1)] && lower.rank(slope) == 1 {
+        let column = super::windowed::channel_column(lower, x)?;
+        slope = lower.reshape(slope, column)?;
+    }
+    let small = lower.binary(B::Mul, x, slope)?;
+    Ok(vec![lower.positive_or(x, small)?])
+}
+
 pub(super) fn log1p(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
     let sum = lower.with_number(B::Add, x, 1.0)?;

@@ -95,6 +95,14 @@ impl<'a> Call<'a> {
         Ok(self.number(name, Scalar::F32(default))?.to_f32())
     }
 
+    /// A list of real numbers.
+    pub(super) fn floats(&self, name: &str) -> Result<Vec<f64>, String> {
+        match self.need(name)? {
+            Argument::AsFloats(list) => Ok(list.iter().map(|x| x.0).collect()),
+            _ => Err(format!("{name} is not a list of numbers")),
+        }
+    }
+
     /// A constant integer.
     pub(super) fn int(&self, name: &str, default: i64) -> Result<i64, String> {
         match self.get(name) {

@@ -23,6 +23,10 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(in crate::pt2) values: HashMap<String, TensorId>,
     /// Weights by storage address and shape.
     weights: HashMap<(usize, &'a [usize]), TensorId>,
+    /// Weights that stay 16 bits wide, by storage address and shape.
+    half_weights: HashMap<(usize, &'a [usize]), TensorId>,
+    /// Transposed 16-bit matrices, by the tensors of the transposes: names of the matrices.
+    pub(super) transposed_halves: HashMap<TensorId, String>,
     /// Name of the input that holds positions, and the tensor that attention takes.
     pub(in crate::pt2) position: Option<(String, TensorId)>,
     /// Names of tensors that share memory in PyTorch, so that in-place ops on them are not supported.
@@ -58,6 +62,8 @@ impl<'a> Pt2Lowering<'a> {
             symbols: BTreeMap::new(),
             values: HashMap::new(),
             weights: HashMap::new(),
+            half_weights: HashMap::new(),
+            transposed_halves: HashMap::new(),
             position: None,
             shared: HashSet::new(),
         };
@@ -174,6 +180,26 @@ impl<'a> Pt2Lowering<'a> {
         };
         self.values.insert(name.to_owned(), id);
         Ok(id)
+    }
+
+    /// The matrix with this name as it is stored, if its elements are 16 bits wide, for ops that read such weights.
+    pub(super) fn half_matrix(&mut self, name: &str) -> Result<Option<TensorId>, String> {
+        let stored = self.program.tensors.get(name);
+        let stored = stored.filter(|stored| stored.shape.len() == 2 && !stored.is_empty());
+        let Some((stored, dtype)) = stored.and_then(|stored| Some((stored, stored.half()?))) else {
+            return Ok(None);
+        };
+        let place = (stored.data.as_ptr() as usize, &stored.shape[..]);
+        if let Some(id) = self.half_weights.get(&place) {
+            return Ok(Some(*id));
+        }
+        // The name belongs to the widened tensor, should another op need that.
+        let name = self.fresh_name();
+        let (shape, data) = (&stored.shape, stored.data.clone());
+        let constant = self.builder.constant(&name, dtype, shape, data);
+        let id = constant.map_err(|e| e.to_string())?;
+        self.half_weights.insert(place, id);
+        Ok(Some(id))
     }
 
     /// Converts a size of the file to a dimension.

@@ -11,12 +11,12 @@ use crate::lowering::{LoweringBuilder, elements};
 type Results = Result<Vec<TensorId>, String>;
 
 pub(super) fn embedding(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let table = lower.tensor(call, "weight")?;
+    let table = super::matrix::weight(lower, call)?;
     let index = lower.tensor(call, "indices")?;
     if lower.dtype(table) == DType::F32 {
         return Ok(vec![lower.emit(Gather { axis: 0 }, &[table, index])?]);
     }
-    // Half-width tables stay as stored: this op can read them.
+    // 16-bit and quantised tables stay as stored: this op can read them.
     let result = lower.result_shape(call, 0)?;
     let count = match &lower.shape(index)[..] {
         [one, count] if *one == Dim::from(1) => *count,

@@ -1,7 +1,7 @@
-//! Matrix products, and convolutions lowered to them.
+//! Matrix products.
 
 use base::DType;
-use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction, Scalar, Slice};
+use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -16,7 +16,14 @@ fn product(
     b: TensorId,
     alpha: f32,
 ) -> Result<TensorId, String> {
-    let (a, b) = (lower.cast(a, DType::F32)?, lower.cast(b, DType::F32)?);
+    let a = lower.cast(a, DType::F32)?;
+    if alpha == 1.0
+        && let Some(name) = lower.transposed_halves.get(&b).cloned()
+        && let Some(weight) = lower.half_matrix(&name)?
+    {
+        return lower.emit(Linear::default(), &[a, weight]);
+    }
+    let b = lower.cast(b, DType::F32)?;
     let product = MatMul {
         transpose_b: false,
         alpha,
@@ -26,12 +33,13 @@ fn product(
 
 pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
-    let weight = lower.tensor(call, "weight")?;
+    let weight = weight(lower, call)?;
     let bias = lower.maybe_tensor(call, "bias")?;
     let result = lower.result_shape(call, 0)?;
     let x = at_least_matrix(lower, x)?;
-    // Half-width weights stay as stored: this op can read them.
+    // 16-bit and quantised weights stay as stored: this op can read them.
     if lower.dtype(weight) != DType::F32 && lower.dtype(weight).is_real() {
+        let x = lower.cast(x, DType::F32)?;
         let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
         let product = lower.emit(Linear { activation: None }, &operands)?;
         return Ok(vec![lower.reshape(product, result)?]);
@@ -43,6 +51,14 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         product = lower.binary(B::Add, product, bias)?;
     }
     Ok(vec![lower.reshape(product, result)?])
+}
+
+/// The tensor of `weight`, 16 bits wide if it is stored so.
+pub(super) fn weight(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
+    match lower.half_matrix(call.tensor("weight")?)? {
+        Some(weight) => Ok(weight),
+        None => lower.tensor(call, "weight"),
+    }
 }
 
 /// Reshapes a vector to a matrix of one row.
@@ -192,85 +208,4 @@ fn summed(
         keep: false,
     };
     Ok((lower.emit(sum, &[x])?, left))
-}
-
-/// Limit on kernel width and groups, because each adds nodes to the graph.
-const MAX_PLACES: usize = 4096;
-
-/// A convolution over one axis: the inputs of each output position side by side (im2col), times the weights.
-pub(super) fn conv1d(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.tensor(call, "input")?;
-    let weight = lower.tensor(call, "weight")?;
-    let bias = lower.maybe_tensor(call, "bias")?;
-    if call.flag("transposed", false)? {
-        return Err("transposed convolutions are not supported".into());
-    }
-    let one = |name: &str, default: i64| -> Result<i64, String> {
-        match &call.ints(name)?.unwrap_or_default()[..] {
-            [] => Ok(default),
-            [n] if *n >= 0 => Ok(*n),
-            _ => Err(format!("{name} must be a single number")),
-        }
-    };
-    let (stride, dilation, padding) = (one("stride", 1)?, one("dilation", 1)?, one("padding", 0)?);
-    let groups = usize::try_from(call.int("groups", 1)?).unwrap_or(0);
-    let result = lower.result_shape(call, 0)?;
-    let places = *result.last().ok_or("its result must not be a scalar")?;
-
-    let mut shape = lower.shape(x);
-    if shape.len() == 2 {
-        shape.insert(0, Dim::from(1));
-    }
-    let x = lower.reshape(x, shape)?;
-    let kernel: Option<Vec<usize>> = lower.shape(weight).iter().map(Dim::as_const).collect();
-    let (Some([out, inner, width]), 3) = (kernel.as_deref(), lower.rank(x)) else {
-        return Err("only convolutions over one axis are supported".into());
-    };
-    let (out, inner, width) = (*out, *inner, *width);
-    let many = width > MAX_PLACES || groups > MAX_PLACES;
-    if many || groups == 0 || stride == 0 || dilation == 0 || out % groups != 0 {
-        return Err(format!(
-            "{groups} groups, width {width}, stride {stride} and dilation {dilation} are inconsistent or too large"
-        ));
-    }
-    let x = lower.pad_axis(x, 2, [padding; 2], Scalar::I64(0))?;
-    let per_group = out / groups;
-    let mut parts = vec![];
-    for group in 0..groups {
-        let (mut x, mut weight) = (x, weight);
-        if groups > 1 {
-            x = lower.slice(x, 1, Dim::from(inner) * group, Dim::from(inner))?;
-            weight = lower.slice(
-                weight,
-                0,
-                Dim::from(per_group) * group,
-                Dim::from(per_group),
-            )?;
-        }
-        let mut seen = vec![];
-        for k in 0..width {
-            let start = Dim::constant(dilation) * k;
-            let slice = Slice {
-                axis: 2,
-                start,
-                len: places,
-                step: stride as usize,
-            };
-            let whole = start == Dim::from(0) && stride == 1 && places == lower.shape(x)[2];
-            seen.push(if whole { x } else { lower.emit(slice, &[x])? });
-        }
-        // [N, width · inner, positions] -> [N, positions, width · inner]
-        let seen = lower.concat(&seen, 1)?;
-        let seen = lower.transposed(seen)?;
-        // [out, inner, width] -> [width · inner, out]
-        let weight = lower.permute(weight, vec![2, 1, 0])?;
-        let weight = lower.reshape(weight, vec![Dim::from(inner) * width, Dim::from(per_group)])?;
-        parts.push(product(lower, seen, weight, 1.0)?);
-    }
-    let mut y = lower.concat(&parts, 2)?;
-    if let Some(bias) = bias {
-        y = lower.binary(B::Add, y, bias)?;
-    }
-    let y = lower.transposed(y)?;
-    Ok(vec![lower.reshape(y, result)?])
 }

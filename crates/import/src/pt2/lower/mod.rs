@@ -9,10 +9,15 @@ mod create;
 mod index;
 mod matrix;
 pub(super) mod op_traits;
+mod quantised;
 mod reduce;
+mod resize;
 mod shape;
 mod table;
+mod windowed;
+mod write;
 
+use base::DType;
 use graph::TensorId;
 
 use super::schema::{Argument, Node};
@@ -55,7 +60,8 @@ impl<'a> Pt2Lowering<'a> {
         };
         let given = rule(self, &call)?;
         let names = call.results();
-        if names.len() > given.len() {
+        let unused = |name: &&str| !self.is_read(name);
+        if !names.iter().skip(given.len()).all(unused) {
             return Err(format!(
                 "has {} supported results, but the program uses {}",
                 given.len(),
@@ -86,10 +92,20 @@ impl<'a> Pt2Lowering<'a> {
         Ok(())
     }
 
+    /// Whether a node or the program's caller reads a value.
+    fn is_read(&self, name: &str) -> bool {
+        let nodes = self.graph.nodes.iter().flat_map(|node| &node.inputs);
+        let inputs = nodes.flat_map(|input| input.arg.names());
+        let outputs = self.graph.outputs.iter().flat_map(Argument::names);
+        inputs.chain(outputs).any(|other| other == name)
+    }
+
     /// Casts a result to the type that the file states, and checks its shape.
     fn settled(&mut self, call: &Call<'_>, index: usize, id: TensorId) -> Result<TensorId, String> {
         let dtype = self.result_dtype(call, index)?;
-        let id = self.cast(id, dtype)?;
+        // Packed weights stay packed.
+        let packed = dtype == DType::F32 && self.dtype(id).is_real();
+        let id = if packed { id } else { self.cast(id, dtype)? };
         match self.result_shape(call, index) {
             Ok(shape) if shape != self.shape(id) => Err(format!(
                 "has shape {:?}, but the file states {shape:?}",

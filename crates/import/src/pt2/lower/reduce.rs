@@ -1,4 +1,4 @@
-//! Reductions, softmax, norms and pooling.
+//! Reductions, softmax and norms.
 
 use base::DType;
 use graph::ops::{
@@ -215,9 +215,6 @@ fn vector(
 }
 
 pub(super) fn layer_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    if call.results().len() > 1 {
-        return Err("its mean and deviation outputs are not supported".into());
-    }
     let x = lower.tensor(call, "input")?;
     let shape = lower.shape(x);
     let x = lower.cast(x, DType::F32)?;
@@ -242,8 +239,33 @@ pub(super) fn rms_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
 
 pub(super) fn group_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "input")?;
+    let name = if call.get("group").is_some() {
+        "group"
+    } else {
+        "num_groups"
+    };
+    let groups = usize::try_from(call.int(name, 1)?).unwrap_or(0);
+    normalise_groups(lower, call, x, groups)
+}
+
+pub(super) fn instance_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    if !call.flag("use_input_stats", true)? {
+        return batch_norm(lower, call);
+    }
+    let x = lower.tensor(call, "input")?;
+    let channels = lower.shape(x).get(1).and_then(Dim::as_const).unwrap_or(0);
+    normalise_groups(lower, call, x, channels)
+}
+
+/// Normalises the channels of each group, and applies the weight and bias of each channel.
+fn normalise_groups(
+    lower: &mut Pt2Lowering<'_>,
+    call: &Call<'_>,
+    x: TensorId,
+    groups: usize,
+) -> Results {
+    let x = lower.cast(x, DType::F32)?;
     let shape = lower.shape(x);
-    let groups = usize::try_from(call.int("num_groups", 1)?).unwrap_or(0);
     let known = elements(shape.get(1..).unwrap_or_default())?;
     let channels = shape.get(1).and_then(Dim::as_const).unwrap_or(0);
     if groups == 0 || channels == 0 || !channels.is_multiple_of(groups) {
@@ -267,14 +289,19 @@ pub(super) fn group_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result
     Ok(vec![result])
 }
 
-pub(super) fn adaptive_avg_pool(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    if call.ints("output_size")? != Some(vec![1]) {
-        return Err("only pooling to output size 1 is supported".into());
+pub(super) fn batch_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    if call.flag("training", false)? {
+        return Err("normalises by the batch: export the model in eval mode".into());
     }
-    let x = lower.tensor(call, "self")?;
-    let last = lower
-        .rank(x)
-        .checked_sub(1)
-        .ok_or("its operand is a scalar; it needs at least one axis")?;
-    Ok(vec![reduce(lower, R::Mean, x, vec![last], true)?])
+    let x = lower.tensor(call, "input")?;
+    let statistics = [
+        lower.tensor(call, "running_mean")?,
+        lower.tensor(call, "running_var")?,
+    ];
+    let affine = [
+        lower.maybe_tensor(call, "weight")?,
+        lower.maybe_tensor(call, "bias")?,
+    ];
+    let eps = call.float("eps", 1e-5)?;
+    Ok(vec![lower.batch_norm(x, statistics, affine, eps)?])
 }

@@ -1,12 +1,11 @@
 //! Ops that rearrange elements.
 
-use base::{Bytes, DType};
-use graph::ops::{BinaryFunction, Gather, Scalar, Slice};
+use graph::ops::{BinaryFunction, Scalar, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::{Call, SizeArg};
 use super::context::Pt2Lowering;
-use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS, elements};
+use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -26,7 +25,25 @@ pub(super) fn permute(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let dims = call.ints("dims")?.ok_or("has no dims")?;
     let axes = dims.iter().map(|axis| LoweringBuilder::axis(*axis, rank));
     let axes = axes.collect::<Result<Vec<_>, _>>()?;
-    Ok(vec![lower.permute(x, axes)?])
+    let swaps = axes == [1, 0];
+    let moved = lower.permute(x, axes)?;
+    note_transposed(lower, call, moved, swaps)?;
+    Ok(vec![moved])
+}
+
+/// Remembers the transpose of a stored 16-bit matrix, so that a product with it reads the matrix as stored.
+fn note_transposed(
+    lower: &mut Pt2Lowering<'_>,
+    call: &Call<'_>,
+    moved: TensorId,
+    swaps: bool,
+) -> Result<(), String> {
+    let name = call.tensor("self")?;
+    let stored = lower.program.tensors.get(name);
+    if swaps && stored.is_some_and(|stored| stored.half().is_some()) {
+        lower.transposed_halves.insert(moved, name.to_owned());
+    }
+    Ok(())
 }
 
 pub(super) fn transpose(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
@@ -38,12 +55,18 @@ pub(super) fn transpose(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results
     if a.max(b) < rank {
         axes.swap(a, b);
     }
-    Ok(vec![lower.permute(x, axes)?])
+    let swaps = axes == [1, 0];
+    let moved = lower.permute(x, axes)?;
+    note_transposed(lower, call, moved, swaps)?;
+    Ok(vec![moved])
 }
 
 pub(super) fn last_two(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    Ok(vec![lower.transposed(x)?])
+    let moved = lower.transposed(x)?;
+    let swaps = lower.rank(x) == 2;
+    note_transposed(lower, call, moved, swaps)?;
+    Ok(vec![moved])
 }
 
 pub(super) fn movedim(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
@@ -275,12 +298,7 @@ pub(super) fn flip(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let rank = lower.rank(x);
     for axis in call.ints("dims")?.unwrap_or_default() {
         let axis = LoweringBuilder::axis(axis, rank)?;
-        let size = lower.shape(x).get(axis).and_then(Dim::as_const);
-        let size = size.filter(|size| *size <= MAX_CONSTANT_ELEMENTS);
-        let size = size.ok_or("an axis that is flipped must have a constant size")?;
-        let backwards: Vec<i64> = (0..size as i64).rev().collect();
-        let index = lower.constant(DType::I64, &[size], Bytes::from_slice(&backwards))?;
-        x = lower.emit(Gather { axis }, &[x, index])?;
+        x = lower.reversed(x, axis)?;
     }
     Ok(vec![x])
 }

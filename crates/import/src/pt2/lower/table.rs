@@ -4,7 +4,9 @@ use graph::TensorId;
 
 use super::call::Call;
 use super::context::Pt2Lowering;
-use super::{arithmetic, attention, create, index, matrix, reduce, shape};
+use super::{
+    arithmetic, attention, create, index, matrix, quantised, reduce, resize, shape, windowed, write,
+};
 
 /// Lowers one node. Returns the results in the op's order, or the reason why the node cannot be lowered.
 pub(super) type Rule = fn(&mut Pt2Lowering<'_>, &Call<'_>) -> Result<Vec<TensorId>, String>;
@@ -15,6 +17,9 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
     let (name, overload) = rest.rsplit_once('.')?;
     match (namespace, name) {
         ("kvcache", "update_and_attend") => return Some(attention::update_and_attend),
+        ("torchao" | "quantized_decomposed" | "quant", "dequantize_affine") => {
+            return Some(quantised::dequantize_affine);
+        }
         ("aten", _) => {}
         _ => return None,
     }
@@ -43,6 +48,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         }
         "floor" | "ceil" | "round" => arithmetic::unary,
         "log1p" => arithmetic::log1p,
+        "log2" | "log10" | "exp2" | "trunc" | "fix" | "log_sigmoid" => arithmetic::composed,
+        "prelu" | "_prelu_kernel" => arithmetic::prelu,
         "expm1" => arithmetic::expm1,
         "logical_not" => arithmetic::not,
         "bitwise_not" => arithmetic::not,
@@ -109,8 +116,9 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "layer_norm" => reduce::layer_norm,
         "native_layer_norm" => reduce::layer_norm,
         "rms_norm" | "_fused_rms_norm" => reduce::rms_norm,
-        "group_norm" => reduce::group_norm,
-        "adaptive_avg_pool1d" => reduce::adaptive_avg_pool,
+        "group_norm" | "native_group_norm" => reduce::group_norm,
+        "instance_norm" => reduce::instance_norm,
+        "batch_norm" | "_native_batch_norm_legit_no_training" => reduce::batch_norm,
 
         // matrix
         "linear" => matrix::linear,
@@ -118,8 +126,28 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "addmm" | "baddbmm" => matrix::addmm,
         "outer" | "ger" => matrix::outer,
         "einsum" => matrix::einsum,
-        "conv1d" => matrix::conv1d,
-        "convolution" => matrix::conv1d,
+
+        // windows
+        "conv1d" | "conv2d" | "conv3d" | "convolution" => windowed::convolution,
+        "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => windowed::convolution,
+        "max_pool1d" | "max_pool2d" | "max_pool3d" => windowed::max_pool,
+        "max_pool2d_with_indices" | "max_pool3d_with_indices" => windowed::max_pool,
+        "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => windowed::avg_pool,
+        "adaptive_avg_pool1d" | "adaptive_avg_pool2d" | "adaptive_avg_pool3d" => {
+            windowed::adaptive_pool
+        }
+        "_adaptive_avg_pool2d" | "_adaptive_avg_pool3d" => windowed::adaptive_pool,
+        "adaptive_max_pool1d" | "adaptive_max_pool2d" | "adaptive_max_pool3d" => {
+            windowed::adaptive_pool
+        }
+        "im2col" => windowed::im2col,
+        "unfold" => windowed::unfold,
+        "pixel_shuffle" | "pixel_unshuffle" | "channel_shuffle" => windowed::shuffle,
+        "_weight_norm" => windowed::weight_norm,
+        "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d" => resize::upsample,
+        "_upsample_nearest_exact1d" | "_upsample_nearest_exact2d" => resize::upsample,
+        "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => resize::upsample,
+        "upsample_bicubic2d" => resize::upsample,
 
         // attention
         "scaled_dot_product_attention" => attention::scaled_dot_product,
@@ -131,6 +159,15 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "take_along_dim" => index::gather,
         "index" => index::index,
         "one_hot" => index::one_hot,
+
+        // write
+        "topk" => write::topk,
+        "sort" | "argsort" => write::sort,
+        "index_put" | "_unsafe_index_put" => write::index_put,
+        "scatter" | "scatter_add" | "scatter_reduce" => write::scatter,
+        "index_copy" | "index_add" | "index_fill" => write::index_write,
+        "slice_scatter" | "select_scatter" => write::slice_scatter,
+        "copy" => write::copy,
 
         // create
         "arange" => create::arange,

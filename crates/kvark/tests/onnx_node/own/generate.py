@@ -239,3 +239,82 @@ save(
     "functions", [h.make_node("Twice", ["x"], ["t"], domain="test"), h.make_node("Twice", ["t"], ["y"], domain="test")],
     {"x": noise(3, 4)}, {"y": T.FLOAT}, functions=[inner, outer], opset=17, other=["test"],
 )
+
+
+def one(name, op, inputs, result=T.FLOAT, initializers=None, results=1, dims=None, opset=21, **attributes):
+    """A model of one node; its operands are the inputs, then the initialisers."""
+    initializers = initializers or {}
+    outputs = {f"y{i}" if i else "y": T.INT64 if i else result for i in range(results)}
+    node = h.make_node(op, [*inputs, *initializers], list(outputs), **attributes)
+    save(name, [node], inputs, outputs, initializers, dims, opset=opset)
+
+
+BATCH = {"x": ["N", 4, 6, 7]}
+one("conv_2d", "Conv", {"x": noise(2, 4, 6, 7)}, initializers={"w": noise(3, 4, 3, 3), "b": noise(3)}, dims=BATCH,
+    pads=[1, 0, 1, 2], strides=[2, 1])
+one("conv_groups", "Conv", {"x": noise(2, 4, 6, 7)}, initializers={"w": noise(6, 2, 3, 2)}, dims=BATCH, group=2,
+    dilations=[2, 1])
+one("conv_depthwise", "Conv", {"x": noise(2, 4, 6, 7)}, initializers={"w": noise(4, 1, 3, 3), "b": noise(4)}, dims=BATCH,
+    group=4, auto_pad="SAME_UPPER")
+one("conv_same_lower", "Conv", {"x": noise(1, 2, 7)}, initializers={"w": noise(3, 2, 4)}, auto_pad="SAME_LOWER", strides=[2])
+one("conv_transpose", "ConvTranspose", {"x": noise(1, 4, 3, 4)}, initializers={"w": noise(4, 3, 3, 3), "b": noise(6)},
+    group=2, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])
+one("pool_max", "MaxPool", {"x": noise(2, 3, 7, 8)}, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+one("pool_max_ceil", "MaxPool", {"x": noise(1, 2, 5, 6)}, kernel_shape=[2, 2], strides=[2, 3], ceil_mode=1)
+one("pool_average", "AveragePool", {"x": noise(2, 3, 6, 6)}, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+one("pool_average_pad", "AveragePool", {"x": noise(2, 3, 6, 6)}, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+one("pool_global", "GlobalAveragePool", {"x": noise(2, 3, 5, 4)})
+one("batch_norm", "BatchNormalization", {"x": noise(2, 3, 4, 5)},
+    initializers={"s": noise(3), "b": noise(3), "m": noise(3), "v": np.abs(noise(3)) + 0.5}, epsilon=1e-3)
+one("instance_norm", "InstanceNormalization", {"x": noise(2, 3, 4, 5)}, initializers={"s": noise(3), "b": noise(3)})
+one("group_norm", "GroupNormalization", {"x": noise(2, 4, 3, 5)}, initializers={"s": noise(4), "b": noise(4)}, num_groups=2)
+one("top_k", "TopK", {"x": noise(3, 6)}, initializers={"k": np.array([2], np.int64)}, results=2)
+one("top_k_smallest", "TopK", {"x": noise(5, 2)}, initializers={"k": np.array([3], np.int64)}, results=2, axis=0, largest=0)
+INDEX = np.array([[0, 1], [2, 3], [-1, 0]], np.int64)
+one("scatter_nd", "ScatterND", {"x": noise(3, 4, 2), "i": INDEX, "u": noise(3, 2)})
+one("scatter_nd_add", "ScatterND", {"x": noise(3, 4), "i": np.array([[1], [1]], np.int64), "u": noise(2, 4)}, reduction="add")
+one("scatter_elements", "ScatterElements",
+    {"x": noise(3, 4), "i": np.array([[0, 3], [1, -1]], np.int64), "u": noise(2, 2)}, axis=1)
+one("scatter_elements_max", "ScatterElements",
+    {"x": noise(3, 4), "i": np.array([[0, 0], [1, 1]], np.int64), "u": noise(2, 2)}, axis=1, reduction="max")
+one("depth_to_space", "DepthToSpace", {"x": noise(1, 8, 2, 3)}, blocksize=2, mode="CRD")
+one("depth_to_space_dcr", "DepthToSpace", {"x": noise(1, 8, 2, 3)}, blocksize=2)
+one("space_to_depth", "SpaceToDepth", {"x": noise(1, 2, 4, 6)}, blocksize=2)
+one("prelu", "PRelu", {"x": noise(2, 3, 4)}, initializers={"s": noise(3, 1)})
+
+
+def resize(name, scales=None, sizes=None, **attributes):
+    initializers = {"scales": np.array(scales, np.float32)} if scales else {"sizes": np.array(sizes, np.int64)}
+    names = ["x", "", "scales"] if scales else ["x", "", "", "sizes"]
+    node = h.make_node("Resize", names, ["y"], **attributes)
+    save(name, [node], {"x": noise(1, 2, 4, 5)}, {"y": T.FLOAT}, initializers, opset=21)
+
+
+resize("resize_nearest", scales=[1, 1, 2, 3], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+resize("resize_nearest_half", sizes=[1, 2, 7, 3], mode="nearest")
+resize("resize_linear", sizes=[1, 2, 7, 3], mode="linear", coordinate_transformation_mode="pytorch_half_pixel")
+resize("resize_corners", sizes=[1, 2, 7, 9], mode="linear", coordinate_transformation_mode="align_corners")
+resize("resize_cubic", scales=[1, 1, 1.5, 2], mode="cubic")
+
+
+def branch(name, op, captured, weight):
+    nodes = [h.make_node(op, [captured, f"{name}_w"], [f"{name}_t"]), h.make_node("Neg", [f"{name}_t"], ["out"])]
+    return h.make_graph(
+        nodes, name, [], [h.make_tensor_value_info("out", T.FLOAT, None)], [numpy_helper.from_array(weight, f"{name}_w")]
+    )
+
+
+def condition(name, nodes, cond, initializers):
+    """An `If` whose branches use the same names and read a tensor of the model."""
+    both = {"then_branch": branch("first", "Add", "t", noise(4)), "else_branch": branch("second", "Mul", "t", noise(4))}
+    nodes = [h.make_node("Relu", ["x"], ["t"]), *nodes, h.make_node("If", [cond], ["c"], **both), h.make_node("Exp", ["c"], ["y"])]
+    save(name, nodes, {"x": noise(3, 4)}, {"y": T.FLOAT}, initializers, {"x": ["N", 4]}, opset=21)
+
+
+condition("if_stored", [], "cond", {"cond": np.array(False)})
+shape = [
+    h.make_node("Shape", ["t"], ["shape"]),
+    h.make_node("Gather", ["shape", "one"], ["width"]),
+    h.make_node("Equal", ["width", "four"], ["cond"]),
+]
+condition("if_computed", shape, "cond", {"one": np.array(1, np.int64), "four": np.array(4, np.int64)})

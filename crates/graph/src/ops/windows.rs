@@ -1,0 +1,220 @@
+//! Sliding windows over the last axes (im2col).
+
+use super::operands::{f32s, operands, require_f32};
+use super::strided::strides;
+use super::{DimFormatter, OpDefinition};
+use crate::tensor_type::TensorType;
+use crate::{Bindings, Dim, Value};
+
+/// How a window slides along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowAxis {
+    /// Elements of a window.
+    pub size: usize,
+    /// Elements from one window to the next.
+    pub stride: usize,
+    /// Elements of the axis from one element of a window to the next.
+    pub dilation: usize,
+    /// Padding before the axis.
+    pub before: usize,
+    /// Padding after the axis.
+    pub after: usize,
+}
+
+impl WindowAxis {
+    /// The number of windows along an axis of `len` elements.
+    ///
+    /// # Errors
+    /// Returns the reason if no window fits, a number is zero or too large, or the number is not affine in the symbols.
+    pub fn windows(&self, len: Dim) -> Result<Dim, String> {
+        let WindowAxis {
+            size,
+            stride,
+            dilation,
+            before,
+            after,
+        } = *self;
+        let span = size
+            .checked_sub(1)
+            .and_then(|n| n.checked_mul(dilation))
+            .filter(|_| stride > 0 && dilation > 0)
+            .filter(|n| [*n, before, after].iter().all(|n| *n < MAX_SPAN))
+            .ok_or_else(|| {
+                format!("a window of {size} with stride {stride} and dilation {dilation} is empty or too large")
+            })?;
+        let free = len + Dim::from(before) + Dim::from(after) - Dim::from(span + 1);
+        if free.terms().1.next().is_none() && free.as_const().is_none() {
+            return Err(format!("a window of {} does not fit", span + 1));
+        }
+        let steps = free.floor_div(stride);
+        let steps = steps.ok_or_else(|| format!("stride {stride} does not divide {len:?}"))?;
+        Ok(steps + Dim::from(1))
+    }
+
+    /// Element of the axis under element `within` of a window; `None` in the padding.
+    pub(super) fn place(&self, window: usize, within: usize, len: usize) -> Option<usize> {
+        let at = window * self.stride + within * self.dilation;
+        at.checked_sub(self.before).filter(|at| *at < len)
+    }
+
+    pub(super) fn text(axes: &[WindowAxis]) -> Vec<String> {
+        let list = |what: &str, get: &dyn Fn(&WindowAxis) -> usize, default: usize| {
+            let numbers: Vec<usize> = axes.iter().map(get).collect();
+            let all = numbers.iter().all(|n| *n == default);
+            (!all).then(|| format!("{what}: {numbers:?}"))
+        };
+        [
+            list("size", &|a| a.size, 0),
+            list("stride", &|a| a.stride, 1),
+            list("dilation", &|a| a.dilation, 1),
+            list("before", &|a| a.before, 0),
+            list("after", &|a| a.after, 0),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// Limit on a window's span and padding.
+const MAX_SPAN: usize = 1 << 30;
+
+/// The most axes that a window slides along.
+pub(super) const MAX_WINDOW_AXES: usize = 3;
+
+/// Copies of `x` under every position of a window that slides along its last axes. With `x [A.., B.., S..]`, where `A` are
+/// `batch_axes` axes, the result is `[A.., P.., B.., K..]`: positions `P` and elements `K` of a window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windows {
+    /// How the window slides along each of the last axes of `x`; one to three.
+    pub axes: Vec<WindowAxis>,
+    /// Axes of `x` before the positions in the result.
+    pub batch_axes: usize,
+    /// The element that stands for the padding.
+    pub padding: f32,
+}
+
+impl OpDefinition for Windows {
+    fn name(&self) -> &'static str {
+        "windows"
+    }
+
+    fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
+        let mut list = WindowAxis::text(&self.axes);
+        list.push(format!("batch_axes: {}", self.batch_axes));
+        if self.padding != 0.0 {
+            list.push(format!("padding: {}", self.padding));
+        }
+        list
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let [x] = operands(inputs)?;
+        require_f32("x", x)?;
+        let count = self.axes.len();
+        let outer = x.shape.len().checked_sub(count);
+        let outer =
+            outer.filter(|n| *n >= self.batch_axes && (1..=MAX_WINDOW_AXES).contains(&count));
+        let outer = outer.ok_or_else(|| {
+            format!(
+                "cannot slide along {count} axes of {} behind {}",
+                x.shape.len(),
+                self.batch_axes
+            )
+        })?;
+        let mut shape = x.shape[..self.batch_axes].to_vec();
+        for (axis, len) in self.axes.iter().zip(&x.shape[outer..]) {
+            shape.push(axis.windows(*len)?);
+        }
+        shape.extend_from_slice(&x.shape[self.batch_axes..outer]);
+        shape.extend(self.axes.iter().map(|axis| Dim::from(axis.size)));
+        Ok(TensorType::f32(shape))
+    }
+
+    fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
+        let x = f32s(&inputs[0])?;
+        let sizes = &inputs[0].shape;
+        let (steps, outer) = (strides(sizes), sizes.len() - self.axes.len());
+        let mut out = Vec::with_capacity(shape.iter().product());
+        let mut index = vec![0; shape.len()];
+        for _ in 0..shape.iter().product() {
+            let mut at = Some(0);
+            for axis in 0..outer {
+                let from = match axis < self.batch_axes {
+                    true => axis,
+                    false => axis + self.axes.len(),
+                };
+                at = at.map(|at| at + index[from] * steps[axis]);
+            }
+            for (i, axis) in self.axes.iter().enumerate() {
+                let (window, within) = (
+                    index[self.batch_axes + i],
+                    index[outer + self.axes.len() + i],
+                );
+                let place = axis.place(window, within, sizes[outer + i]);
+                at = at
+                    .zip(place)
+                    .map(|(at, place)| at + place * steps[outer + i]);
+            }
+            out.push(at.map_or(self.padding, |at| x[at]));
+            for axis in (0..shape.len()).rev() {
+                index[axis] += 1;
+                if index[axis] < shape[axis] {
+                    break;
+                }
+                index[axis] = 0;
+            }
+        }
+        Ok(Value::f32(shape, out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axis(size: usize, stride: usize, before: usize, after: usize) -> WindowAxis {
+        WindowAxis {
+            size,
+            stride,
+            dilation: 1,
+            before,
+            after,
+        }
+    }
+
+    #[test]
+    fn slides() {
+        let x = Value::f32([1, 2, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let op = |batch_axes| Windows {
+            axes: vec![axis(2, 2, 1, 0)],
+            batch_axes,
+            padding: -1.0,
+        };
+        let run = |batch_axes: usize, shape: &[usize]| {
+            let op = op(batch_axes);
+            let ty = TensorType::f32([Dim::from(1), 2.into(), 3.into()]);
+            let inferred = op.infer(&[&ty]).unwrap().dims(&Bindings::default());
+            assert_eq!(inferred.as_deref(), Some(shape));
+            let y = op.evaluate(&[&x], shape, &Bindings::default()).unwrap();
+            y.as_f32().unwrap().to_vec()
+        };
+        let channels_outside = [-1.0, 1.0, 2.0, 3.0, -1.0, 4.0, 5.0, 6.0];
+        assert_eq!(run(2, &[1, 2, 2, 2]), channels_outside);
+        let channels_inside = [-1.0, 1.0, -1.0, 4.0, 2.0, 3.0, 5.0, 6.0];
+        assert_eq!(run(1, &[1, 2, 2, 2]), channels_inside);
+    }
+
+    #[test]
+    fn counts_windows() {
+        let s = Dim::from(crate::Symbol(0));
+        assert_eq!(axis(3, 1, 1, 1).windows(s), Ok(s));
+        assert_eq!(axis(3, 2, 1, 1).windows(s * 2), Ok(s));
+        assert_eq!(axis(3, 2, 1, 1).windows(Dim::from(7)), Ok(Dim::from(4)));
+        assert!(axis(3, 2, 1, 1).windows(s).is_err());
+        assert!(axis(9, 1, 0, 0).windows(Dim::from(8)).is_err());
+        assert!(axis(0, 1, 0, 0).windows(Dim::from(8)).is_err());
+        assert!(axis(1, 0, 0, 0).windows(Dim::from(8)).is_err());
+        assert!(axis(usize::MAX, 1, 0, 0).windows(Dim::from(8)).is_err());
+    }
+}
